@@ -1,0 +1,1 @@
+"""The implementation; nothing in here is public."""
