@@ -136,7 +136,7 @@ class Context:
 
     @property
     def target(self) -> str:
-        """Target for `tf.compat.v1.Session`: always '', the session of this process. The engine needs no gRPC server."""
+        """Target for `tf.compat.v1.Session`: always '', this process. The engine needs no gRPC server."""
         return ""
 
     @classmethod
@@ -165,6 +165,7 @@ class Context:
         Raises:
           ValueError: no such task.
           RuntimeError: this process has already connected to its job.
+
         """
         worker_hosts = list(worker_hosts)
         roles = ["chief", "evaluator"][: 2 if has_evaluator else 1]
@@ -205,7 +206,7 @@ class Context:
 
     @property
     def default_device(self) -> str:
-        """This process: the device under which TensorFlow places what has no device of its own."""
+        """The name of this process, under which TensorFlow places what has no device of its own."""
         return "/job:localhost/replica:0/task:0"
 
     @property
@@ -294,8 +295,8 @@ class Context:
     def ensure_initialized(self) -> None:
         """Connects this process to its job, the first time it is called. Scopes and collectives call it.
 
-        Raises ValueError for an incomplete environment, and what the engine reports, with the ranks that are missing, as
-        a RuntimeError.
+        Raises ValueError for an incomplete environment, and what the engine reports (such as the ranks that are missing)
+        as a RuntimeError.
         """
         with self._lock:
             if self._connected:

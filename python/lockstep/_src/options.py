@@ -109,8 +109,8 @@ def _option(default: Any, convert: Callable[[Any], Any], *env: str, fixed_once_c
 class Options:
     """Settings of a job, with HybridBackend's names where it has them.
 
-    Every assignment is checked and converted: an unknown name raises AttributeError, a wrong type TypeError, a bad value
-    ValueError, each before anything has changed. Not thread-safe: change options where the graph is built.
+    Every assignment is checked and converted: an unknown name raises AttributeError, a wrong type TypeError, a bad
+    value ValueError, each before anything has changed. Not thread-safe: change options where the graph is built.
     """
 
     # Number of buckets in which dense gradients are exchanged: more buckets start earlier, fewer cost less each.
@@ -179,12 +179,12 @@ class Options:
         converted = {name: _convert(name, value) for name, value in values.items()}
         previous = {name: getattr(self, name) for name in converted}
         for name in converted:
-            if self.__dict__.get("_connected") and _SPECS[name].fixed_once_connected:
-                if converted[name] != previous[name]:
-                    raise ValueError(
-                        f"option {name}: got {converted[name]!r}, but this process connected to its job with "
-                        f"{previous[name]!r}; set it before the first scope or collective"
-                    )
+            fixed = self.__dict__.get("_connected", False) and _SPECS[name].fixed_once_connected
+            if fixed and converted[name] != previous[name]:
+                raise ValueError(
+                    f"option {name}: got {converted[name]!r}, but this process connected to its job with "
+                    f"{previous[name]!r}; set it before the first scope or collective"
+                )
         self.__dict__.update(converted)
         return previous
 
