@@ -21,7 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import collectives, context, sharding
+from lockstep._src import collectives, sharding
+from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
@@ -51,7 +52,7 @@ def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: in
     Returns:
       The pairs in the same order.
     """
-    world = context.get().world_size
+    world = context.world_size
     if world == 1:
         return list(grads_and_vars)
     result: list[Gradient] = [gradient for gradient, _ in grads_and_vars]
@@ -150,11 +151,11 @@ def _stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:
 
 def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]]) -> list[tuple[Gradient, tf.Variable]]:
     pairs = list(grads_and_vars)
-    if tf.executing_eagerly() or context.get().world_size == 1:
+    if tf.executing_eagerly() or context.world_size == 1:
         return pairs
     unrelated: set[Any] = set()
     local = [i for i, (g, _) in enumerate(pairs) if g is not None and not _stems_from_exchange(g, unrelated)]
-    exchanged = exchange([pairs[i] for i in local], context.get().options.grad_nbuckets)
+    exchanged = exchange([pairs[i] for i in local], context.options.grad_nbuckets)
     for i, pair in zip(local, exchanged, strict=True):
         pairs[i] = pair
     return pairs
@@ -174,7 +175,7 @@ def _wrap_compute(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
         if _exchanges.count != before:
             return grads_and_vars
         _exchanges.count += 1
-        return exchange(grads_and_vars, context.get().options.grad_nbuckets)
+        return exchange(grads_and_vars, context.options.grad_nbuckets)
 
     wrapped._lockstep = True  # type: ignore[attr-defined]
     return wrapped
