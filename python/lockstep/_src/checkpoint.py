@@ -109,8 +109,11 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         merged = [has_part.op]
         if ctx.rank == 0:
             present = tf.boolean_mask(tf.stack(parts), has_part)
-            merged = [tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=present, destination_prefix=prefix, delete_old_dirs=True)]
+            merged = [
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=present, destination_prefix=prefix, delete_old_dirs=True
+                )
+            ]
         with tf.control_dependencies(merged):
             done = collectives.barrier(name="save_merged")
         with tf.control_dependencies([done]):

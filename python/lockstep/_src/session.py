@@ -1,7 +1,7 @@
 """`tf.compat.v1.train.MonitoredTrainingSession` for a job: every worker initializes, restores and saves, in step.
 
-TensorFlow's own session has one chief that initializes and saves while the others wait for it. Here every worker holds a
-share of the model, so every worker is a chief of its own session; what may exist once (summaries, the graph's
+TensorFlow's own session has one chief that initializes and saves while the others wait for it. Here every worker holds
+a share of the model, so every worker is a chief of its own session; what may exist once (summaries, the graph's
 description, the checkpoint's state file) is written by worker 0 alone.
 """
 
@@ -49,8 +49,8 @@ class _NoWriter:
 class JobCheckpointHook(tf.compat.v1.train.SessionRunHook):
     """Runs a `CheckpointSaverHook` on every worker of the job, at the same steps.
 
-    A hook that saves by steps triggers alike everywhere as it is. One that saves by seconds asks worker 0's clock, whose
-    answer travels with each step.
+    A hook that saves by steps triggers alike everywhere as it is. One that saves by seconds asks worker 0's clock,
+    whose answer travels with each step.
     """
 
     def __init__(self, hook: Any) -> None:
@@ -130,7 +130,7 @@ def _hooks_of_this_worker(hooks: Sequence[Any] | None, chief_only_hooks: Sequenc
 
 
 def _checkpoint_hook(args: dict[str, Any], scaffold: Any) -> list[Any]:
-    """The checkpoint hook that TensorFlow's session would have made of these arguments; they are taken out of `args`."""
+    """The checkpoint hook that TensorFlow's session would make of these arguments, which are taken out of `args`."""
     default = monitored_session.USE_DEFAULT
     steps = args.pop("save_checkpoint_steps", default)
     seconds = args.pop("save_checkpoint_secs", default)

@@ -72,8 +72,8 @@ def _empty(spec: tf.TypeSpec) -> Any:
         raise TypeError(f"data_sync_drop_remainder=False: no empty batch is known for an element of {spec}")
     if spec.shape.rank == 0:
         raise ValueError(
-            "data_sync_drop_remainder=False needs batched elements: a scalar has no empty form; batch the dataset or use "
-            "data_sync_drop_remainder=True"
+            "data_sync_drop_remainder=False needs batched elements: a scalar has no empty form; batch the dataset or "
+            "use data_sync_drop_remainder=True"
         )
     return tf.zeros([0, *_known(spec.shape[1:])], spec.dtype)
 
