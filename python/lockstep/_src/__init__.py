@@ -1,1 +1,1 @@
-"""The implementation; nothing in here is public."""
+"""The implementation behind the public modules. Nothing here is public."""
