@@ -5,10 +5,10 @@ Usage: checkpoint_worker save DIR | checkpoint_worker restore DIR OUT
 
 import sys
 
-import hybridbackend.tensorflow as hb
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import hybridbackend.tensorflow as hb
 from tests.parity import model
 
 

@@ -1,12 +1,12 @@
-"""One worker of the parity test: trains with every optimizer, sharded and replicated, and leaves its weights in a file."""
+"""One worker of the parity test: trains with every optimizer, sharded and replicated, and leaves its weights."""
 
 import contextlib
 import sys
 
-import hybridbackend.tensorflow as hb
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import hybridbackend.tensorflow as hb
 from tests.parity import model
 
 

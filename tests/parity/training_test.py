@@ -38,7 +38,7 @@ def train(workers: int, out: Path) -> list[dict[str, np.ndarray]]:
 
 
 def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The logical tensor of a variable: one worker's where all hold it, interleaved by modulo where each has its rows."""
+    """The logical tensor of a variable: any worker's where all hold it, interleaved where each has its own rows."""
     parts = [r[key] for r in results]
     if parts[0].shape == shape:
         for part in parts[1:]:

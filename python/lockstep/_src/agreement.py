@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import collectives, context
+from lockstep._src import collectives
+from lockstep._src.context import context
 
 
 def from_chief(value: Any, name: str) -> Any:
@@ -18,10 +19,10 @@ def from_chief(value: Any, name: str) -> Any:
       value: what json can carry; only worker 0's counts.
       name: of the exchange, for errors.
     """
-    if context.get().world_size == 1:
+    if context.world_size == 1:
         return value
-    context.get().ensure_initialized()
-    mine = json.dumps(value).encode() if context.get().rank == 0 else b""
+    context.ensure_initialized()
+    mine = json.dumps(value).encode() if context.rank == 0 else b""
     # A graph of its own: the caller's may be finalized, and is not to grow by this.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         gathered = collectives.allgather(tf.constant(np.frombuffer(mine, np.uint8)), name=f"agree_{name}")

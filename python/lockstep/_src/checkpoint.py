@@ -23,7 +23,8 @@ import tensorflow as tf
 from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
-from lockstep._src import collectives, context, sharding
+from lockstep._src import collectives, sharding
+from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
 
@@ -90,7 +91,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         return [("", list(saveables))]
 
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
-        ctx = context.get()
+        ctx = context
         mine = [s for s in saveables if isinstance(s, _ShardSaveable) or ctx.rank == 0]
         parts = [
             tf.strings.join([prefix, f"_temp{os.sep}part-{rank:05d}-of-{ctx.world_size:05d}"])
@@ -108,8 +109,11 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         merged = [has_part.op]
         if ctx.rank == 0:
             present = tf.boolean_mask(tf.stack(parts), has_part)
-            merged = [tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=present, destination_prefix=prefix, delete_old_dirs=True)]
+            merged = [
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=present, destination_prefix=prefix, delete_old_dirs=True
+                )
+            ]
         with tf.control_dependencies(merged):
             done = collectives.barrier(name="save_merged")
         with tf.control_dependencies([done]):
@@ -133,7 +137,7 @@ def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operati
         names = ("global_step", "latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
         kwargs.update(zip(names, args, strict=False))
         tf.io.gfile.makedirs(os.path.dirname(tf.compat.as_str(save_path)) or ".")
-        if context.get().rank != 0:
+        if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
         path = save(sess, save_path, **kwargs)
         if not saver._is_empty:
@@ -146,7 +150,7 @@ def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operati
 
 def intercept_savers(interception: Interception) -> None:
     """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job."""
-    if context.get().world_size == 1:
+    if context.world_size == 1:
         return
 
     def build(original: Callable[..., None]) -> Callable[..., None]:

@@ -21,10 +21,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import collectives, context, sharding
+from lockstep._src import collectives, sharding
+from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
+GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
 
 # The operations that hold gradients of all workers, per graph: what is computed from them (clipping, say) is not
 # exchanged again.
@@ -40,18 +42,18 @@ class _Exchanges(threading.local):
 _exchanges = _Exchanges()
 
 
-def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: int) -> list[tuple[Gradient, tf.Variable]]:
+def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: int) -> GradientsAndVariables:
     """Replaces each gradient by its mean over all workers.
 
     Args:
-      grads_and_vars: pairs of this worker's gradient (or None, which stays None on every worker) and its variable, in the
-        order of the forward pass, the same on every worker.
-      buckets: into how many exchanges the dense gradients are cut; at least 1, more than there are gradients is allowed.
+      grads_and_vars: pairs of this worker's gradient (or None, which stays None on every worker) and its variable, in
+        the order of the forward pass, the same on every worker.
+      buckets: into how many exchanges the dense gradients are cut, at least 1; may be more than there are gradients.
 
     Returns:
       The pairs in the same order.
     """
-    world = context.get().world_size
+    world = context.world_size
     if world == 1:
         return list(grads_and_vars)
     result: list[Gradient] = [gradient for gradient, _ in grads_and_vars]
@@ -76,9 +78,10 @@ def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: in
 
 
 def _scale(gradient: tf.Tensor | tf.IndexedSlices, factor: float) -> tf.Tensor | tf.IndexedSlices:
+    factor = tf.cast(factor, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * tf.cast(factor, gradient.dtype), gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
 
 
 def _gather_slices(gradient: tf.IndexedSlices, variable: tf.Variable, world: int) -> tf.IndexedSlices:
@@ -148,13 +151,13 @@ def _stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:
     return False
 
 
-def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]]) -> list[tuple[Gradient, tf.Variable]]:
+def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]]) -> GradientsAndVariables:
     pairs = list(grads_and_vars)
-    if tf.executing_eagerly() or context.get().world_size == 1:
+    if tf.executing_eagerly() or context.world_size == 1:
         return pairs
     unrelated: set[Any] = set()
     local = [i for i, (g, _) in enumerate(pairs) if g is not None and not _stems_from_exchange(g, unrelated)]
-    exchanged = exchange([pairs[i] for i in local], context.get().options.grad_nbuckets)
+    exchanged = exchange([pairs[i] for i in local], context.options.grad_nbuckets)
     for i, pair in zip(local, exchanged, strict=True):
         pairs[i] = pair
     return pairs
@@ -174,7 +177,7 @@ def _wrap_compute(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
         if _exchanges.count != before:
             return grads_and_vars
         _exchanges.count += 1
-        return exchange(grads_and_vars, context.get().options.grad_nbuckets)
+        return exchange(grads_and_vars, context.options.grad_nbuckets)
 
     wrapped._lockstep = True  # type: ignore[attr-defined]
     return wrapped
@@ -203,8 +206,8 @@ def _all_subclasses(cls: type) -> list[type]:
 def intercept_optimizers(interception: Interception) -> None:
     """Makes every `tf.compat.v1.train.Optimizer` exchange its gradients while the interception lasts.
 
-    Classes that exist are wrapped where they define `compute_gradients` or `apply_gradients` themselves, classes that are
-    defined later as they are defined. An optimizer that is made while it lasts keeps exchanging after it.
+    Classes that exist are wrapped where they define `compute_gradients` or `apply_gradients` themselves, classes that
+    are defined later as they are defined. An optimizer that is made while it lasts keeps exchanging after it.
     """
     base = tf.compat.v1.train.Optimizer
     wraps = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}

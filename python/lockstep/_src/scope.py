@@ -24,7 +24,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import variables as tf_variables
 
-from lockstep._src import checkpoint, collectives, context, gradients, session, sharding
+from lockstep._src import checkpoint, collectives, gradients, session, sharding
+from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
 
@@ -47,7 +48,7 @@ def scope(**options: Any) -> Iterator[None]:
       AttributeError: an option that does not exist; nothing is changed then.
       TypeError, ValueError: an option's value is of a wrong type or out of range; nothing is changed then.
     """
-    ctx = context.get()
+    ctx = context
     with ctx.scope(**options):
         ctx.ensure_initialized()
         _enter()
@@ -120,7 +121,7 @@ def _intercept_initializers(interception: Interception) -> None:
 
 def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:
     """Those of the variables whose values all workers share: neither local to a worker nor sharded."""
-    if context.get().world_size == 1 or tf.executing_eagerly():
+    if context.world_size == 1 or tf.executing_eagerly():
         return []
     job = set(tf.compat.v1.global_variables())
     return [v for v in var_list if v in job and sharding.shard_of(v) is None]

@@ -1,7 +1,7 @@
 """`tf.compat.v1.train.MonitoredTrainingSession` for a job: every worker initializes, restores and saves, in step.
 
-TensorFlow's own session has one chief that initializes and saves while the others wait for it. Here every worker holds a
-share of the model, so every worker is a chief of its own session; what may exist once (summaries, the graph's
+TensorFlow's own session has one chief that initializes and saves while the others wait for it. Here every worker holds
+a share of the model, so every worker is a chief of its own session; what may exist once (summaries, the graph's
 description, the checkpoint's state file) is written by worker 0 alone.
 """
 
@@ -15,7 +15,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks, monitored_session
 
-from lockstep._src import agreement, collectives, context
+from lockstep._src import agreement, collectives
+from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
 _SAVER_HOOK = tf.compat.v1.train.CheckpointSaverHook
@@ -48,8 +49,8 @@ class _NoWriter:
 class JobCheckpointHook(tf.compat.v1.train.SessionRunHook):
     """Runs a `CheckpointSaverHook` on every worker of the job, at the same steps.
 
-    A hook that saves by steps triggers alike everywhere as it is. One that saves by seconds asks worker 0's clock, whose
-    answer travels with each step.
+    A hook that saves by steps triggers alike everywhere as it is. One that saves by seconds asks worker 0's clock,
+    whose answer travels with each step.
     """
 
     def __init__(self, hook: Any) -> None:
@@ -61,7 +62,7 @@ class JobCheckpointHook(tf.compat.v1.train.SessionRunHook):
             hook._timer = self._timer
 
     def begin(self) -> None:
-        if context.get().rank == 0:
+        if context.rank == 0:
             self._hook.begin()
         else:
             # Its begin would open an event file of this worker.
@@ -122,14 +123,14 @@ def _hooks_of_this_worker(hooks: Sequence[Any] | None, chief_only_hooks: Sequenc
     for hook in chief_only_hooks or ():
         if isinstance(hook, _SAVER_HOOK):
             mine.append(JobCheckpointHook(hook))
-        elif context.get().rank == 0:
+        elif context.rank == 0:
             mine.append(hook)
     mine.extend(JobCheckpointHook(hook) if isinstance(hook, _SAVER_HOOK) else hook for hook in hooks or ())
     return mine
 
 
 def _checkpoint_hook(args: dict[str, Any], scaffold: Any) -> list[Any]:
-    """The checkpoint hook that TensorFlow's session would have made of these arguments; they are taken out of `args`."""
+    """The checkpoint hook that TensorFlow's session would make of these arguments, which are taken out of `args`."""
     default = monitored_session.USE_DEFAULT
     steps = args.pop("save_checkpoint_steps", default)
     seconds = args.pop("save_checkpoint_secs", default)
@@ -157,7 +158,7 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
       args: the caller's, by name; neither it nor a list in it is changed.
     """
     args = dict(args)
-    ctx = context.get()
+    ctx = context
     args["checkpoint_dir"] = agreement.from_chief(_path(args.get("checkpoint_dir")), "checkpoint_dir")
     args["scaffold"] = args.get("scaffold") or tf.compat.v1.train.Scaffold()
     hooks = _hooks_of_this_worker(args.get("hooks"), args.pop("chief_only_hooks", None))
@@ -181,7 +182,7 @@ def intercept_sessions(interception: Interception) -> None:
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
-            if context.get().world_size > 1:
+            if context.world_size > 1:
                 given = job_session_arguments(given)
             return original(**given)
 

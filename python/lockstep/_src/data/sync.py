@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
-from lockstep._src import context
+from lockstep._src.context import context
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 
@@ -72,8 +72,8 @@ def _empty(spec: tf.TypeSpec) -> Any:
         raise TypeError(f"data_sync_drop_remainder=False: no empty batch is known for an element of {spec}")
     if spec.shape.rank == 0:
         raise ValueError(
-            "data_sync_drop_remainder=False needs batched elements: a scalar has no empty form; batch the dataset or use "
-            "data_sync_drop_remainder=True"
+            "data_sync_drop_remainder=False needs batched elements: a scalar has no empty form; batch the dataset or "
+            "use data_sync_drop_remainder=True"
         )
     return tf.zeros([0, *_known(spec.shape[1:])], spec.dtype)
 
@@ -84,7 +84,7 @@ def _known(dims: Any) -> list[int]:
 
 def synchronize(iterator: Any) -> Any:
     """The iterator for the present scope: synchronized in training, as it is otherwise and with one worker."""
-    ctx = context.get()
+    ctx = context
     if ctx.world_size == 1 or ctx.options.mode == "infer" or isinstance(iterator, SyncIterator):
         return iterator
     return SyncIterator(iterator, ctx.options.data_sync_drop_remainder or ctx.options.mode == "eval")
