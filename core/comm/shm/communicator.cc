@@ -23,7 +23,9 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
       waiter_(std::move(waiter)),
       calls_(segment_, rank, *waiter_) {}
 
-ShmCommunicator::~ShmCommunicator() {
+ShmCommunicator::~ShmCommunicator() { Leave(); }
+
+void ShmCommunicator::Leave() {
   if (getpid() == owner_) waiter_->Leave();
 }
 

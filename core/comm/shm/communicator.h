@@ -42,6 +42,7 @@ class ShmCommunicator final : public Communicator {
   Status Barrier(std::string_view name) override;
   Status Decline(std::string_view name, const Status& why) override;
   void Abort(const Status& why) override { waiter_->Abort(why); }
+  void Leave() override;
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
 
  private:

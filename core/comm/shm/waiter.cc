@@ -174,10 +174,7 @@ void Waiter::Abort(const Status& why) {
 }
 
 void Waiter::Leave() {
-  std::lock_guard lock(mutex_);
-  if (!first_error_.ok()) return;
-  segment_->block(rank_).flag.state.store(RankState::kLeft, std::memory_order_release);
-  WakeAll();
+  (void)Break(RankState::kLeft, Cancelled(StrCat("rank ", rank_, " has left the job")));  // as above
 }
 
 void Waiter::WakeAll() {

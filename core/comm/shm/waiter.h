@@ -29,7 +29,7 @@ struct WaitPolicy {
 // at a time. Between sleeps it looks whether a rank that is still missing has died, left, aborted or failed, and whether
 // its time is over. The first such error breaks the rank for good and is told to the peers through LastWords.
 //
-// Threads: Announce and WaitForAll by one thread at a time; Abort and BrokenStatus by any.
+// Threads: Announce and WaitForAll by one thread at a time; Abort, Leave and BrokenStatus by any.
 class Waiter {
  public:
   Waiter(std::shared_ptr<Segment> segment, int rank, Peers peers, const WaitPolicy& policy);
@@ -63,7 +63,7 @@ class Waiter {
   Status BrokenStatus() const;
 
   void Abort(const Status& why);
-  // Takes leave of the peers in good order, unless the rank is broken.
+  // Takes leave of the peers in good order, unless the rank has come to another end.
   void Leave();
 
  private:
