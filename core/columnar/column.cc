@@ -87,7 +87,7 @@ std::string ColumnType::ToString() const {
   std::string text;
   for (int level = 0; level < ragged_rank; ++level) text += "list<";
   text += ValueTypeName(value);
-  for (int64_t dimension : shape) text += "[" + std::to_string(dimension) + "]";
+  for (int64_t dimension : shape) text.append("[").append(std::to_string(dimension)).append("]");
   return text + std::string(ragged_rank, '>');
 }
 

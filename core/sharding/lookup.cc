@@ -153,7 +153,7 @@ Status CheckSplits(int size, std::span<const int64_t> send, std::span<const int6
   return OkStatus();
 }
 
-Status CheckRows(int size, const LookupRows& lookup) {
+Status CheckLookup(int size, const LookupRows& lookup) {
   LOCKSTEP_RETURN_IF_ERROR(CheckSplits(size, lookup.send, lookup.recv));
   if (const int64_t served = Sum(lookup.recv); served != lookup.row_count) {
     return InvalidArgument(StrCat("got ", lookup.row_count, " rows; the route asks for ", served));
@@ -222,30 +222,33 @@ void SumLookup(const LookupGradient& lookup, void* out) {
 
 }  // namespace
 
-RoutePlan PlanRoute(int size, std::span<const LookupIds> lookups) {
+Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups) {
   RoutePlan plan;
   plan.local_rows.resize(lookups.size());
   plan.send.resize(lookups.size());
-  for (size_t l = 0; l < lookups.size() && plan.status.ok(); ++l) {
+  for (size_t l = 0; l < lookups.size(); ++l) {
     const auto plan_lookup = lookups[l].dtype == DType::kInt32 ? PlanLookup<int32_t> : PlanLookup<int64_t>;
-    plan.status = plan_lookup(size, lookups[l], &plan.local_rows[l], &plan.send[l]);
+    LOCKSTEP_RETURN_IF_ERROR(plan_lookup(size, lookups[l], &plan.local_rows[l], &plan.send[l]));
   }
   return plan;
 }
 
 Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
                      const AllocateRows& allocate) {
-  if (!plan.status.ok()) return communicator.Decline(name, plan.status);
   for (size_t l = 0; l < splits.size(); ++l) splits[l].send = plan.send[l];
   if (splits.size() == 1) return ExchangeOne(communicator, name, plan, &splits[0], allocate);
   return ExchangeSeveral(communicator, name, plan, splits, allocate);
+}
+
+Status CheckRows(int size, std::span<const LookupRows> lookups) {
+  for (const LookupRows& lookup : lookups) LOCKSTEP_RETURN_IF_ERROR(CheckLookup(size, lookup));
+  return OkStatus();
 }
 
 Status Combine(Communicator& communicator, std::string_view name, std::span<const LookupRows> lookups) {
   std::vector<std::unique_ptr<char[]>> arrived;
   std::vector<Block> blocks;
   for (const LookupRows& lookup : lookups) {
-    if (Status status = CheckRows(communicator.size(), lookup); !status.ok()) return communicator.Decline(name, status);
     arrived.push_back(std::make_unique_for_overwrite<char[]>(Sum(lookup.send) * lookup.row_bytes));
     // The rows go back the way the ids came: what was received is sent, and the other way round.
     blocks.push_back({lookup.recv, lookup.send, lookup.row_bytes, lookup.rows, arrived.back().get()});
@@ -258,11 +261,10 @@ Status Combine(Communicator& communicator, std::string_view name, std::span<cons
   return OkStatus();
 }
 
-GradientSums SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups) {
+Result<GradientSums> SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups) {
   GradientSums result;
   for (const LookupGradient& lookup : lookups) {
-    result.status = CheckGradient(communicator.size(), lookup);
-    if (!result.status.ok()) break;
+    LOCKSTEP_RETURN_IF_ERROR(CheckGradient(communicator.size(), lookup));
     result.sums.emplace_back(communicator, Sum(lookup.send) * lookup.width * DTypeSize(lookup.dtype));
     SumLookup(lookup, result.sums.back().data());
   }
@@ -271,7 +273,6 @@ GradientSums SumGradients(Communicator& communicator, std::span<const LookupGrad
 
 Status ExchangeGradients(Communicator& communicator, std::string_view name, std::span<const LookupGradient> lookups,
                          const GradientSums& sums) {
-  if (!sums.status.ok()) return communicator.Decline(name, sums.status);
   std::vector<Block> blocks;
   for (size_t l = 0; l < lookups.size(); ++l) {
     const int64_t row_bytes = lookups[l].width * DTypeSize(lookups[l].dtype);

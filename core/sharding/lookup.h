@@ -23,8 +23,10 @@
 // again: a rank sums its gradients per distinct id, in the order of the ids, and the owner gets M gradients in rank
 // order. So a sparse update that adds in order sums every row in rank order, whatever the ranks' speed.
 //
-// Each step takes a list of lookups and makes one exchange for all of them. Letters: R ranks, N ids of a lookup on this
-// rank, U = sum(send) distinct ids, M = sum(recv) rows that this rank serves, D the bytes or elements of a row.
+// Each step takes a list of lookups and makes one exchange for all of them. What a rank can do and check alone is a
+// function of its own: where it fails, the caller declines the exchange (communicator.h), so that the peers hear of it.
+// Letters: R ranks, N ids of a lookup on this rank, U = sum(send) distinct ids, M = sum(recv) rows that this rank
+// serves, D the bytes or elements of a row.
 namespace lockstep {
 
 // How many rows of one lookup this rank asks of each rank, and serves to each: both of length R.
@@ -43,23 +45,20 @@ struct LookupIds {
   int32_t* inverse;        // [N], written: the place of each id among the U distinct ones, in order of their owners
 };
 
-// What a rank found out about its lookups without its peers: the half of route that needs no communication. Errors are
-// kept, so that they surface where the peers can hear of them.
+// What a rank finds out about its lookups without its peers: the half of route that needs no communication.
 struct RoutePlan {
-  Status status;                                 // INVALID_ARGUMENT: an id out of range, with table, place and range
   std::vector<std::vector<int64_t>> local_rows;  // of each lookup: [U], by owner
   std::vector<std::vector<int64_t>> send;        // of each lookup: [R]
 };
 
 // Drops duplicates and sorts by owner. Writes `inverse` of each lookup. With one rank nothing has to travel, and ids
-// stay as they are, duplicates and all.
-RoutePlan PlanRoute(int size, std::span<const LookupIds> lookups);
+// stay as they are, duplicates and all. INVALID_ARGUMENT for an id out of range, with table, place and range.
+Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups);
 
 // Gives the memory for the `count` local rows that this rank serves in lookup number `lookup`.
 using AllocateRows = std::function<Result<int64_t*>(size_t lookup, int64_t count)>;
 
-// Sends what was planned: one exchange, after which `splits` and the allocated local rows are filled. When the plan of
-// a rank failed, every rank gets that rank's error and nothing is exchanged; the communicator stays usable.
+// Sends what was planned: one exchange, after which `splits` and the allocated local rows are filled.
 Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
                      const AllocateRows& allocate);
 
@@ -75,7 +74,10 @@ struct LookupRows {
   void* out;               // [N, row_bytes]: the row of each id
 };
 
-// One exchange for all lookups. INVALID_ARGUMENT on every rank where a rank's arguments don't fit one another.
+// INVALID_ARGUMENT where the arguments don't fit one another.
+Status CheckRows(int size, std::span<const LookupRows> lookups);
+
+// One exchange for all lookups, which CheckRows has found good.
 Status Combine(Communicator& communicator, std::string_view name, std::span<const LookupRows> lookups);
 
 // Gradients on their way to the owners of the rows.
@@ -90,13 +92,13 @@ struct LookupGradient {
   void* out;                      // [M, width]: by local row of the route, in rank order
 };
 
-// A rank's own gradients, summed per distinct id: the half of the step that needs no communication. As in RoutePlan, an
-// error is kept for the exchange.
+// A rank's own gradients, summed per distinct id: the half of the step that needs no communication.
 struct GradientSums {
-  Status status;
   std::vector<SendBuffer> sums;  // of each lookup: [U, width]
 };
-GradientSums SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups);
+
+// INVALID_ARGUMENT where the arguments don't fit one another or the type is no floating-point one.
+Result<GradientSums> SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups);
 
 // Sends the sums to the owners: one exchange for all lookups.
 Status ExchangeGradients(Communicator& communicator, std::string_view name, std::span<const LookupGradient> lookups,

@@ -53,11 +53,12 @@ struct Lookup {
     }
     splits.resize(tables.size());
     local_rows.resize(tables.size());
-    return ExchangeRoute(communicator, "route", PlanRoute(communicator.size(), lookups), splits,
-                         [&](size_t lookup, int64_t count) -> Result<int64_t*> {
-                           local_rows[lookup].resize(count);
-                           return local_rows[lookup].data();
-                         });
+    const Result<RoutePlan> plan = PlanRoute(communicator.size(), lookups);
+    if (!plan.ok()) return communicator.Decline("route", plan.status());
+    return ExchangeRoute(communicator, "route", *plan, splits, [&](size_t lookup, int64_t count) -> Result<int64_t*> {
+      local_rows[lookup].resize(count);
+      return local_rows[lookup].data();
+    });
   }
 
   Status CombineRows() {
@@ -74,6 +75,9 @@ struct Lookup {
       lookups.push_back({splits[t].send, splits[t].recv, width * 4, rows[t].data(),
                          static_cast<int64_t>(local_rows[t].size()), inverse[t].data(),
                          static_cast<int64_t>(ids[t].size()), out[t].data()});
+    }
+    if (Status status = CheckRows(communicator.size(), lookups); !status.ok()) {
+      return communicator.Decline("combine", status);
     }
     return Combine(communicator, "combine", lookups);
   }
@@ -176,6 +180,12 @@ TEST(Lookup, RowsThatDontFitTheRouteAreEveryRanksError) {
   });
 }
 
+Status Exchange(Communicator& communicator, std::span<const LookupGradient> lookups) {
+  const Result<GradientSums> sums = SumGradients(communicator, lookups);
+  if (!sums.ok()) return communicator.Decline("gradient", sums.status());
+  return ExchangeGradients(communicator, "gradient", lookups, *sums);
+}
+
 // The gradient of every row at its owner, added up in the order in which TensorFlow's sparse updates add.
 template <typename T>
 std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served) {
@@ -218,8 +228,7 @@ TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
                              gradients[rank][t].data(), lookup.inverse[t].data(),
                              static_cast<int64_t>(ids[rank][t].size()), served[t].data()});
         }
-        ASSERT_EQ(ExchangeGradients(communicator, "gradient", lookups, SumGradients(communicator, lookups)),
-                  OkStatus());
+        ASSERT_EQ(Exchange(communicator, lookups), OkStatus());
 
         for (size_t t = 0; t < count; ++t) {
           const int64_t width = tables[t].width;
@@ -257,8 +266,7 @@ TEST(Gradient, OfSixteenBitsIsSummedInFloat) {
     const LookupGradient one{
         lookup.splits[0].send, lookup.splits[0].recv, DType::kFloat16, 1, gradient.data(), lookup.inverse[0].data(), 3,
         served.data()};
-    ASSERT_EQ(ExchangeGradients(communicator, "gradient", {&one, 1}, SumGradients(communicator, {&one, 1})),
-              OkStatus());
+    ASSERT_EQ(Exchange(communicator, {&one, 1}), OkStatus());
     for (uint16_t value : served) EXPECT_EQ(Float16ToFloat(value), 2050);
     EXPECT_EQ(served.size(), communicator.rank() == 1 ? 2u : 0u);
   });
@@ -268,7 +276,7 @@ TEST(Gradient, OfIntegersIsRefused) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     const std::vector<int64_t> none = {0, 0};
     const LookupGradient one{none, none, DType::kInt32, 1, nullptr, nullptr, 0, nullptr};
-    const Status status = ExchangeGradients(communicator, "gradient", {&one, 1}, SumGradients(communicator, {&one, 1}));
+    const Status status = Exchange(communicator, {&one, 1});
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("int32"));
   });

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from lockstep._src import collectives
 from lockstep._src.context import context
 
 _tf1 = tf.compat.v1
@@ -100,8 +101,8 @@ def auc(
         false positives, not their ratio); 'minoring' or 'majoring' (the lower or the higher end of each interval).
 
     Returns:
-      (value, update): float32 scalars. Running `update`, which all workers must do together, adds a batch of each worker
-      and gives the new value. An update whose predictions are not in [0, 1] fails with InvalidArgumentError.
+      (value, update): float32 scalars. Running `update`, which all workers must do together, adds a batch of each
+      worker and gives the new value. An update whose predictions are not in [0, 1] fails with InvalidArgumentError.
 
     Raises:
       ValueError: shapes of labels, predictions and weights do not fit, collections are no list or tuple, or unknown
@@ -146,7 +147,7 @@ def _histogram(labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor, nu
         _tf1.debugging.assert_less_equal(predictions, tf.ones([], predictions.dtype), message=in_range),
     ]
     with tf.control_dependencies(checks):
-        predictions = tf.cast(predictions, tf.float32)
+        predictions = tf.cast(tf.identity(predictions), tf.float32)  # a cast to the same type is no operation
     inner = [i / (num_thresholds - 1) for i in range(1, num_thresholds - 1)]
     thresholds = tf.constant([-_MARGIN, *inner, 1.0 + _MARGIN], tf.float32)
     below = tf.searchsorted(thresholds, predictions, side="left")
@@ -182,9 +183,9 @@ _AREAS = {
 def _interpolated_pr_area(tp: tf.Tensor, fp: tf.Tensor, fn: tf.Tensor) -> tf.Tensor:
     """Area under precision over recall, after Davis and Goadrich, "The Relationship Between PR and ROC Curves", 2006.
 
-    Between two thresholds true positives grow linearly with all positives p: tp = slope * p + intercept. The integral of
-    the precision tp / p over tp, by tp = slope * p + intercept, is slope * (difference of tp + intercept * log of the
-    ratio of p). Divided by all samples that are positive, it is the area over recall.
+    Between two thresholds true positives grow linearly with all that count as positive, p: tp = slope * p + intercept.
+    The integral of the precision tp / p over tp is then slope * (difference of tp + intercept * log of the ratio of p).
+    Divided by the number of samples that are positive, it is the area over recall.
     """
     positive = tp + fp
     high, low = positive[:-1], positive[1:]
@@ -224,7 +225,10 @@ def _flatten(
         weights = _squeeze_last(weights, labels)
         _check_weights(weights.shape, labels.shape)
         fits = tf.equal(tf.rank(weights), 0) | tf.equal(tf.rank(weights), tf.rank(labels))
-        checks = [same, _tf1.debugging.Assert(fits, ["rank of weights and labels do not match", tf.shape(weights), shape])]
+        checks = [
+            same,
+            _tf1.debugging.Assert(fits, ["rank of weights and labels do not match", tf.shape(weights), shape]),
+        ]
     with tf.control_dependencies(checks):
         labels = tf.identity(labels)
     weights = tf.broadcast_to(weights, shape)
@@ -253,9 +257,7 @@ def _sum_over_workers(added: tf.Tensor) -> tf.Tensor:
     """The sum of `added` over all workers, in the order of their ranks; a job of one worker needs no engine."""
     if context.world_size == 1:
         return added
-    from lockstep._src import collectives
-
-    return collectives.allreduce([added], op="sum", name="sum_over_workers")[0]
+    return collectives.allreduce(added, op="sum", name="sum_over_workers")
 
 
 def _counter(name: str, shape: tuple[int, ...]) -> tf.Variable:
