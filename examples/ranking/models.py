@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-
 from schema import Schema
 
 tf1 = tf.compat.v1

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from schema import LABEL, Schema, files
+from schema import Schema, files
 
 Columns = dict[str, np.ndarray]
 
@@ -62,6 +61,3 @@ def exact_auc(labels: np.ndarray, scores: np.ndarray) -> float:
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts - 1) / 2
     return float((ranks[inverse][labels].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
-__all__ = ["LABEL", "Columns", "batches", "exact_auc", "head"]

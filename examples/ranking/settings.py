@@ -15,7 +15,7 @@ OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "adam", "ftrl", "rmsprop")
 def parser(description: str) -> argparse.ArgumentParser:
     """The shared flags; a program adds its own."""
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--data", type=Path, required=True, help="folder that data.py prepared")
+    flags.add_argument("--data", type=Path, help="data to train on; data.py says what it knows (made-up data)")
     flags.add_argument("--model", choices=MODEL_NAMES, default="dlrm", help="(%(default)s)")
     flags.add_argument("--embedding-dim", type=int, default=16, help="width of the embeddings (%(default)s)")
     flags.add_argument("--batch-size", type=int, help="rows of a step over all workers (the data's own)")
