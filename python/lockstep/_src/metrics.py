@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from lockstep._src import collectives
 from lockstep._src.context import context
 
 _tf1 = tf.compat.v1
@@ -256,9 +257,7 @@ def _sum_over_workers(added: tf.Tensor) -> tf.Tensor:
     """The sum of `added` over all workers, in the order of their ranks; a job of one worker needs no engine."""
     if context.world_size == 1:
         return added
-    from lockstep._src import collectives
-
-    return collectives.allreduce([added], op="sum", name="sum_over_workers")[0]
+    return collectives.allreduce(added, op="sum", name="sum_over_workers")
 
 
 def _counter(name: str, shape: tuple[int, ...]) -> tf.Variable:
