@@ -71,8 +71,8 @@ def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
     texts = [path for path in candidates if criteo.is_criteo_text(path)]
     if len(texts) != 1:
         raise ValueError(
-            f"{source}: want a folder with {', '.join(movielens.FILES)} (MovieLens 100K), one text file of Criteo's form, "
-            f"or a folder that data.py prepared; found {len(texts)} files of Criteo's form"
+            f"{source}: want a folder with {', '.join(movielens.FILES)} (MovieLens 100K), one text file of "
+            f"Criteo's form, or a folder that data.py prepared; found {len(texts)} files of Criteo's form"
         )
     folder = _folder_for(out, "criteo", texts[0])
     if not _reuse(folder, criteo.describe_source(texts[0], max_table_rows)):

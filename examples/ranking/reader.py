@@ -1,4 +1,4 @@
-"""Reads a prepared folder with pyarrow alone, in the order of its files: for plain training, serving and comparisons."""
+"""Reads a prepared folder with pyarrow alone, in the order of its files: for plain training and for comparisons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Columns = dict[str, np.ndarray]
 
 
 def _to_columns(table: pa.Table, schema: Schema) -> Columns:
-    """Arrays by name; a list column `x` becomes its values `x` and its offsets `x/splits` (from 0, one more than rows)."""
+    """Arrays by name; a list column `x` becomes its values `x` and its offsets `x/splits` (from 0, rows + 1 of them)."""
     columns: Columns = {}
     for name in schema.columns:
         column = table[name].combine_chunks()

@@ -1,7 +1,7 @@
 """Trains a ranking model on all workers of a job, evaluates it, exports it, and serves the export in stock TensorFlow.
 
-    python -m hybridbackend.run -n 2 python examples/ranking/train.py                        # Criteo-shaped data, made here
-    python -m hybridbackend.run -n 2 python examples/ranking/train.py --data path/to/ml-100k # MovieLens 100K
+    python -m hybridbackend.run -n 2 python examples/ranking/train.py                           # made-up data
+    python -m hybridbackend.run -n 2 python examples/ranking/train.py --data path/to/ml-100k    # MovieLens 100K
     python -m hybridbackend.run -n 2 python examples/ranking/train.py --data path/to/train.txt  # Criteo's text files
 
 A job that was interrupted goes on from its last checkpoint when it is started again with the same flags.
@@ -94,7 +94,7 @@ class Run:
 
 
 def training_batch(run: Run) -> Features:
-    """This worker's part of the next global batch, which has the same rows on any number of workers.
+    """The worker's part of the next global batch, which has the same rows on any number of workers.
 
     The rows are walked through in the order of the files, from where the last checkpoint stands.
     """
