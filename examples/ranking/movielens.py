@@ -41,7 +41,7 @@ def is_movielens(folder: str | Path) -> bool:
 
 
 def _read(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """Reads one of the files: fields by '|' with a header, or without one as GroupLens publishes it (u.data by tabs)."""
+    """Reads one of the files: fields by '|' with a header, or without one as GroupLens has it (u.data by tabs)."""
     path = folder / name
     names = _COLUMNS[name]
     with path.open("rb") as file:

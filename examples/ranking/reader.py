@@ -14,7 +14,7 @@ Columns = dict[str, np.ndarray]
 
 
 def _to_columns(table: pa.Table, schema: Schema) -> Columns:
-    """Arrays by name; a list column `x` becomes its values `x` and its offsets `x/splits` (from 0, rows + 1 of them)."""
+    """Arrays by name; a list column `x` becomes its values `x` and its offsets `x/splits` (rows + 1, from 0)."""
     columns: Columns = {}
     for name in schema.columns:
         column = table[name].combine_chunks()

@@ -30,8 +30,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 class Plan:
     """How a run walks through its data: `total_steps` steps of `batch_size` rows, `steps_per_epoch` of them a pass.
 
-    What flags leave open, the data's schema says. Rows behind the last whole batch of a pass are left out, so that every
-    step weighs every row the same.
+    What flags leave open, the data's schema says. Rows behind the last whole batch of a pass are left out, so that
+    every step weighs every row the same.
     """
 
     batch_size: int

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -278,11 +277,17 @@ def served_scores(run: Run, model: str) -> np.ndarray:
         return np.load(out)
 
 
-def report(run: Run, trained: Trained, checkpoint: str, model: str, served: np.ndarray) -> dict:
-    """The run in figures; the comparison is of the same rows by the trained and by the served model."""
-    clipped = np.clip(trained.scores.astype(np.float64), 1e-7, 1 - 1e-7)
-    losses = -np.where(trained.labels > 0.5, np.log(clipped), np.log1p(-clipped))
-    return {
+def finish(run: Run, trained: Trained) -> None:
+    """Worker 0's work after training: export, comparison, report."""
+    checkpoint, model = export(run)
+    served = served_scores(run, model)
+    if run.flags.checkpoint_dir is None:
+        # The next start is a new run.
+        kept = run.checkpoint_dir.with_name("checkpoints-finished")
+        shutil.rmtree(kept, ignore_errors=True)
+        run.checkpoint_dir.rename(kept)
+        checkpoint = str(kept / Path(checkpoint).name)
+    figures = {
         "data": run.schema.name,
         "model": run.flags.model,
         "workers": hb.context.world_size,
@@ -295,53 +300,12 @@ def report(run: Run, trained: Trained, checkpoint: str, model: str, served: np.n
         "held_out_rows": run.schema.eval_rows,
         "held_out_auc": float(trained.history[-1]["auc"]),
         "held_out_accuracy": float(trained.history[-1]["accuracy"]),
-        "compared_rows": len(served),
-        "compared_loss": float(losses.mean()),
-        "compared_auc": reader.exact_auc(trained.labels, trained.scores),
-        "served_auc": reader.exact_auc(trained.labels, served),
-        "max_score_difference": float(np.abs(served - trained.scores).max()),
+        **report.compare(trained.labels, trained.scores, served),
         "checkpoint": checkpoint,
         "export": model,
     }
-
-
-def print_table(figures: dict) -> None:
-    """Prints the report for people."""
-    f = figures
-    resumed = f", resumed at step {f['first_step']}" if f["first_step"] else ""
-    rows = [
-        ("Model", f"{f['model']} on {f['data']}, {f['workers']} workers{resumed}"),
-        ("Training", f"{f['steps']} steps of {f['batch_size']} samples, loss {f['training_loss']:.4f}"),
-        ("Speed", f"{f['samples_per_s']:,.0f} samples/s, median step {f['step_ms']:.1f} ms"),
-        (
-            "Held out",
-            f"AUC {f['held_out_auc']:.4f}, accuracy {f['held_out_accuracy']:.4f} ({f['held_out_rows']:,} rows)",
-        ),
-        ("Served", f"AUC {f['served_auc']:.4f}, trained {f['compared_auc']:.4f} ({f['compared_rows']:,} rows)"),
-        ("", f"largest difference of scores {f['max_score_difference']:.1e}"),
-        ("Checkpoint", f["checkpoint"]),
-        ("Export", f["export"]),
-    ]
-    width = max(len(text) for _, text in rows)
-    print(
-        "\n".join(["-" * (width + 12), *(f"{name:<11} {text}" for name, text in rows), "-" * (width + 12)]), flush=True
-    )
-
-
-def finish(run: Run, trained: Trained) -> None:
-    """Worker 0's work after training: export, comparison, report."""
-    checkpoint, model = export(run)
-    served = served_scores(run, model)
-    if run.flags.checkpoint_dir is None:
-        # The next start is a new run.
-        kept = run.checkpoint_dir.with_name("checkpoints-finished")
-        shutil.rmtree(kept, ignore_errors=True)
-        run.checkpoint_dir.rename(kept)
-        checkpoint = str(kept / Path(checkpoint).name)
-    figures = report(run, trained, checkpoint, model, served)
-    run.run_dir.mkdir(parents=True, exist_ok=True)
-    (run.run_dir / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
-    print_table(figures)
+    report.save(figures, run.run_dir)
+    print(report.table(figures), flush=True)
 
 
 def main() -> None:
