@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-from schema import EVAL, LABEL, TRAIN, Schema, SplitWriter, write_folder
 from tqdm import tqdm
+
+from schema import EVAL, LABEL, TRAIN, Schema, SplitWriter, write_folder
 
 NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))

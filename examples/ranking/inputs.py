@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import reader
 import tensorflow as tf
+
+import reader
 from models import Features
 from schema import LABEL, Schema
 

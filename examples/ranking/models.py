@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+
 from schema import Schema
 
 tf1 = tf.compat.v1

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+
 from schema import EVAL, LABEL, TRAIN, Schema, SplitWriter, write_folder
 
 FILES = ("u.data", "u.item", "u.user")

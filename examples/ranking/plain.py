@@ -10,15 +10,16 @@ import json
 import time
 from pathlib import Path
 
-import data
 import numpy as np
-import reader
 import tensorflow as tf
+from tqdm import tqdm
+
+import data
+import reader
 from inputs import feed, placeholders
 from models import MODELS, OPTIMIZERS, mean_loss
 from schema import EVAL, LABEL, TRAIN, Schema
 from settings import Plan, parser
-from tqdm import tqdm
 
 tf1 = tf.compat.v1
 EVAL_BATCH = 8192

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import criteo
-import data
-import movielens
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
+import criteo
+import data
+import movielens
 import reader
 from schema import EVAL, LABEL, TRAIN, Schema, files
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+import tensorflow as tf
+
 import criteo
 import data
 import inputs
 import models
 import movielens
-import numpy as np
 import plain
-import pytest
 import reader
 import settings
-import tensorflow as tf
 from schema import EVAL, Schema
 
 tf1 = tf.compat.v1

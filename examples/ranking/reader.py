@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from schema import Schema, files
 
 Columns = dict[str, np.ndarray]

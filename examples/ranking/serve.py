@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import reader
 import tensorflow as tf
+
+import reader
 from inputs import serialize_examples
 from schema import EVAL, Schema
 

@@ -19,17 +19,18 @@ import tempfile
 import time
 from pathlib import Path
 
-import data
 import numpy as np
-import reader
 import tensorflow as tf
+from tqdm import tqdm
+
+import data
+import hybridbackend.tensorflow as hb
+import reader
+import report
 from inputs import feed, parse_examples, placeholders
 from models import MODELS, OPTIMIZERS, Features, mean_loss
 from schema import EVAL, LABEL, TRAIN, Schema, files
 from settings import Plan, parser
-from tqdm import tqdm
-
-import hybridbackend.tensorflow as hb
 
 tf1 = tf.compat.v1
 _HERE = Path(__file__).resolve().parent
