@@ -233,6 +233,15 @@ Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups) {
   return plan;
 }
 
+Status CheckIds(const LookupIds& lookup) {
+  const auto check = [&]<typename Id>(const Id* ids) {
+    for (int64_t i = 0; i < lookup.count; ++i) LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, ids[i], i));
+    return OkStatus();
+  };
+  return lookup.dtype == DType::kInt32 ? check(static_cast<const int32_t*>(lookup.ids))
+                                       : check(static_cast<const int64_t*>(lookup.ids));
+}
+
 Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
                      const AllocateRows& allocate) {
   for (size_t l = 0; l < splits.size(); ++l) splits[l].send = plan.send[l];

@@ -55,6 +55,9 @@ struct RoutePlan {
 // stay as they are, duplicates and all. INVALID_ARGUMENT for an id out of range, with table, place and range.
 Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups);
 
+// What PlanRoute checks of ids, and nothing else; `inverse` is not used.
+Status CheckIds(const LookupIds& lookup);
+
 // Gives the memory for the `count` local rows that this rank serves in lookup number `lookup`.
 using AllocateRows = std::function<Result<int64_t*>(size_t lookup, int64_t count)>;
 
