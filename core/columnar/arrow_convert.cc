@@ -1,0 +1,341 @@
+#include "core/columnar/arrow_convert.h"
+
+#include <arrow/array.h>
+#include <arrow/compute/cast.h>
+#include <arrow/extension_type.h>
+#include <arrow/status.h>
+#include <arrow/type.h>
+#include <arrow/util/bit_util.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+// An array is taken apart from the outside in: each list level leaves its offsets and hands the range of values that
+// they span to the next level, until the leaf's buffer is reached. Whatever position the outside has, a null or a list
+// of the wrong length must name its row: `Walk` keeps the splits so far, to find it.
+namespace lockstep::columnar {
+namespace {
+
+std::optional<ValueType> LeafType(const arrow::DataType& type) {
+  switch (type.id()) {
+    case arrow::Type::BOOL:
+      return ValueType::kBool;
+    case arrow::Type::INT8:
+      return ValueType::kInt8;
+    case arrow::Type::INT16:
+      return ValueType::kInt16;
+    case arrow::Type::UINT8:
+      return ValueType::kUInt8;
+    case arrow::Type::UINT16:
+      return ValueType::kUInt16;
+    case arrow::Type::UINT32:
+      return ValueType::kUInt32;
+    case arrow::Type::UINT64:
+      return ValueType::kUInt64;
+    case arrow::Type::HALF_FLOAT:
+      return ValueType::kFloat16;
+    case arrow::Type::FLOAT:
+      return ValueType::kFloat32;
+    case arrow::Type::DOUBLE:
+      return ValueType::kFloat64;
+    case arrow::Type::INT32:
+    case arrow::Type::DATE32:
+    case arrow::Type::TIME32:
+      return ValueType::kInt32;
+    case arrow::Type::INT64:
+    case arrow::Type::DATE64:
+    case arrow::Type::TIME64:
+    case arrow::Type::TIMESTAMP:
+    case arrow::Type::DURATION:
+      return ValueType::kInt64;
+    case arrow::Type::STRING:
+    case arrow::Type::BINARY:
+    case arrow::Type::LARGE_STRING:
+    case arrow::Type::LARGE_BINARY:
+    case arrow::Type::STRING_VIEW:
+    case arrow::Type::BINARY_VIEW:
+    case arrow::Type::FIXED_SIZE_BINARY:
+      return ValueType::kString;
+    default:
+      return std::nullopt;
+  }
+}
+
+// An extension type as it is stored; any other as it is.
+const arrow::DataType& Storage(const arrow::DataType& type) {
+  if (type.id() != arrow::Type::EXTENSION) return type;
+  return Storage(*static_cast<const arrow::ExtensionType&>(type).storage_type());
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (int64_t dimension : shape) text += (text.empty() ? "" : ", ") + std::to_string(dimension);
+  return "[" + text + "]";
+}
+
+template <typename T>
+Buffer Owned(std::shared_ptr<arrow::Array> array, const T* data, int64_t bytes) {
+  return {data, bytes, std::move(array)};
+}
+
+// One pass over an array.
+class Walk {
+ public:
+  Walk(const Field& field, int64_t first_row) : field_(field), first_row_(first_row) {}
+
+  Result<Column> Run(std::shared_ptr<arrow::Array> array) {
+    column_.type = field_.type.value;
+    column_.rows = array->length();
+    column_.width = field_.type.width();
+    while (true) {
+      if (array->type_id() == arrow::Type::EXTENSION) {
+        array = static_cast<const arrow::ExtensionArray&>(*array).storage();
+      } else if (array->type_id() == arrow::Type::LIST) {
+        LOCKSTEP_ASSIGN_OR_RETURN(array, Lists(static_cast<const arrow::ListArray&>(*array)));
+      } else if (array->type_id() == arrow::Type::LARGE_LIST) {
+        LOCKSTEP_ASSIGN_OR_RETURN(array, Lists(static_cast<const arrow::LargeListArray&>(*array)));
+      } else if (array->type_id() == arrow::Type::FIXED_SIZE_LIST) {
+        LOCKSTEP_ASSIGN_OR_RETURN(array, FixedSizeLists(static_cast<const arrow::FixedSizeListArray&>(*array)));
+      } else {
+        LOCKSTEP_RETURN_IF_ERROR(Leaf(std::move(array)));
+        return std::move(column_);
+      }
+    }
+  }
+
+ private:
+  // "row 17": the row, in the file, of element `index` of the level that is being read.
+  std::string Row(int64_t index) const {
+    for (int64_t dimension : fixed_) index /= dimension;
+    for (size_t level = column_.splits.size(); level-- > 0;) {
+      const auto* splits = column_.splits[level].as<int64_t>();
+      const auto* end = splits + column_.splits[level].bytes / 8;
+      index = std::upper_bound(splits, end, index) - splits - 1;
+    }
+    return "row " + std::to_string(first_row_ + index);
+  }
+
+  // Checks that no element is null, unless the field has a default.
+  Status CheckNulls(const arrow::Array& array, const char* what) const {
+    if (array.null_count() == 0 || field_.default_value) return OkStatus();
+    int64_t index = 0;
+    while (array.IsValid(index)) ++index;
+    return DataLoss(Row(index) + " " + what + " null, and the field has no default_value");
+  }
+
+  template <typename ListArray>
+  Result<std::shared_ptr<arrow::Array>> Lists(const ListArray& lists) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, column_.splits.empty() ? "is" : "holds a list that is"));
+    const auto* offsets = lists.raw_value_offsets();
+    const int64_t length = lists.length(), first = offsets[0], last = offsets[length];
+    for (int64_t i = 0; i < length; ++i) {
+      if (offsets[i + 1] < offsets[i]) return DataLoss(Row(i) + " has a list of negative length");
+    }
+    if (first < 0 || last > lists.values()->length()) return DataLoss("lists reach beyond their values");
+    if (static_cast<int>(column_.splits.size()) < field_.type.ragged_rank) {
+      void* data = nullptr;
+      LOCKSTEP_ASSIGN_OR_RETURN(Buffer splits, AllocateBuffer((length + 1) * 8, &data));
+      for (int64_t i = 0; i <= length; ++i) static_cast<int64_t*>(data)[i] = offsets[i] - first;
+      column_.splits.push_back(std::move(splits));
+    } else {
+      LOCKSTEP_ASSIGN_OR_RETURN(int64_t dimension, NextDimension());
+      for (int64_t i = 0; i < length; ++i) {
+        if (offsets[i + 1] - offsets[i] == dimension) continue;
+        return InvalidArgument(Row(i) + " has a list of " + std::to_string(offsets[i + 1] - offsets[i]) +
+                               " values, wanted shape " + ShapeText(field_.type.shape));
+      }
+      fixed_.push_back(dimension);
+    }
+    return lists.values()->Slice(first, last - first);
+  }
+
+  Result<std::shared_ptr<arrow::Array>> FixedSizeLists(const arrow::FixedSizeListArray& lists) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "is"));
+    LOCKSTEP_ASSIGN_OR_RETURN(int64_t dimension, NextDimension());
+    const int64_t size = lists.list_type()->list_size();
+    if (size != dimension) {
+      return InvalidArgument("lists have " + std::to_string(size) + " values, wanted shape " +
+                             ShapeText(field_.type.shape));
+    }
+    if (lists.value_offset(lists.length()) > lists.values()->length())
+      return DataLoss("lists reach beyond their values");
+    fixed_.push_back(dimension);
+    return lists.values()->Slice(lists.value_offset(0), lists.length() * size);
+  }
+
+  Result<int64_t> NextDimension() const {
+    if (fixed_.size() < field_.type.shape.size()) return field_.type.shape[fixed_.size()];
+    return Internal("lists are nested deeper than " + field_.type.ToString());
+  }
+
+  Status Leaf(std::shared_ptr<arrow::Array> array) {
+    if (array->type_id() == arrow::Type::DICTIONARY) {
+      const auto& type = static_cast<const arrow::DictionaryType&>(*array->type());
+      LOCKSTEP_RETURN_IF_ERROR(Cast(type.value_type(), &array));
+    }
+    if (array->type_id() == arrow::Type::STRING_VIEW || array->type_id() == arrow::Type::BINARY_VIEW) {
+      LOCKSTEP_RETURN_IF_ERROR(Cast(arrow::large_binary(), &array));
+    }
+    if (LeafType(*array->type()) != field_.type.value) {
+      return Internal("values are " + array->type()->ToString() + ", wanted " + field_.type.ToString());
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckNulls(*array, column_.splits.empty() && fixed_.empty() ? "is" : "holds a value that is"));
+    column_.count = array->length();
+    switch (array->type_id()) {
+      case arrow::Type::BOOL:
+        return Bools(static_cast<const arrow::BooleanArray&>(*array));
+      case arrow::Type::STRING:
+      case arrow::Type::BINARY:
+        return Strings<arrow::BinaryArray>(array);
+      case arrow::Type::LARGE_STRING:
+      case arrow::Type::LARGE_BINARY:
+        return Strings<arrow::LargeBinaryArray>(array);
+      case arrow::Type::FIXED_SIZE_BINARY:
+        return FixedSizeStrings(array);
+      default:
+        return Numbers(array);
+    }
+  }
+
+  Status Cast(const std::shared_ptr<arrow::DataType>& type, std::shared_ptr<arrow::Array>* array) {
+    auto cast = arrow::compute::Cast(**array, type, arrow::compute::CastOptions::Safe());
+    if (!cast.ok()) return FromArrow(cast.status());
+    *array = *std::move(cast);
+    return OkStatus();
+  }
+
+  Status Numbers(const std::shared_ptr<arrow::Array>& array) {
+    const int64_t size = ValueTypeSize(column_.type), bytes = column_.count * size;
+    const arrow::ArrayData& data = *array->data();
+    const uint8_t* values = data.buffers[1] == nullptr ? nullptr : data.buffers[1]->data() + data.offset * size;
+    if (bytes > 0 && (values == nullptr || data.buffers[1]->size() < (data.offset + column_.count) * size)) {
+      return DataLoss("values are missing from their buffer");
+    }
+    column_.values = Owned(array, values, bytes);
+    if (array->null_count() == 0) return OkStatus();
+    void* copy = nullptr;
+    LOCKSTEP_ASSIGN_OR_RETURN(column_.values, AllocateBuffer(bytes, &copy));
+    std::memcpy(copy, values, bytes);
+    for (int64_t i = 0; i < column_.count; ++i) {
+      if (array->IsNull(i)) std::memcpy(static_cast<char*>(copy) + i * size, field_.default_value->data(), size);
+    }
+    return OkStatus();
+  }
+
+  Status Bools(const arrow::BooleanArray& array) {
+    void* data = nullptr;
+    LOCKSTEP_ASSIGN_OR_RETURN(column_.values, AllocateBuffer(column_.count, &data));
+    auto* bytes = static_cast<char*>(data);
+    for (int64_t i = 0; i < column_.count; ++i) bytes[i] = array.Value(i) ? 1 : 0;
+    if (array.null_count() == 0) return OkStatus();
+    for (int64_t i = 0; i < column_.count; ++i) {
+      if (array.IsNull(i)) bytes[i] = (*field_.default_value)[0];
+    }
+    return OkStatus();
+  }
+
+  template <typename BinaryArray>
+  Status Strings(const std::shared_ptr<arrow::Array>& array) {
+    const auto& strings = static_cast<const BinaryArray&>(*array);
+    const auto* from = strings.raw_value_offsets();
+    const int64_t limit = strings.value_data() == nullptr ? 0 : strings.value_data()->size();
+    void* data = nullptr;
+    LOCKSTEP_ASSIGN_OR_RETURN(column_.offsets, AllocateBuffer((column_.count + 1) * 8, &data));
+    auto* offsets = static_cast<int64_t*>(data);
+    offsets[0] = column_.count == 0 ? 0 : from[0];
+    bool ordered = offsets[0] >= 0;
+    for (int64_t i = 1; i <= column_.count; ++i) {
+      offsets[i] = from[i];
+      ordered &= offsets[i] >= offsets[i - 1];
+    }
+    if (!ordered || offsets[column_.count] > limit) return DataLoss("strings reach beyond their bytes");
+    column_.values = Owned(array, limit == 0 ? nullptr : strings.value_data()->data(), limit);
+    return array->null_count() == 0 ? OkStatus() : FillStrings(*array);
+  }
+
+  Status FixedSizeStrings(const std::shared_ptr<arrow::Array>& array) {
+    const auto& strings = static_cast<const arrow::FixedSizeBinaryArray&>(*array);
+    const int64_t size = strings.byte_width();
+    void* data = nullptr;
+    LOCKSTEP_ASSIGN_OR_RETURN(column_.offsets, AllocateBuffer((column_.count + 1) * 8, &data));
+    for (int64_t i = 0; i <= column_.count; ++i) static_cast<int64_t*>(data)[i] = i * size;
+    column_.values = Owned(array, column_.count == 0 ? nullptr : strings.raw_values(), column_.count * size);
+    return array->null_count() == 0 ? OkStatus() : FillStrings(*array);
+  }
+
+  // Writes strings and their offsets anew, with the default in place of nulls.
+  Status FillStrings(const arrow::Array& array) {
+    const Buffer old_values = column_.values, old_offsets = column_.offsets;
+    const auto* from = old_offsets.as<int64_t>();
+    const std::string& fill = *field_.default_value;
+    const auto fill_size = static_cast<int64_t>(fill.size());
+    void* data = nullptr;
+    LOCKSTEP_ASSIGN_OR_RETURN(column_.offsets, AllocateBuffer((column_.count + 1) * 8, &data));
+    auto* offsets = static_cast<int64_t*>(data);
+    offsets[0] = 0;
+    for (int64_t i = 0; i < column_.count; ++i) {
+      offsets[i + 1] = offsets[i] + (array.IsNull(i) ? fill_size : from[i + 1] - from[i]);
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(column_.values, AllocateBuffer(offsets[column_.count], &data));
+    for (int64_t i = 0; i < column_.count; ++i) {
+      const char* value = array.IsNull(i) ? fill.data() : old_values.as<char>() + from[i];
+      std::copy_n(value, offsets[i + 1] - offsets[i], static_cast<char*>(data) + offsets[i]);
+    }
+    return OkStatus();
+  }
+
+  const Field& field_;
+  const int64_t first_row_;
+  Column column_;
+  // Fixed dimensions entered so far.
+  std::vector<int64_t> fixed_;
+};
+
+}  // namespace
+
+Status FromArrow(const arrow::Status& status) {
+  if (status.ok()) return OkStatus();
+  switch (status.code()) {
+    case arrow::StatusCode::OutOfMemory:
+      return ResourceExhausted(status.message());
+    case arrow::StatusCode::NotImplemented:
+      return Unimplemented(status.message());
+    case arrow::StatusCode::Cancelled:
+      return Cancelled(status.message());
+    default:
+      return DataLoss(status.message());
+  }
+}
+
+Result<ColumnType> TypeFromArrow(const arrow::DataType& type) {
+  ColumnType result;
+  const arrow::DataType* level = &Storage(type);
+  const auto no_form = [&] { return Unimplemented("type " + type.ToString() + " has no form as a tensor"); };
+  while (true) {
+    if (level->id() == arrow::Type::LIST || level->id() == arrow::Type::LARGE_LIST) {
+      if (!result.shape.empty()) return no_form();
+      ++result.ragged_rank;
+    } else if (level->id() == arrow::Type::FIXED_SIZE_LIST) {
+      result.shape.push_back(static_cast<const arrow::FixedSizeListType*>(level)->list_size());
+      if (result.shape.back() < 1) return no_form();
+    } else {
+      break;
+    }
+    level = &Storage(*level->field(0)->type());
+  }
+  if (level->id() == arrow::Type::DICTIONARY) {
+    level = static_cast<const arrow::DictionaryType*>(level)->value_type().get();
+  }
+  const std::optional<ValueType> leaf = LeafType(*level);
+  if (!leaf) return no_form();
+  result.value = *leaf;
+  return result;
+}
+
+Result<Column> ColumnFromArrow(std::shared_ptr<arrow::Array> array, const Field& field, int64_t first_row) {
+  return Walk(field, first_row).Run(std::move(array));
+}
+
+}  // namespace lockstep::columnar

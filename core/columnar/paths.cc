@@ -1,0 +1,87 @@
+#include "core/columnar/paths.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+namespace lockstep::columnar {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool Hidden(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return !name.empty() && (name[0] == '.' || name[0] == '_');
+}
+
+// Appends the files under `folder`, sorted bytewise by their whole path.
+Status AppendFolder(const std::string& folder, std::vector<std::string>* files) {
+  std::vector<std::string> found;
+  std::error_code error;
+  fs::recursive_directory_iterator it(folder, fs::directory_options::follow_directory_symlink, error), end;
+  while (!error && it != end) {
+    const bool is_folder = it->is_directory(error);
+    if (Hidden(it->path())) {
+      if (is_folder) it.disable_recursion_pending();
+    } else if (!is_folder) {
+      found.push_back(it->path().string());
+    }
+    it.increment(error);
+  }
+  if (error) return Internal("folder '" + folder + "' cannot be listed: " + error.message());
+  if (found.empty()) return NotFound("folder '" + folder + "' holds no files");
+  std::sort(found.begin(), found.end());
+  files->insert(files->end(), found.begin(), found.end());
+  return OkStatus();
+}
+
+// Appends what exists under this very name.
+Status AppendExisting(const std::string& name, std::vector<std::string>* files) {
+  std::error_code error;
+  if (fs::is_directory(name, error)) return AppendFolder(name, files);
+  files->push_back(name);
+  return OkStatus();
+}
+
+Status AppendPattern(const std::string& pattern, std::vector<std::string>* files) {
+  glob_t matches{};
+  const int result = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches);
+  std::vector<std::string> names(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+  ::globfree(&matches);
+  if (result == GLOB_NOMATCH) return NotFound("no file matches '" + pattern + "'");
+  if (result != 0)
+    return Internal("pattern '" + pattern + "' cannot be matched (glob returned " + std::to_string(result) + ")");
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) LOCKSTEP_RETURN_IF_ERROR(AppendExisting(name, files));
+  return OkStatus();
+}
+
+Status AppendName(std::string name, std::vector<std::string>* files) {
+  if (name.empty()) return InvalidArgument("a file name is empty");
+  if (const size_t scheme = name.find("://"); scheme != std::string::npos && name.find('/') > scheme) {
+    const std::string path = name.substr(scheme + 3);
+    if (name.substr(0, scheme) != "file") {
+      return Unimplemented("file '" + name + "': only local files are read, as a path or as file:///path");
+    }
+    if (path.empty() || path[0] != '/')
+      return InvalidArgument("file '" + name + "': wanted file:// before an absolute path");
+    name = path;
+  }
+  std::error_code error;
+  if (fs::exists(name, error)) return AppendExisting(name, files);
+  if (name.find_first_of("*?[") != std::string::npos) return AppendPattern(name, files);
+  return NotFound("file '" + name + "' does not exist");
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> ExpandPaths(const std::vector<std::string>& names) {
+  if (names.empty()) return InvalidArgument("no file names are given");
+  std::vector<std::string> files;
+  for (const std::string& name : names) LOCKSTEP_RETURN_IF_ERROR(AppendName(name, &files));
+  return files;
+}
+
+}  // namespace lockstep::columnar

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace lockstep::columnar {
+
+// The files that `names` mean, in an order that is the same on every machine: the names' own order, and bytewise order
+// inside what one name stands for. A name is
+//   - a file, absolute or relative to the working folder, or with file:// before its absolute path;
+//   - a folder: all files under it, however deep, but for those whose name, or a folder's on the way, begins with '.'
+//   or
+//     '_' (as Spark and Hive leave them behind);
+//   - a pattern with *, ? or [...], where no file has that very name: the files and folders that match, as above.
+// NOT_FOUND names what does not exist or matches nothing, UNIMPLEMENTED a scheme that is not read.
+Result<std::vector<std::string>> ExpandPaths(const std::vector<std::string>& names);
+
+}  // namespace lockstep::columnar

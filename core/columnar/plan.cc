@@ -1,0 +1,200 @@
+#include "core/columnar/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <string>
+
+namespace lockstep::columnar {
+namespace {
+
+Status AtLeastOne(const char* name, int64_t value) {
+  if (value >= 1) return OkStatus();
+  return InvalidArgument(std::string(name) + " is " + std::to_string(value) + ", wanted 1 or more");
+}
+
+// part * of / whole without overflow: `of` may be as large as a row count can be.
+int64_t Portion(int64_t of, int64_t part, int64_t whole) {
+  return static_cast<int64_t>(static_cast<__int128>(of) * part / whole);
+}
+
+// The owner of each row group, in order: the worker with the fewest rows so far, the first of them.
+class FewestRows {
+ public:
+  explicit FewestRows(int64_t workers) {
+    for (int64_t worker = 0; worker < workers; ++worker) queue_.push({0, worker});
+  }
+
+  int64_t Give(int64_t rows) {
+    auto [held, worker] = queue_.top();
+    queue_.pop();
+    queue_.push({held + rows, worker});
+    return worker;
+  }
+
+ private:
+  using Entry = std::pair<int64_t, int64_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+};
+
+}  // namespace
+
+Status PlanOptions::Validate() const {
+  LOCKSTEP_RETURN_IF_ERROR(AtLeastOne("batch_size", batch_size));
+  LOCKSTEP_RETURN_IF_ERROR(AtLeastOne("partition_count", partition_count));
+  LOCKSTEP_RETURN_IF_ERROR(AtLeastOne("num_parallel_reads", parallel_files));
+  LOCKSTEP_RETURN_IF_ERROR(AtLeastOne("num_sequential_reads", sequential_batches));
+  if (partition_index < 0 || partition_index >= partition_count) {
+    return InvalidArgument("partition_index is " + std::to_string(partition_index) + ", wanted 0 to " +
+                           std::to_string(partition_count - 1) + " (partition_count is " +
+                           std::to_string(partition_count) + ")");
+  }
+  if (partition_by == PartitionBy::kBatches && parallel_files > 1) {
+    return InvalidArgument("num_parallel_reads is " + std::to_string(parallel_files) +
+                           ", wanted 1: partition_by='batches' keeps the order of the files");
+  }
+  return OkStatus();
+}
+
+Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_rows, const PlanOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(options.Validate());
+  RowPlan plan;
+  plan.options_ = options;
+  for (const auto& file : group_rows) {
+    for (int64_t rows : file) {
+      if (__builtin_add_overflow(plan.all_rows_, rows, &plan.all_rows_)) return OutOfRange("more than 2^63 rows");
+    }
+  }
+  const int64_t begin = Portion(plan.all_rows_, options.partition_index, options.partition_count);
+  const int64_t end = Portion(plan.all_rows_, options.partition_index + 1, options.partition_count);
+  FewestRows owners(options.partition_by == PartitionBy::kRowGroups ? options.partition_count : 1);
+  auto segments = std::make_shared<std::vector<Segment>>();
+  int64_t start = 0;
+  for (int file = 0; file < static_cast<int>(group_rows.size()); ++file) {
+    for (int group = 0; group < static_cast<int>(group_rows[file].size()); ++group) {
+      const int64_t rows = group_rows[file][group];
+      int64_t first = 0, last = rows;
+      if (options.partition_by == PartitionBy::kRows) {
+        first = std::clamp<int64_t>(begin - start, 0, rows);
+        last = std::clamp<int64_t>(end - start, 0, rows);
+      } else if (options.partition_by == PartitionBy::kRowGroups && owners.Give(rows) != options.partition_index) {
+        last = 0;
+      }
+      if (last > first) segments->push_back({file, group, first, last - first});
+      start += rows;
+    }
+  }
+  for (const Segment& segment : *segments) plan.total_rows_ += segment.rows;
+  plan.segments_ = segments;
+  if (options.partition_by == PartitionBy::kBatches) {
+    // All workers hold the same whole steps; what is left is divided.
+    int64_t step_rows;
+    if (__builtin_mul_overflow(options.batch_size, options.partition_count, &step_rows)) {
+      return OutOfRange("batch_size " + std::to_string(options.batch_size) + " times partition_count " +
+                        std::to_string(options.partition_count) + " is more than 2^63");
+    }
+    const int64_t steps = plan.all_rows_ / step_rows;
+    auto [first, last] = plan.StepRows(steps);
+    plan.total_rows_ = steps * options.batch_size + last - first;
+    return plan;
+  }
+  for (int64_t i = 0; i < options.parallel_files && plan.next_segment_ < segments->size(); ++i) {
+    plan.lanes_.push_back(plan.TakeFile());
+  }
+  return plan;
+}
+
+RowPlan::Lane RowPlan::TakeFile() {
+  const size_t begin = next_segment_;
+  while (next_segment_ < segments_->size() && (*segments_)[next_segment_].file == (*segments_)[begin].file) {
+    ++next_segment_;
+  }
+  return {begin, next_segment_, 0};
+}
+
+std::optional<RowRange> RowPlan::Next() {
+  if (pending_) return std::exchange(pending_, std::nullopt);
+  return options_.partition_by == PartitionBy::kBatches ? NextOfBatches() : NextOfLanes();
+}
+
+std::optional<RowRange> RowPlan::NextOfLanes() {
+  int64_t turn = std::numeric_limits<int64_t>::max();
+  if (options_.parallel_files > 1 && __builtin_mul_overflow(options_.batch_size, options_.sequential_batches, &turn)) {
+    turn = std::numeric_limits<int64_t>::max();
+  }
+  if (turn_left_ == 0) turn_left_ = turn;  // at the very beginning
+  while (!lanes_.empty()) {
+    Lane& lane = lanes_[lane_];
+    if (lane.segment == lane.end && next_segment_ < segments_->size()) {
+      lane = TakeFile();
+    } else if (lane.segment == lane.end) {
+      lanes_.erase(lanes_.begin() + lane_);
+      if (lane_ == lanes_.size()) lane_ = 0;
+      turn_left_ = turn;
+      continue;
+    }
+    const Segment& segment = (*segments_)[lane.segment];
+    RowRange range{segment.file, segment.group, segment.first + lane.offset,
+                   std::min(segment.rows - lane.offset, turn_left_), false};
+    lane.offset += range.rows;
+    if (lane.offset == segment.rows) {
+      range.last_of_group = true;
+      ++lane.segment;
+      lane.offset = 0;
+    }
+    turn_left_ -= range.rows;
+    if (turn_left_ == 0) {
+      lane_ = (lane_ + 1) % lanes_.size();
+      turn_left_ = turn;
+    }
+    return range;
+  }
+  return std::nullopt;
+}
+
+std::pair<int64_t, int64_t> RowPlan::StepRows(int64_t step) const {
+  const int64_t step_rows = options_.batch_size * options_.partition_count;
+  const int64_t steps = all_rows_ / step_rows;
+  if (step < steps) {
+    const int64_t first = step * step_rows + options_.partition_index * options_.batch_size;
+    return {first, first + options_.batch_size};
+  }
+  const int64_t base = steps * step_rows, rest = all_rows_ - base;
+  if (step > steps) return {all_rows_, all_rows_};
+  return {base + Portion(rest, options_.partition_index, options_.partition_count),
+          base + Portion(rest, options_.partition_index + 1, options_.partition_count)};
+}
+
+std::optional<RowRange> RowPlan::NextOfBatches() {
+  auto [begin, end] = StepRows(step_);
+  const int64_t row = begin + step_offset_;
+  if (row == end) return std::nullopt;  // only a last step is empty
+  while (row >= segment_start_ + (*segments_)[segment_].rows) segment_start_ += (*segments_)[segment_++].rows;
+  const Segment& segment = (*segments_)[segment_];
+  const int64_t segment_end = segment_start_ + segment.rows;
+  RowRange range{segment.file, segment.group, row - segment_start_, std::min(end, segment_end) - row, false};
+  step_offset_ += range.rows;
+  if (row + range.rows == end) {
+    ++step_;
+    step_offset_ = 0;
+  }
+  auto [next_begin, next_end] = StepRows(step_);
+  range.last_of_group = next_begin == next_end || next_begin + step_offset_ >= segment_end;
+  return range;
+}
+
+void RowPlan::Skip(int64_t rows) {
+  while (rows > 0) {
+    std::optional<RowRange> range = Next();
+    if (!range) return;
+    if (range->rows > rows) {
+      range->first += rows;
+      range->rows -= rows;
+      pending_ = range;
+      return;
+    }
+    rows -= range->rows;
+  }
+}
+
+}  // namespace lockstep::columnar

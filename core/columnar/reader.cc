@@ -1,0 +1,76 @@
+#include "core/columnar/reader.h"
+
+#include <algorithm>
+
+namespace lockstep::columnar {
+namespace {
+
+RowPlan PlanFrom(const Source& source, int64_t position) {
+  RowPlan plan = source.NewPlan();
+  plan.Skip(position);
+  return plan;
+}
+
+}  // namespace
+
+Reader::Reader(std::shared_ptr<const Source> source, int64_t position)
+    : source_(std::move(source)), plan_(PlanFrom(*source_, position)), position_(position), decoder_(source_, plan_) {}
+
+Result<Reader::Batch> Reader::Next() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Part> parts, NextParts());
+  Batch batch;
+  for (const Part& part : parts) batch.rows += part.rows;
+  if (batch.rows == 0) return batch;
+  if (source_->options().drop_remainder && batch.rows < source_->options().plan.batch_size) return Batch{};
+  for (size_t column = 0; column < source_->options().fields.size(); ++column) {
+    std::vector<Column> slices;
+    for (const Part& part : parts) {
+      LOCKSTEP_ASSIGN_OR_RETURN(Column slice, Slice(part.piece->columns[column], part.first, part.rows));
+      slices.push_back(std::move(slice));
+    }
+    if (slices.size() == 1) {
+      batch.columns.push_back(std::move(slices[0]));
+    } else {
+      LOCKSTEP_ASSIGN_OR_RETURN(Column joined, Concatenate(slices));
+      batch.columns.push_back(std::move(joined));
+    }
+  }
+  position_ += batch.rows;
+  return batch;
+}
+
+// The parts of pieces that make the next batch; fewer rows at the end.
+Result<std::vector<Reader::Part>> Reader::NextParts() {
+  std::vector<Part> parts;
+  int64_t missing = source_->options().plan.batch_size;
+  while (missing > 0) {
+    if (!range_) range_ = plan_.Next();
+    if (!range_) break;
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<const Piece> piece, PieceOf(*range_));
+    const int64_t first = range_->first - piece->first;
+    const int64_t rows = std::min({missing, range_->rows, piece->rows - first});
+    parts.push_back({piece, first, rows});
+    missing -= rows;
+    range_->first += rows;
+    range_->rows -= rows;
+    if (range_->rows > 0) continue;
+    if (range_->last_of_group) pieces_.erase({range_->file, range_->group});
+    range_.reset();
+  }
+  return parts;
+}
+
+// The piece that holds the range's first row: the row group's current one, or the decoder's next.
+Result<std::shared_ptr<const Piece>> Reader::PieceOf(const RowRange& range) {
+  std::shared_ptr<const Piece>& current = pieces_[{range.file, range.group}];
+  if (current != nullptr && range.first < current->first + current->rows) return current;
+  current.reset();  // before the wait: its memory is not needed any more
+  LOCKSTEP_ASSIGN_OR_RETURN(current, decoder_.Next());
+  if (current == nullptr || current->file != range.file || current->group != range.group ||
+      range.first < current->first || range.first >= current->first + current->rows) {
+    return Internal("the decoder's pieces are out of step with the plan");
+  }
+  return current;
+}
+
+}  // namespace lockstep::columnar

@@ -1,0 +1,127 @@
+#include "core/columnar/source.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "core/columnar/parquet_file.h"
+#include "core/columnar/paths.h"
+
+namespace lockstep::columnar {
+namespace {
+
+// Cores that this process may run on.
+int64_t Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open(path, options.piece_rows));
+  LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
+  return Source::File{path, file->group_rows(), file->piece_rows()};
+}
+
+// FNV-1a.
+class Fingerprint {
+ public:
+  void Add(std::string_view bytes) {
+    for (unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 1099511628211u;
+    hash_ = (hash_ ^ 0xff) * 1099511628211u;
+  }
+  void Add(int64_t number) { Add(std::to_string(number)); }
+  int64_t value() const { return static_cast<int64_t>(hash_); }
+
+ private:
+  uint64_t hash_ = 14695981039346656037u;
+};
+
+}  // namespace
+
+Status SourceOptions::Validate() const {
+  LOCKSTEP_RETURN_IF_ERROR(plan.Validate());
+  if (fields.empty()) return InvalidArgument("no fields are given");
+  std::set<std::string> names;
+  for (const Field& field : fields) {
+    const std::string who = "field '" + field.name + "'";
+    if (!names.insert(field.name).second) return InvalidArgument(who + " is given twice");
+    if (field.type.ragged_rank < 0) {
+      return InvalidArgument(who + ": ragged_rank is " + std::to_string(field.type.ragged_rank) + ", wanted 0 or more");
+    }
+    for (int64_t dimension : field.type.shape) {
+      if (dimension >= 1) continue;
+      return InvalidArgument(who + ": shape has a dimension " + std::to_string(dimension) + ", wanted 1 or more");
+    }
+    const int64_t size = ValueTypeSize(field.type.value);
+    if (field.default_value && size > 0 && static_cast<int64_t>(field.default_value->size()) != size) {
+      return InvalidArgument(who + ": default_value has " + std::to_string(field.default_value->size()) +
+                             " bytes, wanted " + std::to_string(size));
+    }
+  }
+  if (threads.value_or(1) < 1) return InvalidArgument("threads is " + std::to_string(*threads) + ", wanted 1 or more");
+  if (piece_rows.value_or(1) < 1) {
+    return InvalidArgument("piece_rows is " + std::to_string(*piece_rows) + ", wanted 1 or more");
+  }
+  return OkStatus();
+}
+
+Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
+  LOCKSTEP_RETURN_IF_ERROR(options.Validate());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<std::string> paths, ExpandPaths(options.paths));
+  std::shared_ptr<Source> source(new Source);
+  source->options_ = std::move(options);
+
+  // Each thread takes the next file that nobody has; after a failure no later file is begun.
+  std::vector<std::optional<Result<File>>> results(paths.size());
+  std::atomic<size_t> next = 0;
+  std::atomic<bool> failed = false;
+  const auto work = [&] {
+    for (size_t i = next++; i < paths.size() && !failed; i = next++) {
+      results[i] = LookThrough(paths[i], source->options_);
+      if (!results[i]->ok()) failed = true;
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const size_t wanted = std::min<size_t>(source->threads(), paths.size());
+    while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
+    work();
+  }
+  std::vector<std::vector<int64_t>> group_rows;
+  for (auto& result : results) {
+    if (!result) continue;  // not begun, so that an error follows or went before
+    if (!result->ok()) return result->status();
+    source->files_.push_back(**std::move(result));
+    group_rows.push_back(source->files_.back().group_rows);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(source->plan_, RowPlan::Make(group_rows, source->options_.plan));
+  return std::shared_ptr<const Source>(std::move(source));
+}
+
+int64_t Source::threads() const { return options_.threads ? *options_.threads : Cores(); }
+
+int64_t Source::batches() const {
+  const int64_t size = options_.plan.batch_size, rows = plan_.total_rows();
+  return rows / size + (!options_.drop_remainder && rows % size != 0 ? 1 : 0);
+}
+
+int64_t Source::fingerprint() const {
+  Fingerprint hash;
+  for (const File& file : files_) {
+    hash.Add(file.path);
+    for (int64_t rows : file.group_rows) hash.Add(rows);
+  }
+  const PlanOptions& plan = options_.plan;
+  for (int64_t number : {static_cast<int64_t>(plan.partition_by), plan.partition_count, plan.partition_index,
+                         plan.batch_size, plan.parallel_files, plan.sequential_batches}) {
+    hash.Add(number);
+  }
+  return hash.value();
+}
+
+}  // namespace lockstep::columnar

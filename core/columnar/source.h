@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/columnar/column.h"
+#include "core/columnar/plan.h"
+
+namespace lockstep::columnar {
+
+// What to read and how.
+struct SourceOptions {
+  // Files, folders and patterns: see ExpandPaths.
+  std::vector<std::string> paths;
+
+  // Columns of a batch, in this order; at least one.
+  std::vector<Field> fields;
+
+  PlanOptions plan;
+
+  // Leaves out a last batch with fewer than plan.batch_size rows.
+  bool drop_remainder = false;
+
+  // Threads that decode. Not given: as many as cores that the process may use.
+  std::optional<int64_t> threads;
+
+  // Rows that are decoded at once. Not given: chosen for each file by the width of its rows. Smaller takes less memory
+  // and more time; tests set it to have borders where they want them.
+  std::optional<int64_t> piece_rows;
+
+  // INVALID_ARGUMENT that names the option, what it is and what it may be.
+  Status Validate() const;
+};
+
+// A set of files that has been looked through: which there are, how many rows each row group has, and that every file
+// holds every field. Immutable, so that any number of readers may share it.
+class Source {
+ public:
+  struct File {
+    std::string path;
+    std::vector<int64_t> group_rows;
+    int64_t piece_rows;
+  };
+
+  // Reads all footers (several at once), so that a file that lacks a column is an error now and not after hours.
+  // The error is the first file's, in order.
+  static Result<std::shared_ptr<const Source>> Make(SourceOptions options);
+
+  const SourceOptions& options() const { return options_; }
+  const std::vector<File>& files() const { return files_; }
+
+  // Threads that a reader decodes with.
+  int64_t threads() const;
+
+  // This worker's share, from its beginning.
+  RowPlan NewPlan() const { return plan_; }
+
+  // Batches of this worker's share.
+  int64_t batches() const;
+
+  // Equal for sources that give the same rows in the same order: over the files' names and rows, the share and the
+  // batch size. A position saved with one fingerprint means nothing under another.
+  int64_t fingerprint() const;
+
+ private:
+  Source() = default;
+
+  SourceOptions options_;
+  std::vector<File> files_;
+  RowPlan plan_;
+};
+
+}  // namespace lockstep::columnar

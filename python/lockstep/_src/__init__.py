@@ -1,0 +1,1 @@
+"""The implementation behind the public modules. Nothing here is public."""

@@ -1,0 +1,168 @@
+"""Checkpoints of a job: written by all workers, plain TensorFlow to read.
+
+A save is one run of the graph on every worker, at the same step:
+
+1. Sharded variables and their slots are re-laid from rows by modulo to contiguous ranges (one exchange each), so that
+   each worker holds a slice of the logical tensor.
+2. Every worker writes its slices to a file of its own beside the target; worker 0 writes the replicated variables too.
+3. When all have written, worker 0 merges the files' indices under the checkpoint's name. Before that the checkpoint
+   does not exist: a worker that dies leaves the last complete one in place.
+
+The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. A restore reads
+the contiguous slice of each worker of the present job, however many there are, and re-lays it back.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import saver as tf_saver
+from tensorflow.python.training.saving import saveable_object, saveable_object_util
+
+from lockstep._src import collectives, sharding
+from lockstep._src.context import context
+from lockstep._src.interception import Interception
+
+
+class _ShardSaveable(saveable_object.SaveableObject):
+    """One worker's share of a sharded variable or slot, as a slice of the logical tensor.
+
+    Args:
+      variable: the local shard, [local rows, ...].
+      name: the logical tensor's name in the checkpoint.
+    """
+
+    def __init__(self, variable: tf.Variable, name: str) -> None:
+        self._shard = sharding.shard_of(variable)
+        rows = self._shard.rows
+        self._offset, self._length = self._shard.contiguous_range
+        with tf.name_scope("lay_out"):
+            local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            self.contiguous = sharding.relayout(local, rows, to_contiguous=True, name=f"save_{_op_name(name)}")
+        self._row_shape = tuple(variable.shape[1:])
+        full_shape = (rows, *self._row_shape)
+        spec = ""
+        if self._length:
+            spec = tf.compat.v1.Variable.SaveSliceInfo(
+                name, full_shape, (self._offset, *([0] * len(self._row_shape))), (self._length, *self._row_shape)
+            ).spec
+        # A worker without rows (a table smaller than the job) takes part in the exchange and writes nothing.
+        specs = [saveable_object.SaveSpec(self.contiguous, spec, name, variable.dtype)] if self._length else []
+        super().__init__(variable, specs, name)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
+        """Assigns the rows that this worker owns; the rows read are its contiguous slice."""
+        del restored_shapes
+        if restored_tensors:
+            (slice_,) = restored_tensors
+            slice_ = tf.ensure_shape(slice_, (self._length, *self._row_shape))
+        else:
+            slice_ = tf.zeros((0, *self._row_shape), self.op.dtype)
+        local = sharding.relayout(slice_, self._shard.rows, to_contiguous=False, name=f"restore_{_op_name(self.name)}")
+        return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
+
+
+def _op_name(name: str) -> str:
+    return name.replace("/", "_").replace(":", "_")
+
+
+class SaverBuilder(tf_saver.BulkSaverBuilder):
+    """Builds the save and restore operations of one worker."""
+
+    def _build_internal(self, names_to_saveables: Any, **kwargs: Any) -> Any:
+        if not isinstance(names_to_saveables, dict):
+            names_to_saveables = saveable_object_util.op_list_to_dict(names_to_saveables)
+        # In the order of names, which is the same on every worker.
+        named = {name: _saveable(name, names_to_saveables[name]) for name in sorted(names_to_saveables)}
+        return super()._build_internal(named, **kwargs)
+
+    def _AddSaveOps(self, filename_tensor: tf.Tensor, saveables: Iterable[Any]) -> tf.Tensor:  # noqa: N802
+        return self._save_together(filename_tensor, list(saveables))
+
+    def _AddShardedSaveOps(self, filename_tensor: tf.Tensor, per_device: Any) -> tf.Tensor:  # noqa: N802
+        return self._save_together(filename_tensor, [s for _, saveables in per_device for s in saveables])
+
+    def _GroupByDevices(self, saveables: Iterable[Any]) -> list[tuple[str, list[Any]]]:  # noqa: N802
+        # All on this worker's one file, and its restore one operation: the file is shared by workers, not by devices.
+        return [("", list(saveables))]
+
+    def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
+        ctx = context
+        mine = [s for s in saveables if isinstance(s, _ShardSaveable) or ctx.rank == 0]
+        parts = [
+            tf.strings.join([prefix, f"_temp{os.sep}part-{rank:05d}-of-{ctx.world_size:05d}"])
+            for rank in range(ctx.world_size)
+        ]
+        exchanges = [s.contiguous.op for s in mine if isinstance(s, _ShardSaveable)]
+        written = exchanges
+        writes_own = ctx.rank == 0 or any(s.specs for s in mine)
+        if writes_own:
+            with tf.control_dependencies(exchanges):
+                written = [self.save_op(parts[ctx.rank], mine)]
+        with tf.control_dependencies(written):
+            # Which workers have a file to merge is known from the tables' sizes, but only on each worker: tell it.
+            has_part = collectives.allgather(tf.constant([writes_own]), name="save_written")
+        merged = [has_part.op]
+        if ctx.rank == 0:
+            present = tf.boolean_mask(tf.stack(parts), has_part)
+            merged = [
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=present, destination_prefix=prefix, delete_old_dirs=True
+                )
+            ]
+        with tf.control_dependencies(merged):
+            done = collectives.barrier(name="save_merged")
+        with tf.control_dependencies([done]):
+            return tf.identity(prefix)
+
+
+def _saveable(name: str, op: Any) -> Any:
+    """What `op` is saved as: sharded tables and their slots as slices, all else as TensorFlow does."""
+    variables = list(op) if isinstance(op, (list, tuple)) else [op]
+    if len(variables) == 1 and sharding.shard_of(variables[0]) is not None:
+        return _ShardSaveable(variables[0], name)
+    return op
+
+
+def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation) -> Callable[..., Any]:
+    """`Saver.save` of one worker: files by all, the state file and the meta graph by worker 0."""
+
+    @functools.wraps(save)
+    def wrapped(sess: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
+        # Before 'latest_filename' and what follows it there is only `global_step`.
+        names = ("global_step", "latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
+        kwargs.update(zip(names, args, strict=False))
+        tf.io.gfile.makedirs(os.path.dirname(tf.compat.as_str(save_path)) or ".")
+        if context.rank != 0:
+            kwargs.update(write_meta_graph=False, write_state=False)
+        path = save(sess, save_path, **kwargs)
+        if not saver._is_empty:
+            # When save returns on any worker, tf.train.latest_checkpoint finds it there.
+            sess.run(state_barrier)
+        return path
+
+    return wrapped
+
+
+def intercept_savers(interception: Interception) -> None:
+    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job."""
+    if context.world_size == 1:
+        return
+
+    def build(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+            if not (tf.executing_eagerly() or self._is_built or self.saver_def or self._builder):
+                self._builder = SaverBuilder(self._write_version)
+                with tf.name_scope("save"):
+                    state_barrier = collectives.barrier(name="save_recorded")
+                self.save = _save_on_all(self.save, self, state_barrier)
+            original(self, *args, **kwargs)
+
+        return wrapped
+
+    interception.replace(tf_saver.Saver, "_build", build)

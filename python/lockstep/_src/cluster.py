@@ -1,0 +1,165 @@
+"""Where this process stands in its job, read from the launcher's variables or TF_CONFIG."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+
+# The launcher's variables, all strings.
+RANK = "LOCKSTEP_RANK"
+WORLD_SIZE = "LOCKSTEP_WORLD_SIZE"
+LOCAL_RANK = "LOCKSTEP_LOCAL_RANK"
+LOCAL_WORLD_SIZE = "LOCKSTEP_LOCAL_WORLD_SIZE"
+RENDEZVOUS = "LOCKSTEP_RENDEZVOUS"
+SECRET = "LOCKSTEP_SECRET"
+
+# Tasks of a TF_CONFIG that train together, in the order of their ranks.
+_TRAINERS = ("chief", "worker")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One process of a TF_CONFIG: `cluster` maps a task type to the host:port of its tasks."""
+
+    task_type: str
+    task_id: int
+    cluster: dict[str, list[str]]
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Task | None:
+        """The TF_CONFIG of `environ`, or None where it is missing or empty; ValueError says what is wrong with it."""
+        text = environ.get("TF_CONFIG", "").strip()
+        if not text:
+            return None
+        try:
+            config = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"TF_CONFIG is no JSON ({error}): {text!r}") from None
+        if not isinstance(config, dict):
+            raise ValueError(f"TF_CONFIG: got {text!r}, wanted an object with 'cluster' and 'task'")
+        cluster = config.get("cluster")
+        if not cluster:  # such a TF_CONFIG describes a job of one process, as tf.estimator reads it
+            return None
+        try:
+            cluster = {str(kind): _addresses(hosts) for kind, hosts in cluster.items()}
+            task_type, task_id = str(config["task"]["type"]), int(config["task"]["index"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"TF_CONFIG: got {text!r}, wanted 'cluster' (lists of host:port) and 'task' with 'type' and 'index' "
+                f"({type(error).__name__}: {error})"
+            ) from None
+        if not 0 <= task_id < len(cluster.get(task_type, ())):
+            raise ValueError(f"TF_CONFIG: task {task_type}:{task_id} is not in the cluster {cluster}")
+        return cls(task_type, task_id, cluster)
+
+    @property
+    def trainers(self) -> list[tuple[str, int]]:
+        """(type, index) of the tasks that train together, in the order of their ranks."""
+        return [(kind, index) for kind in _TRAINERS for index in range(len(self.cluster.get(kind, ())))]
+
+
+def _addresses(hosts: list[str] | dict[str, str]) -> list[str]:
+    if isinstance(hosts, dict):  # the sparse form: {"0": "host:port"}
+        hosts = [hosts[key] for key in sorted(hosts, key=int)]
+    if isinstance(hosts, str):
+        raise TypeError(f"{hosts!r} is no list of host:port")
+    return [str(host) for host in hosts]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The job as this process sees it. `trainers[rank]` is the (task type, index) of this process."""
+
+    task_type: str
+    task_id: int
+    spec: dict[str, list[str]] | None  # of TF_CONFIG
+    rank: int
+    local_rank: int
+    local_world_size: int
+    trainers: tuple[tuple[str, int], ...]
+    rendezvous: str  # host:port of rank 0's rendezvous; empty where there is only one worker
+    secret: str
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers in the job."""
+        return len(self.trainers)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Cluster:
+        """Reads the launcher's variables, else TF_CONFIG, else gives a job of one worker.
+
+        Raises ValueError that names the variable, what it is and what was wanted.
+        """
+        task = Task.from_environment(environ)
+        if RANK in environ or WORLD_SIZE in environ:
+            return cls._launched(environ, task)
+        if task is None:
+            return cls("localhost", 0, None, 0, 0, 1, (("localhost", 0),), "", "")
+        here = (task.task_type, task.task_id)
+        if here not in task.trainers:
+            if task.task_type == "evaluator":  # evaluates checkpoints beside the job: a job of its own
+                return cls(*here, task.cluster, 0, 0, 1, (here,), "", "")
+            raise ValueError(
+                f"TF_CONFIG: task type {task.task_type!r} has no part in synchronous training; "
+                f"wanted one of {', '.join(map(repr, _TRAINERS + ('evaluator',)))}"
+            )
+        hosts = [task.cluster[kind][index] for kind, index in task.trainers]
+        rank = task.trainers.index(here)
+        mine = hosts[rank].rpartition(":")[0]
+        neighbours = [r for r, host in enumerate(hosts) if host.rpartition(":")[0] == mine]
+        return cls(
+            *here,
+            spec=task.cluster,
+            rank=rank,
+            local_rank=_integer(environ, LOCAL_RANK, neighbours.index(rank), 0),
+            local_world_size=_integer(environ, LOCAL_WORLD_SIZE, len(neighbours), 1),
+            trainers=tuple(task.trainers),
+            rendezvous=environ.get(RENDEZVOUS, hosts[0]),
+            secret=environ.get(SECRET, ""),
+        )
+
+    @classmethod
+    def _launched(cls, environ: Mapping[str, str], task: Task | None) -> Cluster:
+        size = _integer(environ, WORLD_SIZE, None, 1)
+        rank = _integer(environ, RANK, None, 0)
+        if rank >= size:
+            raise ValueError(f"{RANK}: got {rank}, wanted less than {WORLD_SIZE}, which is {size}")
+        trainers = task.trainers if task else [("worker", r) for r in range(size)] if size > 1 else [("localhost", 0)]
+        if len(trainers) != size:
+            raise ValueError(f"{WORLD_SIZE} is {size}, but TF_CONFIG names {len(trainers)} workers: {task.cluster}")
+        return cls(
+            *trainers[rank],
+            spec=task.cluster if task else None,
+            rank=rank,
+            local_rank=_integer(environ, LOCAL_RANK, rank, 0),
+            local_world_size=_integer(environ, LOCAL_WORLD_SIZE, size, 1),
+            trainers=tuple(trainers),
+            rendezvous=environ.get(RENDEZVOUS, ""),
+            secret=environ.get(SECRET, ""),
+        )
+
+    def check_can_connect(self) -> None:
+        """ValueError that names the variable without which the workers cannot meet."""
+        for variable, value in ((RENDEZVOUS, self.rendezvous), (SECRET, self.secret)):
+            if self.world_size > 1 and not value:
+                raise ValueError(
+                    f"rank {self.rank} of {self.world_size}: {variable} is not set; start the workers with a launcher "
+                    "(python -m hybridbackend.run), or set it to the same value on all of them"
+                )
+
+
+def _integer(environ: Mapping[str, str], variable: str, default: int | None, least: int) -> int:
+    text = environ.get(variable)
+    if text is None:
+        if default is None:
+            raise ValueError(f"{variable} is not set, though {RANK} or {WORLD_SIZE} is; a launcher sets both")
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"{variable}: got {text!r}, wanted an integer") from None
+    if number < least:
+        raise ValueError(f"{variable}: got {number}, wanted at least {least}")
+    return number

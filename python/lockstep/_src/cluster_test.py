@@ -1,0 +1,88 @@
+import json
+
+import pytest
+
+from lockstep._src.cluster import Cluster, Task
+
+HOSTS = {"chief": ["a:1"], "worker": ["a:2", "b:1"]}
+
+
+def tf_config(task_type, index, cluster=HOSTS):
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task_type, "index": index}})}
+
+
+def launched(rank, size, **more):
+    return {"LOCKSTEP_RANK": str(rank), "LOCKSTEP_WORLD_SIZE": str(size), **more}
+
+
+@pytest.mark.parametrize("environ", [{}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}, {"TF_CONFIG": '{"cluster": {}}'}])
+def test_without_variables_the_job_has_one_worker(environ):
+    cluster = Cluster.from_environment(environ)
+    assert (cluster.rank, cluster.world_size, cluster.local_world_size) == (0, 1, 1)
+    assert (cluster.task_type, cluster.task_id, cluster.spec) == ("localhost", 0, None)
+    cluster.check_can_connect()
+
+
+@pytest.mark.parametrize(
+    ("task_type", "index", "rank", "local_rank", "local_size"),
+    [("chief", 0, 0, 0, 2), ("worker", 0, 1, 1, 2), ("worker", 1, 2, 0, 1)],
+)
+def test_tf_config_ranks_the_chief_first_then_the_workers(task_type, index, rank, local_rank, local_size):
+    cluster = Cluster.from_environment(tf_config(task_type, index))
+    assert (cluster.rank, cluster.world_size) == (rank, 3)
+    assert (cluster.local_rank, cluster.local_world_size) == (local_rank, local_size)
+    assert cluster.rendezvous == "a:1"
+    with pytest.raises(ValueError, match=rf"rank {rank} of 3: LOCKSTEP_SECRET"):
+        cluster.check_can_connect()
+
+
+def test_tf_config_without_chief_starts_at_worker_0():
+    assert Cluster.from_environment(tf_config("worker", 1, {"worker": ["a:1", "a:2"]})).rank == 1
+
+
+def test_sparse_cluster_is_read_in_the_order_of_its_indices():
+    sparse = {"worker": {"1": "b:1", "0": "a:1"}}
+    assert Task.from_environment(tf_config("worker", 0, sparse)).cluster == {"worker": ["a:1", "b:1"]}
+
+
+def test_evaluator_is_a_job_of_its_own():
+    cluster = Cluster.from_environment(tf_config("evaluator", 0, {**HOSTS, "evaluator": ["c:1"]}))
+    assert (cluster.rank, cluster.world_size, cluster.task_type) == (0, 1, "evaluator")
+
+
+def test_parameter_server_is_refused():
+    with pytest.raises(ValueError, match="'ps' has no part"):
+        Cluster.from_environment(tf_config("ps", 0, {**HOSTS, "ps": ["c:1"]}))
+
+
+def test_launcher_wins_over_tf_config():
+    environ = launched(2, 3, LOCKSTEP_RENDEZVOUS="h:9", LOCKSTEP_SECRET="s", **tf_config("worker", 1))
+    cluster = Cluster.from_environment(environ)
+    assert (cluster.rank, cluster.world_size, cluster.rendezvous) == (2, 3, "h:9")
+    assert (cluster.task_type, cluster.task_id) == ("worker", 1)
+    cluster.check_can_connect()
+
+
+def test_launcher_alone_is_enough():
+    cluster = Cluster.from_environment(launched(1, 2, LOCKSTEP_LOCAL_RANK="0", LOCKSTEP_LOCAL_WORLD_SIZE="1"))
+    assert (cluster.task_type, cluster.task_id, cluster.local_rank, cluster.local_world_size) == ("worker", 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (launched("x", 2), "LOCKSTEP_RANK: got 'x'"),
+        (launched(2, 2), "LOCKSTEP_RANK: got 2.*LOCKSTEP_WORLD_SIZE.*2"),
+        (launched(0, 0), "LOCKSTEP_WORLD_SIZE: got 0"),
+        ({"LOCKSTEP_RANK": "0"}, "LOCKSTEP_WORLD_SIZE is not set"),
+        (launched(0, 2, **tf_config("chief", 0)), "LOCKSTEP_WORLD_SIZE is 2.*TF_CONFIG names 3"),
+        ({"TF_CONFIG": "nonsense"}, "TF_CONFIG is no JSON"),
+        ({"TF_CONFIG": "[1]"}, "TF_CONFIG: got.*wanted an object"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "'task'"),
+        ({"TF_CONFIG": '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}'}, "no list"),
+        (tf_config("worker", 2), "worker:2 is not in the cluster"),
+    ],
+)
+def test_bad_variables_are_named(environ, message):
+    with pytest.raises(ValueError, match=message):
+        Cluster.from_environment(environ)

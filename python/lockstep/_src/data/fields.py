@@ -1,0 +1,164 @@
+"""Fields: which columns of a file are read, and as what."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lockstep._src import library
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Field:
+    """A column to read. What is left out is taken from the file.
+
+    Args:
+      name: the column's name.
+      dtype: type of single values. It must be the file's: nothing is converted.
+      ragged_rank: number of nested lists of any length around a value: 1 for a list column, 0 for a plain one.
+      shape: shape of what the (innermost) lists hold, or of a row where `ragged_rank` is 0; every dimension known. For a
+        fixed-size list column its size; a list column is read as this shape where all its lists have that length.
+      default_value: reads in place of a null value, and of a column that a file does not have. Lists: a null among the
+        values reads as it, a null list and an absent column as empty lists. Without it each of these is an error.
+
+    """
+
+    name: str
+    dtype: tf.DType | None
+    ragged_rank: int | None
+    shape: tf.TensorShape | None
+    default_value: Any
+
+    def __init__(
+        self,
+        name: str,
+        dtype: Any = None,
+        ragged_rank: int | None = None,
+        shape: Any = None,
+        default_value: Any = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"field: name is {name!r}, wanted the name of a column")
+        if ragged_rank is not None and ragged_rank < 0:
+            raise ValueError(f"field {name!r}: ragged_rank is {ragged_rank}, wanted 0 or more")
+        if shape is not None:
+            shape = tf.TensorShape(shape)
+            if not shape.is_fully_defined() or 0 in shape.as_list():
+                raise ValueError(f"field {name!r}: shape is {shape}, wanted only known dimensions of 1 or more")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "dtype", None if dtype is None else tf.as_dtype(dtype))
+        object.__setattr__(self, "ragged_rank", ragged_rank)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "default_value", default_value)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether something must be taken from a file."""
+        return self.dtype is None or self.ragged_rank is None or self.shape is None
+
+    def default_bytes(self) -> bytes:
+        """The default as the reader wants it: the bytes of one value; empty without one."""
+        if self.default_value is None:
+            return b""
+        if self.dtype == tf.string:
+            return tf.compat.as_bytes(self.default_value)
+        value = np.asarray(self.default_value)
+        if value.shape != () or not np.can_cast(value.dtype, self.dtype.as_numpy_dtype, "same_kind"):
+            raise ValueError(
+                f"field {self.name!r}: default_value is {self.default_value!r}, wanted one {self.dtype.name}"
+            )
+        return value.astype(self.dtype.as_numpy_dtype).tobytes()
+
+
+class DataFrame:
+    """Names that belong to tables; see `Field`."""
+
+    Field = Field
+
+
+@functools.cache
+def _describe_function() -> Any:
+    function = library.capi.lockstep_describe_parquet
+    function.restype = ctypes.c_char_p
+    function.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
+    return function
+
+
+def _describe(filenames: Sequence[str]) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The first file and its columns by name; raises what its reading would raise."""
+    names = (ctypes.c_char_p * len(filenames))(*[os.fsencode(name) for name in filenames])
+    described = json.loads(_describe_function()(names, len(filenames)).decode("utf-8", "surrogateescape"))
+    if "error" in described:
+        errors = tf.compat.v1.errors
+        code = getattr(errors, described["code"])
+        raise errors.exception_type_from_error_code(code)(None, None, described["error"])
+    return described["file"], {column["name"]: column for column in described["columns"]}
+
+
+def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> Field:
+    """The field with what it leaves open as the file has it."""
+    column = columns.get(field.name)
+    if column is None:
+        if field.default_value is not None and field.dtype is not None:
+            return Field(field.name, field.dtype, field.ragged_rank or 0, field.shape or [], field.default_value)
+        names = ", ".join(columns)
+        hint = "" if field.default_value is None else "; a field with a default_value that no file has needs a dtype"
+        raise tf.errors.NotFoundError(
+            None, None, f"file '{file}' has no column '{field.name}': it has {names}{hint}"
+        )
+    if "error" in column:
+        raise tf.errors.UnimplementedError(None, None, f"file '{file}' column '{field.name}': {column['error']}")
+    shape = column["shape"] if field.shape is None else field.shape.as_list()
+    ragged_rank = field.ragged_rank
+    if ragged_rank is None:
+        # Dimensions that the file doesn't fix are lists that all have this length.
+        ragged_rank = max(0, column["ragged_rank"] - (len(shape) - len(column["shape"])))
+    return Field(field.name, field.dtype or column["dtype"], ragged_rank, shape, field.default_value)
+
+
+def resolve(fields: Iterable[Any] | None, filenames: Sequence[str] | None) -> list[Field]:
+    """Complete fields, sorted by name (the order in which `tf.nest` goes through a dict).
+
+    Args:
+      fields: names and `Field`s; None for all columns of the first file that can be read.
+      filenames: what the first file is looked up by; None where it is known only when the dataset runs.
+
+    Raises:
+      ValueError: a field is given twice, or is incomplete and `filenames` is None.
+      tf.errors.OpError: the first file does not exist, cannot be read, or has no such column.
+
+    """
+    if fields is not None:
+        if isinstance(fields, (str, Field)):
+            fields = [fields]
+        fields = [field if isinstance(field, Field) else Field(field) for field in fields]
+        if not fields:
+            raise ValueError("fields is empty, wanted at least one, or None for all")
+        names = [field.name for field in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"field {name!r} is given twice")
+    if fields is None or any(field.incomplete for field in fields):
+        if filenames is None:
+            raise ValueError(
+                "filenames are not known before the dataset runs: every field needs a dtype, a ragged_rank and a shape"
+            )
+        file, columns = _describe(filenames)
+        if fields is None:
+            readable = [name for name, column in columns.items() if "error" not in column]
+            for name, column in columns.items():
+                if "error" in column:
+                    tf.get_logger().warning("file '%s' column '%s' is left out: %s", file, name, column["error"])
+            if not readable:
+                raise tf.errors.UnimplementedError(None, None, f"file '{file}' has no column that can be read")
+            fields = [Field(name) for name in readable]
+        fields = [_completed(field, file, columns) if field.incomplete else field for field in fields]
+    return sorted(fields, key=lambda field: field.name)

@@ -1,0 +1,181 @@
+"""Datasets of Parquet files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops
+
+from lockstep._src.context import context
+from lockstep._src.data.fields import Field, resolve
+from lockstep._src.library import ops
+
+_PARTITION_BY = ("rows", "row_groups", "batches")
+
+
+class _Columns(dataset_ops.DatasetSource):
+    """The op as a dataset: of each column a tuple of its values and row splits."""
+
+    def __init__(self, variant_tensor: tf.Tensor, element_spec: Any) -> None:
+        self._element_spec = element_spec
+        super().__init__(variant_tensor)
+
+    @property
+    def element_spec(self) -> Any:
+        return self._element_spec
+
+
+@tf.autograph.experimental.do_not_convert
+def _assemble(columns: dict[str, tuple[tf.Tensor, ...]]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    return {
+        name: tf.RaggedTensor.from_nested_row_splits(tensors[0], tensors[1:], validate=False)
+        if len(tensors) > 1
+        else tensors[0]
+        for name, tensors in columns.items()
+    }
+
+
+def _filenames(filenames: Any) -> tuple[list[str] | None, tf.Tensor]:
+    """The names where they are known now, and as a tensor."""
+    if isinstance(filenames, dataset_ops.DatasetV2):
+        if filenames.element_spec != tf.TensorSpec([], tf.string):
+            raise ValueError(f"filenames: a dataset of {filenames.element_spec}, wanted one of scalar strings")
+        every_name = filenames.batch(tf.int64.max)
+        return None, tf.data.experimental.get_single_element(every_name)
+    if tf.is_tensor(filenames):
+        if filenames.dtype != tf.string:
+            raise TypeError(f"filenames: a tensor of {filenames.dtype.name}, wanted strings")
+        return None, tf.reshape(filenames, [-1])
+    if isinstance(filenames, (str, bytes, os.PathLike)):
+        filenames = [filenames]
+    names = [os.fsdecode(name) for name in filenames]
+    return names, tf.constant([os.fsencode(name) for name in names], tf.string, [len(names)])
+
+
+class ParquetDataset(dataset_ops.UnaryUnchangedStructureDataset):
+    """A `tf.data.Dataset` of batches of Parquet files, as dicts of name -> `tf.Tensor` or `tf.RaggedTensor`.
+
+    Plain columns give tensors of shape [B], fixed-size lists [B] + their size, lists ragged tensors with int64 row
+    splits. All batches have B = `batch_size` rows but for the last; they go over the borders of row groups and files.
+
+    Inside a job of several workers each one reads its own share of the rows, unless `partition_count` and
+    `partition_index` say otherwise: no row is read twice and none left out. (HybridBackend leaves this to its caller: a
+    script that gives each worker other files must say `partition_count=1`.) Rows come in the order of the files, the
+    same on every machine. Iterators save and restore their position with `tf.data`'s checkpoints.
+
+    In graph mode (`tf.compat.v1`) it gives a `tf.compat.v1.data.Dataset`, with that class's methods.
+
+    Follows HybridBackend's `hb.data.ParquetDataset`; docs/input.md says where it differs.
+
+    Args:
+      filenames: a name or a list of names of files, folders (all files below them, sorted) or patterns with `*`, `?` and
+        `[...]` (sorted); also a string tensor or a dataset of strings, then every field must be complete.
+      batch_size: rows of a batch; an integer or a scalar int64 tensor.
+      fields: names or `DataFrame.Field`s of the columns to read; None for all that have a form as a tensor (a warning
+        names the others).
+      partition_count: number of shares. None: one for each worker of the job.
+      partition_index: which share is read, from 0. None: this worker's rank; needs `partition_count` to be None, too.
+      drop_remainder: leaves out a last batch of fewer rows. The batch dimension is static then.
+      num_parallel_reads: reads this many files in turn: `num_sequential_reads` batches' rows from each. None: one file
+        after the other. It changes the order of rows, and only that: see `num_threads`.
+      num_sequential_reads: see `num_parallel_reads`.
+      partition_by: how rows are shared out. 'rows': contiguous shares that differ by one row at most. 'row_groups':
+        whole row groups, so that none is decoded twice; shares differ by at most one row group's rows. 'batches': in
+        turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch W * B; every
+        worker decodes everything.
+      num_threads: threads that decode. None: as many as cores, divided by the workers on this host.
+      name: a name for the op.
+
+    Raises:
+      ValueError, TypeError: an argument that is wrong in itself.
+      tf.errors.OpError: here, for the first file, where `fields` leaves something open, else when an iterator is made:
+        a file that does not exist or cannot be read, a column that a file has not or has in another type. While
+        iterating: damaged data, and nulls in a field without `default_value`. Messages name file and column.
+
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        self = super().__new__(cls)
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            return self
+        self.__init__(*args, **kwargs)
+        return dataset_ops.DatasetV1Adapter(self)
+
+    def __init__(
+        self,
+        filenames: Any,
+        batch_size: int | tf.Tensor = 1,
+        fields: Iterable[str | Field] | None = None,
+        partition_count: int | tf.Tensor | None = None,
+        partition_index: int | tf.Tensor | None = None,
+        drop_remainder: bool = False,
+        num_parallel_reads: int | None = None,
+        num_sequential_reads: int = 1,
+        *,
+        partition_by: str = "rows",
+        num_threads: int | None = None,
+        name: str | None = None,
+        _piece_rows: int = 0,
+    ) -> None:
+        if partition_by not in _PARTITION_BY:
+            raise ValueError(f"partition_by is {partition_by!r}, wanted one of {', '.join(map(repr, _PARTITION_BY))}")
+        if (partition_count is None) != (partition_index is None) and partition_count != 1:
+            raise ValueError(
+                f"partition_count is {partition_count} and partition_index is {partition_index}, wanted both or none"
+            )
+        if partition_count is None:
+            partition_count, partition_index = context.world_size, context.rank
+        for argument, value in (
+            ("batch_size", batch_size),
+            ("partition_count", partition_count),
+            ("num_parallel_reads", 1 if num_parallel_reads is None else num_parallel_reads),
+            ("num_sequential_reads", num_sequential_reads),
+            ("num_threads", 1 if num_threads is None else num_threads),
+        ):
+            if not tf.is_tensor(value) and value < 1:
+                raise ValueError(f"{argument} is {value}, wanted 1 or more")
+        if num_threads is None:
+            num_threads = max(1, len(os.sched_getaffinity(0)) // context.local_world_size)
+        names, filenames = _filenames(filenames)
+        complete = resolve(fields, names)
+        static_rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None
+        specs = {field.name: _specs(field, static_rows) for field in complete}
+        flat_specs = tf.nest.flatten(specs)
+        variant = ops.lockstep_parquet_dataset(
+            filenames=filenames,
+            batch_size=batch_size,
+            partition_count=partition_count,
+            partition_index=partition_index or 0,
+            field_names=[field.name for field in complete],
+            field_types=[field.dtype for field in complete],
+            field_ragged_ranks=[field.ragged_rank for field in complete],
+            field_shapes=[field.shape for field in complete],
+            field_has_defaults=[field.default_value is not None for field in complete],
+            field_defaults=[field.default_bytes() for field in complete],
+            partition_by=partition_by,
+            drop_remainder=drop_remainder,
+            num_parallel_reads=num_parallel_reads or 1,
+            num_sequential_reads=num_sequential_reads,
+            num_threads=num_threads,
+            piece_rows=_piece_rows,
+            output_types=[spec.dtype for spec in flat_specs],
+            output_shapes=[spec.shape for spec in flat_specs],
+            name=name,
+        )
+        source = _Columns(variant, {name: columns if len(columns) > 1 else columns[0] for name, columns in specs.items()})
+        if any(field.ragged_rank for field in complete):
+            source = _Columns(variant, specs).map(_assemble)
+        super().__init__(source, source._variant_tensor)
+
+
+def _specs(field: Field, rows: int | None) -> tuple[tf.TensorSpec, ...]:
+    """Specs of the tensors that make the column: values, then the row splits of each ragged level."""
+    inner = field.shape.as_list()
+    if field.ragged_rank == 0:
+        return (tf.TensorSpec([rows, *inner], field.dtype),)
+    outer_splits = tf.TensorSpec([None if rows is None else rows + 1], tf.int64)
+    other_splits = [tf.TensorSpec([None], tf.int64)] * (field.ragged_rank - 1)
+    return (tf.TensorSpec([None, *inner], field.dtype), outer_splits, *other_splits)

@@ -1,0 +1,241 @@
+"""Data parallelism: every worker applies the mean of all workers' gradients.
+
+Each kind of variable has its own exchange:
+
+- replicated, dense gradient: summed in buckets. The gradients are cut into `grad_nbuckets` runs of about equal size, in
+  the order in which the backward pass produces them (the last layer first), so that a bucket travels while the rest of
+  the backward pass still computes.
+- replicated, `tf.IndexedSlices`: the slices of all workers are gathered, in rank order; the dense form is never built.
+- sharded: the lookup's own gradient has brought the slices to the owner of the rows already. They are scaled alone.
+
+All three give the mean over workers, so that W workers with batches of B compute what one computes with a batch of W·B
+and a loss that is a mean over the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src import collectives, sharding
+from lockstep._src.context import context
+from lockstep._src.interception import Interception
+
+Gradient = tf.Tensor | tf.IndexedSlices | None
+GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
+
+# The operations that hold gradients of all workers, per graph: what is computed from them (clipping, say) is not
+# exchanged again.
+_EXCHANGED = "lockstep/exchanged_gradients"
+
+
+class _Exchanges(threading.local):
+    """How many times this thread has exchanged gradients: tells a caller whether something it called did."""
+
+    count = 0
+
+
+_exchanges = _Exchanges()
+
+
+def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: int) -> GradientsAndVariables:
+    """Replaces each gradient by its mean over all workers.
+
+    Args:
+      grads_and_vars: pairs of this worker's gradient (or None, which stays None on every worker) and its variable, in
+        the order of the forward pass, the same on every worker.
+      buckets: into how many exchanges the dense gradients are cut, at least 1; may be more than there are gradients.
+
+    Returns:
+      The pairs in the same order.
+    """
+    world = context.world_size
+    if world == 1:
+        return list(grads_and_vars)
+    result: list[Gradient] = [gradient for gradient, _ in grads_and_vars]
+    dense: list[int] = []
+    with tf.name_scope("lockstep_gradients"):
+        for i, (gradient, variable) in enumerate(grads_and_vars):
+            if gradient is None:
+                continue
+            if sharding.is_sharded(variable):
+                result[i] = _scale(gradient, 1.0 / world)
+            elif isinstance(gradient, tf.IndexedSlices):
+                result[i] = _gather_slices(gradient, variable, world)
+            else:
+                dense.append(i)
+        for number, bucket in enumerate(_cut_into_buckets(dense, result, buckets)):
+            reduced = collectives.allreduce([result[i] for i in bucket], op="mean", name=f"bucket_{number:03d}")
+            for i, tensor in zip(bucket, reduced, strict=True):
+                result[i] = tensor
+    for gradient in result:
+        _remember(gradient)
+    return [(gradient, variable) for gradient, (_, variable) in zip(result, grads_and_vars, strict=True)]
+
+
+def _scale(gradient: tf.Tensor | tf.IndexedSlices, factor: float) -> tf.Tensor | tf.IndexedSlices:
+    factor = tf.cast(factor, gradient.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
+
+
+def _gather_slices(gradient: tf.IndexedSlices, variable: tf.Variable, world: int) -> tf.IndexedSlices:
+    name = variable.name.split(":")[0].replace("/", "_")
+    values = collectives.allgather(gradient.values, name=f"{name}_values")
+    indices = collectives.allgather(gradient.indices, name=f"{name}_indices")
+    return _scale(tf.IndexedSlices(values, indices, gradient.dense_shape), 1.0 / world)
+
+
+def _cut_into_buckets(dense: list[int], gradients: Sequence[Gradient], buckets: int) -> list[list[int]]:
+    """Runs of about equal bytes, in backward order; a bucket holds one type, since it is reduced as one."""
+    by_type: dict[tf.DType, list[int]] = {}
+    for i in reversed(dense):
+        by_type.setdefault(gradients[i].dtype, []).append(i)
+    result: list[list[int]] = []
+    for indices in by_type.values():
+        sizes = [_bytes(gradients[i]) for i in indices]
+        limit = sum(sizes) / buckets
+        run: list[int] = []
+        filled = 0.0
+        made = 0
+        for i, size in zip(indices, sizes, strict=True):
+            # A gradient belongs to the bucket in which its middle lies.
+            if run and filled + size / 2 > limit * (made + 1):
+                result.append(run)
+                run = []
+                made += 1
+            run.append(i)
+            filled += size
+        if run:
+            result.append(run)
+    return result
+
+
+def _bytes(tensor: tf.Tensor) -> int:
+    # A gradient of unknown shape counts as one element: it only shifts where buckets are cut, the same on every worker.
+    return (tensor.shape.num_elements() or 1) * tensor.dtype.size
+
+
+def _remember(gradient: Gradient) -> None:
+    if gradient is None or tf.executing_eagerly():
+        return
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if getattr(tensor, "op", None) is not None:
+        tf.compat.v1.add_to_collection(_EXCHANGED, tensor.op)
+
+
+def _stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:
+    """Whether the gradient is computed from one that was exchanged. `unrelated` keeps what is known not to be."""
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if not hasattr(tensor, "op"):
+        return False
+    exchanged = set(tensor.graph.get_collection(_EXCHANGED))
+    seen: set[Any] = set()
+    front = [tensor.op]
+    while front:
+        following = []
+        for op in front:
+            if op in exchanged:
+                return True
+            if op in seen or op in unrelated:
+                continue
+            seen.add(op)
+            following.extend(x.op for x in op.inputs)
+        front = following
+    unrelated |= seen
+    return False
+
+
+def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]]) -> GradientsAndVariables:
+    pairs = list(grads_and_vars)
+    if tf.executing_eagerly() or context.world_size == 1:
+        return pairs
+    unrelated: set[Any] = set()
+    local = [i for i, (g, _) in enumerate(pairs) if g is not None and not _stems_from_exchange(g, unrelated)]
+    exchanged = exchange([pairs[i] for i in local], context.options.grad_nbuckets)
+    for i, pair in zip(local, exchanged, strict=True):
+        pairs[i] = pair
+    return pairs
+
+
+def _wrap_compute(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """`compute_gradients` that returns the mean over workers.
+
+    Of nested ones (a subclass that calls its base, an optimizer that wraps another) the innermost exchanges, so that
+    what the outer ones do with the gradients, clipping for instance, sees the mean.
+    """
+
+    @functools.wraps(compute_gradients)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        before = _exchanges.count
+        grads_and_vars = compute_gradients(*args, **kwargs)
+        if _exchanges.count != before:
+            return grads_and_vars
+        _exchanges.count += 1
+        return exchange(grads_and_vars, context.options.grad_nbuckets)
+
+    wrapped._lockstep = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """`apply_gradients` that exchanges what came from elsewhere than `compute_gradients`, tf.gradients for instance."""
+
+    @functools.wraps(apply_gradients)
+    def wrapped(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply_gradients(self, _exchange_what_is_local(grads_and_vars), *args, **kwargs)
+
+    wrapped._lockstep = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda function: function if getattr(function, "_lockstep", False) else wrap(function)
+
+
+def _all_subclasses(cls: type) -> list[type]:
+    direct = cls.__subclasses__()
+    return direct + [sub for d in direct for sub in _all_subclasses(d)]
+
+
+def intercept_optimizers(interception: Interception) -> None:
+    """Makes every `tf.compat.v1.train.Optimizer` exchange its gradients while the interception lasts.
+
+    Classes that exist are wrapped where they define `compute_gradients` or `apply_gradients` themselves, classes that
+    are defined later as they are defined. An optimizer that is made while it lasts keeps exchanging after it.
+    """
+    base = tf.compat.v1.train.Optimizer
+    wraps = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
+
+    for cls in [base, *_all_subclasses(base)]:
+        for name, wrap in wraps.items():
+            if name in vars(cls):
+                interception.replace(cls, name, wrap)
+
+    def init_subclass(previous: Any) -> Any:
+        def wrap_new(cls: type, **kwargs: Any) -> None:
+            previous(**kwargs)
+            for name, wrap in wraps.items():
+                if name in vars(cls):
+                    setattr(cls, name, wrap(vars(cls)[name]))
+
+        return classmethod(wrap_new)
+
+    interception.replace(base, "__init_subclass__", init_subclass)
+
+    def init(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            for name in wraps:
+                # Bound to this object: it stays when the class gets its own back.
+                setattr(self, name, getattr(self, name))
+
+        return wrapped
+
+    interception.replace(base, "__init__", init)

@@ -1,0 +1,40 @@
+"""Replacing attributes of TensorFlow for as long as a scope is open, and putting them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_MISSING = object()
+
+
+class Interception:
+    """A set of replaced attributes that is undone in reverse order.
+
+    Only what a class or module holds itself is replaced and restored: an attribute that a subclass inherits is deleted
+    again, not copied down. Not thread-safe: the one user, `scope`, holds a lock.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Sets `owner.name` to `make(the present value)`.
+
+        Args:
+          owner: a class or module.
+          name: the attribute. It exists, on the owner or on a base of it.
+          make: gets the present value and returns what takes its place.
+        """
+        own = vars(owner).get(name, _MISSING)
+        setattr(owner, name, make(getattr(owner, name)))
+        self._undo.append((owner, name, own))
+
+    def undo(self) -> None:
+        """Puts back everything that was replaced. Called twice, the second does nothing."""
+        while self._undo:
+            owner, name, own = self._undo.pop()
+            if own is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)

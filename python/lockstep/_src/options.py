@@ -1,0 +1,229 @@
+"""The settings of a job: one struct, typed, read from the environment once, changed only as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in _TRUE + _FALSE:
+            return text in _TRUE
+        raise ValueError(f"got {value!r}, wanted one of {', '.join(_TRUE + _FALSE[:-1])}")
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):  # numpy's bool as well
+        return bool(value)
+    raise TypeError(f"got {value!r} of type {type(value).__name__}, wanted bool")
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            raise ValueError(f"got {value!r}, wanted an integer") from None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"got {value!r} of type {type(value).__name__}, wanted int")
+    return operator.index(value)
+
+
+def _to_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"got {value!r} of type {type(value).__name__}, wanted str")
+    return value
+
+
+def _to_path(value: Any) -> str:
+    return _to_str(value.__fspath__() if hasattr(value, "__fspath__") else value)
+
+
+def _at_least(least: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        number = _to_int(value)
+        if number < least:
+            raise ValueError(f"got {number}, wanted at least {least}")
+        return number
+
+    return convert
+
+
+def _positive(unit: str) -> Callable[[Any], float]:
+    def convert(value: Any) -> float:
+        if isinstance(value, bool) or not (isinstance(value, str) or hasattr(value, "__float__")):
+            raise TypeError(f"got {value!r} of type {type(value).__name__}, wanted a number of {unit}")
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError(f"got {value!r}, wanted a number of {unit}") from None
+        if not 0 < number < math.inf:
+            raise ValueError(f"got {value!r}, wanted a positive number of {unit}")
+        return number
+
+    return convert
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        text = _to_str(value)
+        if text not in choices:
+            raise ValueError(f"got {text!r}, wanted one of {', '.join(map(repr, choices))}")
+        return text
+
+    return convert
+
+
+def _to_batch_size(value: Any) -> int | None:
+    # HybridBackend spells "not set" as -1; here it is None.
+    return None if _to_int(value) == -1 else _at_least(1)(value)
+
+
+def _to_wire_dtype(value: Any) -> str:
+    # Takes 'float16', numpy.float16, numpy.dtype('float16') and tf.float16 without importing either library.
+    name = value if isinstance(value, str) else getattr(value, "name", getattr(value, "__name__", None))
+    return _one_of("float32", "float16", "bfloat16")(name)
+
+
+def _only(convert: Callable[[Any], Any], wanted: Any) -> Callable[[Any], Any]:
+    """Takes the one value that is implemented; another must not be ignored in silence."""
+
+    def implemented(value: Any) -> Any:
+        converted = convert(value)
+        if converted != wanted:
+            raise ValueError(f"got {converted!r}, which is not implemented, wanted {wanted!r}")
+        return converted
+
+    return implemented
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spec:
+    """How the value of one option is made: `convert` gives the value to store, or raises TypeError or ValueError."""
+
+    convert: Callable[[Any], Any]
+    env: tuple[str, ...]  # variables that set the default, the first that is set wins
+    optional: bool  # None is a value
+    fixed_once_connected: bool  # read only when the job connects
+
+
+def _option(default: Any, convert: Callable[[Any], Any], *env: str, fixed_once_connected: bool = False) -> Any:
+    spec = _Spec(convert, env, default is None, fixed_once_connected)
+    return dataclasses.field(default=default, metadata={"spec": spec})
+
+
+@dataclasses.dataclass
+class Options:
+    """Settings of a job, with HybridBackend's names where it has them.
+
+    Every assignment is checked and converted: an unknown name raises AttributeError, a wrong type TypeError, a bad
+    value ValueError, each before anything has changed. Not thread-safe: change options where the graph is built.
+    """
+
+    # Number of buckets in which dense gradients are exchanged: more buckets start earlier, fewer cost less each.
+    grad_nbuckets: int = _option(1, _at_least(1), "HB_GRAD_NBUCKETS")
+    # True: aggregate gradients in apply_gradients; False: already in compute_gradients, before the user's clipping.
+    grad_lazy_sync: bool = _option(False, _to_bool, "HB_GRAD_LAZY_SYNC")
+    # True: variables made in the scope are sharded over the workers.
+    sharding: bool = _option(False, _to_bool)
+    # True: look rows up inside a host first, then between hosts.
+    use_hierarchical_embedding_lookup: bool = _option(True, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
+    # Rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
+    batch_size: int | None = _option(None, _to_batch_size)
+    # What the graph is built for: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.
+    mode: str = _option("train", _one_of("train", "eval", "infer"))
+    # Seed of initial values and TensorFlow's graph; None: not set.
+    seed: int | None = _option(None, _at_least(0))
+
+    # Directory of checkpoints and how many of them are kept.
+    model_dir: str | None = _option(None, _to_path)
+    keep_checkpoint_max: int | None = _option(None, _at_least(0))
+    keep_checkpoint_every_n_hours: float | None = _option(None, _positive("hours"))
+
+    # Batches that one step takes from the data, as micro-batches.
+    data_batch_count: int = _option(1, _only(_at_least(1), 1))
+    # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches.
+    data_sync_drop_remainder: bool = _option(True, _to_bool)
+    # True: accumulate dense gradients over the micro-batches of a pipeline.
+    pipeline_dense_ga_enabled: bool = _option(False, _only(_to_bool, False), "HB_PIPELINE_DENSE_GA_ENABLED")
+
+    # Backend of the communication engine.
+    comm_default: str = _option("shm", _to_str, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
+    # HybridBackend's pool of communicators. One communicator with one ordered lane serves a whole process here.
+    comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
+    comm_pool_name: str = _option("default", _to_str)
+    # Type in which float32 values travel; None: as they are. Of gradients: None is comm_wire_dtype.
+    comm_wire_dtype: str | None = _option(None, _only(_to_wire_dtype, "float32"), "HB_COMM_WIRE_DTYPE")
+    comm_gradient_wire_dtype: str | None = _option(
+        None, _only(_to_wire_dtype, "float32"), "HB_COMM_GRADIENT_WIRE_DTYPE"
+    )
+
+    # How long a worker may be late in a collective before the job ends with an error that names it.
+    stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)
+    # How long to wait at the start until all workers are there.
+    rendezvous_timeout_s: float = _option(
+        60.0, _positive("seconds"), "LOCKSTEP_RENDEZVOUS_TIMEOUT", fixed_once_connected=True
+    )
+    # Address space of shared memory for each worker; memory is taken only when it is used.
+    shared_bytes_per_rank: int = _option(
+        1 << 30, _at_least(1 << 16), "LOCKSTEP_SHARED_BYTES_PER_RANK", fixed_once_connected=True
+    )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Options:
+        """Defaults, and over them the variables of `environ`; ValueError names the variable that is wrong."""
+        options = cls()
+        for name, spec in _SPECS.items():
+            variable = next((v for v in spec.env if v in environ), None)
+            if variable is None:
+                continue
+            try:
+                setattr(options, name, environ[variable])
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"environment variable {variable}: {error}") from None
+        return options
+
+    def update(self, **values: Any) -> dict[str, Any]:
+        """Sets several options, all or (when one is refused) none; returns the values they had before."""
+        converted = {name: _convert(name, value) for name, value in values.items()}
+        previous = {name: getattr(self, name) for name in converted}
+        for name in converted:
+            fixed = self.__dict__.get("_connected", False) and _SPECS[name].fixed_once_connected
+            if fixed and converted[name] != previous[name]:
+                raise ValueError(
+                    f"option {name}: got {converted[name]!r}, but this process connected to its job with "
+                    f"{previous[name]!r}; set it before the first scope or collective"
+                )
+        self.__dict__.update(converted)
+        return previous
+
+    def restore(self, previous: dict[str, Any]) -> None:
+        """Puts back what `update` returned; never refuses."""
+        self.__dict__.update(previous)
+
+    def set_connected(self, connected: bool) -> None:
+        """From now on (or no longer) refuses changes of what was read when the job connected."""
+        self.__dict__["_connected"] = connected
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.update(**{name: value})
+
+
+def _convert(name: str, value: Any) -> Any:
+    spec = _SPECS.get(name)
+    if spec is None:
+        raise AttributeError(f"unknown option {name!r}; the options are {', '.join(sorted(_SPECS))}")
+    if value is None and spec.optional:
+        return None
+    try:
+        return spec.convert(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"option {name}: {error}") from None
+
+
+_SPECS: dict[str, _Spec] = {field.name: field.metadata["spec"] for field in dataclasses.fields(Options)}

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lockstep._src.options import Options
+
+
+def test_defaults_are_the_documented_ones():
+    options = Options()
+    assert options.grad_nbuckets == 1
+    assert options.data_sync_drop_remainder is True
+    assert options.grad_lazy_sync is False
+    assert options.sharding is False
+    assert options.use_hierarchical_embedding_lookup is True
+    assert options.mode == "train"
+    assert (options.comm_pool_capacity, options.comm_pool_name) == (1, "default")
+    assert options.batch_size is None and options.comm_wire_dtype is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("HB_GRAD_NBUCKETS", "2", "grad_nbuckets", 2),
+        ("HB_GRAD_LAZY_SYNC", "1", "grad_lazy_sync", True),
+        ("HB_GRAD_LAZY_SYNC", "False", "grad_lazy_sync", False),
+        ("HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP", "0", "use_hierarchical_embedding_lookup", False),
+        ("HB_COMM_DEFAULT", "shm", "comm_default", "shm"),
+        ("HB_COMM_POOL_CAPACITY", "3", "comm_pool_capacity", 3),
+        ("LOCKSTEP_STALL_TIMEOUT", "2.5", "stall_timeout_s", 2.5),
+    ],
+)
+def test_environment_sets_the_default(variable, text, name, value):
+    assert getattr(Options.from_environment({variable: text}), name) == value
+
+
+def test_our_variable_wins_over_hybridbackends():
+    assert Options.from_environment({"HB_COMM_DEFAULT": "NCCL", "LOCKSTEP_COMM": "shm"}).comm_default == "shm"
+
+
+def test_bad_variable_is_named():
+    with pytest.raises(ValueError, match=r"HB_GRAD_NBUCKETS.*grad_nbuckets.*'many'.*integer"):
+        Options.from_environment({"HB_GRAD_NBUCKETS": "many"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("batch_size", "abc", ValueError),
+        ("batch_size", 1.5, TypeError),
+        ("batch_size", 0, ValueError),
+        ("batch_size", True, TypeError),
+        ("grad_nbuckets", None, TypeError),
+        ("sharding", 1, TypeError),
+        ("sharding", "perhaps", ValueError),
+        ("mode", "predict", ValueError),
+        ("model_dir", 3, TypeError),
+        ("stall_timeout_s", 0, ValueError),
+        ("stall_timeout_s", float("nan"), ValueError),
+        ("comm_wire_dtype", "int32", ValueError),
+        ("seed", -1, ValueError),
+    ],
+)
+def test_wrong_value_is_refused_and_changes_nothing(name, value, error):
+    options = Options()
+    with pytest.raises(error, match=name):
+        setattr(options, name, value)
+    assert options == Options()
+
+
+def test_values_are_converted(tmp_path):
+    options = Options()
+    options.update(batch_size=np.int64(16), sharding=np.bool_(True), model_dir=tmp_path)
+    assert options.batch_size == 16 and type(options.batch_size) is int
+    assert options.sharding is True
+    assert options.model_dir == str(tmp_path)
+    options.batch_size = -1
+    assert options.batch_size is None
+
+
+@pytest.mark.parametrize("spelling", ["float32", tf.float32, np.float32, np.dtype("float32")])
+def test_wire_dtype_takes_every_spelling(spelling):
+    options = Options()
+    options.comm_gradient_wire_dtype = spelling
+    assert options.comm_gradient_wire_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("data_batch_count", 2),
+        ("pipeline_dense_ga_enabled", True),
+        ("comm_wire_dtype", tf.float16),
+        ("comm_gradient_wire_dtype", "bfloat16"),
+    ],
+)
+def test_what_is_not_implemented_is_refused(name, value):
+    with pytest.raises(ValueError, match=rf"{name}: got .*, which is not implemented, wanted"):
+        setattr(Options(), name, value)
+
+
+def test_unknown_option_is_refused_with_the_known_ones():
+    with pytest.raises(AttributeError, match=r"'grad_buckets'.*comm_default.*grad_nbuckets.*use_hierarchical"):
+        Options().grad_buckets = 2
+
+
+def test_update_changes_all_or_nothing():
+    options = Options()
+    with pytest.raises(AttributeError, match="nonsense"):
+        options.update(grad_nbuckets=3, nonsense=1)
+    assert options == Options()
+    assert options.update(grad_nbuckets=3, mode="eval") == {"grad_nbuckets": 1, "mode": "train"}
+    assert (options.grad_nbuckets, options.mode) == (3, "eval")
+
+
+def test_what_connecting_read_is_fixed_while_connected():
+    options = Options()
+    options.set_connected(True)
+    options.stall_timeout_s = options.stall_timeout_s
+    with pytest.raises(ValueError, match="stall_timeout_s.*7.*connected"):
+        options.update(grad_nbuckets=2, stall_timeout_s=7)
+    assert options.grad_nbuckets == 1
+    options.set_connected(False)
+    options.stall_timeout_s = 7

@@ -1,0 +1,127 @@
+"""The scope in which a TensorFlow program trains on all workers of the job.
+
+What the outermost scope intercepts, process-wide, and puts back on exit:
+
+| what | becomes |
+| --- | --- |
+| optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients.py`) |
+| variable initializers | worker 0's values of replicated variables on all workers (here) |
+| `Saver` | saves and restores for the job (`checkpoint.py`) |
+| `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
+| one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
+
+Inner scopes change options alone; one with `sharding=True` shards the variables that are made in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import variables as tf_variables
+
+from lockstep._src import checkpoint, collectives, gradients, session, sharding
+from lockstep._src.context import context
+from lockstep._src.data import sync
+from lockstep._src.interception import Interception
+
+_lock = threading.Lock()
+_depth = 0  # guarded by _lock
+_interception = Interception()  # guarded by _lock
+
+
+@contextlib.contextmanager
+def scope(**options: Any) -> Iterator[None]:
+    """Trains what is built inside on all workers of the job. Usable as a decorator as well.
+
+    Connects to the other workers where that has not happened yet.
+
+    Args:
+      **options: set in `Context.options` for as long as the scope is open; see there. `sharding=True` shards the
+        trainable variables that are made inside by rows.
+
+    Raises:
+      AttributeError: an option that does not exist; nothing is changed then.
+      TypeError, ValueError: an option's value is of a wrong type or out of range; nothing is changed then.
+    """
+    ctx = context
+    with ctx.scope(**options):
+        ctx.ensure_initialized()
+        _enter()
+        try:
+            if ctx.options.sharding and ctx.options.mode != "infer":
+                with sharding.sharding_scope():
+                    yield
+            else:
+                yield
+        finally:
+            _exit()
+
+
+def embedding_scope(**options: Any) -> contextlib.AbstractContextManager[None]:
+    """A `scope` whose variables are sharded: `scope(sharding=True, **options)`."""
+    return scope(**{"sharding": True, **options})
+
+
+def _enter() -> None:
+    global _depth
+    with _lock:
+        _depth += 1
+        if _depth > 1:
+            return
+        try:
+            gradients.intercept_optimizers(_interception)
+            checkpoint.intercept_savers(_interception)
+            session.intercept_sessions(_interception)
+            sync.intercept_iterators(_interception)
+            _intercept_initializers(_interception)
+        except BaseException:
+            _interception.undo()
+            _depth = 0
+            raise
+
+
+def _exit() -> None:
+    global _depth
+    with _lock:
+        _depth -= 1
+        if _depth == 0:
+            _interception.undo()
+
+
+def _intercept_initializers(interception: Interception) -> None:
+    """Makes `variables_initializer`, and with it `global_variables_initializer`, leave the same values everywhere."""
+
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapped(var_list: Sequence[tf.Variable], name: str = "init") -> Any:
+            replicated = _replicated(var_list)
+            if not replicated:
+                return original(var_list, name=name)
+            initialized = original(var_list, name=f"{name}_local")
+            with tf.control_dependencies([initialized]):
+                values = [tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in replicated]
+            values = collectives.broadcast(values, root=0, name=f"{name}_broadcast")
+            assigned = [
+                tf.raw_ops.AssignVariableOp(resource=v.handle, value=value)
+                for v, value in zip(replicated, values, strict=True)
+            ]
+            return tf.group(initialized, *assigned, name=name)
+
+        return wrapped
+
+    for owner in (tf_variables, tf.compat.v1, tf.compat.v1.initializers):
+        name = "variables" if owner is tf.compat.v1.initializers else "variables_initializer"
+        interception.replace(owner, name, replace)
+
+
+def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:
+    """Those of the variables whose values all workers share: neither local to a worker nor sharded."""
+    if context.world_size == 1 or tf.executing_eagerly():
+        return []
+    job = set(tf.compat.v1.global_variables())
+    return [v for v in var_list if v in job and sharding.shard_of(v) is None]

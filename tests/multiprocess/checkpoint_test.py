@@ -1,0 +1,54 @@
+"""A checkpoint of four workers is one of plain TensorFlow's, and restores on any number of workers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from lockstep.testing import run_workers
+from tests.parity.training_test import ROOT, assembled
+
+WORKER = [sys.executable, "-m", "tests.multiprocess.checkpoint_worker"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> tuple[Path, list[dict[str, np.ndarray]]]:
+    """The folder of a checkpoint that four workers wrote, and what each held then."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    run_workers(4, [*WORKER, "save", str(folder)], cwd=ROOT, timeout_s=120)
+    return folder, [dict(np.load(f"{folder}/held.{rank}.npz")) for rank in range(4)]
+
+
+def test_stock_tensorflow_reads_every_row_and_slot_in_place(saved):
+    folder, held = saved
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+    shapes = reader.get_variable_to_shape_map()
+    assert sorted(shapes) == sorted(held[0])
+    assert shapes["item_table"] == [101, 8] and shapes["item_table/Adam_1"] == [101, 8]
+    for name, shape in shapes.items():
+        np.testing.assert_array_equal(reader.get_tensor(name), assembled(held, name, tuple(shape)), err_msg=name)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_restores_on_any_number_of_workers(saved, workers, tmp_path):
+    folder, held = saved
+    out = tmp_path / "restored"
+    run_workers(workers, [*WORKER, "restore", str(folder), str(out)], cwd=ROOT, timeout_s=120)
+    restored = [dict(np.load(f"{out}.{rank}.npz")) for rank in range(workers)]
+    shapes = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder))).get_variable_to_shape_map()
+    for name, shape in shapes.items():
+        np.testing.assert_array_equal(
+            assembled(restored, name, tuple(shape)), assembled(held, name, tuple(shape)), err_msg=name
+        )
+
+
+def test_one_worker_writes_what_belongs_to_all_and_nothing_is_left_aside(saved):
+    folder, _ = saved
+    names = {p.name for p in folder.iterdir()}
+    assert "checkpoint" in names and "graph.pbtxt" in names
+    assert not [n for n in names if "_temp" in n]
+    assert len([n for n in names if n.startswith("events.")]) <= 1

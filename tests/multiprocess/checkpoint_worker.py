@@ -1,0 +1,39 @@
+"""One worker of the checkpoint test: trains a little and saves, or restores and tells what it holds.
+
+Usage: checkpoint_worker save DIR | checkpoint_worker restore DIR OUT
+"""
+
+import sys
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import hybridbackend.tensorflow as hb
+from tests.parity import model
+
+
+def main(action: str, directory: str, out: str = "") -> None:
+    rank, world = hb.context.rank, hb.context.world_size
+    with hb.scope():
+        features = model.placeholders()
+        loss = model.loss(features, hb.embedding_scope)
+        with hb.embedding_scope():
+            # Fewer rows than workers: some worker owns none.
+            small = model.variable("small_table", (2, 3))
+        loss += tf.reduce_sum(tf.nn.embedding_lookup(small, tf.constant([0, 1, 0])))
+        step = tf.train.get_or_create_global_step()
+        train_op = tf.train.AdamOptimizer(0.05).minimize(loss, global_step=step)
+        held = {v.op.name: tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in tf.global_variables()}
+        share = model.GLOBAL_BATCH // world
+        with tf.train.MonitoredTrainingSession("", checkpoint_dir=directory, save_checkpoint_steps=2) as session:
+            if action == "save":
+                for i in range(4):
+                    mine = {k: v[rank * share : (rank + 1) * share] for k, v in model.batch(i).items()}
+                    session.run(train_op, {features[k]: v for k, v in mine.items()})
+            values = session.run(held)
+    np.savez(f"{out or directory + '/held'}.{rank}.npz", **values)
+
+
+if __name__ == "__main__":
+    tf.disable_v2_behavior()
+    main(*sys.argv[1:])

@@ -1,0 +1,68 @@
+"""W workers with batches of B compute what plain TensorFlow computes with W·B, for every optimizer, sharded or not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from lockstep.testing import run_workers
+from tests.parity import model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def plain_tensorflow(optimizer: str) -> dict[str, np.ndarray]:
+    with tf.Graph().as_default():
+        features = model.placeholders()
+        train_op = model.OPTIMIZERS[optimizer]().minimize(model.loss(features))
+        names = [v.op.name for v in tf.global_variables()]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            for step in range(model.STEPS):
+                session.run(train_op, {features[k]: v for k, v in model.batch(step).items()})
+            return dict(zip(names, session.run(tf.global_variables()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def oracle() -> dict[str, dict[str, np.ndarray]]:
+    return {optimizer: plain_tensorflow(optimizer) for optimizer in model.OPTIMIZERS}
+
+
+def train(workers: int, out: Path) -> list[dict[str, np.ndarray]]:
+    run_workers(workers, [sys.executable, "-m", "tests.parity.train_worker", str(out)], cwd=ROOT, timeout_s=300)
+    return [dict(np.load(f"{out}.{rank}.npz")) for rank in range(workers)]
+
+
+def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The logical tensor of a variable: any worker's where all hold it, interleaved where each has its own rows."""
+    parts = [r[key] for r in results]
+    if parts[0].shape == shape:
+        for part in parts[1:]:
+            np.testing.assert_array_equal(part, parts[0], err_msg=f"{key} differs between workers")
+        return parts[0]
+    whole = np.full(shape, np.nan, parts[0].dtype)
+    for rank, part in enumerate(parts):
+        whole[rank :: len(parts)] = part
+    return whole
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_train_as_plain_tensorflow_does(workers, oracle, tmp_path):
+    results = train(workers, tmp_path / "weights")
+    for optimizer, expected in oracle.items():
+        for kind in ("replicated", "sharded"):
+            for name, value in expected.items():
+                got = assembled(results, f"{optimizer}/{kind}/{name}", value.shape)
+                np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {kind} {name}")
+
+
+def test_the_same_job_twice_is_equal_bit_for_bit(tmp_path):
+    first, second = train(2, tmp_path / "first"), train(2, tmp_path / "second")
+    for a, b in zip(first, second, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert a[key].tobytes() == b[key].tobytes(), key

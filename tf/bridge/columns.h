@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/columnar/column.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
+
+// Conversions between columns and TensorFlow's tensors.
+namespace lockstep {
+
+// The dtype of a tensor that holds values of a column.
+tensorflow::DataType ToTensorFlow(columnar::ValueType type);
+
+// The other way round; nothing for a dtype that no column has.
+std::optional<columnar::ValueType> ToValueType(tensorflow::DataType dtype);
+
+// Appends the tensors of a column: its values, [V / width] + shape (with B in place of V where nothing is ragged), then
+// the int64 row splits of each ragged level, outermost first. Tensors share the column's memory where it lies as
+// TensorFlow wants it and is worth it, and are copies where not; strings are always copies.
+void AppendTensors(const columnar::Column& column, const columnar::ColumnType& type,
+                   std::vector<tensorflow::Tensor>* tensors);
+
+}  // namespace lockstep

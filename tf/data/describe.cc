@@ -1,0 +1,80 @@
+// What a Parquet file holds, for Python: asked while a graph is being built, where no op can run.
+
+#include <string>
+#include <vector>
+
+#include "core/columnar/parquet_file.h"
+#include "core/columnar/paths.h"
+
+namespace lockstep {
+namespace {
+
+void AppendJson(const std::string& text, std::string* out) {
+  *out += '"';
+  for (unsigned char c : text) {
+    if (c == '"' || c == '\\') {
+      (*out += '\\') += static_cast<char>(c);
+    } else if (c < 0x20) {
+      constexpr char kHex[] = "0123456789abcdef";
+      ((*out += "\\u00") += kHex[c >> 4]) += kHex[c & 15];
+    } else {
+      *out += static_cast<char>(c);
+    }
+  }
+  *out += '"';
+}
+
+void AppendColumn(const columnar::FileColumn& column, std::string* out) {
+  *out += "{\"name\": ";
+  AppendJson(column.name, out);
+  if (column.type.ok()) {
+    *out += ", \"dtype\": ";
+    AppendJson(std::string(columnar::ValueTypeName(column.type->value)), out);
+    *out += ", \"ragged_rank\": " + std::to_string(column.type->ragged_rank) + ", \"shape\": [";
+    for (size_t i = 0; i < column.type->shape.size(); ++i) {
+      *out += (i == 0 ? "" : ", ") + std::to_string(column.type->shape[i]);
+    }
+    *out += "]}";
+  } else {
+    *out += ", \"error\": ";
+    AppendJson(column.type.status().message(), out);
+    *out += '}';
+  }
+}
+
+Result<std::string> Describe(const std::vector<std::string>& names) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> files, columnar::ExpandPaths(names));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<columnar::ParquetFile> file,
+                            columnar::ParquetFile::Open(files.front()));
+  std::string text = "{\"file\": ";
+  AppendJson(file->path(), &text);
+  text += ", \"columns\": [";
+  for (size_t i = 0; i < file->columns().size(); ++i) {
+    if (i > 0) text += ", ";
+    AppendColumn(file->columns()[i], &text);
+  }
+  return text + "]}";
+}
+
+}  // namespace
+}  // namespace lockstep
+
+// The columns of the first file that `count` names stand for, as JSON: {"file": path, "columns": [{"name": name,
+// "dtype": TensorFlow's name, "ragged_rank": number, "shape": [numbers]} or {"name": name, "error": why it cannot be
+// read}, ...]}, or {"code": StatusCodeName, "error": message}. The text belongs to the calling thread until its next
+// call. Never throws.
+extern "C" __attribute__((visibility("default"))) const char* lockstep_describe_parquet(const char* const* names,
+                                                                                        int count) {
+  thread_local std::string text;
+  auto described = lockstep::Describe(std::vector<std::string>(names, names + count));
+  if (described.ok()) {
+    text = *std::move(described);
+  } else {
+    text = "{\"code\": ";
+    lockstep::AppendJson(std::string(lockstep::StatusCodeName(described.status().code())), &text);
+    text += ", \"error\": ";
+    lockstep::AppendJson(described.status().message(), &text);
+    text += '}';
+  }
+  return text.c_str();
+}

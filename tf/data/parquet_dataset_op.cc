@@ -1,0 +1,315 @@
+// LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
+// and attributes, batches to tensors, the position to and from a checkpoint.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/columnar/reader.h"
+#include "core/columnar/source.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/dataset.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/partial_tensor_shape.h"
+#include "tf/bridge/columns.h"
+#include "tf/bridge/convert.h"
+
+namespace lockstep {
+namespace {
+
+namespace tfd = ::tensorflow::data;
+using tensorflow::AttrValue;
+using tensorflow::DataTypeVector;
+using tensorflow::Node;
+using tensorflow::PartialTensorShape;
+using tensorflow::Tensor;
+using tensorflow::tstring;
+
+constexpr char kPosition[] = "position";
+constexpr char kFingerprint[] = "fingerprint";
+
+}  // namespace
+
+REGISTER_OP("LockstepParquetDataset")
+    .Input("filenames: string")
+    .Input("batch_size: int64")
+    .Input("partition_count: int64")
+    .Input("partition_index: int64")
+    .Output("handle: variant")
+    .Attr("field_names: list(string) >= 1")
+    .Attr("field_types: list(type) >= 1")
+    .Attr("field_ragged_ranks: list(int) >= 1")
+    .Attr("field_shapes: list(shape) >= 1")
+    // For each field no string or one: the bytes of a value.
+    .Attr("field_has_defaults: list(bool) >= 1")
+    .Attr("field_defaults: list(string) >= 1")
+    .Attr("partition_by: {'rows', 'row_groups', 'batches'} = 'rows'")
+    .Attr("drop_remainder: bool = false")
+    .Attr("num_parallel_reads: int = 1")
+    .Attr("num_sequential_reads: int = 1")
+    // 0: chosen by the reader.
+    .Attr("num_threads: int = 0")
+    .Attr("piece_rows: int = 0")
+    .Attr("output_types: list(type) >= 1")
+    .Attr("output_shapes: list(shape) >= 1")
+    // A source must not be folded into a constant.
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
+namespace {
+
+// The op's attributes, kept as they came so that the dataset can be written to a graph again.
+struct Attributes {
+  std::vector<std::string> field_names;
+  DataTypeVector field_types;
+  std::vector<int64_t> field_ragged_ranks;
+  std::vector<PartialTensorShape> field_shapes;
+  std::vector<bool> field_has_defaults;
+  std::vector<std::string> field_defaults;
+  std::string partition_by;
+  bool drop_remainder;
+  int64_t num_parallel_reads;
+  int64_t num_sequential_reads;
+  int64_t num_threads;
+  int64_t piece_rows;
+  DataTypeVector output_types;
+  std::vector<PartialTensorShape> output_shapes;
+
+  // Calls `visit(name, member)` for each.
+  template <typename Self, typename Visit>
+  static void ForEach(Self& self, const Visit& visit) {
+    visit("field_names", self.field_names);
+    visit("field_types", self.field_types);
+    visit("field_ragged_ranks", self.field_ragged_ranks);
+    visit("field_shapes", self.field_shapes);
+    visit("field_has_defaults", self.field_has_defaults);
+    visit("field_defaults", self.field_defaults);
+    visit("partition_by", self.partition_by);
+    visit("drop_remainder", self.drop_remainder);
+    visit("num_parallel_reads", self.num_parallel_reads);
+    visit("num_sequential_reads", self.num_sequential_reads);
+    visit("num_threads", self.num_threads);
+    visit("piece_rows", self.piece_rows);
+    visit("output_types", self.output_types);
+    visit("output_shapes", self.output_shapes);
+  }
+};
+
+Result<columnar::Field> FieldOf(const Attributes& attributes, size_t i) {
+  columnar::Field field;
+  field.name = attributes.field_names[i];
+  const std::optional<columnar::ValueType> type = ToValueType(attributes.field_types[i]);
+  if (!type) {
+    return InvalidArgument("field '" + field.name + "': a column cannot have dtype " +
+                           tensorflow::DataTypeString(attributes.field_types[i]));
+  }
+  field.type.value = *type;
+  field.type.ragged_rank = static_cast<int>(attributes.field_ragged_ranks[i]);
+  tensorflow::TensorShape shape;
+  if (!attributes.field_shapes[i].AsTensorShape(&shape)) {
+    return InvalidArgument("field '" + field.name + "': shape " + attributes.field_shapes[i].DebugString() +
+                           " is not fully known");
+  }
+  for (int d = 0; d < shape.dims(); ++d) field.type.shape.push_back(shape.dim_size(d));
+  if (attributes.field_has_defaults[i]) field.default_value = attributes.field_defaults[i];
+  return field;
+}
+
+Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
+  columnar::SourceOptions options;
+  const size_t fields = attributes.field_names.size();
+  if (attributes.field_types.size() != fields || attributes.field_ragged_ranks.size() != fields ||
+      attributes.field_shapes.size() != fields || attributes.field_has_defaults.size() != fields ||
+      attributes.field_defaults.size() != fields) {
+    return InvalidArgument("the lists that describe fields differ in length");
+  }
+  size_t tensors = 0;
+  for (size_t i = 0; i < fields; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(columnar::Field field, FieldOf(attributes, i));
+    tensors += 1 + field.type.ragged_rank;
+    options.fields.push_back(std::move(field));
+  }
+  if (attributes.output_types.size() != tensors || attributes.output_shapes.size() != tensors) {
+    return InvalidArgument("the fields have " + std::to_string(tensors) + " tensors, but there are " +
+                           std::to_string(attributes.output_types.size()) + " output types");
+  }
+  options.plan.partition_by = attributes.partition_by == "rows"         ? columnar::PartitionBy::kRows
+                              : attributes.partition_by == "row_groups" ? columnar::PartitionBy::kRowGroups
+                                                                        : columnar::PartitionBy::kBatches;
+  options.plan.parallel_files = attributes.num_parallel_reads;
+  options.plan.sequential_batches = attributes.num_sequential_reads;
+  options.drop_remainder = attributes.drop_remainder;
+  if (attributes.num_threads != 0) options.threads = attributes.num_threads;
+  if (attributes.piece_rows != 0) options.piece_rows = attributes.piece_rows;
+  return options;
+}
+
+// The dataset: options, and the files' footers once somebody has asked for them.
+class ParquetDataset : public tfd::DatasetBase {
+ public:
+  ParquetDataset(tensorflow::OpKernelContext* ctx, columnar::SourceOptions options, Attributes attributes)
+      : DatasetBase(tfd::DatasetContext(ctx)), options_(std::move(options)), attributes_(std::move(attributes)) {}
+
+  const DataTypeVector& output_dtypes() const override { return attributes_.output_types; }
+  const std::vector<PartialTensorShape>& output_shapes() const override { return attributes_.output_shapes; }
+  std::string DebugString() const override { return "LockstepParquetDatasetOp::Dataset"; }
+  absl::Status InputDatasets(std::vector<const DatasetBase*>* inputs) const override {
+    inputs->clear();
+    return absl::OkStatus();
+  }
+  absl::Status CheckExternalState() const override { return absl::OkStatus(); }
+
+  // Batches of this worker's share. Needs the footers, so that a cheap question gets no answer before they are known.
+  int64_t CardinalityInternal(tfd::CardinalityOptions options) const override {
+    if (options.compute_level() < tfd::CardinalityOptions::CARDINALITY_COMPUTE_MODERATE) {
+      absl::MutexLock lock(&mutex_);
+      return source_ == nullptr ? tfd::kUnknownCardinality : source_->batches();
+    }
+    const Result<std::shared_ptr<const columnar::Source>> source = GetSource();
+    return source.ok() ? (*source)->batches() : tfd::kUnknownCardinality;
+  }
+
+  std::unique_ptr<tfd::IteratorBase> MakeIteratorInternal(const std::string& prefix) const override;
+
+ protected:
+  absl::Status AsGraphDefInternal(tfd::SerializationContext* ctx, DatasetGraphDefBuilder* b,
+                                  Node** output) const override {
+    Node *filenames, *batch_size, *partition_count, *partition_index;
+    const std::vector<tstring> paths(options_.paths.begin(), options_.paths.end());
+    TF_RETURN_IF_ERROR(b->AddVector(paths, &filenames));
+    TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.batch_size, &batch_size));
+    TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.partition_count, &partition_count));
+    TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.partition_index, &partition_index));
+    std::vector<std::pair<tensorflow::StringPiece, AttrValue>> attributes;
+    Attributes::ForEach(attributes_, [&](const char* name, const auto& member) {
+      AttrValue value;
+      b->BuildAttrValue(member, &value);
+      attributes.emplace_back(name, std::move(value));
+    });
+    return b->AddDataset(this, {{0, filenames}, {1, batch_size}, {2, partition_count}, {3, partition_index}}, {},
+                         attributes, output);
+  }
+
+ private:
+  class Iterator;
+
+  // Looks the files through, the first time it is asked; a failure is not remembered.
+  Result<std::shared_ptr<const columnar::Source>> GetSource() const {
+    absl::MutexLock lock(&mutex_);
+    if (source_ == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(source_, columnar::Source::Make(options_));
+    }
+    return source_;
+  }
+
+  const columnar::SourceOptions options_;
+  const Attributes attributes_;
+  mutable absl::Mutex mutex_;
+  mutable std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One pass. Decoding begins with the first element that is asked for.
+class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
+ public:
+  explicit Iterator(const Params& params) : DatasetIterator<ParquetDataset>(params) {}
+
+  absl::Status Initialize(tfd::IteratorContext* ctx) override {
+    auto source = dataset()->GetSource();
+    if (!source.ok()) return ToTensorFlow(source.status());
+    absl::MutexLock lock(&mutex_);
+    source_ = *std::move(source);
+    return absl::OkStatus();
+  }
+
+ protected:
+  absl::Status GetNextInternal(tfd::IteratorContext* ctx, std::vector<Tensor>* out, bool* end_of_sequence) override {
+    absl::MutexLock lock(&mutex_);
+    if (reader_ == nullptr) reader_ = std::make_unique<columnar::Reader>(source_, position_);
+    tensorflow::CancellationManager* cancellation = ctx->cancellation_manager();
+    tensorflow::CancellationToken token = 0;
+    if (cancellation != nullptr) {
+      token = cancellation->get_cancellation_token();
+      columnar::Reader* reader = reader_.get();
+      if (!cancellation->RegisterCallback(token, [reader] { reader->Cancel(); })) {
+        return absl::CancelledError("the iterator was cancelled");
+      }
+    }
+    auto batch = reader_->Next();
+    if (cancellation != nullptr) cancellation->DeregisterCallback(token);
+    if (!batch.ok()) return ToTensorFlow(batch.status());
+    *end_of_sequence = batch->rows == 0;
+    const std::vector<columnar::Field>& fields = dataset()->options_.fields;
+    for (size_t i = 0; i < batch->columns.size(); ++i) {
+      AppendTensors(batch->columns[i], fields[i].type, out);
+    }
+    position_ = reader_->position();
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<tfd::model::Node> CreateNode(tfd::IteratorContext* ctx, tfd::model::Node::Args args) const override {
+    return tfd::model::MakeSourceNode(std::move(args));
+  }
+
+  absl::Status SaveInternal(tfd::SerializationContext* ctx, tfd::IteratorStateWriter* writer) override {
+    absl::MutexLock lock(&mutex_);
+    TF_RETURN_IF_ERROR(writer->WriteScalar(prefix(), kPosition, position_));
+    return writer->WriteScalar(prefix(), kFingerprint, source_->fingerprint());
+  }
+
+  absl::Status RestoreInternal(tfd::IteratorContext* ctx, tfd::IteratorStateReader* reader) override {
+    absl::MutexLock lock(&mutex_);
+    int64_t fingerprint;
+    TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kFingerprint, &fingerprint));
+    if (fingerprint != source_->fingerprint()) {
+      return absl::FailedPreconditionError(
+          "the saved position belongs to other files, another share of them or another batch size");
+    }
+    TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kPosition, &position_));
+    reader_ = nullptr;
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<columnar::Reader> reader_ ABSL_GUARDED_BY(mutex_);
+  int64_t position_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+std::unique_ptr<tfd::IteratorBase> ParquetDataset::MakeIteratorInternal(const std::string& prefix) const {
+  return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::LockstepParquet"});
+}
+
+// The kernel that makes the dataset of its inputs.
+class ParquetDatasetOp : public tfd::DatasetOpKernel {
+ public:
+  explicit ParquetDatasetOp(tensorflow::OpKernelConstruction* ctx) : DatasetOpKernel(ctx) {
+    Attributes::ForEach(attributes_,
+                        [&](const char* name, auto& member) { OP_REQUIRES_OK(ctx, ctx->GetAttr(name, &member)); });
+  }
+
+ protected:
+  void MakeDataset(tensorflow::OpKernelContext* ctx, tfd::DatasetBase** output) override {
+    Result<columnar::SourceOptions> options = OptionsOf(attributes_);
+    OP_REQUIRES_OK(ctx, ToTensorFlow(options.status()));
+    std::vector<tstring> filenames;
+    OP_REQUIRES_OK(ctx, tfd::ParseVectorArgument<tstring>(ctx, "filenames", &filenames));
+    options->paths.assign(filenames.begin(), filenames.end());
+    columnar::PlanOptions& plan = options->plan;
+    OP_REQUIRES_OK(ctx, tfd::ParseScalarArgument<int64_t>(ctx, "batch_size", &plan.batch_size));
+    OP_REQUIRES_OK(ctx, tfd::ParseScalarArgument<int64_t>(ctx, "partition_count", &plan.partition_count));
+    OP_REQUIRES_OK(ctx, tfd::ParseScalarArgument<int64_t>(ctx, "partition_index", &plan.partition_index));
+    OP_REQUIRES_OK(ctx, ToTensorFlow(options->Validate()));
+    *output = new ParquetDataset(ctx, *std::move(options), attributes_);
+  }
+
+ private:
+  Attributes attributes_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LockstepParquetDataset").Device(tensorflow::DEVICE_CPU), ParquetDatasetOp);
+
+}  // namespace
+}  // namespace lockstep
