@@ -130,7 +130,10 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   }
   // A rank that failed tells more by its last words than by its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
-  switch (peers_.Look(peer)) {
+  const Peers::Fate fate = peers_.Look(peer);
+  // It may have said goodbye between the two looks: the next judgement hears that.
+  if (segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning) return OkStatus();
+  switch (fate) {
     case Peers::Fate::kAlive: return OkStatus();
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " (process ", peers_.pid(peer),
