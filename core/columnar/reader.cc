@@ -49,7 +49,12 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<const Piece> piece, PieceOf(*range_));
     const int64_t first = runs_->at(range_->file).Position(*range_) - piece->first;
     const int64_t rows = std::min({missing, range_->rows, piece->rows - first});
-    parts.push_back({piece, first, rows});
+    // Ranges end where row groups do, which says nothing about the piece.
+    if (!parts.empty() && parts.back().piece == piece && parts.back().first + parts.back().rows == first) {
+      parts.back().rows += rows;
+    } else {
+      parts.push_back({piece, first, rows});
+    }
     missing -= rows;
     range_->first += rows;
     range_->rows -= rows;
