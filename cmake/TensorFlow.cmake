@@ -15,10 +15,11 @@ message(STATUS "TensorFlow ${LOCKSTEP_TENSORFLOW_VERSION} in ${LOCKSTEP_TENSORFL
 separate_arguments(compile_flags)
 separate_arguments(link_flags)
 # The wheel's own standard flag is dropped: our sources are C++20, which its headers accept.
-list(FILTER compile_flags EXCLUDE REGEX "^-(std=|I)")
+list(FILTER compile_flags EXCLUDE REGEX "^-+(std=|I)")
 
 add_library(lockstep_tensorflow INTERFACE)
 target_include_directories(lockstep_tensorflow SYSTEM INTERFACE "${LOCKSTEP_TENSORFLOW_INCLUDE}")
 # -DNDEBUG is part of the wheel's ABI: without it graph nodes have another layout and passes crash.
 target_compile_options(lockstep_tensorflow INTERFACE ${compile_flags} -DNDEBUG)
-target_link_options(lockstep_tensorflow INTERFACE ${link_flags})
+# As libraries, not as options: they have to come after the objects that need them.
+target_link_libraries(lockstep_tensorflow INTERFACE ${link_flags})

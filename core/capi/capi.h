@@ -6,6 +6,8 @@
 // The few functions that are no tensor operation, for ctypes: Python's lockstep._src.library is their only caller.
 // None throws. Those that return int return 0, or the StatusCode of the error, whose text lockstep_last_error gives to the
 // calling thread until its next call.
+// The only symbols that the op library shows (tf/exports.map).
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Meets the other ranks and makes the default context. FAILED_PRECONDITION when there is one already.
@@ -27,6 +29,7 @@ int lockstep_size();
 
 const char* lockstep_last_error();
 }
+#pragma GCC visibility pop
 
 namespace lockstep {
 

@@ -49,13 +49,16 @@ class SharedBuffer {
 // Errors, on every rank that waits:
 //   UNAVAILABLE        a peer died or left: named at once (< 2 s), with the operation.
 //   DEADLINE_EXCEEDED  a peer did not arrive within `stall_timeout`: named, with the operation and the time waited.
-//   CANCELLED          Abort was called here or, with the aborting rank's name and reason, on a peer.
+//   CANCELLED          Abort or Leave was called here or, with the aborting rank's name and reason, Abort on a peer.
 // After one of these the communicator is broken: each later call returns that first error at once. Errors of the
 // arguments (INVALID_ARGUMENT) are returned before anything is exchanged; a caller that leaves it there has to Decline, so
 // that its peers don't wait.
 //
-// Threads: one collective at a time (a lane, see lane.h, serves many callers). Abort, AllocateShared and the getters may
-// be called from any thread at any time.
+// Where `allocate` fails, that rank alone returns its error: the exchange goes on without it, and nothing is broken.
+// Disagreement and Decline break nothing either.
+//
+// Threads: one collective at a time (a lane, see lane.h, serves many callers). Abort, Leave, AllocateShared and the
+// getters may be called from any thread at any time.
 // Counts may be zero; pointers of empty tensors may be null. In and out may be the same memory where noted, and must not
 // overlap otherwise.
 class Communicator {
@@ -96,6 +99,10 @@ class Communicator {
 
   // Ends all present and future collectives of this rank with `why` and tells the peers. The first call counts.
   virtual void Abort(const Status& why) = 0;
+
+  // Takes leave in good order: this rank's present and future collectives end with CANCELLED; peers are told that it left
+  // when they wait for it, and end undisturbed what it has done its part of. The destructor does it too.
+  virtual void Leave() = 0;
 
   // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,
   // which every call takes as well.

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -12,11 +15,12 @@ namespace lockstep {
 // Callers (TensorFlow's kernels) post and return at once, so that none of their threads waits for a peer.
 //
 // Between two pieces of work the thread spins for `spin_us` before it sleeps: work that follows closely is picked up in
-// a microsecond or two. Thread-safe.
+// a microsecond or two. Work must not throw. Thread-safe.
 class Lane {
  public:
   explicit Lane(int spin_us = 50);
-  // Runs what was posted, then ends. A caller that wants to leave at once aborts the communicator first.
+  // Runs what was posted, then ends. A caller that wants to leave at once aborts the communicator first. May be called by
+  // the lane's own work, when that holds the last reference to the lane's owner; then it does not wait.
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -24,13 +28,18 @@ class Lane {
   void Post(std::function<void()> work);
 
  private:
-  void Run();
+  // What the thread uses; it owns a share, so that the lane may go first.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::deque<std::function<void()>> queue;  // guarded by mutex
+    bool closed = false;                      // guarded by mutex
+    bool sleeps = false;                      // guarded by mutex
+    std::atomic<uint64_t> news{0};            // raised under mutex when queue or closed changes
+  };
+  static void Run(State& state, int spin_us);
 
-  const int spin_us_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> queue_;  // guarded by mutex_
-  bool closed_ = false;                      // guarded by mutex_
+  const std::shared_ptr<State> state_;
   std::thread thread_;
 };
 

@@ -1,5 +1,31 @@
-"""Lockstep: synchronous distributed training of deep recommenders on TensorFlow."""
+"""Lockstep: synchronous distributed training of deep recommenders on TensorFlow.
 
-from lockstep._src.context import Context, context, init, rank, shutdown, size
+Names are imported when they are first asked for, so that `lockstep.launch` never waits for TensorFlow.
+"""
 
-__all__ = ["Context", "context", "init", "rank", "shutdown", "size"]
+import importlib
+from typing import Any
+
+# Public name -> the module that holds it.
+_EXPORTS = {
+    "Context": "lockstep._src.context",
+    "context": "lockstep._src.context",
+    "init": "lockstep._src.context",
+    "rank": "lockstep._src.context",
+    "shutdown": "lockstep._src.context",
+    "size": "lockstep._src.context",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

@@ -295,8 +295,8 @@ class Context:
     def ensure_initialized(self) -> None:
         """Connects this process to its job, the first time it is called. Scopes and collectives call it.
 
-        Raises ValueError for an incomplete environment, and what the engine reports (such as the ranks that are missing)
-        as a RuntimeError.
+        Raises ValueError for an incomplete environment, and tf.errors.OpError with what the engine reports, such as the
+        ranks that are missing.
         """
         with self._lock:
             if self._connected:

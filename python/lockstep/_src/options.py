@@ -90,6 +90,18 @@ def _to_wire_dtype(value: Any) -> str:
     return _one_of("float32", "float16", "bfloat16")(name)
 
 
+def _only(convert: Callable[[Any], Any], wanted: Any) -> Callable[[Any], Any]:
+    """Takes the one value that is implemented; another must not be ignored in silence."""
+
+    def implemented(value: Any) -> Any:
+        converted = convert(value)
+        if converted != wanted:
+            raise ValueError(f"got {converted!r}, which is not implemented, wanted {wanted!r}")
+        return converted
+
+    return implemented
+
+
 @dataclasses.dataclass(frozen=True)
 class _Spec:
     """How the value of one option is made: `convert` gives the value to store, or raises TypeError or ValueError."""
@@ -134,11 +146,11 @@ class Options:
     keep_checkpoint_every_n_hours: float | None = _option(None, _positive("hours"))
 
     # Batches that one step takes from the data, as micro-batches.
-    data_batch_count: int = _option(1, _at_least(1))
+    data_batch_count: int = _option(1, _only(_at_least(1), 1))
     # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches.
     data_sync_drop_remainder: bool = _option(True, _to_bool)
     # True: accumulate dense gradients over the micro-batches of a pipeline.
-    pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
+    pipeline_dense_ga_enabled: bool = _option(False, _only(_to_bool, False), "HB_PIPELINE_DENSE_GA_ENABLED")
 
     # Backend of the communication engine.
     comm_default: str = _option("shm", _to_str, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
@@ -146,8 +158,10 @@ class Options:
     comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
     comm_pool_name: str = _option("default", _to_str)
     # Type in which float32 values travel; None: as they are. Of gradients: None is comm_wire_dtype.
-    comm_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_WIRE_DTYPE")
-    comm_gradient_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_GRADIENT_WIRE_DTYPE")
+    comm_wire_dtype: str | None = _option(None, _only(_to_wire_dtype, "float32"), "HB_COMM_WIRE_DTYPE")
+    comm_gradient_wire_dtype: str | None = _option(
+        None, _only(_to_wire_dtype, "float32"), "HB_COMM_GRADIENT_WIRE_DTYPE"
+    )
 
     # How long a worker may be late in a collective before the job ends with an error that names it.
     stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)

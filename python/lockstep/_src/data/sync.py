@@ -5,7 +5,8 @@ Workers rarely have the same number of batches. Before each step they tell each 
 - `data_sync_drop_remainder=True` (default): as soon as one has none, the data ends on all.
 - `False`: the data ends when the last worker's does; one that has run out gets empty batches, of zero rows, until then.
 
-The question is one exchange of a byte in the run that takes the batch.
+An evaluation always goes on until the last worker's data ends, so that what it finds doesn't depend on how the data is
+spread over workers. The question is one exchange of a byte in the run that takes the batch.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from tensorflow.python.data.ops import dataset_ops
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
+
+
+# Where TensorFlow holds the functions that make iterators of a graph.
+ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
 
 
 class SyncIterator:
@@ -83,11 +88,15 @@ def _known(dims: Any) -> list[int]:
 
 
 def synchronize(iterator: Any) -> Any:
-    """The iterator for the present scope: synchronized in training, as it is otherwise and with one worker."""
+    """The iterator for the present scope: synchronized for training and evaluation by several workers."""
     ctx = context
     if ctx.world_size == 1 or ctx.options.mode == "infer" or isinstance(iterator, SyncIterator):
         return iterator
-    return SyncIterator(iterator, ctx.options.data_sync_drop_remainder or ctx.options.mode == "eval")
+    if ctx.options.mode == "eval":
+        # What is not batched has no empty form to go on with.
+        scalars = any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(iterator.element_spec))
+        return SyncIterator(iterator, drop_remainder=scalars)
+    return SyncIterator(iterator, ctx.options.data_sync_drop_remainder)
 
 
 def intercept_iterators(interception: Interception) -> None:
@@ -100,6 +109,6 @@ def intercept_iterators(interception: Interception) -> None:
 
         return wrapped
 
-    for owner in (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1):
+    for owner in ITERATOR_MAKERS:
         for name in ("make_one_shot_iterator", "make_initializable_iterator"):
             interception.replace(owner, name, replace)

@@ -1,0 +1,92 @@
+# `make help` lists what there is. Everything is made in .venv-tf<version> and build/; nothing is installed elsewhere.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+TF ?= 2.21.0
+VENV ?= .venv-tf$(TF)
+WORKERS ?= 2
+JOBS ?= $(shell nproc)
+export TF VENV JOBS
+
+python := $(VENV)/bin/python
+cmake := $(VENV)/bin/cmake
+ctest := $(VENV)/bin/ctest
+cpp_files := git ls-files '*.h' '*.cc'
+
+# core_build,FOLDER,OPTIONS: configures (once) and builds the core alone.
+define core_build
+	@test -f $(1)/build.ninja || $(cmake) -S . -B $(1) -G Ninja -DLOCKSTEP_BUILD_OPS=OFF \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython3_EXECUTABLE=$(abspath $(python)) $(2) >/dev/null
+	@$(cmake) --build $(1) -j $(JOBS) -- --quiet
+endef
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test)'
+
+.PHONY: setup
+setup: ## the virtual environment with TensorFlow, the op library and the façades
+	@tools/setup.sh ops
+
+.PHONY: train
+train: setup ## train a ranking model on WORKERS workers: on generated data, or on DATA
+	CUDA_VISIBLE_DEVICES= $(python) -m hybridbackend.run -n $(WORKERS) \
+	  $(python) examples/ranking/train.py $(if $(DATA),--data $(DATA)) $(TRAIN)
+
+# REDUCED=1: what a change of TensorFlow's version can break (conftest.py says which tests).
+.PHONY: test
+test: setup ## all tests: the core's with ctest, Python's with pytest
+	@tools/setup.sh tests
+	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
+	@core=0; python=0; \
+	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error $(if $(REDUCED),-R columnar) || core=$$?; \
+	$(python) -m pytest --timeout=600 $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
+	echo "TensorFlow $(TF): core tests $$([ $$core = 0 ] && echo passed || echo FAILED)," \
+	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
+	exit $$((core || python))
+
+.PHONY: bench
+bench: setup ## benchmarks of the core and of the TensorFlow layer
+	@tools/setup.sh bench
+	$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
+	@for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary || exit; done
+	@for script in $$(git ls-files 'benchmarks/*.py'); do echo "== $$script"; $(python) $$script || exit; done
+
+# sanitized,NAME,SANITIZERS
+define sanitized
+	@tools/setup.sh python tests
+	$(call core_build,build/$(1)-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_SANITIZE=$(2))
+	$(ctest) --test-dir build/$(1)-tf-$(TF) --output-on-failure --no-tests=error
+endef
+
+.PHONY: asan
+asan: ## the core's tests with the address and undefined behaviour sanitizers
+	$(call sanitized,asan,address$(comma)undefined)
+
+.PHONY: tsan
+tsan: ## the core's tests with the thread sanitizer
+	$(call sanitized,tsan,thread)
+
+comma := ,
+
+.PHONY: format
+format: ## bring C++ and Python into the project's form
+	@tools/setup.sh python lint
+	$(cpp_files) | xargs -r clang-format -i
+	$(python) -m ruff check -q --fix . ; $(python) -m ruff format -q .
+
+.PHONY: lint
+lint: ## form, common mistakes and layers, of C++ and Python
+	@tools/setup.sh python lint tests
+	$(python) tools/check_layers.py
+	$(python) -m ruff check . && $(python) -m ruff format --check .
+	$(cpp_files) | xargs -r clang-format --dry-run -Werror
+	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
+	git ls-files 'core/*.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
+
+.PHONY: clean
+clean: ## remove what was built; virtual environments stay
+	rm -rf build .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

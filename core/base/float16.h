@@ -1,0 +1,51 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace lockstep {
+
+// Conversions between float and the two 16-bit formats, without branches, so that compilers vectorise loops of them.
+// To 16 bits they round to nearest, ties to even, as IEEE 754 and TensorFlow do; NaN stays NaN.
+// They are forced inline: a copy that was not compiled for the caller's instruction set would break its vector code.
+
+[[gnu::always_inline]] inline float BFloat16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+[[gnu::always_inline]] inline uint16_t FloatToBFloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const uint32_t quiet_nan = (bits >> 16) | 0x40;
+  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
+}
+
+// binary16: 1 sign, 5 exponent (bias 15) and 10 fraction bits.
+[[gnu::always_inline]] inline float Float16ToFloat(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t magnitude = half & 0x7fff;
+  // Normal numbers, infinity and NaN: the fraction moves up by 13 bits; the exponent is first raised so far that the
+  // largest one becomes 255, and the product takes back what is too much for finite numbers.
+  const float normal = std::bit_cast<float>((magnitude << 13) + (uint32_t{0xe0} << 23)) * 0x1p-112f;
+  // Subnormal numbers are `magnitude` units of 2^-24: or-ed into the fraction of 0.5, whose unit is 2^-24, and 0.5 off.
+  const float subnormal = std::bit_cast<float>(magnitude | (uint32_t{126} << 23)) - 0.5f;
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude < 0x400 ? subnormal : normal);
+  return std::bit_cast<float>(sign | bits);
+}
+
+[[gnu::always_inline]] inline uint16_t FloatToFloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000;
+  const uint32_t magnitude = bits & 0x7fffffff;
+  // Subnormal results (below 2^-14): adding 0.5 rounds to units of 2^-24 in the hardware; the sum's fraction is the
+  // result.
+  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - (uint32_t{126} << 23);
+  // Normal results: the exponent's bias goes from 127 to 15, and 13 bits are rounded off; a carry runs into the exponent.
+  const uint32_t normal = (magnitude - (uint32_t{112} << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  uint32_t result = magnitude < 0x38800000 ? subnormal : normal;
+  result = magnitude >= 0x477ff000 ? 0x7c00 : result;  // 65520 and more round to infinity
+  result = magnitude > 0x7f800000 ? 0x7e00 : result;
+  return static_cast<uint16_t>(sign | result);
+}
+
+}  // namespace lockstep

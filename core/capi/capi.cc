@@ -1,0 +1,112 @@
+#include "core/capi/capi.h"
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+// The one piece of process-wide state: which context is the default.
+struct Holder {
+  std::mutex mutex;
+  std::shared_ptr<Context> context;  // guarded by mutex
+};
+
+// Never destroyed: at the end of the process, and in a fork of it that exits, no destructor may wait for a lane's thread.
+// Who wants a farewell calls lockstep_shutdown.
+Holder& TheHolder() {
+  static Holder* const holder = new Holder;
+  return *holder;
+}
+
+thread_local std::string last_error;
+
+int Report(const Status& status) {
+  last_error = status.ok() ? "" : status.message();
+  return static_cast<int>(status.code());
+}
+
+std::shared_ptr<Context> CurrentContext() {
+  Holder& holder = TheHolder();
+  std::lock_guard lock(holder.mutex);
+  return holder.context;
+}
+
+Status Init(const ContextOptions& options) {
+  if (CurrentContext() != nullptr) {
+    return FailedPrecondition("Lockstep is initialised already; shut it down before another init");
+  }
+  // The lock is not held while the ranks meet: rank() and the like answer in the meantime.
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Context> context, Context::Create(options));
+  Holder& holder = TheHolder();
+  std::lock_guard lock(holder.mutex);
+  if (holder.context != nullptr) return FailedPrecondition("Lockstep was initialised by another thread meanwhile");
+  holder.context = std::move(context);
+  return OkStatus();
+}
+
+std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
+
+}  // namespace
+
+Result<std::shared_ptr<Context>> DefaultContext() {
+  std::shared_ptr<Context> context = CurrentContext();
+  if (context == nullptr) {
+    return FailedPrecondition("Lockstep is not initialised in this process: call lockstep.init() first");
+  }
+  return context;
+}
+
+}  // namespace lockstep
+
+using lockstep::Report;
+
+int lockstep_init(int rank, int size, const char* rendezvous, const char* secret, const char* backend,
+                  double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank) {
+  lockstep::ContextOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.rendezvous = lockstep::TextOf(rendezvous);
+  options.secret = lockstep::TextOf(secret);
+  options.backend = lockstep::TextOf(backend);
+  options.rendezvous_timeout_s = rendezvous_timeout_s;
+  options.stall_timeout_s = stall_timeout_s;
+  options.shared_bytes_per_rank = shared_bytes_per_rank;
+  return Report(lockstep::Init(options));
+}
+
+int lockstep_shutdown() {
+  std::shared_ptr<lockstep::Context> context;
+  {
+    lockstep::Holder& holder = lockstep::TheHolder();
+    std::lock_guard lock(holder.mutex);
+    context = std::move(holder.context);
+    holder.context = nullptr;
+  }
+  if (context == nullptr) return Report(lockstep::OkStatus());
+  // Kernels may hold the context for a while yet: what they wait for ends now.
+  context->communicator().Leave();
+  return Report(lockstep::OkStatus());
+}
+
+int lockstep_abort(const char* reason) {
+  const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
+  if (!context.ok()) return Report(context.status());
+  (*context)->communicator().Abort(lockstep::Cancelled(lockstep::TextOf(reason)));
+  return Report(lockstep::OkStatus());
+}
+
+int lockstep_is_initialized() { return lockstep::CurrentContext() != nullptr; }
+
+int lockstep_rank() {
+  const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
+  return context == nullptr ? -1 : context->communicator().rank();
+}
+
+int lockstep_size() {
+  const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
+  return context == nullptr ? -1 : context->communicator().size();
+}
+
+const char* lockstep_last_error() { return lockstep::last_error.c_str(); }

@@ -1,0 +1,76 @@
+#include "core/comm/context.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/strings.h"
+#include "core/comm/shm/communicator.h"
+
+namespace lockstep {
+namespace {
+
+// The backends that are built in.
+struct Backend {
+  std::string_view name;
+  int max_ranks;
+  Result<std::unique_ptr<Communicator>> (*create)(const ContextOptions& options);
+};
+
+constexpr std::array kBackends = {
+    Backend{"shm", shm::kMaxRanks, &shm::ShmCommunicator::Create},
+};
+
+// Null where there is none of that name.
+const Backend* FindBackend(std::string_view name) {
+  const auto found = std::find_if(kBackends.begin(), kBackends.end(), [&](const Backend& b) { return b.name == name; });
+  return found == kBackends.end() ? nullptr : &*found;
+}
+
+template <typename T>
+Status Refuse(std::string_view field, const T& got, std::string_view wanted) {
+  return InvalidArgument(StrCat("context option ", field, " is ", got, ", wanted ", wanted));
+}
+
+}  // namespace
+
+Status ContextOptions::Validate() const {
+  const Backend* known = FindBackend(backend);
+  if (known == nullptr) {
+    std::vector<std::string_view> names;
+    for (const Backend& b : kBackends) names.push_back(b.name);
+    return Refuse("backend", StrCat("'", backend, "'"), StrCat("one that is built in: ", JoinWithAnd(names)));
+  }
+  if (size < 1 || size > known->max_ranks) {
+    return Refuse("size", size, StrCat("1 to ", known->max_ranks, " ranks for backend '", backend, "'"));
+  }
+  if (rank < 0 || rank >= size) return Refuse("rank", rank, StrCat("0 to ", size - 1));
+  if (size > 1 && rendezvous.empty()) return Refuse("rendezvous", "empty", "host:port of rank 0");
+  if (size > 1 && secret.empty()) return Refuse("secret", "empty", "the secret of the job");
+  // Written so that a NaN is refused.
+  if (!(rendezvous_timeout_s > 0)) return Refuse("rendezvous_timeout_s", rendezvous_timeout_s, "more than 0 s");
+  if (!(stall_timeout_s > 0)) return Refuse("stall_timeout_s", stall_timeout_s, "more than 0 s");
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (shared_bytes_per_rank < 0 || shared_bytes_per_rank > kMost) {
+    return Refuse("shared_bytes_per_rank", shared_bytes_per_rank, StrCat("0 to ", kMost));
+  }
+  return OkStatus();
+}
+
+Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(options.Validate());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, FindBackend(options.backend)->create(options));
+  return std::unique_ptr<Context>(new Context(options, std::move(communicator)));
+}
+
+Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator)
+    : options_(std::move(options)), communicator_(std::move(communicator)), lane_(std::make_unique<Lane>()) {}
+
+Context::~Context() {
+  // The lane ends first: what was posted still runs on the communicator.
+  lane_.reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/base/dtype.h"
+#include "core/comm/communicator.h"
+
+namespace lockstep {
+
+// The arithmetic of the reducing collectives, the same for every backend.
+//
+// A ReduceFunction sets out[i] = sources[0][i] op sources[1][i] op ... for `count` elements, always in that order and in
+// one go, so that a result has the same bits wherever and in whichever pieces it is computed. float16 and bfloat16
+// accumulate in float and round once; integers wrap; NaN wins against any number in kMin and kMax. `out` may be one of the
+// sources; pointers need no alignment beyond that of their type.
+using ReduceFunction = void (*)(const void* const* sources, int num_sources, int64_t count, void* out);
+
+// The instruction sets for which the kernels are compiled. All give the same bits.
+enum class InstructionSet : uint8_t { kBaseline, kAvx2, kAvx512 };
+inline constexpr int kInstructionSetCount = 3;
+
+std::string_view InstructionSetName(InstructionSet set);
+
+// Whether this machine runs it.
+bool IsSupported(InstructionSet set);
+
+// The widest that this machine runs. (Chosen by a look at the processor at run time and not by an ifunc, which would
+// run before a sanitizer is set up.)
+InstructionSet BestInstructionSet();
+
+// Null where `op` has no meaning for `dtype`: the mean of anything but floating-point numbers.
+ReduceFunction FindReduce(ReduceOp op, DType dtype, InstructionSet set = BestInstructionSet());
+
+}  // namespace lockstep

@@ -1,0 +1,281 @@
+#include "core/comm/rendezvous.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "core/base/deadline.h"
+#include "core/base/strings.h"
+#include "core/base/unique_fd.h"
+#include "core/comm/rendezvous_wire.h"
+
+// The host (rank 0) serves all connections from one loop around poll, so that none can hold up another. A connection
+// goes through three stages: its proof is awaited, its hello is awaited, it is a rank that waits for the others.
+
+namespace lockstep {
+namespace {
+
+using wire::Direction;
+
+// Strangers may not exhaust our descriptors: beyond this many unproven connections the oldest is dropped.
+constexpr size_t kMaxUnproven = 64;
+// A connection that has not said its hello by then is dropped.
+constexpr double kHandshakeTimeout_s = 10;
+
+Digest MeetingKey(std::string_view secret, std::string_view nonce) {
+  return HmacSha256(secret, StrCat("lockstep meeting:", nonce));
+}
+
+// One guest, or stranger, as the host sees it.
+struct Connection {
+  UniqueFd socket;
+  Deadline deadline = Deadline::After(kHandshakeTimeout_s);
+  std::string host_nonce = wire::MakeNonce();
+  bool proven = false;
+  wire::Keys keys = {};
+  std::string input;
+  std::optional<wire::Hello> hello;
+};
+
+class Host {
+ public:
+  explicit Host(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
+
+  Result<Meeting> Run() {
+    LOCKSTEP_ASSIGN_OR_RETURN(listener_, wire::Listen(options_.address));
+    while (!MissingRanks().empty()) {
+      Status status = deadline_.Passed() ? Late() : ServeOnce();
+      if (!status.ok()) {
+        (void)Tell({status, "", {}});  // whoever can't be reached any more need not know
+        return status;
+      }
+    }
+    wire::Answer answer = {OkStatus(), wire::MakeNonce(), std::vector<std::string>(options_.size)};
+    answer.notes[0] = options_.note;
+    for (const Connection& guest : connections_) {
+      if (guest.hello) answer.notes[guest.hello->rank] = guest.hello->note;
+    }
+    LOCKSTEP_RETURN_IF_ERROR(Tell(answer));
+    return Meeting{answer.notes, MeetingKey(options_.secret, answer.nonce)};
+  }
+
+ private:
+  std::vector<int> MissingRanks() const {
+    std::vector<int> missing;
+    for (int rank = 1; rank < options_.size; ++rank) {
+      if (FindRank(rank) == nullptr) missing.push_back(rank);
+    }
+    return missing;
+  }
+
+  const Connection* FindRank(int rank) const {
+    for (const Connection& guest : connections_) {
+      if (guest.hello && static_cast<int>(guest.hello->rank) == rank) return &guest;
+    }
+    return nullptr;
+  }
+
+  Status Late() const {
+    const std::vector<int> missing = MissingRanks();
+    return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ", options_.size,
+                                   " did not come to the rendezvous at '", options_.address, "' within ",
+                                   options_.timeout_s, " s"));
+  }
+
+  // Sends the end of the story to everybody who is there. The first failure is returned, after all were told.
+  Status Tell(const wire::Answer& answer) {
+    Status first;
+    for (Connection& guest : connections_) {
+      if (!guest.hello) continue;
+      const std::string frame = wire::MakeFrame(guest.keys.frames, Direction::kToGuest, wire::Encode(answer));
+      Status status = wire::SendAll(guest.socket.get(), frame, Deadline::After(kHandshakeTimeout_s));
+      if (!status.ok() && first.ok()) first = status.WithPrefix(StrCat("rank ", guest.hello->rank, ": "));
+    }
+    return first;
+  }
+
+  // Waits for something to happen and handles it. An error ends the rendezvous.
+  Status ServeOnce() {
+    std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
+    for (const Connection& connection : connections_) entries.push_back({connection.socket.get(), POLLIN, 0});
+    // Wakes at least once a second to drop the silent.
+    if (poll(entries.data(), entries.size(), deadline_.PollMs(1)) < 0 && errno != EINTR) {
+      return ErrnoStatus("rendezvous: poll", errno);
+    }
+    size_t i = 1;
+    for (auto it = connections_.begin(); it != connections_.end(); ++i) {
+      bool keep = it->hello.has_value() || !it->deadline.Passed();
+      if (keep && entries[i].revents != 0) {
+        LOCKSTEP_ASSIGN_OR_RETURN(keep, Read(*it));
+      }
+      it = keep ? std::next(it) : connections_.erase(it);
+    }
+    if (entries[0].revents != 0) AcceptAll();
+    return OkStatus();
+  }
+
+  void AcceptAll() {
+    while (true) {
+      Connection connection;
+      connection.socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!connection.socket.valid()) return;
+      std::string banner(wire::kMagic);
+      for (int i = 0; i < 4; ++i) banner += static_cast<char>(wire::kVersion >> (8 * i));
+      banner += connection.host_nonce;
+      // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
+      if (!wire::SendAll(connection.socket.get(), banner, Deadline::After(0)).ok()) continue;
+      const auto unproven = [](const Connection& c) { return !c.hello.has_value(); };
+      if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven)) >= kMaxUnproven) {
+        connections_.erase(std::find_if(connections_.begin(), connections_.end(), unproven));
+      }
+      connections_.push_back(std::move(connection));
+    }
+  }
+
+  // Takes in what a connection sent. False: it is of no use any more. An error ends the rendezvous.
+  Result<bool> Read(Connection& connection) {
+    char buffer[4096];
+    while (true) {
+      const ssize_t got = recv(connection.socket.get(), buffer, sizeof(buffer), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return true;
+      // Closed, or talks on after its hello. A rank that goes away is missing again.
+      if (got <= 0 || connection.hello) return false;
+      connection.input.append(buffer, static_cast<size_t>(got));
+      if (!connection.proven && connection.input.size() >= wire::kProofBytes && !CheckProof(connection)) return false;
+      if (!connection.proven) {
+        if (connection.input.size() >= wire::kMagic.size() && !connection.input.starts_with(wire::kMagic)) return false;
+        continue;
+      }
+      auto body = wire::ParseFrame(connection.keys.frames, Direction::kToHost, connection.input);
+      if (!body.ok()) return false;
+      if (!body->has_value()) continue;
+      const std::optional<wire::Hello> hello = wire::DecodeHello(**body);
+      if (!hello) return false;
+      return Admit(connection, *hello);
+    }
+  }
+
+  bool CheckProof(Connection& connection) {
+    const std::string_view input = connection.input;
+    if (!input.starts_with(wire::kMagic)) return false;
+    const std::string_view nonce = input.substr(wire::kMagic.size(), wire::kNonceBytes);
+    connection.keys = wire::MakeKeys(options_.secret, connection.host_nonce, nonce);
+    Digest proof;
+    std::memcpy(proof.data(), input.data() + wire::kMagic.size() + wire::kNonceBytes, wire::kTagBytes);
+    connection.proven = SameDigest(proof, connection.keys.guest_proof);
+    connection.input.erase(0, wire::kProofBytes);
+    std::string verdict(1, connection.proven ? wire::kWelcome : wire::kRefused);
+    // Our own proof is for those alone who gave theirs.
+    verdict += connection.proven ? AsBytes(connection.keys.host_proof) : std::string_view();
+    verdict.resize(wire::kVerdictBytes);
+    return wire::SendAll(connection.socket.get(), verdict, Deadline::After(0)).ok() && connection.proven;
+  }
+
+  // A process that knows the secret says who it is. False: it cannot be; an error: the job cannot be.
+  Result<bool> Admit(Connection& connection, const wire::Hello& hello) {
+    const auto refuse = [&](const Status& why) {
+      const std::string frame = wire::MakeFrame(connection.keys.frames, Direction::kToGuest,
+                                                wire::Encode(wire::Answer{why, "", {}}));
+      (void)wire::SendAll(connection.socket.get(), frame, Deadline::After(0));  // it may be gone: nothing is lost
+      return why;
+    };
+    if (hello.size != static_cast<uint32_t>(options_.size)) {
+      return refuse(FailedPrecondition(StrCat("rank ", hello.rank, " was started for a job of ", hello.size,
+                                              " ranks, rank 0 for one of ", options_.size)));
+    }
+    if (hello.rank == 0 || hello.rank >= hello.size || hello.note.size() > kMaxNoteBytes) {
+      (void)refuse(FailedPrecondition(StrCat("process ", hello.pid, " came to the rendezvous as rank ", hello.rank,
+                                             "; rank 0 is process ", getpid(), ", the others are 1 to ",
+                                             hello.size - 1)));
+      return false;
+    }
+    if (const Connection* other = FindRank(static_cast<int>(hello.rank))) {
+      (void)refuse(FailedPrecondition(StrCat("two processes claim rank ", hello.rank, ": process ", hello.pid,
+                                             " came after process ", other->hello->pid)));
+      return false;
+    }
+    connection.hello = hello;
+    return true;
+  }
+
+  const RendezvousOptions& options_;
+  const Deadline deadline_;
+  UniqueFd listener_;
+  std::list<Connection> connections_;
+};
+
+// A rank other than 0.
+class Guest {
+ public:
+  explicit Guest(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
+
+  Result<Meeting> Run() {
+    LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_));
+    Result<Meeting> meeting = Talk();
+    if (meeting.ok()) return meeting;
+    // What the host says is said from the job's point of view; what happened to the connection is not.
+    if (answered_) return meeting;
+    return meeting.status().WithPrefix(
+        StrCat("rank ", options_.rank, ": rendezvous with rank 0 at '", options_.address, "': "));
+  }
+
+ private:
+  Result<Meeting> Talk() {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner, wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
+    if (!banner.starts_with(wire::kMagic)) return FailedPrecondition("another program listens there");
+    if (static_cast<uint8_t>(banner[8]) != wire::kVersion) {
+      return FailedPrecondition(StrCat("it speaks version ", int{static_cast<uint8_t>(banner[8])}, " of the protocol, this is ",
+                                       wire::kVersion));
+    }
+    const std::string nonce = wire::MakeNonce();
+    const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);
+    LOCKSTEP_RETURN_IF_ERROR(
+        wire::SendAll(socket_.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof)), deadline_));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string verdict,
+                              wire::ReceiveExactly(socket_.get(), wire::kVerdictBytes, deadline_));
+    Digest proof;
+    std::memcpy(proof.data(), verdict.data() + 1, wire::kTagBytes);
+    if (verdict[0] != wire::kWelcome || !SameDigest(proof, keys.host_proof)) {
+      return FailedPrecondition("the secrets differ");
+    }
+    const wire::Hello hello = {static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(options_.size),
+                               static_cast<uint64_t>(getpid()), options_.note};
+    LOCKSTEP_RETURN_IF_ERROR(
+        wire::SendAll(socket_.get(), wire::MakeFrame(keys.frames, Direction::kToHost, wire::Encode(hello)), deadline_));
+    return AwaitAnswer(keys);
+  }
+
+  Result<Meeting> AwaitAnswer(const wire::Keys& keys) {
+    // Rank 0's own deadline began at another time and its error says more: it gets a little longer.
+    const Deadline patience = Deadline::After(deadline_.Left() + kHandshakeTimeout_s);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string body,
+                              wire::ReceiveFrame(socket_.get(), keys.frames, Direction::kToGuest, patience));
+    answered_ = true;
+    const std::optional<wire::Answer> answer = wire::DecodeAnswer(body);
+    if (!answer) return DataLoss("rendezvous: rank 0's answer cannot be read");
+    LOCKSTEP_RETURN_IF_ERROR(answer->status);
+    return Meeting{answer->notes, MeetingKey(options_.secret, answer->nonce)};
+  }
+
+  const RendezvousOptions& options_;
+  const Deadline deadline_;
+  UniqueFd socket_;
+  bool answered_ = false;
+};
+
+}  // namespace
+
+Result<Meeting> Meet(const RendezvousOptions& options) {
+  if (options.note.size() > kMaxNoteBytes) {
+    return InvalidArgument(StrCat("rendezvous: a note of ", options.note.size(), " bytes, at most ", kMaxNoteBytes));
+  }
+  return options.rank == 0 ? Host(options).Run() : Guest(options).Run();
+}
+
+}  // namespace lockstep

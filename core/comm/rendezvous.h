@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/sha256.h"
+#include "core/base/status.h"
+
+namespace lockstep {
+
+// The meeting of a job's ranks over TCP, the same for every backend: each brings a note (how to reach it, what it was
+// configured with) and takes home the notes of all.
+//
+// Rank 0 listens at `address`; the others come, prove that they know the job's secret (HMAC-SHA-256 over fresh random
+// numbers of both sides; the secret itself never travels) and wait. When all are there, rank 0 sends everybody's notes.
+// A stranger that sends garbage, nothing, or a proof with the wrong secret is turned away and disturbs nobody. The bytes
+// on the wire are in docs/wire_protocol.md.
+struct RendezvousOptions {
+  int rank = 0;
+  int size = 1;
+  std::string address;    // "host:port" or "[v6 address]:port"
+  std::string secret;     // of the job
+  std::string note;       // at most kMaxNoteBytes
+  double timeout_s = 60;  // until all have to be there
+};
+
+inline constexpr size_t kMaxNoteBytes = 1024;
+
+// What a rank takes home.
+struct Meeting {
+  std::vector<std::string> notes;  // one of each rank
+  Digest key;                      // known to the ranks of this meeting alone: proves who is who in what follows
+};
+
+// Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank already, or
+// the secrets or sizes differ; INVALID_ARGUMENT: `address` can't be read or resolved; UNAVAILABLE: rank 0 can't listen
+// there, or went away.
+Result<Meeting> Meet(const RendezvousOptions& options);
+
+}  // namespace lockstep

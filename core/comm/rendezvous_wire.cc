@@ -1,0 +1,294 @@
+#include "core/comm/rendezvous_wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "core/base/strings.h"
+
+namespace lockstep::wire {
+namespace {
+
+// Numbers travel in little-endian order, strings behind their length.
+class Writer {
+ public:
+  template <typename T>
+  void Number(T value) {
+    for (size_t i = 0; i < sizeof(T); ++i) bytes_ += static_cast<char>(value >> (8 * i));
+  }
+  void String(std::string_view text) {
+    Number(static_cast<uint32_t>(text.size()));
+    bytes_ += text;
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads what Writer wrote. After the first thing that is not there, everything reads as zero or empty and good() is
+// false.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T Number() {
+    const std::string_view raw = Raw(sizeof(T));
+    T value = 0;
+    for (size_t i = 0; i < raw.size(); ++i) value |= static_cast<T>(static_cast<uint8_t>(raw[i])) << (8 * i);
+    return value;
+  }
+  std::string String() { return std::string(Raw(Number<uint32_t>())); }
+  // Whether all of the bytes, and no more, were read.
+  bool Complete() const { return good_ && bytes_.empty(); }
+  bool good() const { return good_; }
+
+ private:
+  std::string_view Raw(size_t size) {
+    if (!good_ || size > bytes_.size()) {
+      good_ = false;
+      return {};
+    }
+    const std::string_view raw = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return raw;
+  }
+
+  std::string_view bytes_;
+  bool good_ = true;
+};
+
+struct AddressListDeleter {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
+
+// "host:port" or "[v6]:port" as socket addresses.
+Result<AddressList> Resolve(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
+    return InvalidArgument(StrCat("rendezvous is '", address, "', wanted host:port"));
+  }
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &list);
+  if (error != 0) {
+    return InvalidArgument(StrCat("rendezvous '", address, "' cannot be resolved: ", gai_strerror(error)));
+  }
+  return AddressList(list);
+}
+
+UniqueFd MakeSocket(const addrinfo& address) {
+  return UniqueFd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
+}
+
+// Waits until `socket` is ready for `events`.
+Status Await(int socket, short events, const Deadline& deadline) {
+  pollfd entry = {socket, events, 0};
+  const int ready = poll(&entry, 1, deadline.PollMs());
+  if (ready > 0 || (ready < 0 && errno == EINTR)) return OkStatus();
+  if (ready < 0) return ErrnoStatus("poll", errno);
+  return deadline.Passed() ? DeadlineExceeded("no answer in time") : OkStatus();
+}
+
+// One attempt at one address.
+Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) {
+  UniqueFd fd = MakeSocket(address);
+  if (!fd.valid()) return ErrnoStatus("socket", errno);
+  if (connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return ErrnoStatus("connect", errno);
+    LOCKSTEP_RETURN_IF_ERROR(Await(fd.get(), POLLOUT, deadline));
+    int error = 0;
+    socklen_t length = sizeof(error);
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return ErrnoStatus("connect", error);
+  }
+  // A loopback connection to a port nobody listens on can be connected to itself.
+  sockaddr_storage self = {}, peer = {};
+  socklen_t self_length = sizeof(self), peer_length = sizeof(peer);
+  if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&self), &self_length) != 0 ||
+      getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) != 0) {
+    return ErrnoStatus("connect", errno);
+  }
+  if (self_length == peer_length && std::memcmp(&self, &peer, self_length) == 0) {
+    return Unavailable("connect: nobody listens");
+  }
+  const int one = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  return fd;
+}
+
+}  // namespace
+
+std::string MakeNonce() {
+  std::string nonce(kNonceBytes, '\0');
+  // Requests of up to 256 bytes are never cut short.
+  while (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+  }
+  return nonce;
+}
+
+Keys MakeKeys(std::string_view secret, std::string_view host_nonce, std::string_view guest_nonce) {
+  const auto derive = [&](std::string_view purpose) {
+    return HmacSha256(secret, StrCat("lockstep ", purpose, ":", host_nonce, guest_nonce));
+  };
+  return {derive("guest"), derive("host"), derive("frames")};
+}
+
+std::string Encode(const Hello& hello) {
+  Writer writer;
+  writer.Number(hello.rank);
+  writer.Number(hello.size);
+  writer.Number(hello.pid);
+  writer.String(hello.note);
+  return writer.Take();
+}
+
+std::optional<Hello> DecodeHello(std::string_view bytes) {
+  Reader reader(bytes);
+  Hello hello;
+  hello.rank = reader.Number<uint32_t>();
+  hello.size = reader.Number<uint32_t>();
+  hello.pid = reader.Number<uint64_t>();
+  hello.note = reader.String();
+  if (!reader.Complete()) return std::nullopt;
+  return hello;
+}
+
+std::string Encode(const Answer& answer) {
+  Writer writer;
+  writer.Number(static_cast<uint32_t>(answer.status.code()));
+  writer.String(answer.status.message());
+  writer.String(answer.nonce);
+  writer.Number(static_cast<uint32_t>(answer.notes.size()));
+  for (const std::string& note : answer.notes) writer.String(note);
+  return writer.Take();
+}
+
+std::optional<Answer> DecodeAnswer(std::string_view bytes) {
+  Reader reader(bytes);
+  Answer answer;
+  const uint32_t code = reader.Number<uint32_t>();
+  if (code > static_cast<uint32_t>(StatusCode::kDataLoss)) return std::nullopt;
+  std::string message = reader.String();
+  if (code != 0) answer.status = Status(static_cast<StatusCode>(code), std::move(message));
+  answer.nonce = reader.String();
+  const uint32_t notes = reader.Number<uint32_t>();
+  for (uint32_t i = 0; i < notes && reader.good(); ++i) answer.notes.push_back(reader.String());
+  if (!reader.Complete()) return std::nullopt;
+  return answer;
+}
+
+std::string MakeFrame(const Digest& key, Direction direction, std::string_view body) {
+  Writer writer;
+  writer.String(body);
+  return writer.Take().append(AsBytes(HmacSha256(AsBytes(key), StrCat(static_cast<char>(direction), body))));
+}
+
+Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direction, std::string_view bytes) {
+  if (bytes.size() < sizeof(uint32_t)) return std::optional<std::string>();
+  const uint32_t length = Reader(bytes).Number<uint32_t>();
+  if (length > kMaxFrameBytes) return DataLoss(StrCat("a frame of ", length, " bytes, at most ", kMaxFrameBytes));
+  bytes.remove_prefix(sizeof(uint32_t));
+  if (bytes.size() < length + kTagBytes) return std::optional<std::string>();
+  Digest tag;
+  std::memcpy(tag.data(), bytes.data() + length, kTagBytes);
+  const std::string_view body = bytes.substr(0, length);
+  if (!SameDigest(tag, HmacSha256(AsBytes(key), StrCat(static_cast<char>(direction), body)))) {
+    return DataLoss("a frame with a wrong authentication tag");
+  }
+  return std::optional<std::string>(body);
+}
+
+Status SendAll(int socket, std::string_view bytes, const Deadline& deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      LOCKSTEP_RETURN_IF_ERROR(Await(socket, POLLOUT, deadline));
+    } else if (errno != EINTR) {
+      return Unavailable(StrCat("the connection broke: ", std::strerror(errno)));
+    }
+  }
+  return OkStatus();
+}
+
+Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& deadline) {
+  std::string received(bytes, '\0');
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = recv(socket, received.data() + done, bytes - done, 0);
+    if (got > 0) {
+      done += static_cast<size_t>(got);
+    } else if (got == 0) {
+      return Unavailable("the connection was closed");
+    } else if (errno == EAGAIN) {
+      LOCKSTEP_RETURN_IF_ERROR(Await(socket, POLLIN, deadline));
+    } else if (errno != EINTR) {
+      return Unavailable(StrCat("the connection broke: ", std::strerror(errno)));
+    }
+  }
+  return received;
+}
+
+Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direction, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string frame, ReceiveExactly(socket, sizeof(uint32_t), deadline));
+  const uint32_t length = Reader(frame).Number<uint32_t>();
+  if (length <= kMaxFrameBytes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string rest, ReceiveExactly(socket, length + kTagBytes, deadline));
+    frame += rest;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::optional<std::string> body, ParseFrame(key, direction, frame));
+  if (!body) return DataLoss("a frame that ends too early");
+  return *std::move(body);
+}
+
+Result<UniqueFd> Listen(const std::string& address) {
+  LOCKSTEP_ASSIGN_OR_RETURN(AddressList list, Resolve(address));
+  int error = 0;
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    UniqueFd fd = MakeSocket(*entry);
+    const int one = 1;
+    // A port on which a connection of an earlier job lingers can be used at once.
+    if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (fd.valid() && bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
+      return fd;
+    }
+    error = errno;
+  }
+  return Unavailable(StrCat("rank 0 cannot listen at '", address, "': ", std::strerror(error)));
+}
+
+Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(AddressList list, Resolve(address));
+  // Rank 0 may start later than its guests: try until the deadline.
+  std::string reason;
+  while (true) {
+    for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+      Result<UniqueFd> fd = ConnectOnce(*entry, deadline);
+      if (fd.ok()) return fd;
+      reason = fd.status().message();
+    }
+    if (deadline.Passed()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return DeadlineExceeded(StrCat("rank 0 is missing: nobody answers at '", address, "' for ", deadline.Elapsed(),
+                                 " s (", reason, ")"));
+}
+
+}  // namespace lockstep::wire

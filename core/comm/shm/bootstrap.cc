@@ -1,0 +1,108 @@
+#include "core/comm/shm/bootstrap.h"
+
+#include <sched.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/deadline.h"
+#include "core/base/strings.h"
+#include "core/comm/rendezvous.h"
+#include "core/comm/shm/mesh.h"
+
+namespace lockstep::shm {
+namespace {
+
+// What all ranks have to have in common, as one line.
+std::string SettingsLine(const ContextOptions& options) {
+  return StrCat("backend shm, layout ", kLayoutVersion, ", ", options.shared_bytes_per_rank, " shared bytes per rank");
+}
+
+// A note is the settings line, a line break, and the name of the rank's local socket.
+struct Note {
+  std::string settings;
+  std::string socket_name;
+};
+
+Note ParseNote(const std::string& text) {
+  const size_t end = text.find('\n');
+  return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
+}
+
+Result<std::vector<std::string>> SocketNames(const Meeting& meeting) {
+  const Note first = ParseNote(meeting.notes.front());
+  std::vector<std::string> names;
+  for (size_t rank = 0; rank < meeting.notes.size(); ++rank) {
+    const Note note = ParseNote(meeting.notes[rank]);
+    if (note.settings != first.settings) {
+      return FailedPrecondition(StrCat("the ranks are configured differently: rank 0 has ", first.settings, "; rank ", rank,
+                                       " has ", note.settings));
+    }
+    names.push_back(note.socket_name);
+  }
+  return names;
+}
+
+// Connects to all peers and maps the memory that rank 0 makes.
+Result<std::shared_ptr<Segment>> MapShared(const ContextOptions& options, const Layout& layout, const Deadline& deadline,
+                                           Peers& peers) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Meeting meeting,
+                            Meet({.rank = options.rank,
+                                  .size = options.size,
+                                  .address = options.rendezvous,
+                                  .secret = options.secret,
+                                  .note = StrCat(SettingsLine(options), '\n', mesh.name()),
+                                  .timeout_s = options.rendezvous_timeout_s}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> names, SocketNames(meeting));
+  LOCKSTEP_ASSIGN_OR_RETURN(peers, mesh.Join(options.rank, names, meeting.key, deadline));
+  if (options.rank != 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, ReceiveFd(peers.socket(0), deadline));
+    return Segment::Map(fd, layout);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, Segment::Make(layout));
+  for (int rank = 1; rank < options.size; ++rank) LOCKSTEP_RETURN_IF_ERROR(SendFd(peers.socket(rank), fd));
+  return Segment::Map(fd, layout);
+}
+
+// How many cores the ranks have between them. Each may be bound to its own, so one's own mask says little.
+int CoresOfAllRanks(Segment& segment) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int rank = 0; rank < segment.layout().size; ++rank) CPU_OR(&all, &all, &segment.block(rank).cpus);
+  return CPU_COUNT(&all);
+}
+
+}  // namespace
+
+Result<Attachment> Attach(const ContextOptions& options) {
+  const Layout layout = {options.size, (options.shared_bytes_per_rank + kPageBytes - 1) / kPageBytes * kPageBytes};
+  const Deadline deadline = Deadline::After(options.rendezvous_timeout_s);
+  Attachment attachment;
+  Peers peers;
+  if (options.size == 1) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, Segment::Make(layout));
+    LOCKSTEP_ASSIGN_OR_RETURN(attachment.segment, Segment::Map(fd, layout));
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(attachment.segment, MapShared(options, layout, deadline, peers));
+  }
+  Segment& segment = *attachment.segment;
+  sched_getaffinity(0, sizeof(cpu_set_t), &segment.block(options.rank).cpus);
+  WaitPolicy policy = {.timeout_s = deadline.Left()};
+  attachment.waiter = std::make_unique<Waiter>(attachment.segment, options.rank, std::move(peers), policy);
+  attachment.waiter->SetOperation(CallKind::kBarrier, "start of the job");
+  attachment.waiter->Announce();
+  LOCKSTEP_RETURN_IF_ERROR(attachment.waiter->WaitForAll(attachment.waiter->announced()));
+
+  policy.timeout_s = options.stall_timeout_s;
+  if (CoresOfAllRanks(segment) < options.size) {
+    // Whoever spins keeps a core from the one it waits for.
+    policy.spin_us = 0;
+    policy.yields = 10;
+  }
+  attachment.waiter->set_policy(policy);
+  return attachment;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "core/comm/communicator.h"
+#include "core/comm/shm/layout.h"
+#include "core/comm/shm/segment.h"
+#include "core/comm/shm/waiter.h"
+
+namespace lockstep::shm {
+
+// What a rank is about to do, as it is compared between ranks.
+struct Call {
+  CallKind kind;
+  std::string_view name;
+  DType dtype = DType::kUInt8;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  int64_t width = 1;
+  int64_t count = 0;                   // elements, items or bytes
+  std::span<const int64_t> counts = {};  // per rank, where the call has such
+  bool count_agrees = true;            // whether count and counts have to be the same on all ranks
+};
+
+// The start of every collective: each rank writes down what it calls, announces it, and waits until all have. Then each
+// compares a 64-bit fingerprint of its own call with everyone's, and so do all see together that they agree, disagree,
+// or that somebody declined. From there on the calls of this number may read each other's contributions.
+// Thread-compatible.
+class Calls {
+ public:
+  Calls(std::shared_ptr<Segment> segment, int rank, Waiter& waiter);
+
+  // The parity of the call that Begin will start: which slot may be filled for it.
+  int next_parity() const { return static_cast<int>((number_ + 1) & 1); }
+
+  // `payload` (at most kInlineBytes) is what the peers read from announcement(). All ranks get the same outcome, except
+  // where waiting fails.
+  Status Begin(const Call& call, const void* payload, int64_t payload_bytes);
+
+  // Takes part with a refusal; the outcome is that refusal or that of a lower rank.
+  Status Decline(std::string_view name, const Status& why);
+
+  // What ranks brought to the call that was begun last.
+  const Announcement& announcement(int rank) const { return segment_->block(rank).flag.announcements[number_ & 1]; }
+  const CallRecord& record(int rank) const { return segment_->block(rank).calls[number_ & 1]; }
+  // The contribution of a rank that filled its slot.
+  const char* slot(int rank) const { return segment_->At(segment_->layout().Slot(rank, number_ & 1)); }
+
+ private:
+  Status Exchange(const Call& call, uint64_t fingerprint, const void* payload, int64_t payload_bytes);
+  Status Disagreement() const;
+
+  const std::shared_ptr<Segment> segment_;
+  const int rank_;
+  const int size_;
+  Waiter& waiter_;
+  int64_t number_ = 0;
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,41 @@
+#include "core/comm/shm/communicator.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "core/comm/shm/bootstrap.h"
+
+namespace lockstep::shm {
+
+Result<std::unique_ptr<Communicator>> ShmCommunicator::Create(const ContextOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Attachment attachment, Attach(options));
+  return std::unique_ptr<Communicator>(
+      new ShmCommunicator(std::move(attachment.segment), options.rank, std::move(attachment.waiter)));
+}
+
+ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::unique_ptr<Waiter> waiter)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      size_(segment_->layout().size),
+      owner_(getpid()),
+      heap_(std::make_shared<Heap>(segment_, rank)),
+      waiter_(std::move(waiter)),
+      calls_(segment_, rank, *waiter_) {}
+
+ShmCommunicator::~ShmCommunicator() { Leave(); }
+
+void ShmCommunicator::Leave() {
+  if (getpid() == owner_) waiter_->Leave();
+}
+
+Status ShmCommunicator::Barrier(std::string_view name) {
+  return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0);
+}
+
+Status ShmCommunicator::Decline(std::string_view name, const Status& why) {
+  if (why.ok()) return InvalidArgument("Decline needs an error that says why");
+  return calls_.Decline(name, why);
+}
+
+}  // namespace lockstep::shm

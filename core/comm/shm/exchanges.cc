@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "core/base/strings.h"
+#include "core/comm/shm/communicator.h"
+#include "core/comm/shm/staging.h"
+
+// Broadcast, AllGatherV and AllToAllV. Each sender's bytes take their own way, so ranks with shared and with private
+// buffers mix freely: what lies in a slot or in place is read from there, and what is staged comes through one pipeline
+// that all ranks run together.
+
+namespace lockstep::shm {
+namespace {
+
+int64_t Sum(std::span<const int64_t> counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+void CopyBytes(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0 && to != nullptr) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+// The memory for what is received. A rank that cannot get it still goes through the exchange, so that its peers don't
+// wait, and fails afterwards.
+struct Received {
+  Status status;
+  char* data = nullptr;
+};
+
+Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts,
+                     const Allocate& allocate) {
+  Result<void*> memory = allocate(counts);
+  if (!memory.ok()) return {memory.status(), nullptr};
+  if (*memory == nullptr && Sum(counts) > 0) {
+    return {InvalidArgument(StrCat(call, " '", name, "': no memory was given for ", Sum(counts), " items")), nullptr};
+  }
+  return {OkStatus(), static_cast<char*>(*memory)};
+}
+
+}  // namespace
+
+ShmCommunicator::Source ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
+  if (bytes <= kSlotBytes) {
+    CopyBytes(OwnSlot(), data, bytes);
+    return {Source::kInSlot, count};
+  }
+  return {heap_->OffsetOf(data, bytes).value_or(Source::kStaged), count};
+}
+
+ShmCommunicator::Source ShmCommunicator::SourceOf(int rank) const {
+  Source source;
+  std::memcpy(&source, calls_.announcement(rank).payload, sizeof(source));
+  return source;
+}
+
+const char* ShmCommunicator::DirectData(int rank) const {
+  const int64_t offset = SourceOf(rank).offset;
+  if (offset == Source::kInSlot) return calls_.slot(rank);
+  return offset == Source::kStaged ? nullptr : segment_->At(offset);
+}
+
+bool ShmCommunicator::AnyInPlace() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (SourceOf(rank).offset >= 0) return true;
+  }
+  return false;
+}
+
+Status ShmCommunicator::AwaitReaders() {
+  waiter_->Announce();
+  return waiter_->WaitForAll(waiter_->announced());
+}
+
+Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const std::vector<Flow>& out,
+                               const std::vector<Flow>& in) {
+  const auto produce = [&](int64_t chunk) {
+    const int64_t begin = chunk * piece_bytes;
+    for (const Flow& flow : out) {
+      const int64_t bytes = std::min(piece_bytes, flow.bytes - begin);
+      if (bytes > 0) CopyBytes(Outbox(rank_, chunk) + flow.at, flow.data + begin, bytes);
+    }
+  };
+  const auto combine = [&](int64_t chunk) {
+    const int64_t begin = chunk * piece_bytes;
+    for (const Flow& flow : in) {
+      const int64_t bytes = std::min(piece_bytes, flow.bytes - begin);
+      if (bytes > 0 && flow.data != nullptr) CopyBytes(flow.data + begin, Outbox(flow.rank, chunk) + flow.at, bytes);
+    }
+  };
+  const int64_t chunks = (longest_flow + piece_bytes - 1) / piece_bytes;
+  return RunPipeline(*waiter_, chunks, /*has_results=*/false, produce, combine, [](int64_t) {});
+}
+
+Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
+  if (root < 0 || root >= size_ || bytes < 0 || (bytes > 0 && data == nullptr)) {
+    return InvalidArgument(StrCat("broadcast '", name, "': ", bytes, " bytes at ", data, " of root ", root, " among ",
+                                  size_, " ranks"));
+  }
+  const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
+  const Source source = rank_ == root ? Locate(data, bytes, 0) : Source{Source::kInSlot, 0};
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
+  if (const char* direct = DirectData(root)) {
+    if (rank_ != root) CopyBytes(data, direct, bytes);
+  } else if (size_ > 1) {
+    const std::vector<Flow> flow = {{root, static_cast<char*>(data), bytes, 0}};
+    LOCKSTEP_RETURN_IF_ERROR(rank_ == root ? Stream(bytes, kChunkBytes, flow, {}) : Stream(bytes, kChunkBytes, {}, flow));
+  }
+  return AnyInPlace() ? AwaitReaders() : OkStatus();
+}
+
+Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
+                                   const Allocate& allocate) {
+  if (count < 0 || item.width < 0 || (count * item.bytes() > 0 && in == nullptr)) {
+    return InvalidArgument(StrCat("allgather '", name, "': ", count, " items of width ", item.width, " at ", in));
+  }
+  const Call call = {.kind = CallKind::kAllGatherV, .name = name, .dtype = item.dtype, .width = item.width, .count = count,
+                     .count_agrees = false};
+  const Source source = Locate(in, count * item.bytes(), count);
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
+
+  std::array<int64_t, kMaxRanks> counts;
+  for (int rank = 0; rank < size_; ++rank) counts[rank] = SourceOf(rank).count;
+  const Received received = AllocateFor("allgather", name, std::span(counts).first(size_), allocate);
+  std::vector<Flow> incoming;
+  int64_t longest = 0;
+  char* to = received.data;
+  for (int rank = 0; rank < size_; ++rank) {
+    const int64_t bytes = counts[rank] * item.bytes();
+    const char* direct = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
+    // The pipeline is as long as the longest staged contribution, the own one included: all ranks see the same.
+    if (DirectData(rank) == nullptr) longest = std::max(longest, bytes);
+    if (direct != nullptr) CopyBytes(to, direct, bytes);
+    else if (rank != rank_) incoming.push_back({rank, to, bytes, 0});
+    if (to != nullptr) to += bytes;
+  }
+  if (longest > 0 && size_ > 1) {
+    std::vector<Flow> outgoing;
+    if (source.offset == Source::kStaged) {
+      outgoing.push_back({rank_, static_cast<char*>(const_cast<void*>(in)), count * item.bytes(), 0});
+    }
+    LOCKSTEP_RETURN_IF_ERROR(Stream(longest, kChunkBytes, outgoing, incoming));
+  }
+  if (AnyInPlace()) LOCKSTEP_RETURN_IF_ERROR(AwaitReaders());
+  return received.status;
+}
+
+Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
+                                  const Allocate& allocate) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, send_counts, in));
+  const int64_t width = item.bytes();
+  const Call call = {.kind = CallKind::kAllToAllV, .name = name, .dtype = item.dtype, .width = item.width,
+                     .counts = send_counts, .count_agrees = false};
+  const Source source = Locate(in, Sum(send_counts) * width, 0);
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
+
+  std::array<int64_t, kMaxRanks> counts;
+  for (int rank = 0; rank < size_; ++rank) counts[rank] = calls_.record(rank).counts[rank_];
+  const Received received = AllocateFor("alltoall", name, std::span(counts).first(size_), allocate);
+  const int64_t piece = kChunkBytes / size_ / kCacheLineBytes * kCacheLineBytes;
+  std::vector<Flow> incoming, outgoing;
+  int64_t longest = 0;
+  char* to = received.data;
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::span<const int64_t> theirs(calls_.record(rank).counts, static_cast<size_t>(size_));
+    const char* data = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
+    const int64_t bytes = counts[rank] * width;
+    if (data != nullptr) CopyBytes(to, data + Sum(theirs.first(rank_)) * width, bytes);
+    else if (rank != rank_) incoming.push_back({rank, to, bytes, rank_ * piece});
+    if (to != nullptr) to += bytes;
+    if (SourceOf(rank).offset != Source::kStaged) continue;
+    for (int to_rank = 0; to_rank < size_; ++to_rank) {
+      if (to_rank == rank) continue;
+      longest = std::max(longest, theirs[to_rank] * width);
+      if (rank != rank_) continue;
+      char* from = static_cast<char*>(const_cast<void*>(in)) + Sum(theirs.first(to_rank)) * width;
+      outgoing.push_back({to_rank, from, theirs[to_rank] * width, to_rank * piece});
+    }
+  }
+  if (longest > 0) LOCKSTEP_RETURN_IF_ERROR(Stream(longest, piece, outgoing, incoming));
+  if (AnyInPlace()) LOCKSTEP_RETURN_IF_ERROR(AwaitReaders());
+  return received.status;
+}
+
+Status ShmCommunicator::CheckCounts(std::string_view call, std::string_view name, std::span<const int64_t> counts,
+                                    const void* in) const {
+  if (static_cast<int>(counts.size()) != size_) {
+    return InvalidArgument(StrCat(call, " '", name, "': ", counts.size(), " counts, wanted one for each of ", size_,
+                                  " ranks"));
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (counts[rank] < 0) return InvalidArgument(StrCat(call, " '", name, "': count ", counts[rank], " for rank ", rank));
+  }
+  if (in == nullptr && Sum(counts) > 0) {
+    return InvalidArgument(StrCat(call, " '", name, "': no memory of ", Sum(counts), " items to send"));
+  }
+  return OkStatus();
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,83 @@
+#include "core/comm/shm/heap.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace lockstep::shm {
+namespace {
+
+// No two buffers share a cache line, nor a pair of lines that the hardware fetches together.
+constexpr int64_t kAlignment = 2 * kCacheLineBytes;
+
+}  // namespace
+
+// An allocated range; gives it back when it goes.
+class Heap::Buffer final : public SharedBuffer {
+ public:
+  Buffer(std::shared_ptr<Heap> heap, int64_t offset, int64_t reserved, int64_t bytes)
+      : heap_(std::move(heap)), offset_(offset), reserved_(reserved), bytes_(bytes) {}
+  ~Buffer() override { heap_->Free(offset_, reserved_); }
+
+  void* data() override { return heap_->segment_->At(offset_); }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  const std::shared_ptr<Heap> heap_;
+  const int64_t offset_;
+  const int64_t reserved_;  // bytes_, rounded up
+  const int64_t bytes_;
+};
+
+Heap::Heap(std::shared_ptr<Segment> segment, int rank)
+    : segment_(std::move(segment)),
+      begin_(segment_->layout().Heap(rank)),
+      end_(begin_ + segment_->layout().heap_bytes),
+      free_{{begin_, end_ - begin_}} {}
+
+std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
+  if (bytes < 0 || bytes > end_ - begin_) return nullptr;
+  const int64_t reserved = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  int64_t offset = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= reserved; });
+    if (found == free_.end()) return nullptr;
+    offset = found->first;
+    const int64_t rest = found->second - reserved;
+    free_.erase(found);
+    if (rest > 0) free_.emplace(offset + reserved, rest);
+  }
+  return std::make_shared<Buffer>(shared_from_this(), offset, reserved, bytes);
+}
+
+void Heap::Free(int64_t offset, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + bytes) {
+    bytes += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      previous->second += bytes;
+      return;
+    }
+  }
+  free_.emplace(offset, bytes);
+}
+
+std::optional<int64_t> Heap::OffsetOf(const void* data, int64_t bytes) const {
+  const int64_t offset = static_cast<int64_t>(reinterpret_cast<intptr_t>(data) - reinterpret_cast<intptr_t>(segment_->At(0)));
+  if (offset < begin_ || offset > end_ - bytes) return std::nullopt;
+  return offset;
+}
+
+int64_t Heap::FreeBytes() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& [offset, size] : free_) bytes += size;
+  return bytes;
+}
+
+}  // namespace lockstep::shm

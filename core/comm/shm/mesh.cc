@@ -1,0 +1,199 @@
+#include "core/comm/shm/mesh.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "core/base/strings.h"
+
+namespace lockstep::shm {
+namespace {
+
+// The first message on each connection: who calls, and the proof.
+struct Introduction {
+  int32_t rank;
+  Digest proof;
+};
+
+Introduction Introduce(int from, int to, const Digest& key) {
+  return {from, HmacSha256(AsBytes(key), StrCat("lockstep mesh:", from, ">", to))};
+}
+
+UniqueFd MakeSocket() {
+  // Keeps the borders of messages, so that one is received whole or not at all.
+  return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// The address with this abstract name: a zero byte, then the name.
+socklen_t MakeAddress(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), std::min(name.size(), sizeof(address.sun_path) - 1));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+// Remembers what the kernel knows of the process at the other end.
+void AddPeer(Peers& peers, int rank, UniqueFd socket) {
+  ucred credentials = {};
+  socklen_t length = sizeof(credentials);
+  getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+  // A peer in another process namespace has no number here. Its socket has to do.
+  UniqueFd pidfd(credentials.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)) : -1);
+  peers.Add(rank, std::move(socket), std::move(pidfd), credentials.pid);
+}
+
+Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& key, const Deadline& deadline) {
+  sockaddr_un address;
+  const socklen_t length = MakeAddress(name, address);
+  UniqueFd socket = MakeSocket();
+  if (!socket.valid()) return ErrnoStatus("socket", errno);
+  while (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    // Its queue of callers is full: it will get to it.
+    const bool again = errno == EAGAIN || errno == EINTR;
+    if (!again || deadline.Passed()) {
+      return Unavailable(StrCat("rank ", from, ": no local connection to rank ", to, ": ", std::strerror(errno),
+                                " (all ranks of backend 'shm' have to be on one host, in one network namespace)"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const Introduction introduction = Introduce(from, to, key);
+  if (send(socket.get(), &introduction, sizeof(introduction), MSG_NOSIGNAL) != sizeof(introduction)) {
+    return ErrnoStatus(StrCat("rank ", from, ": introduction to rank ", to), errno);
+  }
+  return socket;
+}
+
+// Takes calls until all higher ranks are there. Strangers are hung up on as soon as they say something wrong.
+class Answering {
+ public:
+  Answering(int listener, int rank, int size, const Digest& key, Peers& peers)
+      : listener_(listener), rank_(rank), size_(size), key_(key), peers_(peers) {}
+
+  Status Run(const Deadline& deadline) {
+    while (true) {
+      std::vector<int> missing;
+      for (int rank = rank_ + 1; rank < size_; ++rank) {
+        if (peers_.socket(rank) < 0) missing.push_back(rank);
+      }
+      if (missing.empty()) return OkStatus();
+      if (deadline.Passed()) {
+        return DeadlineExceeded(StrCat("rank ", rank_, ": no local connection from ", missing.size() == 1 ? "rank " : "ranks ",
+                                       JoinWithAnd(missing), " within the rendezvous timeout"));
+      }
+      Serve(deadline);
+    }
+  }
+
+ private:
+  void Serve(const Deadline& deadline) {
+    std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
+    for (const UniqueFd& caller : callers_) entries.push_back({caller.get(), POLLIN, 0});
+    if (poll(entries.data(), entries.size(), deadline.PollMs()) <= 0) return;
+    std::vector<UniqueFd> silent;
+    for (size_t i = 0; i < callers_.size(); ++i) {
+      if (entries[i + 1].revents != 0) Hear(std::move(callers_[i]));
+      else silent.push_back(std::move(callers_[i]));
+    }
+    callers_ = std::move(silent);
+    if (entries[0].revents != 0) {
+      UniqueFd caller(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (caller.valid()) callers_.push_back(std::move(caller));
+    }
+  }
+
+  void Hear(UniqueFd caller) {
+    Introduction got = {};
+    if (recv(caller.get(), &got, sizeof(got), 0) != sizeof(got)) return;
+    if (got.rank <= rank_ || got.rank >= size_ || peers_.socket(got.rank) >= 0) return;
+    if (SameDigest(got.proof, Introduce(got.rank, rank_, key_).proof)) AddPeer(peers_, got.rank, std::move(caller));
+  }
+
+  const int listener_;
+  const int rank_;
+  const int size_;
+  const Digest& key_;
+  Peers& peers_;
+  std::vector<UniqueFd> callers_;
+};
+
+}  // namespace
+
+Result<Mesh> Mesh::Listen() {
+  UniqueFd listener = MakeSocket();
+  if (!listener.valid()) return ErrnoStatus("socket", errno);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  // Bound to a family without a name, a socket gets a free abstract name.
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0) {
+    return ErrnoStatus("bind of a local socket", errno);
+  }
+  if (listen(listener.get(), 2 * kMaxRanks) != 0) return ErrnoStatus("listen on a local socket", errno);
+  socklen_t length = sizeof(address);
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return ErrnoStatus("getsockname", errno);
+  }
+  return Mesh(std::move(listener), std::string(address.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1));
+}
+
+Result<Peers> Mesh::Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline) {
+  Peers peers;
+  for (int to = 0; to < rank; ++to) {
+    LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Call(rank, to, names[to], key, deadline));
+    AddPeer(peers, to, std::move(socket));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      Answering(listener_.get(), rank, static_cast<int>(names.size()), key, peers).Run(deadline));
+  return peers;
+}
+
+Status SendFd(int socket, const UniqueFd& fd) {
+  char byte = 0;
+  iovec data = {&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int raw = fd.get();
+  std::memcpy(CMSG_DATA(header), &raw, sizeof(raw));
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) != 1) return ErrnoStatus("sending a descriptor", errno);
+  return OkStatus();
+}
+
+Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline) {
+  pollfd entry = {socket, POLLIN, 0};
+  while (poll(&entry, 1, deadline.PollMs()) <= 0) {
+    if (deadline.Passed()) return DeadlineExceeded("no shared memory from rank 0 within the rendezvous timeout");
+  }
+  char byte;
+  iovec data = {&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (got != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS) {
+    return Unavailable("rank 0 went away before it handed over the shared memory");
+  }
+  int raw;
+  std::memcpy(&raw, CMSG_DATA(header), sizeof(raw));
+  return UniqueFd(raw);
+}
+
+}  // namespace lockstep::shm

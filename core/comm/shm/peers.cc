@@ -1,0 +1,22 @@
+#include "core/comm/shm/peers.h"
+
+#include <poll.h>
+
+#include <utility>
+
+namespace lockstep::shm {
+
+void Peers::Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid) {
+  entries_[rank] = Entry{std::move(socket), std::move(pidfd), pid};
+}
+
+Peers::Fate Peers::Look(int rank) const {
+  const Entry& entry = entries_[rank];
+  // poll leaves out what has a negative descriptor.
+  pollfd fds[2] = {{entry.pidfd.get(), POLLIN, 0}, {entry.socket.get(), POLLRDHUP, 0}};
+  if (poll(fds, 2, 0) <= 0) return Fate::kAlive;
+  if (fds[0].revents != 0) return Fate::kDied;
+  return fds[1].revents != 0 ? Fate::kDisconnected : Fate::kAlive;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "core/base/strings.h"
+#include "core/comm/shm/communicator.h"
+#include "core/comm/shm/staging.h"
+
+// AllReduce and ReduceScatter. Whichever way a tensor takes, every element is reduced by one rank from the contributions
+// of all in rank order, and copied from there: so all ranks, and all ways, get the same bits.
+
+namespace lockstep::shm {
+namespace {
+
+// Pieces in which a reduction goes when its result is needed in several places: small enough that the copies are made
+// out of the first-level cache.
+constexpr int64_t kBlockBytes = 8 << 10;
+
+// Where the contributions of an AllReduce or ReduceScatter lie: the payload of its announcement.
+struct Places {
+  int64_t in;   // offset in the segment, or kPrivate
+  int64_t out;  // the same
+  static constexpr int64_t kPrivate = -1;
+};
+
+// The start of each rank's range, and the end of the last.
+std::array<int64_t, kMaxRanks + 1> StartsOf(std::span<const int64_t> counts) {
+  std::array<int64_t, kMaxRanks + 1> starts = {};
+  std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
+  return starts;
+}
+
+Result<ReduceFunction> CheckReduction(std::string_view call, std::string_view name, ReduceOp op, DType dtype) {
+  const ReduceFunction reduce = FindReduce(op, dtype);
+  if (reduce == nullptr) {
+    return InvalidArgument(StrCat(call, " '", name, "': ", ReduceOpName(op), " of ", DTypeName(dtype), " is not defined"));
+  }
+  return reduce;
+}
+
+Places PlacesOf(const Announcement& announcement) {
+  Places places;
+  std::memcpy(&places, announcement.payload, sizeof(places));
+  return places;
+}
+
+}  // namespace
+
+Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
+                                  void* out) {
+  const ReduceFunction reduce = FindReduce(op, dtype);
+  if (reduce == nullptr) [[unlikely]] return CheckReduction("allreduce", name, op, dtype).status();
+  if (count < 0 || (count > 0 && (in == nullptr || out == nullptr))) {
+    return InvalidArgument(StrCat("allreduce '", name, "': ", count, " elements from ", in, " to ", out));
+  }
+  const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
+  const int64_t bytes = count * DTypeSize(dtype);
+  if (bytes <= kSlotBytes) return AllReduceInSlot(call, reduce, in, out);
+
+  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivate),
+                         heap_->OffsetOf(out, bytes).value_or(Places::kPrivate)};
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
+  if (size_ == 1) {
+    std::memmove(out, in, static_cast<size_t>(bytes));
+    return OkStatus();
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    const Places theirs = PlacesOf(calls_.announcement(rank));
+    if (theirs.in == Places::kPrivate || theirs.out == Places::kPrivate) {
+      return AllReduceStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
+    }
+  }
+  return AllReduceInPlace(call, reduce);
+}
+
+Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
+  const int64_t bytes = call.count * DTypeSize(call.dtype);
+  const bool fits_inline = bytes <= kInlineBytes;
+  if (!fits_inline) std::memcpy(OwnSlot(), in, static_cast<size_t>(bytes));
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, in, fits_inline ? bytes : 0));
+  std::array<const void*, kMaxRanks> sources;
+  for (int rank = 0; rank < size_; ++rank) {
+    sources[rank] = fits_inline ? static_cast<const void*>(calls_.announcement(rank).payload) : calls_.slot(rank);
+  }
+  reduce(sources.data(), size_, call.count, out);
+  return OkStatus();
+}
+
+ShmCommunicator::Range ShmCommunicator::ShareOf(int rank, int64_t count, int64_t element_bytes) const {
+  // Shares begin at cache lines of the tensor, as two ranks that write to one line slow each other down.
+  const int64_t line = 2 * kCacheLineBytes / element_bytes;
+  const int64_t share = ((count + size_ - 1) / size_ + line - 1) / line * line;
+  const int64_t begin = std::min(count, rank * share);
+  return {begin, std::min(count, begin + share) - begin};
+}
+
+Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce) {
+  const int64_t width = DTypeSize(call.dtype);
+  const Range share = ShareOf(rank_, call.count, width);
+  std::array<const char*, kMaxRanks> ins;
+  std::array<char*, kMaxRanks> outs;
+  for (int rank = 0; rank < size_; ++rank) {
+    const Places places = PlacesOf(calls_.announcement(rank));
+    ins[rank] = segment_->At(places.in + share.begin * width);
+    outs[rank] = segment_->At(places.out + share.begin * width);
+  }
+  std::array<const void*, kMaxRanks> sources;
+  for (int64_t at = 0; at < share.count * width; at += kBlockBytes) {
+    const int64_t bytes = std::min(kBlockBytes, share.count * width - at);
+    for (int rank = 0; rank < size_; ++rank) sources[rank] = ins[rank] + at;
+    reduce(sources.data(), size_, bytes / width, outs[rank_] + at);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) std::memcpy(outs[rank] + at, outs[rank_] + at, static_cast<size_t>(bytes));
+    }
+  }
+  return AwaitReaders();
+}
+
+Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce, const char* in, char* out) {
+  const int64_t width = DTypeSize(call.dtype);
+  const int64_t per_chunk = kChunkBytes / width;
+  const auto chunk_share = [&](int rank, int64_t chunk) {
+    return ShareOf(rank, std::min(per_chunk, call.count - chunk * per_chunk), width);
+  };
+  // Each outbox is an image of the chunk, of which every peer reads its share; each result holds the own share.
+  const auto produce = [&](int64_t chunk) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      const Range share = chunk_share(rank, chunk);
+      std::memcpy(Outbox(rank_, chunk) + share.begin * width, in + (chunk * per_chunk + share.begin) * width,
+                  static_cast<size_t>(share.count * width));
+    }
+  };
+  const auto combine = [&](int64_t chunk) {
+    const Range share = chunk_share(rank_, chunk);
+    const int64_t offset = (chunk * per_chunk + share.begin) * width;
+    std::array<const void*, kMaxRanks> sources;
+    for (int64_t at = 0; at < share.count * width; at += kBlockBytes) {
+      const int64_t bytes = std::min(kBlockBytes, share.count * width - at);
+      for (int rank = 0; rank < size_; ++rank) {
+        sources[rank] = rank == rank_ ? in + offset + at : Outbox(rank, chunk) + share.begin * width + at;
+      }
+      char* result = ResultOf(rank_, chunk) + at;
+      reduce(sources.data(), size_, bytes / width, result);
+      std::memcpy(out + offset + at, result, static_cast<size_t>(bytes));
+    }
+  };
+  const auto consume = [&](int64_t chunk) {
+    for (int i = 1; i < size_; ++i) {
+      // Begin with the next rank, so that not all read the same one at a time.
+      const int rank = (rank_ + i) % size_;
+      const Range share = chunk_share(rank, chunk);
+      std::memcpy(out + (chunk * per_chunk + share.begin) * width, ResultOf(rank, chunk),
+                  static_cast<size_t>(share.count * width));
+    }
+  };
+  return RunPipeline(*waiter_, (call.count + per_chunk - 1) / per_chunk, /*has_results=*/true, produce, combine, consume);
+}
+
+Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
+                                      const void* in, void* out) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, counts, in));
+  if (out == nullptr && counts[rank_] > 0) {
+    return InvalidArgument(StrCat("reducescatter '", name, "': no memory for ", counts[rank_], " elements"));
+  }
+  const int64_t count = StartsOf(counts)[size_];
+  const Call call = {.kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = count, .counts = counts};
+  const int64_t bytes = count * DTypeSize(dtype);
+  if (bytes <= kSlotBytes) return ReduceScatterInSlot(call, reduce, in, out);
+
+  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivate), Places::kPrivate};
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
+  for (int rank = 0; rank < size_; ++rank) {
+    if (PlacesOf(calls_.announcement(rank)).in == Places::kPrivate) {
+      return ReduceScatterStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
+    }
+  }
+  return ReduceScatterInPlace(call, reduce, out);
+}
+
+Status ShmCommunicator::ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
+  const int64_t width = DTypeSize(call.dtype);
+  if (call.count > 0) std::memcpy(OwnSlot(), in, static_cast<size_t>(call.count * width));
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, nullptr, 0));
+  const int64_t begin = StartsOf(call.counts)[rank_];
+  std::array<const void*, kMaxRanks> sources;
+  for (int rank = 0; rank < size_; ++rank) sources[rank] = calls_.slot(rank) + begin * width;
+  reduce(sources.data(), size_, call.counts[rank_], out);
+  return OkStatus();
+}
+
+Status ShmCommunicator::ReduceScatterInPlace(const Call& call, ReduceFunction reduce, void* out) {
+  const int64_t begin = StartsOf(call.counts)[rank_] * DTypeSize(call.dtype);
+  std::array<const void*, kMaxRanks> sources;
+  for (int rank = 0; rank < size_; ++rank) {
+    sources[rank] = segment_->At(PlacesOf(calls_.announcement(rank)).in + begin);
+  }
+  reduce(sources.data(), size_, call.counts[rank_], out);
+  return AwaitReaders();
+}
+
+Status ShmCommunicator::ReduceScatterStaged(const Call& call, ReduceFunction reduce, const char* in, char* out) {
+  const int64_t width = DTypeSize(call.dtype);
+  const auto starts = StartsOf(call.counts);
+  // An outbox is divided evenly among the ranks; chunk k of a rank's range is its k-th piece of this size.
+  const int64_t piece = kChunkBytes / size_ / kCacheLineBytes * kCacheLineBytes / width;
+  const auto piece_of = [&](int rank, int64_t chunk) {
+    const int64_t begin = std::min(call.counts[rank], chunk * piece);
+    return Range{begin, std::min(call.counts[rank], begin + piece) - begin};
+  };
+  const auto produce = [&](int64_t chunk) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      const Range part = piece_of(rank, chunk);
+      std::memcpy(Outbox(rank_, chunk) + rank * piece * width, in + (starts[rank] + part.begin) * width,
+                  static_cast<size_t>(part.count * width));
+    }
+  };
+  const auto combine = [&](int64_t chunk) {
+    const Range part = piece_of(rank_, chunk);
+    std::array<const void*, kMaxRanks> sources;
+    for (int rank = 0; rank < size_; ++rank) {
+      sources[rank] = rank == rank_ ? in + (starts[rank] + part.begin) * width : Outbox(rank, chunk) + rank_ * piece * width;
+    }
+    if (part.count > 0) reduce(sources.data(), size_, part.count, out + part.begin * width);
+  };
+  const int64_t longest = *std::max_element(call.counts.begin(), call.counts.end());
+  return RunPipeline(*waiter_, (longest + piece - 1) / piece, /*has_results=*/false, produce, combine, [](int64_t) {});
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "core/comm/communicator.h"
+
+namespace lockstep {
+
+// Memory for what a step packs for its peers: shared with them where the communicator has some left, so that they read
+// it in place, and private otherwise. Its bytes are not cleared.
+class SendBuffer {
+ public:
+  SendBuffer(Communicator& communicator, int64_t bytes);
+  char* data() const { return data_; }
+
+ private:
+  std::shared_ptr<SharedBuffer> shared_;
+  std::unique_ptr<char[]> owned_;
+  char* data_;
+};
+
+// The rows of one table that travel in an exchange: `send[r]` of them go to rank r and `recv[r]` come from it.
+struct Block {
+  std::span<const int64_t> send;  // [R]
+  std::span<const int64_t> recv;  // [R]
+  int64_t row_bytes;
+  const void* in;  // [sum(send), row_bytes], by destination
+  void* out;       // [sum(recv), row_bytes], by source
+};
+
+// Exchanges the blocks of all tables at once. A single block goes from `in` to `out` without a copy; several are packed
+// so that one rank's rows of all tables are one message. Ranks that disagree about a count get INTERNAL.
+Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::span<const Block> blocks);
+
+}  // namespace lockstep

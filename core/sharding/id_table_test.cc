@@ -1,0 +1,28 @@
+#include "core/sharding/id_table.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace lockstep {
+namespace {
+
+TEST(IdTable, NumbersIdsInOrderOfAppearance) {
+  std::mt19937_64 random(7);
+  for (int64_t capacity : {0, 1, 2, 15, 16, 17, 1000}) {
+    for (int64_t range : {int64_t{3}, int64_t{500}, int64_t{1} << 62}) {
+      IdTable table(capacity);
+      std::map<int64_t, int32_t> expected;
+      for (int64_t i = 0; i < capacity; ++i) {
+        // Multiples of a power of two: what a weak hash would pile up.
+        const int64_t id = static_cast<int64_t>(random() % range) & ~int64_t{0xf};
+        const auto next = static_cast<int32_t>(expected.size());
+        EXPECT_EQ(table.FindOrInsert(id, next), expected.emplace(id, next).first->second);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

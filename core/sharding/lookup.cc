@@ -1,0 +1,293 @@
+#include "core/sharding/lookup.h"
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "core/base/float16.h"
+#include "core/base/strings.h"
+#include "core/sharding/id_table.h"
+#include "core/sharding/placement.h"
+
+namespace lockstep {
+namespace {
+
+int64_t Sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+Status CheckId(const LookupIds& lookup, int64_t id, int64_t place) {
+  if (id >= 0 && id < lookup.rows) return OkStatus();
+  return InvalidArgument(StrCat("table '", lookup.table, "': id ", id, " at position ", place,
+                                " of the lookup is out of range: the table has rows [0, ", lookup.rows, ")"));
+}
+
+Status CheckCount(const LookupIds& lookup) {
+  if (lookup.count <= std::numeric_limits<int32_t>::max()) return OkStatus();
+  return InvalidArgument(StrCat("table '", lookup.table, "': a lookup of ", lookup.count, " ids; at most 2^31 - 1"));
+}
+
+// With one rank: every id is its own local row, so no pass over distinct ids is worth its time.
+template <typename Id>
+Status PlanAlone(const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
+  const Id* ids = static_cast<const Id*>(lookup.ids);
+  local_rows->resize(lookup.count);
+  for (int64_t i = 0; i < lookup.count; ++i) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, ids[i], i));
+    (*local_rows)[i] = ids[i];
+  }
+  std::iota(lookup.inverse, lookup.inverse + lookup.count, 0);
+  send->assign(1, lookup.count);
+  return OkStatus();
+}
+
+// Three passes: number the distinct ids in the order in which they appear; sort them by owner (a counting sort,
+// stable); rename what the first pass wrote. So the order of the rows that travel depends on the ids alone.
+template <typename Id>
+Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
+  if (size == 1) return PlanAlone<Id>(lookup, local_rows, send);
+
+  const Id* ids = static_cast<const Id*>(lookup.ids);
+  IdTable table(lookup.count);
+  std::vector<int64_t> distinct;
+  send->assign(size, 0);
+  for (int64_t i = 0; i < lookup.count; ++i) {
+    const int64_t id = ids[i];
+    LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, id, i));
+    const auto next = static_cast<int32_t>(distinct.size());
+    lookup.inverse[i] = table.FindOrInsert(id, next);
+    if (lookup.inverse[i] == next) {
+      distinct.push_back(id);
+      ++(*send)[Owner(id, size)];
+    }
+  }
+
+  std::vector<int64_t> next_place(size, 0);
+  std::partial_sum(send->begin(), send->end() - 1, next_place.begin() + 1);
+  std::vector<int32_t> place(distinct.size());
+  local_rows->resize(distinct.size());
+  for (size_t u = 0; u < distinct.size(); ++u) {
+    place[u] = static_cast<int32_t>(next_place[Owner(distinct[u], size)]++);
+    (*local_rows)[place[u]] = LocalRow(distinct[u], size);
+  }
+  for (int64_t i = 0; i < lookup.count; ++i) lookup.inverse[i] = place[lookup.inverse[i]];
+  return OkStatus();
+}
+
+Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Splits* splits) {
+  return allocate(lookup, Sum(splits->recv));
+}
+
+// One lookup: what arrives is the local rows and nothing else, and goes where the caller wants it.
+Status ExchangeOne(Communicator& communicator, std::string_view name, const RoutePlan& plan, Splits* splits,
+                   const AllocateRows& allocate) {
+  return communicator.AllToAllV(name, Item{DType::kInt64, 1}, plan.send[0], plan.local_rows[0].data(),
+                                [&](std::span<const int64_t> counts) -> Result<void*> {
+                                  splits->recv.assign(counts.begin(), counts.end());
+                                  LOCKSTEP_ASSIGN_OR_RETURN(int64_t * rows, AllocateServed(allocate, 0, splits));
+                                  return static_cast<void*>(rows);
+                                });
+}
+
+// Several lookups: a message starts with the number of local rows of each lookup, which the receiver could not tell
+// apart otherwise, and goes on with the local rows, lookup by lookup.
+Status ExchangeSeveral(Communicator& communicator, std::string_view name, const RoutePlan& plan,
+                       std::span<Splits> splits, const AllocateRows& allocate) {
+  const int size = communicator.size();
+  const size_t lookups = plan.send.size();
+  std::vector<int64_t> message, message_counts(size);
+  std::vector<int64_t> sent(lookups, 0);
+  for (int r = 0; r < size; ++r) {
+    const size_t begin = message.size();
+    for (size_t l = 0; l < lookups; ++l) message.push_back(plan.send[l][r]);
+    for (size_t l = 0; l < lookups; ++l) {
+      const auto first = plan.local_rows[l].begin() + sent[l];
+      message.insert(message.end(), first, first + plan.send[l][r]);
+      sent[l] += plan.send[l][r];
+    }
+    message_counts[r] = static_cast<int64_t>(message.size() - begin);
+  }
+
+  std::vector<int64_t> arrived, starts(size + 1, 0);
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, Item{DType::kInt64, 1}, message_counts, message.data(),
+                                                  [&](std::span<const int64_t> counts) -> Result<void*> {
+                                                    std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
+                                                    arrived.resize(starts.back());
+                                                    return static_cast<void*>(arrived.data());
+                                                  }));
+
+  std::vector<int64_t*> out(lookups);
+  for (size_t l = 0; l < lookups; ++l) {
+    splits[l].recv.resize(size);
+    for (int r = 0; r < size; ++r) splits[l].recv[r] = arrived[starts[r] + static_cast<int64_t>(l)];
+    LOCKSTEP_ASSIGN_OR_RETURN(out[l], AllocateServed(allocate, l, &splits[l]));
+  }
+  for (int r = 0; r < size; ++r) {
+    const int64_t* next = arrived.data() + starts[r] + lookups;
+    for (size_t l = 0; l < lookups; ++l) {
+      out[l] = std::copy_n(next, splits[l].recv[r], out[l]);
+      next += splits[l].recv[r];
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckInverse(const int32_t* inverse, int64_t count, int64_t distinct) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (inverse[i] < 0 || inverse[i] >= distinct) {
+      return InvalidArgument(StrCat("inverse[", i, "] is ", inverse[i], "; the route has ", distinct, " distinct ids"));
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckSplits(int size, std::span<const int64_t> send, std::span<const int64_t> recv) {
+  for (std::span<const int64_t> splits : {send, recv}) {
+    if (static_cast<int>(splits.size()) != size) {
+      return InvalidArgument(StrCat("splits for ", splits.size(), " ranks; the job has ", size));
+    }
+    for (int64_t split : splits) {
+      if (split < 0) return InvalidArgument(StrCat("a split of ", split, " rows"));
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckLookup(int size, const LookupRows& lookup) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckSplits(size, lookup.send, lookup.recv));
+  if (const int64_t served = Sum(lookup.recv); served != lookup.row_count) {
+    return InvalidArgument(StrCat("got ", lookup.row_count, " rows; the route asks for ", served));
+  }
+  return CheckInverse(lookup.inverse, lookup.count, Sum(lookup.send));
+}
+
+Status CheckGradient(int size, const LookupGradient& lookup) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckSplits(size, lookup.send, lookup.recv));
+  if (!IsFloatingPoint(lookup.dtype)) {
+    return InvalidArgument(StrCat("gradients of ", DTypeName(lookup.dtype), "; they have to be floating point"));
+  }
+  return CheckInverse(lookup.inverse, lookup.count, Sum(lookup.send));
+}
+
+// out[row] = from[row of each place], places in order.
+void PutInPlace(const char* from, int64_t row_bytes, const int32_t* inverse, int64_t count, char* out) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(out + i * row_bytes, from + inverse[i] * row_bytes, row_bytes);
+}
+
+// sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so that the sums need no
+// clearing.
+template <typename T, typename S, float (*ToFloat)(uint16_t) = nullptr>
+void SumRows(const LookupGradient& lookup, S* sums) {
+  std::vector<bool> seen(Sum(lookup.send), false);
+  const T* gradient = static_cast<const T*>(lookup.gradient);
+  for (int64_t i = 0; i < lookup.count; ++i, gradient += lookup.width) {
+    S* sum = sums + lookup.inverse[i] * lookup.width;
+    const bool first = !seen[lookup.inverse[i]];
+    seen[lookup.inverse[i]] = true;
+    for (int64_t d = 0; d < lookup.width; ++d) {
+      S value;
+      if constexpr (ToFloat != nullptr) {
+        value = ToFloat(gradient[d]);
+      } else {
+        value = gradient[d];
+      }
+      sum[d] = first ? value : sum[d] + value;
+    }
+  }
+}
+
+// 16-bit gradients are summed in float and rounded once.
+template <float (*ToFloat)(uint16_t), uint16_t (*FromFloat)(float)>
+void SumHalfRows(const LookupGradient& lookup, void* out) {
+  const int64_t elements = Sum(lookup.send) * lookup.width;
+  const auto sums = std::make_unique_for_overwrite<float[]>(elements);
+  SumRows<uint16_t, float, ToFloat>(lookup, sums.get());
+  for (int64_t i = 0; i < elements; ++i) static_cast<uint16_t*>(out)[i] = FromFloat(sums[i]);
+}
+
+void SumLookup(const LookupGradient& lookup, void* out) {
+  switch (lookup.dtype) {
+    case DType::kFloat32:
+      return SumRows<float, float>(lookup, static_cast<float*>(out));
+    case DType::kFloat64:
+      return SumRows<double, double>(lookup, static_cast<double*>(out));
+    case DType::kFloat16:
+      return SumHalfRows<Float16ToFloat, FloatToFloat16>(lookup, out);
+    case DType::kBFloat16:
+      return SumHalfRows<BFloat16ToFloat, FloatToBFloat16>(lookup, out);
+    default:
+      return;  // CheckGradient refused the others.
+  }
+}
+
+}  // namespace
+
+Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups) {
+  RoutePlan plan;
+  plan.local_rows.resize(lookups.size());
+  plan.send.resize(lookups.size());
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    const auto plan_lookup = lookups[l].dtype == DType::kInt32 ? PlanLookup<int32_t> : PlanLookup<int64_t>;
+    LOCKSTEP_RETURN_IF_ERROR(plan_lookup(size, lookups[l], &plan.local_rows[l], &plan.send[l]));
+  }
+  return plan;
+}
+
+Status CheckIds(const LookupIds& lookup) {
+  const auto check = [&]<typename Id>(const Id* ids) {
+    for (int64_t i = 0; i < lookup.count; ++i) LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, ids[i], i));
+    return OkStatus();
+  };
+  return lookup.dtype == DType::kInt32 ? check(static_cast<const int32_t*>(lookup.ids))
+                                       : check(static_cast<const int64_t*>(lookup.ids));
+}
+
+Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
+                     const AllocateRows& allocate) {
+  for (size_t l = 0; l < splits.size(); ++l) splits[l].send = plan.send[l];
+  if (splits.size() == 1) return ExchangeOne(communicator, name, plan, &splits[0], allocate);
+  return ExchangeSeveral(communicator, name, plan, splits, allocate);
+}
+
+Status CheckRows(int size, std::span<const LookupRows> lookups) {
+  for (const LookupRows& lookup : lookups) LOCKSTEP_RETURN_IF_ERROR(CheckLookup(size, lookup));
+  return OkStatus();
+}
+
+Status Combine(Communicator& communicator, std::string_view name, std::span<const LookupRows> lookups) {
+  std::vector<std::unique_ptr<char[]>> arrived;
+  std::vector<Block> blocks;
+  for (const LookupRows& lookup : lookups) {
+    arrived.push_back(std::make_unique_for_overwrite<char[]>(Sum(lookup.send) * lookup.row_bytes));
+    // The rows go back the way the ids came: what was received is sent, and the other way round.
+    blocks.push_back({lookup.recv, lookup.send, lookup.row_bytes, lookup.rows, arrived.back().get()});
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, blocks));
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    PutInPlace(arrived[l].get(), lookups[l].row_bytes, lookups[l].inverse, lookups[l].count,
+               static_cast<char*>(lookups[l].out));
+  }
+  return OkStatus();
+}
+
+Result<GradientSums> SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups) {
+  GradientSums result;
+  for (const LookupGradient& lookup : lookups) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckGradient(communicator.size(), lookup));
+    result.sums.emplace_back(communicator, Sum(lookup.send) * lookup.width * DTypeSize(lookup.dtype));
+    SumLookup(lookup, result.sums.back().data());
+  }
+  return result;
+}
+
+Status ExchangeGradients(Communicator& communicator, std::string_view name, std::span<const LookupGradient> lookups,
+                         const GradientSums& sums) {
+  std::vector<Block> blocks;
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    const int64_t row_bytes = lookups[l].width * DTypeSize(lookups[l].dtype);
+    blocks.push_back({lookups[l].send, lookups[l].recv, row_bytes, sums.sums[l].data(), lookups[l].out});
+  }
+  return ExchangeBlocks(communicator, name, blocks);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,286 @@
+#include "core/sharding/lookup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+
+#include "core/base/float16.h"
+#include "core/sharding/placement.h"
+#include "core/testing/thread_communicator.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A table in which every element tells its row and column.
+struct Table {
+  std::string name;
+  int64_t rows;
+  int64_t width;
+
+  float at(int64_t row, int64_t column) const { return static_cast<float>(row * 100 + column); }
+
+  std::vector<float> shard(int rank, int size) const {
+    std::vector<float> values;
+    for (int64_t row = rank; row < rows; row += size) {
+      for (int64_t d = 0; d < width; ++d) values.push_back(at(row, d));
+    }
+    return values;
+  }
+};
+
+// One rank's part of a lookup in several tables, step by step.
+struct Lookup {
+  Lookup(Communicator& communicator, std::vector<Table> tables, std::vector<std::vector<int64_t>> ids)
+      : communicator(communicator), tables(std::move(tables)), ids(std::move(ids)) {}
+
+  Status Route(DType dtype = DType::kInt64) {
+    std::vector<LookupIds> lookups;
+    std::vector<std::vector<int32_t>> narrow(tables.size());
+    inverse.resize(tables.size());
+    for (size_t t = 0; t < tables.size(); ++t) {
+      inverse[t].resize(ids[t].size());
+      narrow[t].assign(ids[t].begin(), ids[t].end());
+      const void* data = dtype == DType::kInt64 ? static_cast<const void*>(ids[t].data()) : narrow[t].data();
+      lookups.push_back(
+          {tables[t].name, tables[t].rows, dtype, data, static_cast<int64_t>(ids[t].size()), inverse[t].data()});
+    }
+    splits.resize(tables.size());
+    local_rows.resize(tables.size());
+    const Result<RoutePlan> plan = PlanRoute(communicator.size(), lookups);
+    if (!plan.ok()) return communicator.Decline("route", plan.status());
+    return ExchangeRoute(communicator, "route", *plan, splits, [&](size_t lookup, int64_t count) -> Result<int64_t*> {
+      local_rows[lookup].resize(count);
+      return local_rows[lookup].data();
+    });
+  }
+
+  Status CombineRows() {
+    std::vector<LookupRows> lookups;
+    std::vector<std::vector<float>> rows(tables.size());
+    out.resize(tables.size());
+    for (size_t t = 0; t < tables.size(); ++t) {
+      const std::vector<float> shard = tables[t].shard(communicator.rank(), communicator.size());
+      const int64_t width = tables[t].width;
+      for (int64_t row : local_rows[t]) {
+        rows[t].insert(rows[t].end(), shard.begin() + row * width, shard.begin() + (row + 1) * width);
+      }
+      out[t].resize(ids[t].size() * width);
+      lookups.push_back({splits[t].send, splits[t].recv, width * 4, rows[t].data(),
+                         static_cast<int64_t>(local_rows[t].size()), inverse[t].data(),
+                         static_cast<int64_t>(ids[t].size()), out[t].data()});
+    }
+    if (Status status = CheckRows(communicator.size(), lookups); !status.ok()) {
+      return communicator.Decline("combine", status);
+    }
+    return Combine(communicator, "combine", lookups);
+  }
+
+  Communicator& communicator;
+  std::vector<Table> tables;
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<std::vector<int32_t>> inverse;
+  std::vector<Splits> splits;
+  std::vector<std::vector<int64_t>> local_rows;
+  std::vector<std::vector<float>> out;
+};
+
+std::vector<int64_t> RandomIds(std::mt19937& random, int64_t rows, int64_t count) {
+  std::vector<int64_t> ids(rows == 0 ? 0 : count);
+  for (int64_t& id : ids) id = random() % rows;
+  return ids;
+}
+
+// Tables of other widths, one of them smaller than the number of ranks; lookups of every length, also of none.
+std::vector<Table> Tables(size_t count) {
+  std::vector<Table> tables = {{"user", 97, 4}, {"country", 2, 1}, {"item", 1000, 16}};
+  tables.resize(count);
+  return tables;
+}
+
+TEST(Lookup, GivesEveryIdItsRow) {
+  for (int size : {1, 2, 3, 4}) {
+    for (size_t count : {1, 3}) {
+      for (DType dtype : {DType::kInt32, DType::kInt64}) {
+        testing::RunOnThreads(size, [&](Communicator& communicator) {
+          std::mt19937 random(31 * size + communicator.rank());
+          const std::vector<Table> tables = Tables(count);
+          for (int round = 0; round < 8; ++round) {
+            std::vector<std::vector<int64_t>> ids;
+            for (const Table& table : tables) ids.push_back(RandomIds(random, table.rows, random() % 3 * 50));
+            Lookup lookup(communicator, tables, ids);
+            ASSERT_EQ(lookup.Route(dtype), OkStatus());
+            ASSERT_EQ(lookup.CombineRows(), OkStatus());
+            for (size_t t = 0; t < tables.size(); ++t) {
+              for (size_t i = 0; i < ids[t].size() * tables[t].width; ++i) {
+                ASSERT_EQ(lookup.out[t][i], tables[t].at(ids[t][i / tables[t].width], i % tables[t].width));
+              }
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(Lookup, SendsEachIdOnce) {
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    Lookup lookup(communicator, Tables(1), {{7, 4, 7, 7, 9, 4}});
+    ASSERT_EQ(lookup.Route(), OkStatus());
+    EXPECT_THAT(lookup.splits[0].send, ElementsAre(1, 2));
+    EXPECT_THAT(lookup.inverse[0], ElementsAre(1, 0, 1, 1, 2, 0));
+    if (communicator.rank() == 0) {
+      EXPECT_THAT(lookup.local_rows[0], ElementsAre(2, 2));
+    } else {
+      EXPECT_THAT(lookup.local_rows[0], ElementsAre(3, 4, 3, 4));
+    }
+  });
+}
+
+TEST(Lookup, AnIdOutOfRangeIsEveryRanksErrorAndTheNextLookupWorks) {
+  for (int64_t bad : {int64_t{97}, int64_t{-1}, int64_t{1} << 40}) {
+    for (int size : {1, 2, 3}) {
+      testing::RunOnThreads(size, [&](Communicator& communicator) {
+        const bool culprit = communicator.rank() == size - 1;
+        Lookup lookup(communicator, Tables(1), {culprit ? std::vector<int64_t>{3, bad} : std::vector<int64_t>{3, 4}});
+        const Status status = lookup.Route();
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+        EXPECT_THAT(status.message(),
+                    AllOf(HasSubstr("rank " + std::to_string(size - 1)), HasSubstr("'user'"),
+                          HasSubstr("id " + std::to_string(bad) + " at position 1"), HasSubstr("[0, 97)")));
+        Lookup next(communicator, Tables(1), {{3, 4}});
+        EXPECT_EQ(next.Route(), OkStatus());
+        EXPECT_EQ(next.CombineRows(), OkStatus());
+      });
+    }
+  }
+}
+
+TEST(Lookup, RowsThatDontFitTheRouteAreEveryRanksError) {
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    for (const bool bad_inverse : {false, true}) {
+      Lookup lookup(communicator, Tables(1), {{1, 2, 3}});
+      ASSERT_EQ(lookup.Route(), OkStatus());
+      if (communicator.rank() == 0) {
+        if (bad_inverse)
+          lookup.inverse[0][1] = 3;
+        else
+          lookup.local_rows[0].pop_back();
+      }
+      const Status status = lookup.CombineRows();
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(status.message(), HasSubstr("rank 0: "));
+    }
+  });
+}
+
+Status Exchange(Communicator& communicator, std::span<const LookupGradient> lookups) {
+  const Result<GradientSums> sums = SumGradients(communicator, lookups);
+  if (!sums.ok()) return communicator.Decline("gradient", sums.status());
+  return ExchangeGradients(communicator, "gradient", lookups, *sums);
+}
+
+// The gradient of every row at its owner, added up in the order in which TensorFlow's sparse updates add.
+template <typename T>
+std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served) {
+  const Table& table = lookup.tables[t];
+  const int64_t local = LocalRows(table.rows, lookup.communicator.rank(), lookup.communicator.size());
+  std::vector<T> sums(local * table.width, 0);
+  for (size_t m = 0; m < lookup.local_rows[t].size(); ++m) {
+    for (int64_t d = 0; d < table.width; ++d) {
+      sums[lookup.local_rows[t][m] * table.width + d] += served[m * table.width + d];
+    }
+  }
+  return sums;
+}
+
+TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
+  for (int size : {1, 2, 4}) {
+    for (size_t count : {1, 3}) {
+      const std::vector<Table> tables = Tables(count);
+      // What every rank looks up, and the gradients that come back: the oracle sees them all.
+      std::vector<std::vector<std::vector<int64_t>>> ids(size);
+      std::vector<std::vector<std::vector<float>>> gradients(size);
+      std::mt19937 random(5 + size);
+      std::normal_distribution<float> normal;
+      for (int rank = 0; rank < size; ++rank) {
+        for (const Table& table : tables) {
+          ids[rank].push_back(RandomIds(random, table.rows, random() % 3 * 60));
+          gradients[rank].emplace_back(ids[rank].back().size() * table.width);
+          for (float& value : gradients[rank].back()) value = normal(random);
+        }
+      }
+      testing::RunOnThreads(size, [&](Communicator& communicator) {
+        const int rank = communicator.rank();
+        Lookup lookup(communicator, tables, ids[rank]);
+        ASSERT_EQ(lookup.Route(), OkStatus());
+        std::vector<std::vector<float>> served(count);
+        std::vector<LookupGradient> lookups;
+        for (size_t t = 0; t < count; ++t) {
+          served[t].resize(lookup.local_rows[t].size() * tables[t].width);
+          lookups.push_back({lookup.splits[t].send, lookup.splits[t].recv, DType::kFloat32, tables[t].width,
+                             gradients[rank][t].data(), lookup.inverse[t].data(),
+                             static_cast<int64_t>(ids[rank][t].size()), served[t].data()});
+        }
+        ASSERT_EQ(Exchange(communicator, lookups), OkStatus());
+
+        for (size_t t = 0; t < count; ++t) {
+          const int64_t width = tables[t].width;
+          std::map<std::pair<int64_t, int64_t>, float> expected;
+          for (int r = 0; r < size; ++r) {
+            std::map<std::pair<int64_t, int64_t>, float> of_rank;
+            for (size_t i = 0; i < gradients[r][t].size(); ++i) {
+              const auto [entry, is_new] = of_rank.try_emplace({ids[r][t][i / width], i % width}, 0);
+              entry->second += gradients[r][t][i];
+            }
+            for (const auto& [place, value] : of_rank) expected[place] += value;
+          }
+          const std::vector<float> sums = OwnersSums(lookup, t, served[t]);
+          for (size_t i = 0; i < sums.size(); ++i) {
+            const int64_t row = GlobalRow(i / width, rank, size);
+            if (size > 1) {
+              ASSERT_EQ(sums[i], (expected[{row, i % width}])) << "bit for bit";
+            } else {
+              ASSERT_NEAR(sums[i], (expected[{row, i % width}]), 1e-4);
+            }
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Gradient, OfSixteenBitsIsSummedInFloat) {
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    Lookup lookup(communicator, {{"half", 4, 1}}, {{1, 1, 1}});
+    ASSERT_EQ(lookup.Route(), OkStatus());
+    // 2048 + 1 is 2048 in float16: summed one by one in 16 bits the ones were lost.
+    const std::vector<uint16_t> gradient = {FloatToFloat16(2048), FloatToFloat16(1), FloatToFloat16(1)};
+    std::vector<uint16_t> served(lookup.local_rows[0].size());
+    const LookupGradient one{
+        lookup.splits[0].send, lookup.splits[0].recv, DType::kFloat16, 1, gradient.data(), lookup.inverse[0].data(), 3,
+        served.data()};
+    ASSERT_EQ(Exchange(communicator, {&one, 1}), OkStatus());
+    for (uint16_t value : served) EXPECT_EQ(Float16ToFloat(value), 2050);
+    EXPECT_EQ(served.size(), communicator.rank() == 1 ? 2u : 0u);
+  });
+}
+
+TEST(Gradient, OfIntegersIsRefused) {
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    const std::vector<int64_t> none = {0, 0};
+    const LookupGradient one{none, none, DType::kInt32, 1, nullptr, nullptr, 0, nullptr};
+    const Status status = Exchange(communicator, {&one, 1});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("int32"));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,180 @@
+#include "core/sharding/table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/sharding/exchange.h"
+#include "core/sharding/placement.h"
+
+namespace lockstep {
+namespace {
+
+// All ranks go through their rows in steps of the same number of local rows; as no rank has more than rank 0, its steps
+// are everybody's.
+struct Steps {
+  Steps(int64_t rows, int64_t row_bytes, int size, int64_t step_bytes)
+      : most(LocalRows(rows, 0, size)), length(std::max<int64_t>(1, step_bytes / std::max<int64_t>(1, row_bytes))) {}
+
+  const int64_t most;    // local rows of rank 0
+  const int64_t length;  // local rows of a step
+};
+
+RowRange Clip(RowRange range, int64_t end) { return {std::min(range.begin, end), std::min(range.end, end)}; }
+
+// The rows of [range) that the modulo placement gives to `owner`, as its local rows.
+RowRange LocalPart(RowRange range, int owner, int size) {
+  return {LocalRows(range.begin, owner, size), LocalRows(range.end, owner, size)};
+}
+
+// The step's part of the contiguous range of `rank`, as rows of the table.
+RowRange StepRange(int64_t rows, int rank, int size, RowRange step) {
+  const RowRange range = ContiguousRange(rows, rank, size);
+  const RowRange part = Clip(step, range.count());
+  return {range.begin + part.begin, range.begin + part.end};
+}
+
+std::vector<int64_t> PartSizes(int size, auto&& part_of) {
+  std::vector<int64_t> sizes(size);
+  for (int r = 0; r < size; ++r) sizes[r] = part_of(r).count();
+  return sizes;
+}
+
+}  // namespace
+
+Status RelayToContiguous(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+                         int64_t step_bytes) {
+  const int size = communicator.size(), rank = communicator.rank();
+  const int64_t width = table.row_bytes;
+  const RowRange mine = ContiguousRange(table.rows, rank, size);
+  const Steps steps(table.rows, width, size, step_bytes);
+  for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
+    const RowRange step{begin, begin + steps.length};
+    // To each rank: my rows in its range of this step. They lie one after another in `in`, but not those of all ranks.
+    const auto sent_to = [&](int r) { return LocalPart(StepRange(table.rows, r, size, step), rank, size); };
+    const RowRange target = StepRange(table.rows, rank, size, step);
+    const auto got_from = [&](int r) { return LocalPart(target, r, size); };
+    const std::vector<int64_t> send = PartSizes(size, sent_to), recv = PartSizes(size, got_from);
+
+    int64_t sent_rows = 0;
+    for (int64_t count : send) sent_rows += count;
+    SendBuffer packed(communicator, sent_rows * width);
+    char* next = packed.data();
+    for (int r = 0; r < size; ++r) {
+      std::memcpy(next, static_cast<const char*>(in) + sent_to(r).begin * width, send[r] * width);
+      next += send[r] * width;
+    }
+    const auto arrived = std::make_unique_for_overwrite<char[]>(target.count() * width);
+    const Block block{send, recv, width, packed.data(), arrived.get()};
+    LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, {&block, 1}));
+
+    const char* row = arrived.get();
+    for (int r = 0; r < size; ++r) {
+      const RowRange part = got_from(r);
+      for (int64_t local = part.begin; local < part.end; ++local, row += width) {
+        const int64_t place = GlobalRow(local, r, size) - mine.begin;
+        std::memcpy(static_cast<char*>(out) + place * width, row, width);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+// The steps are those of RelayToContiguous, walked the other way: whoever received there sends here.
+Status RelayToModulo(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+                     int64_t step_bytes) {
+  const int size = communicator.size(), rank = communicator.rank();
+  const int64_t width = table.row_bytes;
+  const RowRange mine = ContiguousRange(table.rows, rank, size);
+  const Steps steps(table.rows, width, size, step_bytes);
+  for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
+    const RowRange step{begin, begin + steps.length};
+    const RowRange source = StepRange(table.rows, rank, size, step);
+    const auto sent_to = [&](int r) { return LocalPart(source, r, size); };
+    const auto got_from = [&](int r) { return LocalPart(StepRange(table.rows, r, size, step), rank, size); };
+    const std::vector<int64_t> send = PartSizes(size, sent_to), recv = PartSizes(size, got_from);
+
+    SendBuffer packed(communicator, source.count() * width);
+    char* next = packed.data();
+    for (int r = 0; r < size; ++r) {
+      const RowRange part = sent_to(r);
+      for (int64_t local = part.begin; local < part.end; ++local, next += width) {
+        const int64_t place = GlobalRow(local, r, size) - mine.begin;
+        std::memcpy(next, static_cast<const char*>(in) + place * width, width);
+      }
+    }
+    int64_t got_rows = 0;
+    for (int64_t count : recv) got_rows += count;
+    const auto arrived = std::make_unique_for_overwrite<char[]>(got_rows * width);
+    const Block block{send, recv, width, packed.data(), arrived.get()};
+    LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, {&block, 1}));
+
+    const char* row = arrived.get();
+    for (int r = 0; r < size; ++r) {
+      std::memcpy(static_cast<char*>(out) + got_from(r).begin * width, row, recv[r] * width);
+      row += recv[r] * width;
+    }
+  }
+  return OkStatus();
+}
+
+Status GatherTable(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+                   int64_t step_bytes) {
+  const int size = communicator.size(), rank = communicator.rank();
+  const int64_t width = table.row_bytes;
+  const Steps steps(table.rows, width * size, size, step_bytes);
+  const int64_t local_rows = LocalRows(table.rows, rank, size);
+  for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
+    const RowRange step{begin, begin + steps.length};
+    const RowRange part = Clip(step, local_rows);
+    std::unique_ptr<char[]> arrived;
+    LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(name, Item{DType::kUInt8, width}, part.count(),
+                                                     static_cast<const char*>(in) + part.begin * width,
+                                                     [&](std::span<const int64_t> counts) -> Result<void*> {
+                                                       int64_t rows = 0;
+                                                       for (int64_t count : counts) rows += count;
+                                                       arrived = std::make_unique_for_overwrite<char[]>(rows * width);
+                                                       return static_cast<void*>(arrived.get());
+                                                     }));
+    const char* row = arrived.get();
+    for (int r = 0; r < size; ++r) {
+      const RowRange theirs = Clip(step, LocalRows(table.rows, r, size));
+      for (int64_t local = theirs.begin; local < theirs.end; ++local, row += width) {
+        std::memcpy(static_cast<char*>(out) + GlobalRow(local, r, size) * width, row, width);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status ReduceTable(Communicator& communicator, std::string_view name, DType dtype, int64_t rows, int64_t width,
+                   const void* in, void* out, int64_t step_bytes) {
+  const int size = communicator.size(), rank = communicator.rank();
+  const int64_t row_bytes = width * DTypeSize(dtype);
+  const Steps steps(rows, row_bytes * size, size, step_bytes);
+  for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
+    const RowRange step{begin, begin + steps.length};
+    std::vector<int64_t> counts(size);
+    int64_t packed_rows = 0;
+    for (int r = 0; r < size; ++r) {
+      const int64_t count = Clip(step, LocalRows(rows, r, size)).count();
+      counts[r] = count * width;
+      packed_rows += count;
+    }
+    SendBuffer packed(communicator, packed_rows * row_bytes);
+    char* next = packed.data();
+    for (int r = 0; r < size; ++r) {
+      const RowRange part = Clip(step, LocalRows(rows, r, size));
+      for (int64_t local = part.begin; local < part.end; ++local, next += row_bytes) {
+        std::memcpy(next, static_cast<const char*>(in) + GlobalRow(local, r, size) * row_bytes, row_bytes);
+      }
+    }
+    const RowRange mine = Clip(step, LocalRows(rows, rank, size));
+    LOCKSTEP_RETURN_IF_ERROR(communicator.ReduceScatter(name, ReduceOp::kSum, dtype, counts, packed.data(),
+                                                        static_cast<char*>(out) + mine.begin * row_bytes));
+  }
+  return OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+#include "core/testing/ranks.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/base/deadline.h"
+#include "core/base/strings.h"
+
+namespace lockstep::testing {
+namespace {
+
+// Without what it asks for from the kernel, a test cannot go on.
+template <typename T>
+T Need(T value, const char* what) {
+  if (value < 0) {
+    std::perror(what);
+    std::abort();
+  }
+  return value;
+}
+
+}  // namespace
+
+Ranks::Ranks(int size, const Body& body) : processes_(size) {
+  std::fflush(nullptr);
+  for (int rank = 0; rank < size; ++rank) {
+    int ends[2];
+    Need(pipe2(ends, O_CLOEXEC | O_NONBLOCK), "pipe2");
+    UniqueFd reading(ends[0]), writing(ends[1]);
+    Process& process = processes_[rank];
+    process.pid = Need(fork(), "fork");
+    if (process.pid == 0) {
+      const int code = body(rank, [&](const std::string& text) {
+        // Reports are a few lines, and fit into the pipe's buffer.
+        (void)!write(writing.get(), text.data(), text.size());
+      });
+      std::fflush(nullptr);
+      _exit(code);
+    }
+    process.reports = std::move(reading);
+    process.pidfd = UniqueFd(Need(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)), "pidfd_open"));
+  }
+}
+
+Ranks::~Ranks() {
+  for (Process& process : processes_) {
+    if (process.reaped) continue;
+    kill(process.pid, SIGKILL);
+    Reap(process);
+  }
+}
+
+std::vector<Outcome> Ranks::Wait(double deadline_s, const std::vector<int>& bystanders) {
+  const Deadline deadline = Deadline::After(deadline_s);
+  for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
+    if (std::find(bystanders.begin(), bystanders.end(), rank) != bystanders.end()) continue;
+    pollfd entry = {processes_[rank].pidfd.get(), POLLIN, 0};
+    processes_[rank].outcome.ended = poll(&entry, 1, deadline.PollMs()) > 0;
+  }
+  std::vector<Outcome> outcomes;
+  for (Process& process : processes_) {
+    // Of the bystanders, too, those have ended that need no killing.
+    pollfd entry = {process.pidfd.get(), POLLIN, 0};
+    if (poll(&entry, 1, 0) > 0) process.outcome.ended = true;
+    else kill(process.pid, SIGKILL);
+    Reap(process);
+    outcomes.push_back(process.outcome);
+  }
+  return outcomes;
+}
+
+void Ranks::Reap(Process& process) {
+  int status = 0;
+  waitpid(process.pid, &status, 0);
+  process.reaped = true;
+  if (WIFEXITED(status)) process.outcome.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) process.outcome.signal = WTERMSIG(status);
+  char buffer[4096];
+  ssize_t got;
+  while ((got = read(process.reports.get(), buffer, sizeof(buffer))) > 0) {
+    process.outcome.report.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+void DieNow() {
+  while (true) kill(getpid(), SIGKILL);
+}
+
+void FreezeNow() { kill(getpid(), SIGSTOP); }
+
+std::string FreeLocalAddress() {
+  const UniqueFd fd(Need(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  Need(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), "bind");
+  Need(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length), "getsockname");
+  return StrCat("127.0.0.1:", ntohs(address.sin_port));
+}
+
+std::vector<std::string> SharedMemoryFiles() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace lockstep::testing

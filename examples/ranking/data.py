@@ -1,0 +1,128 @@
+"""Prepares the data of the ranking example as Parquet and prints the folder.
+
+    python examples/ranking/data.py                              # makes Criteo-shaped data
+    python examples/ranking/data.py --make movielens             # makes MovieLens-shaped data
+    python examples/ranking/data.py --source path/to/ml-100k     # converts MovieLens 100K
+    python examples/ranking/data.py --source path/to/train.txt   # converts Criteo's text files
+
+What was prepared once from the same source with the same settings is used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import hashlib
+import json
+from pathlib import Path
+
+import criteo
+import movielens
+from schema import Schema, is_prepared
+
+DEFAULT_OUT = Path("data") / "ranking"
+
+
+def _reuse(folder: Path, origin: dict) -> bool:
+    """Whether the folder was prepared from this origin already (compared as JSON has it)."""
+    return is_prepared(folder) and Schema.load(folder).origin == json.loads(json.dumps(origin))
+
+
+def _folder_for(out: Path, kind: str, source: Path) -> Path:
+    return out / f"{kind}-{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:8]}"
+
+
+def prepare_criteo(out: Path, options: criteo.GeneratorOptions) -> Path:
+    """Makes Criteo-shaped data under `out`, unless they lie there already; returns their folder."""
+    folder = out / "criteo-generated"
+    if not _reuse(folder, {"kind": "criteo-generated", **dataclasses.asdict(options)}):
+        criteo.generate(folder, options)
+    return folder
+
+
+def prepare_movielens(out: Path, options: movielens.GeneratorOptions) -> Path:
+    """Makes MovieLens-shaped text under `out` and converts it; returns the converted folder."""
+    text = out / f"movielens-text-{options.ratings}-{options.users}-{options.items}-{options.seed}"
+    if not movielens.is_movielens(text):
+        movielens.generate(text, options)
+    return prepare(text, out)
+
+
+def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
+    """Recognises what `source` holds and converts it to a folder under `out`; a prepared folder is returned as it is.
+
+    Args:
+      source: a prepared folder, MovieLens 100K's folder, a text file of Criteo's, or a folder that holds one such file.
+      out: where converted folders go.
+      max_table_rows: limit on the tables of Criteo's features.
+
+    Raises:
+      ValueError: nothing known is found there.
+    """
+    if is_prepared(source):
+        return source
+    if source.is_dir() and movielens.is_movielens(source):
+        folder = _folder_for(out, "movielens", source)
+        if not _reuse(folder, movielens.describe_source(source)):
+            movielens.convert(source, folder)
+        return folder
+    candidates = [source] if source.is_file() else sorted(source.glob("*.txt")) + sorted(source.glob("*.[ct]sv"))
+    texts = [path for path in candidates if criteo.is_criteo_text(path)]
+    if len(texts) != 1:
+        raise ValueError(
+            f"{source}: want a folder with {', '.join(movielens.FILES)} (MovieLens 100K), one text file of "
+            f"Criteo's form, or a folder that data.py prepared; found {len(texts)} files of Criteo's form"
+        )
+    folder = _folder_for(out, "criteo", texts[0])
+    if not _reuse(folder, criteo.describe_source(texts[0], max_table_rows)):
+        criteo.convert(texts[0], folder, max_table_rows)
+    return folder
+
+
+def prepare_once(source: Path | None, out: Path) -> Path:
+    """What `prepare` does, or `prepare_criteo` without a source, for callers in several processes: the first one works.
+
+    The others wait for it, and find its folder. Should it die, the next one takes over.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return prepare(source, out) if source else prepare_criteo(out, criteo.GeneratorOptions())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line: see the head of the file."""
+    defaults = criteo.GeneratorOptions()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="", help="data to convert; empty: make data")
+    parser.add_argument(
+        "--make", choices=("criteo", "movielens"), default="criteo", help="what to make without --source"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=DEFAULT_OUT, help="where prepared folders go (default: %(default)s)"
+    )
+    parser.add_argument("--rows", type=int, default=defaults.train_rows, help="made-up training rows (%(default)s)")
+    parser.add_argument("--eval-rows", type=int, default=defaults.eval_rows, help="made-up held-out rows (%(default)s)")
+    parser.add_argument(
+        "--max-table-rows", type=int, default=defaults.max_table_rows, help="limit on Criteo's tables (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=defaults.seed, help="of the made-up Criteo data (%(default)s)")
+    flags = parser.parse_args(arguments)
+    try:
+        if flags.source:
+            folder = prepare(Path(flags.source), flags.out, flags.max_table_rows)
+        elif flags.make == "movielens":
+            folder = prepare_movielens(flags.out, movielens.GeneratorOptions())
+        else:
+            options = criteo.GeneratorOptions(
+                train_rows=flags.rows, eval_rows=flags.eval_rows, max_table_rows=flags.max_table_rows, seed=flags.seed
+            )
+            folder = prepare_criteo(flags.out, options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print(folder)
+
+
+if __name__ == "__main__":
+    main()

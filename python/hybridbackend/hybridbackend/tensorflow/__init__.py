@@ -1,0 +1,20 @@
+"""`hb`: HybridBackend's API for TensorFlow (docs/hybridbackend.md). Names alone; what they do is Lockstep's."""
+
+from hybridbackend.tensorflow import data, metrics, saved_model, train
+from lockstep import Context, context
+from lockstep.train import embedding_scope, scope
+
+# As a decorator of the function that builds the model: `@hb.function(grad_nbuckets=2)`.
+function = scope
+
+__all__ = [
+    "Context",
+    "context",
+    "data",
+    "embedding_scope",
+    "function",
+    "metrics",
+    "saved_model",
+    "scope",
+    "train",
+]

@@ -1,0 +1,246 @@
+"""Evaluation along with training, on all workers together.
+
+The evaluated model is built once, in the training graph, on training's own variables. An evaluation is a row of runs of
+the session below the hooks, so that it takes no training data and no step:
+
+1. Counters of the metrics, and the iterators over the evaluation data, are put back to their start.
+2. Up to `steps` runs of all metrics' updates. Workers whose data ends early go on with empty batches; when nobody has
+   data any more, the evaluation ends on all of them.
+3. One run that reads the metrics' values.
+
+When to evaluate is decided by counting runs, which all workers make alike; nothing is exchanged for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lockstep._src.context import context
+from lockstep._src.data import sync
+from lockstep._src.interception import Interception
+from lockstep._src.scope import scope
+
+_tf1 = tf.compat.v1
+_keys = _tf1.GraphKeys
+_log = logging.getLogger("lockstep")
+
+# What the evaluated model adds to these belongs to no training step: a summary of it in training's collection would
+# take evaluation data, and make exchanges, whenever worker 0 writes summaries.
+_OF_TRAINING = (_keys.SUMMARIES, _keys.LOSSES, _keys.REGULARIZATION_LOSSES, _keys.UPDATE_OPS, _keys.TRAIN_OP)
+
+
+class EvaluationHook(_tf1.train.SessionRunHook):
+    """Evaluates the model every so many runs of a `MonitoredTrainingSession`, on all workers of the job.
+
+    Every evaluation starts anew: counters at zero, data at its beginning. After HybridBackend's `EvaluationHook`
+    (docs/distributed.md, section 3.3).
+
+    Args:
+      fn: builds the evaluated model and its data, and returns a dict of name to (value, update_op), as metrics do. It
+        is called once, when the session is made, in the training graph, under name scope 'eval', in a scope with
+        `mode='eval'`; `get_variable` in it finds training's variables. A value that is no metric but computed from a
+        batch, such as a loss, is that of this worker's last batch.
+      steps: batches that a worker takes in one evaluation, at most; None: all of its data.
+      every_n_iter: evaluates after that many runs of the session, and again after as many.
+      summary_dir: worker 0 writes the scalars as TensorBoard events there; None: nobody writes any.
+      history: a list; each evaluation appends a dict of the values and the 'global_step' (the number of runs in a graph
+        without one) to it.
+      at_end: also evaluate when training ends, unless that has just happened.
+
+    Raises:
+      ValueError: `steps` or `every_n_iter` is less than 1.
+
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[], Mapping[str, tuple[Any, Any]]],
+        steps: int | None = 100,
+        every_n_iter: int = 1000,
+        summary_dir: str | None = None,
+        history: list[dict[str, Any]] | None = None,
+        *,
+        at_end: bool = False,
+    ) -> None:
+        for name, number in (("steps", steps), ("every_n_iter", every_n_iter)):
+            if number is not None and number < 1 or (number is None and name == "every_n_iter"):
+                raise ValueError(f"EvaluationHook: {name} is {number}, wanted at least 1")
+        self._fn = fn
+        self._steps = steps
+        self._every_n_iter = every_n_iter
+        self._summary_dir = summary_dir
+        self._history = history
+        self._at_end = at_end
+        self._runs = 0
+        self._evaluated_at = 0
+
+    def begin(self) -> None:
+        """Builds the evaluated model. Called by the session, with the training graph as default, before it is final.
+
+        Raises:
+          TypeError: `fn` returned something else than a dict of name to (value, update_op).
+          ValueError: `fn` made variables that training does not have, or its data could never end an evaluation.
+
+        """
+        self._runs = self._evaluated_at = 0
+        graph = _tf1.get_default_graph()
+        of_training = {key: graph.get_collection(key) for key in _OF_TRAINING}
+        trained = set(_tf1.global_variables())
+        local = set(_local_variables())
+        with (
+            scope(mode="eval"),
+            _tf1.variable_scope(_tf1.get_variable_scope(), reuse=_tf1.AUTO_REUSE, auxiliary_name_scope=False),
+            tf.name_scope("eval"),
+            _restartable_iterators() as restarts,
+        ):
+            metrics = _checked(self._fn())
+            made = [v.op.name for v in _tf1.global_variables() if v not in trained and v.op.name != "global_step"]
+            if made:
+                raise ValueError(
+                    f"EvaluationHook: variables {', '.join(made)} are not in the training graph, so their values would "
+                    "be untrained; build the evaluated model with the names of training's"
+                )
+            if self._steps is None and not restarts:
+                raise ValueError("EvaluationHook: steps is None, wanted a number: fn made no iterator that could end")
+            self._reset = [v.initializer for v in _local_variables() if v not in local] + restarts
+        for key, content in of_training.items():
+            graph.get_collection_ref(key)[:] = content
+        values = {name: value for name, (value, _) in metrics.items()}
+        # A value computed from a batch would take another one if it were read by itself: it is taken along.
+        self._along = {name: value for name, value in values.items() if _takes_data(value)}
+        self._values = {name: value for name, value in values.items() if name not in self._along}
+        self._updates = [update for _, update in metrics.values()]
+        self._global_step = _tf1.train.get_global_step(graph)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts a run of the session, and evaluates after every `every_n_iter`th."""
+        del run_values
+        self._runs += 1
+        if self._runs % self._every_n_iter == 0:
+            self.evaluate(run_context.session)
+
+    def end(self, session: Any) -> None:
+        """Evaluates the final model where that was asked for."""
+        if self._at_end and self._evaluated_at != self._runs:
+            self.evaluate(session)
+
+    def evaluate(self, session: Any) -> dict[str, Any]:
+        """Evaluates now; all workers call it together. Returns what is appended to `history`.
+
+        Args:
+          session: a session of the graph in which `begin` was called.
+
+        Raises:
+          RuntimeError: no worker has any evaluation data.
+
+        """
+        self._evaluated_at = self._runs
+        session.run(self._reset)
+        steps = 0
+        along: dict[str, Any] = {}
+        # Not left to the session: to it, an iterator at its end is the end of training.
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while self._steps is None or steps < self._steps:
+                _, along = session.run([self._updates, self._along])
+                steps += 1
+        if steps == 0:
+            raise RuntimeError(
+                "EvaluationHook: the evaluation data has no batch on any worker; an iterator that was made outside of "
+                "fn cannot start anew, make it inside"
+            )
+        values, step = session.run([self._values, [] if self._global_step is None else [self._global_step]])
+        result = {**values, **along}
+        step = int(step[0]) if step else self._runs
+        self._report(result, step, steps)
+        result.setdefault("global_step", step)
+        if self._history is not None:
+            self._history.append(result)
+        return result
+
+    def _report(self, values: dict[str, Any], step: int, steps: int) -> None:
+        if not context.is_chief:
+            return
+        scalars = {name: float(value) for name, value in values.items() if _is_number(value)}
+        text = ", ".join(f"{name} = {value:.6g}" for name, value in scalars.items())
+        _log.info("evaluation at step %d, %d batches a worker: %s", step, steps, text)
+        if self._summary_dir is not None:
+            summary = _tf1.Summary(value=[_tf1.Summary.Value(tag=k, simple_value=v) for k, v in scalars.items()])
+            writer = _tf1.summary.FileWriterCache.get(self._summary_dir)
+            writer.add_summary(summary, step)
+            writer.flush()
+
+
+def _is_number(value: Any) -> bool:
+    return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.number)
+
+
+def _local_variables() -> list[tf.Variable]:
+    """Local variables of the graph, those of metrics among them, each once."""
+    variables = _tf1.local_variables() + _tf1.get_collection(_keys.METRIC_VARIABLES)
+    return list(dict.fromkeys(variables))
+
+
+def _checked(metrics: Any) -> dict[str, tuple[tf.Tensor, Any]]:
+    """The dict of metrics, in the order of names; its values as tensors."""
+    wanted = "wanted a dict of name to (value, update_op)"
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"EvaluationHook: fn returned {metrics!r}, {wanted}")
+    for name, metric in metrics.items():
+        if not isinstance(name, str) or not isinstance(metric, (tuple, list)) or len(metric) != 2:
+            raise TypeError(f"EvaluationHook: fn returned {name!r}: {metric!r}, {wanted}")
+    if not metrics:
+        raise TypeError(f"EvaluationHook: fn returned an empty dict, {wanted}")
+    return {name: (tf.convert_to_tensor(value), update) for name, (value, update) in sorted(metrics.items())}
+
+
+def _takes_data(tensor: tf.Tensor) -> bool:
+    """Whether computing the tensor takes an element out of an iterator."""
+    seen = set()
+    front = [tensor.op]
+    while front:
+        op = front.pop()
+        if op in seen:
+            continue
+        if op.type.startswith("IteratorGetNext"):
+            return True
+        seen.add(op)
+        front.extend([*(source.op for source in op.inputs), *op.control_inputs])
+    return False
+
+
+@contextlib.contextmanager
+def _restartable_iterators() -> Iterator[list[tf.Operation]]:
+    """Makes every iterator that is made inside one that can start anew; yields their initializers as they are made."""
+    initializers: list[tf.Operation] = []
+
+    def initializable(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            iterator = original(*args, **kwargs)
+            initializers.append(iterator.initializer)
+            return iterator
+
+        return wrapped
+
+    def one_shot(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapped(dataset: Any) -> Any:
+            return _tf1.data.make_initializable_iterator(dataset)
+
+        return wrapped
+
+    interception = Interception()
+    try:
+        for owner in sync.ITERATOR_MAKERS:
+            interception.replace(owner, "make_initializable_iterator", initializable)
+            interception.replace(owner, "make_one_shot_iterator", one_shot)
+        yield initializers
+    finally:
+        interception.undo()

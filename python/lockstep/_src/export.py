@@ -1,0 +1,277 @@
+"""SavedModels from checkpoints: stock TensorFlow operations and logical tensors, for servers without this library.
+
+The model is built once more in a graph of its own, where nothing is sharded. Its variables are not loaded: their
+tensors are copied from the checkpoint to the SavedModel in pieces, so that a table larger than memory can be exported.
+(A checkpoint of several workers holds a large table in slices; what is read at once is at least one of these.)
+
+A SavedModel is complete or absent: it is made in a directory `temp-...` and renamed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.training.saver import BulkSaverBuilder
+
+from lockstep._src.context import context
+
+_tf1 = tf.compat.v1
+_gfile = tf.io.gfile
+
+# The spellings of TensorFlow's two classes of mode keys, and the SavedModel's tag for each mode.
+_MODES = {"infer": "infer", "predict": "infer", "train": "train", "eval": "eval", "test": "eval"}
+_TAGS = {"infer": tf.saved_model.SERVING, "train": tf.saved_model.TRAINING, "eval": "eval"}
+
+_SIGNATURE = type(_tf1.saved_model.build_signature_def())
+
+# How much of the tensors is in memory at a time, and the size of the files that are written.
+_PIECE_BYTES = 256 << 20
+
+
+def export(
+    export_dir_base: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str],
+    signature_def_fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None = None,
+    as_text: bool = False,
+    clear_devices: bool = True,
+    strip_default_attrs: bool = True,
+    mode: str = "infer",
+) -> str | None:
+    """Writes a SavedModel with the values of a checkpoint; after HybridBackend's `export` (docs/distributed.md, 3.4).
+
+    Args:
+      export_dir_base: directory in which a new one, named by the time in seconds, is made.
+      checkpoint_path: prefix of a checkpoint, as `tf.train.latest_checkpoint` gives it.
+      signature_def_fn: builds the model in the default graph and returns its signature (a SignatureDef), several (a
+        dict of name to SignatureDef), or a pair of either and the operation to run when the SavedModel is loaded, in
+        the place of the initialization of tables and local variables.
+      assets_extra: files to copy: path inside the SavedModel's `assets.extra` to the path of the source.
+      as_text: write the graph as text.
+      clear_devices: forget the devices of operations.
+      strip_default_attrs: leave out attributes that have their default value, for older TensorFlows.
+      mode: 'infer' (also 'predict'), 'train' or 'eval' (also 'test'): the option `mode` while the model is built.
+
+    Returns:
+      The directory of the SavedModel on the chief; None, at once, on other workers.
+
+    Raises:
+      ValueError: the checkpoint does not exist, or lacks variables of the model, or has them in another shape or type;
+        the graph holds operations that only this library can run; a bad argument.
+      FileNotFoundError: a file of `assets_extra` does not exist.
+      TypeError: `signature_def_fn` returned something else than signatures.
+
+    """
+    if mode not in _MODES:
+        raise ValueError(f"export: mode is {mode!r}, wanted one of {', '.join(map(repr, _MODES))}")
+    mode = _MODES[mode]
+    if not context.is_chief:
+        return None
+    checkpoint = _Checkpoint(checkpoint_path)
+    extra = _checked_assets(assets_extra)
+    with tf.Graph().as_default() as graph, context.scope(mode=mode, sharding=False):
+        signatures, main_op = _signatures(signature_def_fn())
+        checkpoint.check_variables(_tf1.global_variables())
+        if main_op is None:
+            main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
+        saver = _CopyingSaver(checkpoint)
+        _check_operations(graph)
+
+        def write(directory: str) -> None:
+            builder = _tf1.saved_model.Builder(directory)
+            with _tf1.Session() as session:
+                builder.add_meta_graph_and_variables(
+                    session,
+                    tags=[_TAGS[mode]],
+                    signature_def_map=signatures,
+                    assets_collection=_tf1.get_collection(_tf1.GraphKeys.ASSET_FILEPATHS),
+                    clear_devices=clear_devices,
+                    main_op=main_op,
+                    strip_default_attrs=strip_default_attrs,
+                    saver=saver,
+                )
+            builder.save(as_text=as_text)
+            for destination, source in extra.items():
+                target = os.path.join(directory, "assets.extra", destination)
+                _gfile.makedirs(os.path.dirname(target))
+                _gfile.copy(source, target)
+
+        return _write_whole(os.fspath(export_dir_base), write)
+
+
+def _write_whole(base: str, write: Callable[[str], None]) -> str:
+    """Calls `write` with a directory that becomes `base`/<seconds> when it has returned, and vanishes when it fails."""
+    _gfile.makedirs(base)
+    temporary = os.path.join(base, f"temp-{time.time_ns()}-{os.getpid()}")
+    try:
+        write(temporary)
+        seconds = int(time.time())
+        while True:
+            directory = os.path.join(base, str(seconds))
+            if not _gfile.exists(directory):
+                try:
+                    _gfile.rename(temporary, directory)
+                    return directory
+                except tf.errors.OpError:
+                    if not _gfile.exists(directory):  # nobody else took the name: the rename itself fails
+                        raise
+            seconds += 1
+    finally:
+        if _gfile.exists(temporary):
+            _gfile.rmtree(temporary)
+
+
+def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
+    checked = {}
+    for destination, source in (assets or {}).items():
+        normal = os.path.normpath(os.fspath(destination))
+        if os.path.isabs(normal) or normal.split(os.sep)[0] in ("..", "."):
+            raise ValueError(f"export: assets_extra has {destination!r}, wanted a path inside of assets.extra")
+        if not _gfile.exists(source) or _gfile.isdir(source):
+            raise FileNotFoundError(f"export: assets_extra has {destination!r}: {source!r}, which is no file")
+        checked[normal] = os.fspath(source)
+    return checked
+
+
+def _signatures(returned: Any) -> tuple[dict[str, Any], tf.Operation | None]:
+    """What `signature_def_fn` returned, as (signatures by name, operation to run at loading or None)."""
+    main_op = None
+    signatures = returned
+    if isinstance(returned, tuple) and len(returned) == 2:
+        signatures, main_op = returned
+    if isinstance(signatures, _SIGNATURE):
+        signatures = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signatures}
+    good = isinstance(signatures, Mapping) and all(isinstance(s, _SIGNATURE) for s in signatures.values())
+    if not good or not signatures:
+        raise TypeError(
+            f"export: signature_def_fn returned {type(returned).__name__} {str(returned)[:200]!r}, wanted a "
+            "SignatureDef, a dict of name to SignatureDef, or a pair of one of them and an operation"
+        )
+    return dict(signatures), main_op
+
+
+def _check_operations(graph: tf.Graph) -> None:
+    """ValueError that names the operations which stock TensorFlow does not have."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    ours = [f"{node.name} ({node.op})" for node in nodes if node.op.startswith("Lockstep")]
+    if ours:
+        raise ValueError(
+            f"export: the model has operations that run only with this library: {', '.join(ours[:5])}"
+            f"{' ...' if len(ours) > 5 else ''}; build it for mode 'infer', without metrics and collectives"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """Rows of a tensor that are copied at a time. `spec` is their slice as SaveV2 spells it, '' for all."""
+
+    name: str
+    spec: str
+    dtype: tf.DType
+    bytes: int
+
+
+class _Checkpoint:
+    """A checkpoint in the plain TensorFlow format, to check against and to copy from."""
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        if path is None:
+            raise ValueError("export: checkpoint_path is None: tf.train.latest_checkpoint found no checkpoint")
+        self.path = os.fspath(path)
+        if not _gfile.exists(f"{self.path}.index"):
+            raise ValueError(f"export: there is no checkpoint {self.path!r}; wanted the prefix of one")
+        reader = tf.train.load_checkpoint(self.path)
+        self._shapes = reader.get_variable_to_shape_map()
+        self._dtypes = reader.get_variable_to_dtype_map()
+
+    def check_variables(self, variables: Sequence[tf.Variable]) -> None:
+        """ValueError that names all variables which the checkpoint lacks, or has in another shape or type."""
+        problems = []
+        for variable in variables:
+            name, shape = variable.op.name, variable.shape.as_list()
+            part = variable._get_save_slice_info()  # of a variable made by a partitioner
+            if part is not None:
+                name, shape = part.full_name, list(part.full_shape)
+            dtype = variable.dtype.base_dtype
+            if name not in self._shapes:
+                problems.append(f"{name} is missing")
+            elif (list(self._shapes[name]), self._dtypes[name]) != (shape, dtype):
+                has = f"{self._dtypes[name].name}{list(self._shapes[name])}"
+                problems.append(f"{name} is {has}, the model has {dtype.name}{shape}")
+        if problems:
+            raise ValueError(f"export: checkpoint {self.path!r} does not fit the model: {'; '.join(problems)}")
+
+    def copy(self, names: Sequence[str], target: str) -> None:
+        """Writes the tensors `names` to a checkpoint `target`, `_PIECE_BYTES` (or one row) of them at a time."""
+        missing = sorted(set(names) - set(self._shapes))
+        if missing:
+            raise ValueError(f"export: checkpoint {self.path!r} lacks {', '.join(missing)}")
+        parts = []
+        for number, pieces in enumerate(self._files_of(names)):
+            parts.append(f"{target}_part-{number:05d}")
+            self._copy_pieces(pieces, parts[-1])
+        with tf.Graph().as_default(), _tf1.Session() as session:
+            session.run(tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=target))
+
+    def _files_of(self, names: Sequence[str]) -> Iterator[list[_Piece]]:
+        """The pieces of all tensors, cut into runs of about `_PIECE_BYTES`."""
+        run: list[_Piece] = []
+        for name in sorted(set(names)):
+            for piece in self._pieces(name):
+                if run and sum(p.bytes for p in run) + piece.bytes > _PIECE_BYTES:
+                    yield run
+                    run = []
+                run.append(piece)
+        if run:
+            yield run
+
+    def _pieces(self, name: str) -> Iterator[_Piece]:
+        shape, dtype = list(self._shapes[name]), self._dtypes[name]
+        bytes_per_row = int(np.prod(shape[1:], dtype=np.int64)) * max(dtype.size or 0, 1)
+        rows_per_piece = max(1, _PIECE_BYTES // max(1, bytes_per_row))
+        if not shape or shape[0] <= rows_per_piece:
+            yield _Piece(name, "", dtype, bytes_per_row * (shape[0] if shape else 1))
+            return
+        full, rest = " ".join(map(str, shape)), ":".join(["-"] * (len(shape) - 1))
+        for start in range(0, shape[0], rows_per_piece):
+            rows = min(rows_per_piece, shape[0] - start)
+            spec = f"{full} {start},{rows}" + (f":{rest}" if rest else "")
+            yield _Piece(name, spec, dtype, bytes_per_row * rows)
+
+    def _copy_pieces(self, pieces: Sequence[_Piece], part: str) -> None:
+        names, specs = [p.name for p in pieces], [p.spec for p in pieces]
+        with tf.Graph().as_default(), tf.device("/cpu:0"), _tf1.Session() as session:
+            tensors = tf.raw_ops.RestoreV2(
+                prefix=self.path, tensor_names=names, shape_and_slices=specs, dtypes=[p.dtype for p in pieces]
+            )
+            session.run(tf.raw_ops.SaveV2(prefix=part, tensor_names=names, shape_and_slices=specs, tensors=tensors))
+
+
+class _CopyingSaver(_tf1.train.Saver):
+    """A Saver of the default graph whose `save` copies from a checkpoint, rather than reading variables."""
+
+    def __init__(self, checkpoint: _Checkpoint) -> None:
+        graph = _tf1.get_default_graph()
+        before = set(graph.get_operations())
+        # A builder of its own: scopes give savers without one the builder that saves for the whole job.
+        super().__init__(allow_empty=True, builder=BulkSaverBuilder())
+        self._checkpoint = checkpoint
+        # What it restores is what has to be there: variables by their logical names, tables and other saveables.
+        self._names: list[str] = []
+        for op in graph.get_operations():
+            if op not in before and op.type == "RestoreV2":
+                self._names += [name.decode() for name in tf.get_static_value(op.inputs[1])]
+
+    def save(self, sess: Any, save_path: str, *args: Any, **kwargs: Any) -> str:
+        """Writes the tensors of the model to `save_path`, from the checkpoint."""
+        del sess, args, kwargs
+        if self._names:
+            self._checkpoint.copy(self._names, save_path)
+        return save_path

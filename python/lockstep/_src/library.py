@@ -1,0 +1,139 @@
+"""The op library: loading it, its TensorFlow ops (`ops`), and its few plain functions (`init`, `shutdown`, ...).
+
+The library lies beside `lockstep/_build_info.py`, which the build writes; an op library fits the one TensorFlow version
+that it was built against.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+_REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps lockstep-tf (or, in its source tree, ... -e .)"
+
+# StatusCode of core/base/status.h, by number: the class that Python raises for it.
+_ERRORS: tuple[type[tf.errors.OpError] | None, ...] = (
+    None,
+    tf.errors.CancelledError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.NotFoundError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.AbortedError,
+    tf.errors.OutOfRangeError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.DataLossError,
+)
+
+
+def _find() -> Path:
+    """The library's file. ImportError, that says what to do, where it is missing or built for another TensorFlow."""
+    try:
+        build_info = importlib.import_module("lockstep._build_info")
+    except ModuleNotFoundError as e:
+        raise ImportError(f"lockstep's op library is not built in this environment. Build it: {_REBUILD}") from e
+    if tf.__version__ != build_info.TENSORFLOW_VERSION:
+        raise ImportError(
+            f"lockstep's op library was built against TensorFlow {build_info.TENSORFLOW_VERSION}, but TensorFlow "
+            f"{tf.__version__} is imported (from {Path(tf.__file__).parent}). Install TensorFlow "
+            f"{build_info.TENSORFLOW_VERSION}, or build lockstep again: {_REBUILD}"
+        )
+    path = Path(build_info.__file__).with_name("liblockstep.so")
+    if not path.is_file():
+        raise ImportError(f"lockstep's op library {path} is missing, though it was built. Build it again: {_REBUILD}")
+    return path
+
+
+def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
+    try:
+        loaded_ops = tf.load_op_library(str(path))
+    except tf.errors.NotFoundError as e:
+        raise ImportError(
+            f"lockstep's op library {path} cannot be loaded into TensorFlow {tf.__version__}: {e.message}. "
+            f"Build it again: {_REBUILD}"
+        ) from e
+    capi = ctypes.CDLL(str(path))  # the same library, not a second one
+    capi.lockstep_init.argtypes = [
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_double,
+        ctypes.c_double,
+        ctypes.c_longlong,
+    ]
+    capi.lockstep_abort.argtypes = [ctypes.c_char_p]
+    capi.lockstep_last_error.restype = ctypes.c_char_p
+    return loaded_ops, capi
+
+
+ops: ModuleType
+ops, _capi = _load(_find())
+
+
+def init(
+    *,
+    rank: int,
+    size: int,
+    rendezvous: str,
+    secret: str,
+    backend: str,
+    rendezvous_timeout_s: float,
+    stall_timeout_s: float,
+    shared_bytes_per_rank: int,
+) -> None:
+    """Meets the other ranks and makes this process's engine, which the ops use. Waits for up to `rendezvous_timeout_s`.
+
+    The arguments are ContextOptions' fields (core/comm/context.h).
+
+    Raises:
+      tf.errors.FailedPreconditionError: there is an engine already.
+      tf.errors.InvalidArgumentError: an argument is out of its range.
+      tf.errors.OpError: the ranks did not meet; says which are missing.
+    """
+    strings = [text.encode() for text in (rendezvous, secret, backend)]
+    _check(
+        _capi.lockstep_init(rank, size, *strings, rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank),
+    )
+
+
+def shutdown() -> None:
+    """Leaves the job: collectives that still run end with CancelledError. Does nothing without an engine."""
+    _check(_capi.lockstep_shutdown())
+
+
+def abort(reason: str) -> None:
+    """Ends all collectives, of now and later and on all ranks, with CancelledError and `reason`."""
+    _check(_capi.lockstep_abort(reason.encode()))
+
+
+def is_initialized() -> bool:
+    """Whether this process has an engine."""
+    return bool(_capi.lockstep_is_initialized())
+
+
+def rank() -> int:
+    """This process's rank in its engine, -1 without one."""
+    return _capi.lockstep_rank()
+
+
+def size() -> int:
+    """The number of ranks of this process's engine, -1 without one."""
+    return _capi.lockstep_size()
+
+
+def _check(code: int) -> None:
+    if code == 0:
+        return
+    message = _capi.lockstep_last_error().decode(errors="replace")
+    error: Any = _ERRORS[code] if 0 < code < len(_ERRORS) else tf.errors.UnknownError
+    raise error(None, None, message)

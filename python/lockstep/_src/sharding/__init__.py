@@ -1,0 +1,21 @@
+"""Embedding tables whose rows are shared out over the workers of the job, by the type of the variable.
+
+`sharding_scope` makes the variables that are created in it `RowShardedTable`s, where that pays; TensorFlow's own
+lookups then work on them unchanged.
+"""
+
+from lockstep._src.sharding.scope import ShardingRules, sharding_scope
+from lockstep._src.sharding.shard import Shard, is_sharded, shard_of, tables
+from lockstep._src.sharding.steps import relayout
+from lockstep._src.sharding.table import RowShardedTable
+
+__all__ = [
+    "RowShardedTable",
+    "Shard",
+    "ShardingRules",
+    "is_sharded",
+    "relayout",
+    "shard_of",
+    "sharding_scope",
+    "tables",
+]

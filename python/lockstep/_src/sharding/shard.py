@@ -1,0 +1,71 @@
+"""Which rows of a table a worker holds, and which variables are such shards."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# The tables of a graph. Under eager execution there is one "graph" for all, but then no optimizer of TensorFlow 1
+# either, whose slots have to find their table.
+_TABLES = "lockstep/sharded_tables"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One worker's share of a table of `rows` rows: rows `rank`, `rank + world_size`, `rank + 2 * world_size`, ..."""
+
+    rows: int
+    rank: int
+    world_size: int
+
+    @property
+    def local_rows(self) -> int:
+        """How many rows the worker holds; 0 on some where there are fewer rows than workers."""
+        return max(0, -(-(self.rows - self.rank) // self.world_size))
+
+    @property
+    def contiguous_range(self) -> tuple[int, int]:
+        """First row and number of rows that the worker holds after `relayout(..., to_contiguous=True)`."""
+        base, extra = divmod(self.rows, self.world_size)
+        return self.rank * base + min(self.rank, extra), self.local_rows
+
+    def pick(self, table: Any) -> Any:
+        """The worker's rows of a whole table, [rows, ...]: a tensor or an array."""
+        return table[self.rank :: self.world_size]
+
+
+def register(table: tf.Variable) -> None:
+    """Makes `table`, which has a `shard`, known to `tables` and `shard_of` for as long as its graph lives."""
+    if not tf.executing_eagerly():
+        tf.compat.v1.get_default_graph().add_to_collection(_TABLES, table)
+
+
+def tables(graph: tf.Graph | None = None) -> Iterator[tf.Variable]:
+    """The sharded tables of a graph (the default one), in the order in which they were made."""
+    yield from (graph or tf.compat.v1.get_default_graph()).get_collection(_TABLES)
+
+
+def shard_of(variable: Any) -> Shard | None:
+    """What part of a table a variable holds: of a sharded table, or of an optimizer's slot for one; None for others.
+
+    A slot is known by the slice information that TensorFlow's slot creator copies from the table: its full name is the
+    table's and the slot's.
+    """
+    shard = getattr(variable, "shard", None)
+    if isinstance(shard, Shard):
+        return shard
+    info = getattr(variable, "_save_slice_info", None)
+    if info is None or not hasattr(variable, "graph") or tf.executing_eagerly():
+        return None
+    for table in tables(variable.graph):
+        if info.full_name.startswith(table.logical_name + "/") and variable.shape[:1] == table.shape[:1]:
+            return table.shard
+    return None
+
+
+def is_sharded(variable: Any) -> bool:
+    """Whether a variable is a sharded table or an optimizer's slot for one."""
+    return shard_of(variable) is not None

@@ -1,0 +1,110 @@
+"""The steps of a lookup in a sharded table that communicate, and what moves whole tables, as functions on tensors.
+
+Letters: R workers, N ids of a lookup on this worker, M rows that this worker serves to all, L rows of this worker's
+shard, D the dimensions of a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from lockstep._src import library
+
+
+class Route(NamedTuple):
+    """Where the ids of a lookup went.
+
+    Attributes:
+      local_rows: [M] int64, rows of this worker's shard that the workers ask for, in rank order.
+      inverse: of the ids' shape, int32; which of the distinct ids, in order of their owners, each id is.
+      send_splits: [R] int64, how many distinct ids went to each worker.
+      recv_splits: [R] int64, how many came from each; M together.
+    """
+
+    local_rows: tf.Tensor
+    inverse: tf.Tensor
+    send_splits: tf.Tensor
+    recv_splits: tf.Tensor
+
+
+def route(ids: tf.Tensor, rows: int, table: str) -> Route:
+    """Sends each distinct id to the worker that owns its row.
+
+    Args:
+      ids: int32 or int64 of any shape; each in [0, rows), else the step fails with InvalidArgumentError on all workers.
+      rows: of the whole table.
+      table: its name, for messages.
+    """
+    return Route(*library.ops.lockstep_route(ids, num_rows=rows, table=table))
+
+
+def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
+    """Sends rows [M, D...] back the way the ids came, and puts one at the place of each id: [ids..., D...]."""
+    return library.ops.lockstep_combine(rows, route.inverse, route.send_splits, route.recv_splits)
+
+
+def check_ids(ids: tf.Tensor, rows: int, table: str) -> tf.Tensor:
+    """Hands `ids` on; InvalidArgumentError for one out of [0, rows). What a job of one worker has for a route."""
+    return library.ops.lockstep_check_ids(ids, num_rows=rows, table=table)
+
+
+def relayout(tensor: tf.Tensor, rows: int, *, to_contiguous: bool, name: str | None = None) -> tf.Tensor:
+    """Moves the rows of a table between the placement of training and that of checkpoints. All workers take part.
+
+    In training worker r of R holds rows r, r + R, r + 2R, ...; in a checkpoint worker r holds a contiguous range, and
+    the first `rows mod R` workers hold one row more. A worker has as many rows in either.
+
+    Args:
+      tensor: [L, ...], this worker's rows.
+      rows: of the whole table.
+      to_contiguous: from the placement of training to that of checkpoints, or back.
+      name: of the operation; the same on all workers.
+
+    Returns:
+      [L, ...], this worker's rows in the other placement.
+    """
+    return library.ops.lockstep_relayout(tensor, num_rows=rows, to_contiguous=to_contiguous, name=name)
+
+
+def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
+    """The whole table, [rows, ...] by id, out of each worker's rows [L, ...]. All workers take part."""
+    return library.ops.lockstep_gather_table(tensor, num_rows=rows)
+
+
+@tf.RegisterGradient("LockstepCombine")
+def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
+    _, inverse, send_splits, recv_splits = op.inputs
+    if isinstance(grad, tf.IndexedSlices):
+        # A gather followed the lookup. Its slices are gradients of the ids that it picked.
+        inverse = tf.gather(inverse, grad.indices)
+        grad = grad.values
+    return [library.ops.lockstep_combine_gradient(grad, inverse, send_splits, recv_splits), None, None, None]
+
+
+@tf.RegisterGradient("LockstepCombineGradient")
+def _combine_gradient_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Tensor | None]:
+    # The sum per row is linear: its gradient hands each id that of its row.
+    return [library.ops.lockstep_combine(tf.convert_to_tensor(grad), *op.inputs[1:]), None, None, None]
+
+
+@tf.RegisterGradient("LockstepGatherTable")
+def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
+    summed = library.ops.lockstep_reduce_table(tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"))
+    summed.set_shape(op.inputs[0].shape)
+    return summed
+
+
+@tf.RegisterGradient("LockstepReduceTable")
+def _reduce_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
+    return gather_table(tf.convert_to_tensor(grad), op.get_attr("num_rows"))
+
+
+@tf.RegisterGradient("LockstepRelayout")
+def _relayout_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
+    return relayout(tf.convert_to_tensor(grad), op.get_attr("num_rows"), to_contiguous=not op.get_attr("to_contiguous"))
+
+
+for _name in ("LockstepRoute", "LockstepCheckIds"):
+    tf.no_gradient(_name)

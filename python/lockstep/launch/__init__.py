@@ -1,0 +1,12 @@
+"""The launcher: starts the workers of a job on this machine and ends them together.
+
+    python -m lockstep.launch [-n N] [--tf1] python main.py ...
+
+Standard library only: nothing here imports TensorFlow or another part of Lockstep, so that the launcher starts in
+milliseconds and every façade's launcher is a spelling of this one. `docs/launching.md` is the manual.
+"""
+
+from lockstep.launch.cli import main
+from lockstep.launch.errors import LaunchError
+
+__all__ = ["LaunchError", "main"]

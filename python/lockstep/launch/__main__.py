@@ -1,0 +1,8 @@
+"""`python -m lockstep.launch`."""
+
+import sys
+
+from lockstep.launch.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

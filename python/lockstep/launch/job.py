@@ -1,0 +1,276 @@
+"""Starts the workers of this machine, watches over them, and ends them together.
+
+One thread and one selector: workers' pipes, and a pipe into which the interpreter writes the number of every signal
+that arrives (`signal.set_wakeup_fd`), SIGCHLD among them. A worker that ended stays a zombie until the job is over, so
+that its process group keeps its number and no stranger is signalled by mistake.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.guard import Guard, die_with, kill_group
+from lockstep.launch.output import Console, Stream
+
+# From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
+STOP_TIMEOUT_S = 3.0
+KILL_TIMEOUT_S = 1.0
+# For the last output of processes that workers left behind.
+_DRAIN_TIMEOUT_S = 0.5
+_LAST_LINES = 20
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_FORWARDED = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
+
+
+class Worker:
+    """A worker's process, its output, and how it ended.
+
+    Attributes:
+      rank: In the job.
+      pid: Also the number of its process group.
+      code: Exit code, negative for the signal that killed it (as in subprocess); None while it runs.
+      last_lines: The newest lines of its stdout and stderr.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], console: Console):
+        launcher = os.getpid()
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: die_with(launcher),
+        )
+        self.rank = int(environment["LOCKSTEP_RANK"])
+        self.pid = self._process.pid
+        self.code: int | None = None
+        self.last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
+        prefix = b"[%d] " % self.rank
+        self.streams: dict[int, Stream] = {}
+        for pipe, fd in ((self._process.stdout, console.stdout), (self._process.stderr, console.stderr)):
+            os.set_blocking(pipe.fileno(), False)
+            self.streams[pipe.fileno()] = Stream(console, fd, prefix, self.rank == 0, self.last_lines)
+
+    def poll(self) -> bool:
+        """True once, when it has ended; `code` is set then."""
+        if self.code is not None:
+            return False
+        state = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if state is None:
+            return False
+        self.code = state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
+        return True
+
+    def read(self, fd: int) -> bool:
+        """Hands on what is in one of its pipes; False at the pipe's end."""
+        stream = self.streams[fd]
+        while True:
+            try:
+                chunk = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                stream.finish()
+                return False
+            stream.feed(chunk)
+
+    def reap(self) -> None:
+        """Frees its number; it must have ended."""
+        for pipe in (self._process.stdout, self._process.stderr):
+            pipe.close()
+        if self.code is not None:
+            self._process.wait()
+
+    def describe_end(self) -> str:
+        """How it ended, for messages."""
+        if self.code < 0:
+            return f"was killed by {signal.Signals(-self.code).name}"
+        return f"failed with exit code {self.code}"
+
+
+class Job:
+    """The workers of one machine.
+
+    Args:
+      command: What every worker runs.
+      environments: One per worker, with LOCKSTEP_RANK.
+      console: Where output goes.
+    """
+
+    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]], console: Console):
+        self._command, self._environments, self._console = list(command), environments, console
+        self._workers: list[Worker] = []
+        self._by_pipe: dict[int, Worker] = {}
+        self._failed: Worker | None = None
+        self._told_to_end = 0
+        self._kill_at: float | None = None
+        self._broken_pipe = False
+        self._started_at = time.monotonic()
+
+    def run(self) -> int:
+        """Runs the job to its end; to be called in the main thread.
+
+        Returns:
+          0 if every worker returned 0; otherwise the exit code of the one that failed first, 128 plus the number of
+          the signal where one was killed; 141 where the reader of our own output went away.
+
+        Raises:
+          LaunchError: the command cannot be executed.
+        """
+        with Guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
+            try:
+                self._start(guard, selector)
+                while self._running():
+                    self._wait(selector, signals)
+            finally:
+                self._end(selector)
+        return self._result()
+
+    def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
+        for environment in self._environments:
+            try:
+                worker = Worker(self._command, environment, self._console)
+            except OSError as error:
+                code = 127 if isinstance(error, FileNotFoundError) else 126
+                raise LaunchError(f"cannot run {self._command[0]!r}: {error.strerror}", code) from None
+            guard.watch(worker.pid)
+            self._workers.append(worker)
+            for fd in worker.streams:
+                self._by_pipe[fd] = worker
+                selector.register(fd, selectors.EVENT_READ)
+
+    def _running(self) -> bool:
+        if self._kill_at is not None and time.monotonic() > self._kill_at + KILL_TIMEOUT_S:
+            return False  # Not even SIGKILL ended them.
+        return any(worker.code is None for worker in self._workers)
+
+    def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
+        timeout = None if self._kill_at is None else max(0.05, self._kill_at - time.monotonic())
+        arrived: list[int] = []
+        for key, _ in selector.select(timeout):
+            if key.fileobj is signals:
+                arrived += signals.recv(4096)
+            else:
+                self._read(selector, key.fd)
+        for signum in arrived:
+            if signum != signal.SIGCHLD:
+                self._forward(signal.Signals(signum))
+        self._notice_ends(selector)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._signal_all(signal.SIGKILL)
+
+    def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
+        try:
+            more = self._by_pipe[fd].read(fd)
+        except BrokenPipeError:  # Nobody reads us any more, as in `... | head`.
+            self._broken_pipe, more = True, False
+            self._stop()
+        if not more:
+            selector.unregister(fd)
+
+    def _forward(self, signum: signal.Signals) -> None:
+        if signum not in _ENDING:
+            self._signal_all(signum)
+            return
+        self._told_to_end += 1
+        if self._told_to_end > 1:
+            self._console.message(f"{signum.name} once more: ending the workers")
+            self._signal_all(signal.SIGTERM)
+            self._kill_at = self._kill_at or time.monotonic() + STOP_TIMEOUT_S
+        else:
+            self._signal_all(signum)
+
+    def _notice_ends(self, selector: selectors.BaseSelector) -> None:
+        ended = [worker for worker in self._workers if worker.poll()]
+        # A worker that was killed comes before those that failed because of it.
+        for worker in sorted(ended, key=lambda worker: worker.code):
+            if worker.code == 0 or self._failed or self._broken_pipe:
+                continue
+            self._failed = worker
+            for fd in worker.streams:
+                if fd in selector.get_map():
+                    self._read(selector, fd)
+            others = any(other.code is None for other in self._workers)
+            seconds = time.monotonic() - self._started_at
+            self._report(
+                f"rank {worker.rank} (pid {worker.pid}) {worker.describe_end()} after {seconds:.1f} s"
+                + ("; ending the other workers" if others else "")
+            )
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._kill_at is None:
+            # Workers that were told to end by the user are ending in their own way.
+            if not self._told_to_end:
+                self._signal_all(signal.SIGTERM)
+            self._kill_at = time.monotonic() + STOP_TIMEOUT_S
+
+    def _signal_all(self, signum: signal.Signals) -> None:
+        for worker in self._workers:
+            kill_group(worker.pid, signum)
+
+    def _end(self, selector: selectors.BaseSelector) -> None:
+        """Ends what is left of the workers' groups, and hands on the last output."""
+        self._signal_all(signal.SIGTERM)
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+        pipes = set(self._by_pipe)
+        while (open_pipes := pipes & set(selector.get_map())) and time.monotonic() < deadline:
+            for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+                if key.fd in open_pipes:
+                    self._read(selector, key.fd)
+        self._signal_all(signal.SIGKILL)
+        for worker in self._workers:
+            worker.poll()
+            worker.reap()
+
+    def _result(self) -> int:
+        stuck = [worker.rank for worker in self._workers if worker.code is None]
+        if stuck:
+            self._report(f"ranks {stuck} did not end on SIGKILL: they may wait for a device or a file system")
+        if self._failed is not None:
+            self._show_failure(self._failed)
+            return self._failed.code if self._failed.code > 0 else 128 - self._failed.code
+        return 128 + signal.SIGPIPE if self._broken_pipe else 0
+
+    def _show_failure(self, worker: Worker) -> None:
+        if len(self._workers) > 1 and not self._told_to_end:
+            lines = "\n".join("  " + line.decode(errors="replace") for line in worker.last_lines)
+            self._report(f"rank {worker.rank} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
+
+    def _report(self, text: str) -> None:
+        if not self._broken_pipe:
+            with contextlib.suppress(BrokenPipeError):
+                self._console.message(text)
+
+
+@contextlib.contextmanager
+def _signals(selector: selectors.BaseSelector) -> Iterator[socket.socket]:
+    """Turns the signals that concern us into bytes of a socket, for as long as the block runs."""
+    ours, interpreters = socket.socketpair()
+    for end in (ours, interpreters):
+        end.setblocking(False)
+    former_fd = signal.set_wakeup_fd(interpreters.fileno(), warn_on_full_buffer=False)
+    former = {}
+    for signum in _FORWARDED | {signal.SIGCHLD}:
+        # What was ignored when we started (nohup, a shell's background job) stays ignored, for workers as well.
+        if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
+            former[signum] = signal.signal(signum, lambda signum, frame: None)
+    selector.register(ours, selectors.EVENT_READ)
+    try:
+        yield ours
+    finally:
+        selector.unregister(ours)
+        for signum, handler in former.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(former_fd)
+        ours.close()
+        interpreters.close()

@@ -1,0 +1,231 @@
+"""Runs a program written for TensorFlow 1 on today's TensorFlow.
+
+    python -m lockstep.launch.tf1 main.py ...      (or -m module ..., or -c code ...)
+
+In the program and in modules below its folder or the working directory, `import tensorflow` gives a module that
+answers as TensorFlow 1 did: names of `tensorflow.compat.v1` first, then `tensorflow.python` and its likes. Everything
+else that is imported, Keras and Lockstep among it, keeps the real TensorFlow: nothing is put into `sys.modules` or into
+TensorFlow's own modules. How: a function finds `__import__` in the builtins of the module that defines it, so these
+modules get builtins of their own.
+
+Not covered: `importlib.import_module("tensorflow")` and `exec` in the program, which go past `__import__`; and
+`tf.contrib`, which is gone from TensorFlow.
+"""
+
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, ModuleType
+from typing import Any
+
+_USAGE = "usage: python -m lockstep.launch.tf1 (main.py | -m module | -c code) [arguments]"
+# Packages that may lie below the working directory, in a checkout, and are libraries all the same.
+_LIBRARIES = {"lockstep", "hybridbackend", "horovod", "sparse_operation_kit", "tensorflow", "keras", "tf_keras"}
+_INSTALLED_FOLDERS = {"site-packages", "dist-packages"}
+_lock = threading.RLock()
+
+
+class TensorFlow1(ModuleType):
+    """What `import tensorflow` gives to the program. Attributes come from compat.v1, then from the real tensorflow."""
+
+    def __init__(self, real: ModuleType, v1: ModuleType):
+        super().__init__("tensorflow", real.__doc__)
+        self.__dict__.update(
+            __path__=real.__path__, __file__=real.__file__, __spec__=real.__spec__, __version__=v1.__version__
+        )
+        self.__dict__["_real"], self.__dict__["_v1"] = real, v1
+
+    def __getattr__(self, name: str) -> Any:
+        for module in (self._v1, self._real):
+            # Not hasattr: a lazy attribute that fails to load should say why.
+            try:
+                return getattr(module, name)
+            except AttributeError:
+                continue
+        if name == "__all__":
+            return [public for public in dir(self._v1) if not public.startswith("_")]
+        if name == "estimator":
+            return _estimator()
+        raise AttributeError(f"module 'tensorflow' (TensorFlow 1 on {self.__version__}) has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *dir(self._v1)})
+
+
+def _estimator() -> ModuleType:
+    """`tf.estimator` for a TensorFlow without one (2.16 and later), if the distribution that holds it is there."""
+    try:
+        return importlib.import_module("tensorflow_estimator.python.estimator.api._v1.estimator")
+    except ImportError as error:
+        raise AttributeError(
+            f"tf.estimator left TensorFlow in 2.16, and tensorflow-estimator cannot be imported here ({error})"
+        ) from error
+
+
+_module: TensorFlow1 | None = None
+
+
+def _tensorflow1() -> TensorFlow1:
+    """The one TensorFlow 1 of this process; the first call loads TensorFlow and sets its behaviour."""
+    global _module
+    with _lock:
+        if _module is None:
+            # tf.layers and tf.nn.rnn_cell need Keras 2; TensorFlow reads this when it loads Keras.
+            if importlib.util.find_spec("tf_keras") is not None:
+                os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+            real = importlib.import_module("tensorflow")
+            v1 = importlib.import_module("tensorflow.compat.v1")
+            deprecation = importlib.import_module("tensorflow.python.util.deprecation")
+            with deprecation.silence():
+                v1.disable_v2_behavior()
+                # As TensorFlow 1 had them on request: the kind with defined order of reads and writes.
+                v1.enable_resource_variables()
+            _module = TensorFlow1(real, v1)
+        return _module
+
+
+def _import(
+    name: str,
+    globals: Mapping[str, Any] | None = None,
+    locals: Mapping[str, Any] | None = None,
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """`__import__` of the program's modules."""
+    if level or name.partition(".")[0] != "tensorflow":
+        return builtins.__import__(name, globals, locals, fromlist, level)
+    tensorflow = _tensorflow1()
+    path = name.split(".")[1:]
+    if not path:
+        return tensorflow
+    # `tensorflow.keras` and its likes are attributes, and those of compat.v1 are meant.
+    found: Any = tensorflow
+    for part in path:
+        found = getattr(found, part, None)
+    if not isinstance(found, ModuleType):
+        builtins.__import__(name, globals, locals, (), 0)
+        found = sys.modules[name]
+    if not fromlist:
+        return tensorflow
+    for attribute in fromlist:
+        if attribute != "*" and not hasattr(found, attribute) and hasattr(found, "__path__"):
+            builtins.__import__(name, globals, locals, (attribute,), 0)
+    return found
+
+
+def _make_builtins() -> dict[str, Any]:
+    return {**builtins.__dict__, "__import__": _import}
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs a module with the program's builtins."""
+
+    def __init__(self, name: str, path: str, program_builtins: dict[str, Any]):
+        super().__init__(name, path)
+        self._builtins = program_builtins
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = self._builtins
+        super().exec_module(module)
+
+
+class ProgramFinder(importlib.abc.MetaPathFinder):
+    """Finds modules below the given folders as Python would, and has them run with the program's builtins."""
+
+    def __init__(self, folders: Sequence[str], program_builtins: dict[str, Any]):
+        self._folders = [os.path.join(os.path.realpath(folder), "") for folder in folders]
+        self._builtins = program_builtins
+        self._excluded = [
+            os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")
+        ]
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """As importlib asks of a finder; None for what is not the program's own."""
+        if name.partition(".")[0] in _LIBRARIES:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader:
+            return None
+        if not self._is_program(spec.origin):
+            return None
+        spec.loader = _Loader(name, spec.loader.path, self._builtins)
+        return spec
+
+    def _is_program(self, path: str) -> bool:
+        path = os.path.realpath(path)
+        if _INSTALLED_FOLDERS.intersection(path.split(os.sep)) or path.startswith(tuple(self._excluded)):
+            return False
+        return path.startswith(tuple(self._folders))
+
+
+def _main_module(program_builtins: dict[str, Any], **attributes: Any) -> ModuleType:
+    main = ModuleType("__main__")
+    main.__dict__.update(__builtins__=program_builtins, **attributes)
+    sys.modules["__main__"] = main
+    return main
+
+
+def _load_script(path: str, program_builtins: dict[str, Any]) -> tuple[CodeType, ModuleType]:
+    with open(path, "rb") as script:
+        code = compile(script.read(), path, "exec")
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    return code, _main_module(program_builtins, __file__=path, __loader__=loader, __spec__=None, __package__=None)
+
+
+def _load_module(name: str, program_builtins: dict[str, Any]) -> tuple[CodeType, ModuleType]:
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(name + ".__main__")
+    code = spec.loader.get_code(spec.name) if spec is not None and hasattr(spec.loader, "get_code") else None
+    if code is None:
+        raise ImportError(f"no module named {name!r} that can be run")
+    sys.argv[0] = spec.origin
+    return code, _main_module(
+        program_builtins, __file__=spec.origin, __loader__=spec.loader, __spec__=spec, __package__=spec.parent
+    )
+
+
+def _load_code(text: str, program_builtins: dict[str, Any]) -> tuple[CodeType, ModuleType]:
+    return compile(text, "<string>", "exec"), _main_module(program_builtins, __spec__=None, __package__=None)
+
+
+_Load = Callable[[str, dict[str, Any]], tuple[CodeType, ModuleType]]
+_LOADS: dict[str, _Load] = {"-m": _load_module, "-c": _load_code}
+
+
+def main() -> None:
+    """Runs the program that `sys.argv` names, as the interpreter would.
+
+    Raises:
+      SystemExit: no program is named, or it cannot be read; and what the program itself raises.
+    """
+    arguments = sys.argv[1:]
+    kind = arguments.pop(0) if arguments[:1] and arguments[0] in _LOADS else None
+    if not arguments:
+        raise SystemExit(_USAGE)
+    program = arguments[0]
+    program_builtins = _make_builtins()
+    # `python -m` put the working directory first, which is right for -m and -c; a script finds what lies beside it.
+    folder = os.getcwd() if kind else os.path.dirname(os.path.realpath(program))
+    if not kind:
+        if not os.path.isfile(program):
+            raise SystemExit(f"lockstep.launch.tf1: no script {program!r}")
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = folder
+    sys.meta_path.insert(0, ProgramFinder([folder, os.getcwd()], program_builtins))
+    sys.argv = [kind or program, *arguments[1:]]
+    code, module = _LOADS.get(kind, _load_script)(program, program_builtins)
+    exec(code, module.__dict__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""Training on all workers of a job: the scope, evaluation along with it, and what is exported of it."""
+
+from lockstep._src.evaluation import EvaluationHook
+from lockstep._src.export import export
+from lockstep._src.scope import embedding_scope, scope
+
+__all__ = ["EvaluationHook", "embedding_scope", "export", "scope"]

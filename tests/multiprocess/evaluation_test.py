@@ -1,0 +1,90 @@
+"""Metrics, evaluation and export of a job of three workers with unequal data, against plain TensorFlow on all of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from lockstep.testing import run_workers
+from tests.multiprocess import evaluation_worker as worker
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """(folder, what each worker found), by rank."""
+    folder = tmp_path_factory.mktemp("job")
+    command = [sys.executable, "-m", "tests.multiprocess.evaluation_worker", str(folder)]
+    run_workers(WORKERS, command, cwd=ROOT, timeout_s=120)
+    return folder, [json.loads((folder / f"result.{rank}.json").read_text()) for rank in range(WORKERS)]
+
+
+def test_metrics_are_tensorflows_on_the_data_of_all_workers(job):
+    _, results = job
+    with tf.Graph().as_default(), tf.Session() as session:
+        feeds = worker.placeholders()
+        built = worker.metrics_of(tf.metrics, *feeds)
+        session.run(tf.local_variables_initializer())
+        for step, shares in enumerate(zip(*map(worker.samples, range(WORKERS)), strict=True)):
+            union = [np.concatenate(arrays) for arrays in zip(*shares, strict=True)]
+            wanted = session.run({n: update for n, (_, update) in built.items()}, dict(zip(feeds, union, strict=True)))
+            for name in built:
+                updated, value = results[0]["metrics"][name][step]
+                assert updated == value
+                np.testing.assert_allclose(value, wanted[name], rtol=1e-5, err_msg=f"{name} after update {step}")
+
+
+def test_metrics_are_the_same_on_every_worker(job):
+    _, results = job
+    assert results[1]["metrics"] == results[0]["metrics"] == results[2]["metrics"]
+
+
+def test_evaluation_takes_all_data_of_all_workers_each_time(job):
+    _, results = job
+    even = [i % 2 == 0 for rank in range(WORKERS) for i in worker.evaluated_ids(rank)]
+    for result in results:
+        assert [record["global_step"] for record in result["history"]] == [2, 4, 5]
+        # The rows were looked up in the sharded table, as trained so far.
+        assert [record["trained"] for record in result["history"]] == [1, 1, 1]
+        assert [record["even"] for record in result["history"]] == [np.mean(even)] * 3
+
+
+def test_evaluation_takes_no_training_data(job):
+    _, results = job
+    assert [result["taken"] for result in results] == [list(range(5))] * WORKERS
+
+
+def test_only_the_chief_writes_summaries(job):
+    folder, _ = job
+    (file,) = (folder / "summaries").iterdir()
+    tags = [(e.step, v.tag) for e in tf.train.summary_iterator(str(file)) for v in e.summary.value]
+    assert tags == [(step, tag) for step in (2, 4, 5) for tag in ("even", "trained")]
+
+
+def test_export_of_a_sharded_table_serves_in_stock_tensorflow(job):
+    folder, results = job
+    assert [bool(result["exported"]) for result in results] == [True, False, False]
+    assert os.listdir(folder / "export") == [os.path.basename(results[0]["exported"])]
+    code = (
+        "import sys, tensorflow as tf; serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default'];"
+        f"print(*serve(ids=tf.range({worker.ROWS}, dtype=tf.int64))['rows'].numpy().reshape(-1));"
+        "assert not {'lockstep', 'hybridbackend'} & set(sys.modules)"
+    )
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, results[0]["exported"]], env=environ, check=True, timeout=120, capture_output=True
+    )
+    assert list(map(float, done.stdout.split())) == list(np.repeat(5.0 * np.arange(worker.ROWS), worker.DIM))
+
+
+def test_export_with_a_collective_is_refused_by_name(job):
+    folder, results = job
+    assert "run only with this library" in results[0]["refused"] and "(Lockstep" in results[0]["refused"]
+    assert not os.path.exists(folder / "refused") or not os.listdir(folder / "refused")

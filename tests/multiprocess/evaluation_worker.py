@@ -1,0 +1,134 @@
+"""One worker of evaluation_test.py: metrics, an evaluation along with training, and an export of what it trained."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import hybridbackend.tensorflow as hb
+
+ROWS, DIM = 23, 4
+CURVES = [("ROC", "trapezoidal"), ("PR", "careful_interpolation"), ("PR", "minoring")]
+
+
+def samples(rank):
+    """Labels, predictions and weights of a worker's batches; some are empty, and each worker's differ in size."""
+    rng = np.random.default_rng(100 + rank)
+    for size in (30 + 7 * rank, 0 if rank == 1 else 11, 5 * rank, 64):
+        labels = rng.integers(0, 2, size)
+        yield labels, ((labels + 2 * rng.random(size)) / 3).astype(np.float32), rng.random(size).astype(np.float32)
+
+
+def metrics_of(module, labels, predictions, weights):
+    built = {"accuracy": module.accuracy(labels, tf.round(predictions), weights)}
+    for curve, method in CURVES:
+        built[f"{curve} {method}"] = module.auc(labels, predictions, weights, curve=curve, summation_method=method)
+    return built
+
+
+def placeholders():
+    return tf.placeholder(tf.int64, [None]), tf.placeholder(tf.float32, [None]), tf.placeholder(tf.float32, [None])
+
+
+def streamed_metrics():
+    """Values after each update, by metric: what the updates give, and what the values read afterwards."""
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        feeds = placeholders()
+        built = metrics_of(hb.metrics, *feeds)
+        session.run(tf.local_variables_initializer())
+        results = {name: [] for name in built}
+        for batch in samples(hb.context.rank):
+            updated = session.run({n: update for n, (_, update) in built.items()}, dict(zip(feeds, batch, strict=True)))
+            values = session.run({n: value for n, (value, _) in built.items()})
+            for name in built:
+                results[name].append([float(updated[name]), float(values[name])])
+        return results
+
+
+def dataset(ids):
+    return tf.data.Dataset.from_tensor_slices(np.array(ids, np.int64)).batch(2)
+
+
+def evaluated_ids(rank):
+    """Worker 0 has no evaluation data at all, the others one and two batches (the last one short)."""
+    return [[], [3], [7, 22, 0]][rank]
+
+
+def table():
+    with hb.embedding_scope():
+        return tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer())
+
+
+def train_and_evaluate(folder):
+    """Five steps, each adding its id to every row of the table, with evaluations after the 2nd, 4th and last.
+
+    The evaluation finds the share of ids whose row in the table is as trained so far, and the share of even ids.
+    """
+    rank = hb.context.rank
+    history = []
+
+    def evaluated():
+        ids = tf.data.make_one_shot_iterator(dataset(evaluated_ids(rank))).get_next()
+        rows = tf.nn.embedding_lookup(table(), ids)
+        steps = tf.cast(tf.train.get_global_step(), tf.float32)
+        as_trained = tf.reduce_all(tf.equal(rows, steps * tf.cast(ids, tf.float32)[:, tf.newaxis]), axis=1)
+        return {
+            "trained": hb.metrics.accuracy(tf.ones_like(ids, tf.bool), as_trained),
+            "even": hb.metrics.accuracy(tf.zeros_like(ids), ids % 2),
+        }
+
+    with tf.Graph().as_default(), hb.scope():
+        # More batches than steps: an evaluation that took one would be seen in `taken`.
+        element = tf.data.make_one_shot_iterator(tf.data.Dataset.range(100 * rank, 100 * rank + 50).batch(1)).get_next()
+        ids = tf.range(ROWS, dtype=tf.int64)
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(table(), ids) * tf.cast(ids, tf.float32)[:, tf.newaxis])
+        train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
+        hook = hb.train.EvaluationHook(
+            evaluated, every_n_iter=2, summary_dir=f"{folder}/summaries", history=history, at_end=True
+        )
+        taken = []
+        with tf.train.MonitoredTrainingSession(f"{folder}/checkpoints", hooks=[hook]) as session:
+            for _ in range(5):
+                taken.append(int(session.run([element, train_op])[0][0]) - 100 * rank)
+        exported = hb.train.export(f"{folder}/export", tf.train.latest_checkpoint(f"{folder}/checkpoints"), served)
+    return {
+        "history": [{name: float(value) for name, value in record.items()} for record in history],
+        "taken": taken,
+        "exported": exported,
+    }
+
+
+def served():
+    ids = tf.placeholder(tf.int64, [None], name="ids")
+    rows = tf.nn.embedding_lookup(table(), ids)
+    return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": rows})
+
+
+def refused_export(folder):
+    """What an export of a model with a collective in it says, on the chief."""
+
+    def with_metric():
+        hb.metrics.accuracy(tf.zeros([2]), tf.zeros([2]))
+        return served()
+
+    if not hb.context.is_chief:
+        return None
+    try:
+        hb.train.export(f"{folder}/refused", tf.train.latest_checkpoint(f"{folder}/checkpoints"), with_metric)
+    except ValueError as error:
+        return str(error)
+    return "not refused"
+
+
+def main(folder):
+    result = {"metrics": streamed_metrics(), **train_and_evaluate(folder)}
+    result["refused"] = refused_export(folder)
+    with open(os.path.join(folder, f"result.{hb.context.rank}.json"), "w") as file:
+        json.dump(result, file)
+
+
+if __name__ == "__main__":
+    tf.disable_v2_behavior()
+    main(sys.argv[1])

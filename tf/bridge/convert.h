@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "core/base/dtype.h"
+#include "core/base/status.h"
+#include "core/comm/communicator.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+// The only conversions between the core's types and TensorFlow's.
+namespace lockstep {
+
+// The element types that collectives compute with, for op definitions ("T: {...}") and kernels.
+#define LOCKSTEP_DTYPES "{float, double, half, bfloat16, int8, int16, int32, int64, uint8, bool}"
+
+absl::Status ToTensorFlow(const Status& status);
+Status FromTensorFlow(const absl::Status& status);
+
+// INVALID_ARGUMENT for a type that the core does not compute with, such as string.
+Result<DType> ToDType(tensorflow::DataType dtype);
+
+// A tensor that shows `shape` elements from `offset_bytes` of `memory` on, without a copy. `memory` lives as long as a
+// tensor shows it. It reports memory that it does not own, so that no kernel writes its result over it. The address
+// must be a multiple of EIGEN_MAX_ALIGN_BYTES, as that of every tensor.
+tensorflow::Tensor ViewOf(const std::shared_ptr<SharedBuffer>& memory, int64_t offset_bytes, tensorflow::DataType dtype,
+                          const tensorflow::TensorShape& shape);
+
+// An Allocate that makes output `index` of the kernel: one row of `row_shape` for each item that comes in.
+// `context` outlives the collective, as that of every asynchronous kernel does until it is done.
+Allocate AllocateOutput(tensorflow::OpKernelContext* context, int index, const tensorflow::TensorShape& row_shape);
+
+// The address of the first element, null for an empty tensor. The caller may write where it owns the buffer.
+void* Data(const tensorflow::Tensor& tensor);
+
+}  // namespace lockstep

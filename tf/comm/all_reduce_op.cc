@@ -1,0 +1,172 @@
+// Allreduce of a bucket: a list of tensors of one type, exchanged as one.
+//
+// The tensors are packed into memory that all ranks of the host see, each at a multiple of a tensor's alignment,
+// reduced there and handed on as views, so that a byte is copied once. Views keep the whole bucket's memory: a value
+// that lives long (one that is assigned to a variable) would take it from the exchanges to come. Three rules bound
+// that:
+//   - outputs below kViewBytes are copied out: a scalar never holds a bucket;
+//   - views hold at most half of this rank's shared memory; beyond that, outputs are copied out;
+//   - where shared memory is used up all the same, the bucket is packed into private memory.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tf/comm/collective_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Buckets up to this size are exchanged from private memory: the communicator's own staging is as fast.
+constexpr int64_t kSmallBytes = 16 << 10;
+constexpr int64_t kViewBytes = 64 << 10;
+constexpr int64_t kAlignment = EIGEN_MAX_ALIGN_BYTES;
+
+// Bytes of shared memory that views hold, in this process.
+std::atomic<int64_t> g_view_bytes{0};
+
+// A SharedBuffer that counts as held by views while it lives.
+class ViewedBuffer : public SharedBuffer {
+ public:
+  explicit ViewedBuffer(std::shared_ptr<SharedBuffer> memory) : memory_(std::move(memory)) {
+    g_view_bytes += memory_->bytes();
+  }
+  ~ViewedBuffer() override { g_view_bytes -= memory_->bytes(); }
+  void* data() override { return memory_->data(); }
+  int64_t bytes() const override { return memory_->bytes(); }
+
+ private:
+  const std::shared_ptr<SharedBuffer> memory_;
+};
+
+// A tensor's own memory as a bucket, where there is none that is shared.
+class PrivateBuffer : public SharedBuffer {
+ public:
+  explicit PrivateBuffer(tf::Tensor tensor) : tensor_(std::move(tensor)) {}
+  void* data() override { return Data(tensor_); }
+  int64_t bytes() const override { return static_cast<int64_t>(tensor_.TotalBytes()); }
+
+ private:
+  const tf::Tensor tensor_;
+};
+
+struct Bucket {
+  std::shared_ptr<SharedBuffer> memory;
+  std::vector<int64_t> offsets;  // of each tensor, bytes
+  int64_t bytes = 0;
+  bool is_shared = false;
+
+  char* at(int i) const { return static_cast<char*>(memory->data()) + offsets[i]; }
+};
+
+class AllReduceKernel : public CollectiveKernel {
+ public:
+  explicit AllReduceKernel(tf::OpKernelConstruction* construction)
+      : CollectiveKernel(construction), reduce_op_(ReduceOpOf(construction)) {}
+
+ protected:
+  Result<Exchange> Prepare(const Call& call) override {
+    tf::OpInputList inputs;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->input_list("tensors", &inputs)));
+    LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(inputs[0].dtype()));
+    std::string name = absl::StrCat(collective_name(), " ", ShapeSignature(inputs));
+    if (inputs.size() == 1 && static_cast<int64_t>(inputs[0].TotalBytes()) <= kSmallBytes) {
+      return Direct(call.context, inputs[0], dtype, std::move(name));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(Bucket bucket, Pack(call, inputs));
+    const int64_t view_limit = call.engine.options().shared_bytes_per_rank / 2;
+    return Exchange([=, this, context = call.context, bucket = std::move(bucket),
+                     name = std::move(name)](Communicator& communicator) {
+      void* const data = bucket.memory->data();
+      LOCKSTEP_RETURN_IF_ERROR(
+          communicator.AllReduce(name, reduce_op_, dtype, bucket.bytes / DTypeSize(dtype), data, data));
+      return Unpack(context, bucket, view_limit);
+    });
+  }
+
+ private:
+  // One small tensor, from its own memory into the output's.
+  Result<Exchange> Direct(tf::OpKernelContext* context, const tf::Tensor& input, DType dtype, std::string name) const {
+    tf::Tensor* output = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, input.shape(), &output)));
+    return Exchange([this, dtype, count = input.NumElements(), in = Data(input), out = Data(*output),
+                     name = std::move(name)](Communicator& communicator) {
+      return communicator.AllReduce(name, reduce_op_, dtype, count, in, out);
+    });
+  }
+
+  static Result<Bucket> Pack(const Call& call, const tf::OpInputList& inputs) {
+    Bucket bucket;
+    for (const tf::Tensor& input : inputs) {
+      bucket.offsets.push_back(bucket.bytes);
+      const int64_t bytes = static_cast<int64_t>(input.TotalBytes());
+      bucket.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    if (bucket.bytes > kSmallBytes) bucket.memory = call.engine.communicator().AllocateShared(bucket.bytes);
+    bucket.is_shared = bucket.memory != nullptr;
+    if (!bucket.is_shared) {
+      tf::Tensor memory;
+      LOCKSTEP_RETURN_IF_ERROR(
+          FromTensorFlow(call.context->allocate_temp(tf::DT_UINT8, tf::TensorShape({bucket.bytes}), &memory)));
+      bucket.memory = std::make_shared<PrivateBuffer>(std::move(memory));
+    }
+    for (int i = 0; i < inputs.size(); ++i) {
+      const int64_t bytes = static_cast<int64_t>(inputs[i].TotalBytes());
+      if (bytes == 0) continue;
+      std::memcpy(bucket.at(i), Data(inputs[i]), bytes);
+      // The gap up to the next tensor is reduced with the rest: it has to hold numbers.
+      const int64_t end = i + 1 < inputs.size() ? bucket.offsets[i + 1] : bucket.bytes;
+      std::memset(bucket.at(i) + bytes, 0, end - bucket.offsets[i] - bytes);
+    }
+    return bucket;
+  }
+
+  // Outputs have the inputs' shapes.
+  static Status Unpack(tf::OpKernelContext* context, const Bucket& bucket, int64_t view_limit) {
+    std::shared_ptr<SharedBuffer> viewed;
+    if (bucket.is_shared && g_view_bytes + bucket.bytes <= view_limit) {
+      viewed = std::make_shared<ViewedBuffer>(bucket.memory);
+    }
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      const tf::Tensor& input = context->input(i);
+      const int64_t bytes = static_cast<int64_t>(input.TotalBytes());
+      if (viewed && bytes >= kViewBytes && reinterpret_cast<uintptr_t>(bucket.at(i)) % kAlignment == 0) {
+        context->set_output(i, ViewOf(viewed, bucket.offsets[i], input.dtype(), input.shape()));
+        continue;
+      }
+      tf::Tensor* output = nullptr;
+      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(i, input.shape(), &output)));
+      if (bytes > 0) std::memcpy(Data(*output), bucket.at(i), bytes);
+    }
+    return OkStatus();
+  }
+
+  const ReduceOp reduce_op_;
+};
+
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepAllReduce", AllReduceKernel);
+
+LOCKSTEP_COLLECTIVE_OP("LockstepAllReduce")
+    .Input("tensors: N * T")
+    .Output("reduced: N * T")
+    .Attr("N: int >= 1")
+    .Attr("T: " LOCKSTEP_DTYPES)
+    .Attr(LOCKSTEP_REDUCE_OP_ATTR)
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Reduces tensors over all ranks, in one exchange.
+
+tensors: of the same shapes on all ranks.
+reduced: of the inputs' shapes; the same bits on all ranks, sums being taken in rank order.
+)doc");
+
+}  // namespace
+}  // namespace lockstep

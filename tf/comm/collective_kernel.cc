@@ -1,0 +1,148 @@
+#include "tf/comm/collective_kernel.h"
+
+#include <atomic>
+#include <cctype>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/capi/capi.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/platform/env.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// How long a collective of a cancelled step may go on before it is aborted.
+constexpr int64_t kCancelGraceUs = 1'000'000;
+
+// Ties one collective to the cancellation of its step. Shared by the collective and by the closures of a cancellation,
+// which may outlive it.
+class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
+ public:
+  CancelGuard(const std::shared_ptr<Context>& engine, std::string name) : engine_(engine), name_(std::move(name)) {}
+
+  // False where the step is cancelled already.
+  bool Watch(tf::CancellationManager* manager) {
+    if (manager == nullptr) return true;  // an eager op outside of any step
+    manager_ = manager;
+    token_ = manager->get_cancellation_token();
+    return manager->RegisterCallback(token_, [self = shared_from_this()] { self->OnCancel(); });
+  }
+
+  void Finish() {
+    finished_.store(true);
+    // Not DeregisterCallback, which would make the lane wait for the other callbacks of a cancellation under way.
+    if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
+  }
+
+ private:
+  void OnCancel() {
+    tf::Env::Default()->SchedClosureAfter(kCancelGraceUs, [self = shared_from_this()] {
+      if (self->finished_.load()) return;
+      if (const std::shared_ptr<Context> engine = self->engine_.lock()) {
+        engine->communicator().Abort(Cancelled(absl::StrCat("the step was cancelled while '", self->name_,
+                                                            "' waited for its peers: another operation of this rank "
+                                                            "failed, or its session was closed")));
+      }
+    });
+  }
+
+  const std::weak_ptr<Context> engine_;
+  const std::string name_;
+  tf::CancellationManager* manager_ = nullptr;
+  tf::CancellationToken token_ = tf::CancellationManager::kInvalidToken;
+  std::atomic<bool> finished_{false};
+};
+
+}  // namespace
+
+CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction)
+    : AsyncOpKernel(construction), collective_name_(CanonicalName(construction->def().name())) {}
+
+void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback done) {
+  Result<std::shared_ptr<Context>> engine = DefaultContext();
+  OP_REQUIRES_ASYNC(context, engine.ok(), ToTensorFlow(engine.status()), done);
+
+  Result<Exchange> exchange = Prepare({context, **engine});
+  if (exchange.ok() && !*exchange) {
+    done();
+    return;
+  }
+  if (!exchange.ok()) {
+    exchange = Exchange([this, why = exchange.status()](Communicator& communicator) {
+      return communicator.Decline(collective_name_, why);
+    });
+  }
+
+  auto guard = std::make_shared<CancelGuard>(*engine, collective_name_);
+  OP_REQUIRES_ASYNC(context, guard->Watch(context->cancellation_manager()),
+                    absl::CancelledError(absl::StrCat("'", name(), "' was cancelled before it began")), done);
+
+  // A plain reference: the lane ends before its context does, and must not be the one to end it.
+  Communicator& communicator = (*engine)->communicator();
+  (*engine)->lane().Post(
+      [context, guard = std::move(guard), exchange = *std::move(exchange), done = std::move(done), &communicator] {
+        const Status status = exchange(communicator);
+        guard->Finish();
+        if (!status.ok()) context->SetStatus(ToTensorFlow(status));
+        done();
+      });
+}
+
+std::string CanonicalName(std::string_view name) {
+  std::string result;
+  size_t digits = 0;  // after the last '_' of this part
+  auto end_part = [&] {
+    if (digits > 0 && result.size() > digits && result[result.size() - digits - 1] == '_') {
+      result.resize(result.size() - digits - 1);
+    }
+    digits = 0;
+  };
+  for (const char c : name) {
+    if (c == '/') end_part();
+    digits = std::isdigit(static_cast<unsigned char>(c)) ? digits + 1 : 0;
+    result.push_back(c);
+  }
+  end_part();
+  return result;
+}
+
+ReduceOp ReduceOpOf(tf::OpKernelConstruction* construction) {
+  static constexpr std::pair<std::string_view, ReduceOp> kOps[] = {{"sum", ReduceOp::kSum},
+                                                                   {"mean", ReduceOp::kMean},
+                                                                   {"min", ReduceOp::kMin},
+                                                                   {"max", ReduceOp::kMax},
+                                                                   {"prod", ReduceOp::kProduct}};
+  std::string name;
+  construction->SetStatus(construction->GetAttr("reduce_op", &name));
+  ReduceOp op = ReduceOp::kSum;
+  for (const auto& [known, value] : kOps) {
+    if (known == name) op = value;
+  }
+  const tf::DataType type = construction->input_type(0);
+  if (op == ReduceOp::kMean && !tf::DataTypeIsFloating(type)) {
+    construction->SetStatus(absl::InvalidArgumentError(
+        absl::StrCat("'", construction->def().name(), "': a mean over ranks is of floating-point tensors, got ",
+                     tf::DataTypeString(type), "; reduce the sum, or cast first")));
+  }
+  return op;
+}
+
+std::string ShapeSignature(const tf::OpInputList& tensors) {
+  if (tensors.size() == 0) return "nothing";
+  std::string result = tensors[0].shape().DebugString();
+  if (tensors.size() == 1) return result;
+  // FNV-1a over the dimensions: long lists are told apart without being spelled out.
+  uint64_t hash = 14695981039346656037ull;
+  auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
+  for (const tf::Tensor& tensor : tensors) {
+    mix(static_cast<uint64_t>(tensor.dims()));
+    for (const auto& dim : tensor.shape()) mix(static_cast<uint64_t>(dim.size));
+  }
+  absl::StrAppend(&result, " and ", tensors.size() - 1, " more (#", absl::Hex(hash, absl::kZeroPad16), ")");
+  return result;
+}
+
+}  // namespace lockstep

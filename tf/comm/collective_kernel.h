@@ -1,0 +1,74 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "core/comm/communicator.h"
+#include "core/comm/context.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/bridge/convert.h"
+#include "tf/comm/collective_op.h"
+
+namespace lockstep {
+
+// Base of every kernel that communicates. A kernel says what to do in two steps, and this class does the rest:
+//
+//   Prepare   on TensorFlow's thread: checks this rank's arguments, allocates, packs. Never waits.
+//   Exchange  what Prepare returned: runs on the context's lane, one at a time; may wait for the other ranks. It writes
+//             or allocates the outputs.
+//
+// No thread of TensorFlow's waits for a peer: ComputeAsync posts to the lane and returns.
+//
+// What fails in Prepare is bad on this rank alone, perhaps; peers wait in the collective already. So it is declined:
+// all ranks raise the error and stay usable. All checks of arguments belong into Prepare, therefore. An Exchange of
+// several collectives that fails between two of them declines the next by itself.
+//
+// Cancellation (a failing step, session.close): the collective gets a second to end, because on a step that fails on
+// all ranks alike the peers arrive and nothing is lost; then the communicator is aborted, and the peers see why.
+//
+// Kernels are shared by concurrent runs: Prepare keeps no state in the kernel.
+class CollectiveKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction);
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
+
+ protected:
+  using Exchange = std::function<Status(Communicator&)>;
+
+  // Where a kernel runs: its inputs and outputs, and the engine.
+  struct Call {
+    tensorflow::OpKernelContext* context;  // valid until the exchange has ended
+    Context& engine;
+  };
+
+  // An empty Exchange says that there is nothing to wait for: the outputs are there.
+  virtual Result<Exchange> Prepare(const Call& call) = 0;
+
+  // What the communicator calls this collective in errors and compares over the ranks: the node's name without the
+  // numbers that TensorFlow appends to make it unique, since those may differ where only one rank writes summaries.
+  const std::string& collective_name() const { return collective_name_; }
+
+ private:
+  const std::string collective_name_;
+};
+
+// `name` without "_<digits>" at the end of its parts: "scope_2/dense_1/all_reduce" is "scope/dense/all_reduce".
+std::string CanonicalName(std::string_view name);
+
+// "[2,3]", or "[2,3] and 11 more (#9f3c...)" for a list: what is compared over ranks as part of a collective's name
+// where shapes have to be the same.
+std::string ShapeSignature(const tensorflow::OpInputList& tensors);
+
+// The reduction that attribute reduce_op of an op (LOCKSTEP_REDUCE_OP_ATTR) names. Fails the construction for the mean
+// of input 0's type where that is an integer.
+ReduceOp ReduceOpOf(tensorflow::OpKernelConstruction* construction);
+
+// Registers `Kernel` for op `name` on the CPU.
+#define LOCKSTEP_COLLECTIVE_KERNEL(name, Kernel) \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(::tensorflow::DEVICE_CPU), Kernel)
+
+}  // namespace lockstep

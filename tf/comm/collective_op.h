@@ -1,0 +1,19 @@
+#pragma once
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tf/bridge/convert.h"
+
+// Defines an op that communicates. Every such op, in any folder of tf/, is defined through this macro: it makes the op
+// stateful, so that nothing folds, merges or drops it, and gives it the attribute by which the pass in tf/graph knows
+// that it has to be put in order.
+//
+// lockstep_priority: among collectives of a run that don't wait for each other, the one with the lower value goes
+// first; the same on all ranks.
+#define LOCKSTEP_COLLECTIVE_OP(name) REGISTER_OP(name).SetIsStateful().Attr(LOCKSTEP_COLLECTIVE_ATTR ": int = 0")
+
+#define LOCKSTEP_COLLECTIVE_ATTR "lockstep_priority"
+
+// 'mean' is the sum divided by the number of ranks, for floating-point types alone.
+#define LOCKSTEP_REDUCE_OP_ATTR "reduce_op: {'sum', 'mean', 'min', 'max', 'prod'} = 'sum'"

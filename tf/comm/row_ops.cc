@@ -1,0 +1,211 @@
+// Collectives that exchange rows, that is, slices of dimension 0: allgather, alltoall and reducescatter.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tf/comm/collective_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+// A tensor as rows.
+struct Rows {
+  int64_t count;        // of this rank
+  tf::TensorShape row;  // shape of one
+  Item item;            // one, as the communicator sees it
+  const void* data;
+  std::string name;  // of the collective, with the row's shape: it has to be the same on all ranks
+};
+
+Result<Rows> AsRows(const tf::Tensor& input, std::string_view op, const std::string& collective,
+                    const std::string& node) {
+  if (input.dims() < 1) {
+    return InvalidArgument(absl::StrCat(op, " '", node, "': got a scalar, wants a tensor with a dimension of rows"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(input.dtype()));
+  tf::TensorShape row = input.shape();
+  row.RemoveDim(0);
+  const int64_t width = row.num_elements();
+  std::string name = absl::StrCat(collective, " of rows ", row.DebugString());
+  return Rows{input.dim_size(0), std::move(row), {dtype, width}, Data(input), std::move(name)};
+}
+
+// `counts` as one number of rows for each rank, which add up to `rows`.
+Result<std::vector<int64_t>> RowCounts(const tf::Tensor& counts, int ranks, int64_t rows, std::string_view what) {
+  if (counts.dims() != 1 || counts.dim_size(0) != ranks) {
+    return InvalidArgument(absl::StrCat(what, " has shape ", counts.shape().DebugString(), ", wants [", ranks,
+                                        "]: a number of rows for each rank"));
+  }
+  const auto flat = counts.flat<int64_t>();
+  std::vector<int64_t> result(flat.data(), flat.data() + flat.size());
+  // Each is held against the whole before they are added, so that no sum overflows.
+  const bool in_range = std::all_of(result.begin(), result.end(), [rows](int64_t c) { return c >= 0 && c <= rows; });
+  if (!in_range || std::accumulate(result.begin(), result.end(), int64_t{0}) != rows) {
+    return InvalidArgument(absl::StrCat(what, " is [", absl::StrJoin(result, ","),
+                                        "], wants numbers of at least 0 that add up to the ", rows, " rows"));
+  }
+  return result;
+}
+
+// An Allocate of output 0 that puts the counts of the ranks into output 1.
+Allocate AllocateWithCounts(tf::OpKernelContext* context, const tf::TensorShape& row) {
+  return [context, rows = AllocateOutput(context, 0, row)](std::span<const int64_t> counts) -> Result<void*> {
+    tf::Tensor* output = nullptr;
+    const tf::TensorShape shape({static_cast<int64_t>(counts.size())});
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(1, shape, &output)));
+    std::copy(counts.begin(), counts.end(), output->flat<int64_t>().data());
+    return rows(counts);
+  };
+}
+
+class AllGatherKernel : public CollectiveKernel {
+ public:
+  using CollectiveKernel::CollectiveKernel;
+
+ protected:
+  Result<Exchange> Prepare(const Call& call) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(Rows rows, AsRows(call.context->input(0), "allgather", collective_name(), name()));
+    return Exchange([context = call.context, rows = std::move(rows)](Communicator& communicator) {
+      return communicator.AllGatherV(rows.name, rows.item, rows.count, rows.data,
+                                     AllocateWithCounts(context, rows.row));
+    });
+  }
+};
+
+class AllToAllKernel : public CollectiveKernel {
+ public:
+  using CollectiveKernel::CollectiveKernel;
+
+ protected:
+  Result<Exchange> Prepare(const Call& call) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(Rows rows, AsRows(call.context->input(0), "alltoall", collective_name(), name()));
+    LOCKSTEP_ASSIGN_OR_RETURN(auto splits, RowCounts(call.context->input(1), call.engine.communicator().size(),
+                                                     rows.count, absl::StrCat("alltoall '", name(), "': splits")));
+    return Exchange(
+        [context = call.context, rows = std::move(rows), splits = std::move(splits)](Communicator& communicator) {
+          return communicator.AllToAllV(rows.name, rows.item, splits, rows.data, AllocateWithCounts(context, rows.row));
+        });
+  }
+};
+
+class ReduceScatterKernel : public CollectiveKernel {
+ public:
+  explicit ReduceScatterKernel(tf::OpKernelConstruction* construction)
+      : CollectiveKernel(construction), reduce_op_(ReduceOpOf(construction)) {}
+
+ protected:
+  Result<Exchange> Prepare(const Call& call) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(Rows rows, AsRows(call.context->input(0), "reducescatter", collective_name(), name()));
+    const Communicator& communicator = call.engine.communicator();
+    LOCKSTEP_ASSIGN_OR_RETURN(auto counts, RowCounts(call.context->input(1), communicator.size(), rows.count,
+                                                     absl::StrCat("reducescatter '", name(), "': counts")));
+    LOCKSTEP_ASSIGN_OR_RETURN(void* out,
+                              AllocateOutput(call.context, 0, rows.row)(std::span(&counts[communicator.rank()], 1)));
+    for (int64_t& count : counts) count *= rows.item.width;
+    return Exchange([this, out, rows = std::move(rows), counts = std::move(counts)](Communicator& communicator) {
+      return communicator.ReduceScatter(rows.name, reduce_op_, rows.item.dtype, counts, rows.data, out);
+    });
+  }
+
+ private:
+  const ReduceOp reduce_op_;
+};
+
+class BarrierKernel : public CollectiveKernel {
+ public:
+  using CollectiveKernel::CollectiveKernel;
+
+ protected:
+  Result<Exchange> Prepare(const Call& call) override {
+    return Exchange([this](Communicator& communicator) { return communicator.Barrier(collective_name()); });
+  }
+};
+
+// Output 0: rows of input 0's kind, of unknown number. Output 1: a number for each rank.
+absl::Status RowsAndCounts(InferenceContext* c) {
+  ShapeHandle rows;
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &rows));
+  TF_RETURN_IF_ERROR(c->ReplaceDim(rows, 0, c->UnknownDim(), &rows));
+  c->set_output(0, rows);
+  c->set_output(1, c->Vector(c->UnknownDim()));
+  return absl::OkStatus();
+}
+
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepAllGather", AllGatherKernel);
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepAllToAll", AllToAllKernel);
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepReduceScatter", ReduceScatterKernel);
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepBarrier", BarrierKernel);
+
+LOCKSTEP_COLLECTIVE_OP("LockstepAllGather")
+    .Input("rows: T")
+    .Output("gathered: T")
+    .Output("counts: int64")
+    .Attr("T: " LOCKSTEP_DTYPES)
+    .SetShapeFn(RowsAndCounts)
+    .Doc(R"doc(
+Gives every rank the rows of all ranks, in rank order.
+
+rows: [n, ...]; n may differ over ranks, the other dimensions must not.
+gathered: [sum of all n, ...].
+counts: [R]; n of each rank.
+)doc");
+
+LOCKSTEP_COLLECTIVE_OP("LockstepAllToAll")
+    .Input("rows: T")
+    .Input("splits: int64")
+    .Output("received: T")
+    .Output("received_splits: int64")
+    .Attr("T: " LOCKSTEP_DTYPES)
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle splits;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &splits));
+      TF_RETURN_IF_ERROR(RowsAndCounts(c));
+      c->set_output(1, splits);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Sends each rank some rows and receives some from each.
+
+rows: [n, ...]; the first splits[0] rows go to rank 0, the next splits[1] to rank 1, and so on.
+splits: [R]; at least 0 each, n together.
+received: [sum of received_splits, ...]; in rank order.
+received_splits: [R]; how many rows came from each rank.
+)doc");
+
+LOCKSTEP_COLLECTIVE_OP("LockstepReduceScatter")
+    .Input("rows: T")
+    .Input("counts: int64")
+    .Output("mine: T")
+    .Attr("T: " LOCKSTEP_DTYPES)
+    .Attr(LOCKSTEP_REDUCE_OP_ATTR)
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle rows;
+      ShapeHandle counts;
+      TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &rows));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &counts));
+      TF_RETURN_IF_ERROR(c->ReplaceDim(rows, 0, c->UnknownDim(), &rows));
+      c->set_output(0, rows);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Reduces rows over all ranks and leaves each rank some of them.
+
+rows: [n, ...]; of the same shape on all ranks.
+counts: [R]; the first counts[0] rows stay with rank 0, the next counts[1] with rank 1, and so on; the same on all ranks.
+mine: [counts[rank], ...].
+)doc");
+
+LOCKSTEP_COLLECTIVE_OP("LockstepBarrier").SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
+Ends when all ranks have come here.
+)doc");
+
+}  // namespace
+}  // namespace lockstep

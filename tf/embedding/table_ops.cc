@@ -1,0 +1,172 @@
+// What concerns a whole sharded table (core/sharding/table.h).
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/sharding/placement.h"
+#include "core/sharding/table.h"
+#include "tf/comm/collective_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+// Base of ops from a tensor of rows to another: `in_rows` and `out_rows` say how many rows each has on a rank, and
+// `Run` fills the output.
+class TableKernel : public CollectiveKernel {
+ public:
+  explicit TableKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    construction->SetStatus(construction->GetAttr("num_rows", &rows_));
+  }
+
+ protected:
+  struct Rows {
+    const tf::Tensor& in;
+    void* out;
+    int64_t width;  // elements of a row
+    int64_t row_bytes;
+  };
+
+  virtual int64_t InRows(const Communicator& communicator) const = 0;
+  virtual int64_t OutRows(const Communicator& communicator) const = 0;
+  virtual Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const = 0;
+
+  int64_t table_rows() const { return rows_; }
+  int64_t OwnRows(const Communicator& communicator) const {
+    return LocalRows(rows_, communicator.rank(), communicator.size());
+  }
+
+  Result<Exchange> Prepare(const Call& call) final {
+    const Communicator& communicator = call.engine.communicator();
+    const tf::Tensor& in = call.context->input(0);
+    if (in.dims() < 1 || in.dim_size(0) != InRows(communicator)) {
+      return InvalidArgument(absl::StrCat(type_string(), " '", name(), "': got shape ", in.shape().DebugString(),
+                                          ", wants ", InRows(communicator), " rows: the table has ", rows_, " on ",
+                                          communicator.size(), " ranks"));
+    }
+    tf::TensorShape shape = in.shape();
+    shape.RemoveDim(0);
+    const int64_t width = shape.num_elements();
+    std::string collective = absl::StrCat(collective_name(), " of ", rows_, " rows ", shape.DebugString());
+    shape.InsertDim(0, OutRows(communicator));
+    tf::Tensor* out = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_output(0, shape, &out)));
+    const Rows rows{in, Data(*out), width, width * tf::DataTypeSize(in.dtype())};
+    return Exchange([this, rows, collective = std::move(collective)](Communicator& communicator) {
+      return Run(communicator, collective, rows);
+    });
+  }
+
+ private:
+  int64_t rows_ = 0;
+};
+
+class RelayoutKernel : public TableKernel {
+ public:
+  explicit RelayoutKernel(tf::OpKernelConstruction* construction) : TableKernel(construction) {
+    construction->SetStatus(construction->GetAttr("to_contiguous", &to_contiguous_));
+  }
+
+ protected:
+  int64_t InRows(const Communicator& communicator) const override { return OwnRows(communicator); }
+  int64_t OutRows(const Communicator& communicator) const override { return OwnRows(communicator); }
+  Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const override {
+    const auto relay = to_contiguous_ ? RelayToContiguous : RelayToModulo;
+    return relay(communicator, name, {table_rows(), rows.row_bytes}, Data(rows.in), rows.out, kTableStepBytes);
+  }
+
+ private:
+  bool to_contiguous_ = true;
+};
+
+class GatherTableKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+
+ protected:
+  int64_t InRows(const Communicator& communicator) const override { return OwnRows(communicator); }
+  int64_t OutRows(const Communicator& communicator) const override { return table_rows(); }
+  Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const override {
+    return GatherTable(communicator, name, {table_rows(), rows.row_bytes}, Data(rows.in), rows.out);
+  }
+};
+
+class ReduceTableKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+
+ protected:
+  int64_t InRows(const Communicator& communicator) const override { return table_rows(); }
+  int64_t OutRows(const Communicator& communicator) const override { return OwnRows(communicator); }
+  Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(rows.in.dtype()));
+    return ReduceTable(communicator, name, dtype, table_rows(), rows.width, Data(rows.in), rows.out);
+  }
+};
+
+// The input's shape with another number of rows.
+absl::Status WithRows(InferenceContext* c, tf::shape_inference::DimensionOrConstant rows) {
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &shape));
+  TF_RETURN_IF_ERROR(c->ReplaceDim(shape, 0, c->MakeDim(rows), &shape));
+  c->set_output(0, shape);
+  return absl::OkStatus();
+}
+
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepRelayout", RelayoutKernel);
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepGatherTable", GatherTableKernel);
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepReduceTable", ReduceTableKernel);
+
+LOCKSTEP_COLLECTIVE_OP("LockstepRelayout")
+    .Input("rows: T")
+    .Output("relaid: T")
+    .Attr(
+        "T: {float, double, half, bfloat16, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, complex64, "
+        "complex128}")
+    .Attr("num_rows: int >= 0")
+    .Attr("to_contiguous: bool")
+    .SetShapeFn(tf::shape_inference::UnchangedShape)
+    .Doc(R"doc(
+Moves the rows of a table between the placement by modulo and contiguous ranges.
+
+rows: [L, ...]; this rank's rows in the one placement.
+relaid: [L, ...]; this rank's rows in the other.
+num_rows: of the whole table.
+to_contiguous: from modulo to ranges, or back.
+)doc");
+
+LOCKSTEP_COLLECTIVE_OP("LockstepGatherTable")
+    .Input("rows: T")
+    .Output("table: T")
+    .Attr("T: " LOCKSTEP_DTYPES)
+    .Attr("num_rows: int >= 0")
+    .SetShapeFn([](InferenceContext* c) {
+      int64_t rows = 0;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_rows", &rows));
+      return WithRows(c, rows);
+    })
+    .Doc(R"doc(
+Gives every rank the whole table.
+
+rows: [L, ...]; this rank's rows by modulo.
+table: [num_rows, ...]; by id.
+)doc");
+
+LOCKSTEP_COLLECTIVE_OP("LockstepReduceTable")
+    .Input("gradient: T")
+    .Output("row_gradients: T")
+    .Attr("T: {float, double, half, bfloat16}")
+    .Attr("num_rows: int >= 0")
+    .SetShapeFn([](InferenceContext* c) { return WithRows(c, c->UnknownDim()); })
+    .Doc(R"doc(
+Gradient of LockstepGatherTable: sums the ranks' gradients, in rank order, and leaves each rank those of its rows.
+
+gradient: [num_rows, ...]; by id.
+row_gradients: [L, ...]; of this rank's rows by modulo.
+)doc");
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,235 @@
+"""Holds every #include and import to the table of layers in tools/layers.toml.
+
+    python tools/check_layers.py [folder]
+
+Prints one line per violation, `file:line: what is wrong`, and exits with 1 if there is any.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where the build brings the same under this name.
+    import tomli as tomllib
+
+_INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
+_CPP_SUFFIXES = {".h", ".cc", ".cu"}
+_CPP_TEST = re.compile(r"_(test|benchmark)\.(cc|cu)$")
+# Comments, and strings and characters whose text could look like code or like a comment.
+_CPP_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+_NOT_OURS = {"build", "third_party"}
+
+
+class Violation(NamedTuple):
+    """One line that breaks a rule."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+def tracked_files(root: Path) -> list[str]:
+    """Paths below `root` that belong to the project: what git tracks, or would add; without git, what is there."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        paths = listed.stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        paths = [str(path.relative_to(root)) for path in root.rglob("*") if not _is_hidden(path.relative_to(root))]
+    paths = [path for path in paths if Path(path).parts[0] not in _NOT_OURS and (root / path).is_file()]
+    return sorted(set(paths))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def layer_of(name: str, layers: Sequence[str], separator: str) -> str | None:
+    """The longest of `layers` that `name` is or lies in."""
+    inside = [layer for layer in layers if name == layer or name.startswith(layer + separator)]
+    return max(inside, key=len, default=None)
+
+
+class CppRules:
+    """The rules of C++ files.
+
+    Args:
+      table: The part `cpp` of layers.toml.
+    """
+
+    def __init__(self, table: dict[str, Any]):
+        self._layers: dict[str, list[str]] = table["layers"]
+        self._tests_may_include: list[str] = table["tests_may_include"]
+        self._headers = [(rule["name"], re.compile(rule["pattern"]), rule["folders"]) for rule in table["headers"]]
+        self._code = [
+            (rule["name"], re.compile(rule["pattern"], re.MULTILINE), rule["folders"]) for rule in table["code"]
+        ]
+
+    def check(self, path: str, text: str) -> Iterator[Violation]:
+        """Yields what is wrong in one file."""
+        folder = path.rpartition("/")[0]
+        layer = layer_of(folder, list(self._layers), "/")
+        if layer is None:
+            yield Violation(path, 1, "lies in no layer of tools/layers.toml")
+            return
+        allowed = {layer, *self._layers[layer]}
+        if _CPP_TEST.search(path):
+            allowed.update(self._tests_may_include)
+        for number, line in enumerate(text.splitlines(), 1):
+            if include := _INCLUDE.match(line):
+                yield from self._check_include(path, number, layer, allowed, include[2])
+        plain = _CPP_NOISE.sub(_blank, text)
+        for name, pattern, folders in self._code:
+            if not _lies_in(folder, folders):
+                for found in pattern.finditer(plain):
+                    start = found.start() + len(found[0]) - len(found[0].lstrip())
+                    yield Violation(path, plain.count("\n", 0, start) + 1, f"{name} belongs {_places(folders)}")
+
+    def _check_include(self, path: str, number: int, layer: str, allowed: set[str], header: str) -> Iterator[Violation]:
+        target = layer_of(header, list(self._layers), "/")
+        if target is not None and target not in allowed:
+            yield Violation(path, number, f"{layer} may not include {header} ({target})")
+        elif target is None and header.partition("/")[0] in {name.partition("/")[0] for name in self._layers}:
+            yield Violation(path, number, f"{header} lies in no layer of tools/layers.toml")
+        for name, pattern, folders in self._headers:
+            if pattern.search(header) and not _lies_in(path.rpartition("/")[0], folders):
+                yield Violation(path, number, f"{name} belong {_places(folders)}: {header}")
+
+
+def _blank(noise: re.Match[str]) -> str:
+    """Spaces of the same shape."""
+    return re.sub(r"[^\n]", " ", noise[0])
+
+
+def _lies_in(folder: str, folders: Sequence[str]) -> bool:
+    return layer_of(folder, folders, "/") is not None
+
+
+def _places(folders: Sequence[str]) -> str:
+    return "in " + ", ".join(folders) if folders else "nowhere here"
+
+
+class PythonRules:
+    """The rules of Python files.
+
+    Args:
+      table: The part `python` of layers.toml.
+      paths: All of the project's files: they tell modules from names that modules define.
+    """
+
+    def __init__(self, table: dict[str, Any], paths: Sequence[str]):
+        self._layers: dict[str, list[str]] = table["layers"]
+        self._roots: list[str] = sorted(table["roots"], key=len, reverse=True)
+        self._tests_may_import: list[str] = table["tests_may_import"]
+        self._programs: list[str] = table["programs"]
+        self._standard_only: list[str] = table["standard_library_only"]
+        self._may_load_tensorflow: list[str] = table["may_load_tensorflow_by_name"]
+        self._modules = {self._module(path) for path in paths if path.endswith(".py")}
+        self._ours = {layer.partition(".")[0] for layer in self._layers} | set(self._programs)
+
+    def _module(self, path: str) -> str:
+        """The name under which a file is imported."""
+        for root in self._roots:
+            if path.startswith(root + "/"):
+                path = path[len(root) + 1 :]
+                break
+        name = path.removesuffix(".py").replace("/", ".")
+        return name.removesuffix(".__init__")
+
+    def check(self, path: str, text: str) -> Iterator[Violation]:
+        """Yields what is wrong in one file."""
+        module = self._module(path)
+        if module.partition(".")[0] in self._programs:
+            return
+        layer = layer_of(module, list(self._layers), ".")
+        if layer is None:
+            yield Violation(path, 1, f"module {module} lies in no layer of tools/layers.toml")
+            return
+        is_test = path.endswith("_test.py")
+        allowed = {layer, *self._layers[layer]}
+        if is_test:
+            allowed.update(self._tests_may_import)
+        package = module if path.endswith("__init__.py") else module.rpartition(".")[0]
+        for number, target, by_name in self._imports(ast.parse(text, path), package):
+            top = target.partition(".")[0]
+            if top in self._ours:
+                target_layer = layer_of(target, [*self._layers, *self._programs], ".")
+                if target_layer not in allowed:
+                    yield Violation(path, number, f"{layer} may not import {target} ({target_layer})")
+            elif layer in self._standard_only and not is_test and not self._is_standard(module, top, by_name):
+                yield Violation(path, number, f"{layer} may import the standard library only, not {target}")
+
+    def _is_standard(self, module: str, top: str, by_name: bool) -> bool:
+        loads_tensorflow = by_name and module in self._may_load_tensorflow and top.startswith("tensorflow")
+        return loads_tensorflow or top in sys.stdlib_module_names
+
+    def _imports(self, tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
+        """Yields (line, module, whether it is imported by a string) for all imports, also inside of functions."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield node.lineno, alias.name, False
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                    base = ".".join([*parents, base] if base else parents)
+                for alias in node.names:
+                    member = f"{base}.{alias.name}"
+                    yield node.lineno, member if member in self._modules else base, False
+            elif isinstance(node, ast.Call) and node.args:
+                function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                first = node.args[0]
+                if function in ("import_module", "__import__") and isinstance(first, ast.Constant):
+                    yield node.lineno, str(first.value), True
+
+
+def check(root: Path, table: dict[str, Any]) -> list[Violation]:
+    """Checks all files below `root`.
+
+    Args:
+      root: The project's folder.
+      table: What layers.toml holds.
+    """
+    paths = tracked_files(root)
+    cpp, python = CppRules(table["cpp"]), PythonRules(table["python"], paths)
+    violations: list[Violation] = []
+    for path in paths:
+        rules = cpp if Path(path).suffix in _CPP_SUFFIXES else python if path.endswith(".py") else None
+        if rules is None:
+            continue
+        text = (root / path).read_text(encoding="utf-8")
+        violations += rules.check(path, text)
+        lines = text.count("\n")
+        if lines > table["style"]["max_lines"]:
+            violations.append(Violation(path, lines, f"{lines} lines, at most {table['style']['max_lines']}: split it"))
+    return violations
+
+
+def main() -> int:
+    """Checks the project, or the folder that the command line names."""
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent)
+    violations = check(root, tomllib.loads((Path(__file__).parent / "layers.toml").read_text(encoding="utf-8")))
+    for violation in violations:
+        print(violation)
+    if violations:
+        print(f"{len(violations)} violations of tools/layers.toml")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

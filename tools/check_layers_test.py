@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import check_layers
+import pytest
+
+TOOLS = Path(__file__).parent
+TABLE = check_layers.tomllib.loads((TOOLS / "layers.toml").read_text(encoding="utf-8"))
+
+
+def _check(root: Path, files: dict[str, str]) -> list[str]:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return [str(violation) for violation in check_layers.check(root, TABLE)]
+
+
+def test_the_project_keeps_its_layers():
+    assert [str(violation) for violation in check_layers.check(TOOLS.parent, TABLE)] == []
+
+
+def test_the_project_is_really_read():
+    paths = check_layers.tracked_files(TOOLS.parent)
+    assert "core/base/status.h" in paths
+    assert "python/lockstep/launch/job.py" in paths
+    assert not [path for path in paths if path.startswith((".venv", "build"))]
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "message"),
+    [
+        (
+            "core/base/x.h",
+            '#include "core/comm/context.h"',
+            "core/base may not include core/comm/context.h (core/comm)",
+        ),
+        ("core/comm/x.cc", '#include "core/columnar/reader.h"', "core/comm may not include core/columnar/reader.h"),
+        ("core/embedding/x.h", '#include "core/comm/context.h"', "core/embedding may not include core/comm/context.h"),
+        ("core/comm/shm/x.cc", '#include "core/comm/gloo/x.h"', "core/comm/shm may not include core/comm/gloo/x.h"),
+        ("core/sharding/x.cc", '#  include "core/capi/capi.h"', "core/sharding may not include core/capi/capi.h"),
+        ("core/comm/x.cc", '#include "core/testing/ranks.h"', "core/comm may not include core/testing/ranks.h"),
+        ("core/comm/x.cc", '#include "core/unheard_of/x.h"', "core/unheard_of/x.h lies in no layer"),
+        ("core/sharding/x.cc", '#include "tf/bridge/x.h"', "core/sharding may not include tf/bridge/x.h (tf)"),
+        ("core/comm/x.cc", "#include <tensorflow/core/framework/op.h>", "TensorFlow's headers belong in tf"),
+        ("tf/data/x.cc", '#include "parquet/arrow/reader.h"', "Arrow's headers belong in core/columnar"),
+        ("core/comm/nccl/x.cc", "#include <cuda_runtime.h>", "CUDA's headers belong in core/device"),
+        ("tf/x.cc", "#include <Python.h>", "Python's headers belong nowhere here"),
+        (
+            "tf/x.cc",
+            'auto* home = std::getenv("HOME");',
+            "getenv (settings are read in one place) belongs in core/base",
+        ),
+        ("core/comm/x.h", "#ifdef __linux__", "a preprocessor condition (choose at run time) belongs in core/device"),
+        ("core/nowhere/x.h", "", "lies in no layer"),
+    ],
+)
+def test_a_wrong_cpp_line_is_found(tmp_path, path, line, message):
+    found = _check(tmp_path, {path: f"// one\n\n{line}\n"})
+    assert len(found) == 1
+    assert found[0].startswith(f"{path}:{3 if line else 1}: ")
+    assert message in found[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("core/comm/x_test.cc", '#include "core/testing/ranks.h"'),
+        ("core/comm/x.cc", '#include "core/comm/shm/x.h"'),
+        ("core/comm/shm/x.cc", '#include "core/comm/communicator.h"'),
+        ("core/sharding/x.cc", '#include "core/comm/communicator.h"'),
+        ("core/base/env.cc", 'return std::getenv("HOME");'),
+        ("core/base/env.h", "#ifndef LOCKSTEP_CORE_BASE_ENV_H_"),
+        ("core/comm/x.cc", '// std::getenv and "#if" in words'),
+        ("core/comm/x.cc", 'Status("say \\" getenv(HOME)");'),
+        ("tf/x.cc", "#include <tensorflow/core/framework/op.h>"),
+        ("core/comm/x.cc", "#include <vector>"),
+    ],
+)
+def test_a_right_cpp_line_passes(tmp_path, path, line):
+    assert _check(tmp_path, {path: line + "\n"}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "message"),
+    [
+        ("python/lockstep/launch/x.py", "import tensorflow as tf", "standard library only, not tensorflow"),
+        (
+            "python/lockstep/launch/x.py",
+            "from lockstep._src import context",
+            "lockstep.launch may not import lockstep._src",
+        ),
+        ("python/lockstep/launch/x.py", "from .. import testing", "lockstep.launch may not import lockstep"),
+        (
+            "python/lockstep/launch/x.py",
+            "import importlib; importlib.import_module('tensorflow')",
+            "standard library only",
+        ),
+        ("python/lockstep/launch/x.py", "def f():\n  import numpy", "standard library only, not numpy"),
+        ("python/lockstep/_src/x.py", "import hybridbackend.tensorflow", "lockstep._src may not import hybridbackend"),
+        (
+            "python/lockstep/_src/x.py",
+            "from lockstep.launch import cli",
+            "lockstep._src may not import lockstep.launch",
+        ),
+        ("python/lockstep/_src/x.py", "from tests import model", "lockstep._src may not import tests"),
+        (
+            "python/hybridbackend/hybridbackend/x.py",
+            "from lockstep._src import y",
+            "hybridbackend may not import lockstep._src",
+        ),
+        ("python/hybridbackend/hybridbackend/x.py", "import horovod", "hybridbackend may not import horovod"),
+        ("python/stranger/x.py", "", "lies in no layer"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path, path, line, message):
+    found = _check(tmp_path, {path: line + "\n", "python/lockstep/_src/context.py": ""})
+    assert len(found) == 1
+    assert message in found[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("python/lockstep/launch/x.py", "import os, json\nfrom lockstep.launch import cli"),
+        ("python/lockstep/launch/x_test.py", "import pytest"),
+        ("python/lockstep/launch/tf1.py", "import importlib\nimportlib.import_module('tensorflow')"),
+        ("python/lockstep/_src/x.py", "import tensorflow\nfrom . import y\nfrom lockstep._src.y import z"),
+        ("python/lockstep/__init__.py", "from lockstep._src.context import context"),
+        ("python/hybridbackend/hybridbackend/run.py", "from lockstep.launch import main"),
+        ("tests/x_test.py", "from lockstep._src import y\nimport hybridbackend"),
+    ],
+)
+def test_a_right_import_passes(tmp_path, path, line):
+    assert _check(tmp_path, {path: line + "\n"}) == []
+
+
+def test_a_file_that_is_too_long_is_found(tmp_path):
+    found = _check(tmp_path, {"core/base/x.cc": "\n" * 801})
+    assert found == ["core/base/x.cc:801: 801 lines, at most 800: split it"]

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Makes what a target needs, and only what is missing or out of date: a virtual environment with the pinned packages, the
+# op library built against its TensorFlow and installed into it together with the façades (Python files are then taken
+# from this tree), and Debian's packages for C++ tests, benchmarks and checks.
+#
+# Usage: tools/setup.sh python|ops|tests|bench|lint ...
+# Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PYTHON="${PYTHON:-python3}"
+TF="${TF:-2.21.0}"
+VENV="$(realpath -m "${VENV:-.venv-tf$TF}")"
+BUILD="build/tf-$TF"
+export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '== %s\n' "$*" >&2; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# debian_packages NAME...: installs them, or says what to install.
+debian_packages() {
+  local missing=() name
+  for name in "$@"; do
+    dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  command -v apt-get >/dev/null || die "missing: ${missing[*]} (Debian's names); install them with your system's packages"
+  [ "$(id -u)" -eq 0 ] || die "missing packages; run: sudo apt-get install -y ${missing[*]}"
+  say "apt-get install ${missing[*]}"
+  apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
+    apt-get update -q >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+  }
+}
+
+# stamped NAME FILE...: true if stamp NAME was made from files with the same content.
+stamped() {
+  local stamp="$VENV/.lockstep-$1"
+  shift
+  [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(cat "$@" | cksum)" ]
+}
+stamp() {
+  local stamp="$VENV/.lockstep-$1"
+  shift
+  cat "$@" | cksum >"$stamp"
+}
+
+make_environment() {
+  local requirements=(requirements/build.txt "requirements/tf-$TF.txt" "requirements/tf-$TF.lock")
+  [ -f "${requirements[1]}" ] || die "TF=$TF is not supported; there is: $(cd requirements && echo tf-*.txt)"
+  stamped requirements "${requirements[@]}" && return
+  if [ ! -x "$VENV/bin/pip" ]; then
+    command -v "$PYTHON" >/dev/null || die "no $PYTHON; install python3"
+    "$PYTHON" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' ||
+      die "$PYTHON is $("$PYTHON" -V), wanted 3.10 to 3.12: set PYTHON"
+    # Debian keeps the part of venv that installs pip in a package of its own.
+    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || debian_packages python3-venv
+    say "virtual environment $VENV"
+    "$PYTHON" -m venv "$VENV"
+  fi
+  say "pip install: TensorFlow $TF and tools"
+  "$VENV/bin/pip" install -q -r "${requirements[0]}" -r "${requirements[1]}" -c "${requirements[2]}"
+  stamp requirements "${requirements[@]}"
+}
+
+site_packages() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+# The first time, and when the build's description changes, through pip; after that Ninja decides what to compile.
+make_ops() {
+  command -v g++ >/dev/null || debian_packages g++
+  local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml)
+  if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
+    say "op library for TensorFlow $TF"
+    "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . -C "build-dir=$BUILD"
+    local facade
+    for facade in python/*/pyproject.toml; do
+      "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e "$(dirname "$facade")"
+    done
+    stamp install "${described[@]}"
+  else
+    "$VENV/bin/cmake" --build "$BUILD" --target lockstep_ops -- --quiet
+    "$VENV/bin/cmake" --install "$BUILD" --prefix "$(site_packages)" >/dev/null
+  fi
+}
+
+for part in "$@"; do
+  case "$part" in
+    python) make_environment ;;
+    ops) make_environment && make_ops ;;
+    tests) debian_packages g++ libgtest-dev libgmock-dev ;;
+    bench) debian_packages g++ libbenchmark-dev ;;
+    lint) debian_packages clang-format clang-tidy ;;
+    *) die "unknown part '$part'" ;;
+  esac
+done
