@@ -1,5 +1,6 @@
 #include "core/sharding/lookup.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -193,6 +194,9 @@ void SumRows(const LookupGradient& lookup, S* sums) {
       }
       sum[d] = first ? value : sum[d] + value;
     }
+  }
+  for (size_t u = 0; u < seen.size(); ++u) {
+    if (!seen[u]) std::fill_n(sums + u * lookup.width, lookup.width, S{0});
   }
 }
 

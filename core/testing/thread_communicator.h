@@ -97,6 +97,7 @@ class ThreadCommunicator : public Communicator {
   }
 
   void Abort(const Status& why) override { std::abort(); }
+  void Leave() override {}
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return nullptr; }
 
  private:
