@@ -78,6 +78,37 @@ def test_outside_of_the_scope_nothing_is_sharded(graph):
     assert not is_sharded(v1.get_variable("a", [9, 4]))
 
 
+def look_up_in_a_layer_of_keras_2():
+    context.ensure_initialized()
+    values = np.arange(36, dtype=np.float32).reshape(9, 4)
+    with in_scope():
+        layer = tf.keras.layers.Embedding(9, 4, embeddings_initializer=tf.keras.initializers.Constant(values))
+        ids = tf.constant([[context.rank, 8], [3, 3]])
+        with tf.GradientTape() as tape:
+            rows = layer(ids)
+            loss = tf.reduce_sum(rows)
+    np.testing.assert_array_equal(rows, values[ids])
+    assert is_sharded(layer.embeddings)
+    gradient = tape.gradient(loss, layer.embeddings)
+    tf.keras.optimizers.legacy.SGD(1.0).apply_gradients([(gradient, layer.embeddings)])
+    return layer.embeddings.numpy() - values
+
+
+def test_an_embedding_layer_of_keras_2_looks_up_in_a_table_and_one_of_keras_3_says_that_it_cannot():
+    context.ensure_initialized()
+    if not tf.keras.__version__.startswith("2."):
+        with in_scope():
+            tf.keras.layers.Dense(4).build([None, 9])
+            with pytest.raises(NotImplementedError, match="embeddings.*Keras 3.*tf.nn.embedding_lookup"):
+                tf.keras.layers.Embedding(9, 4).build([None])
+        return
+    expected = np.zeros([9, 4], np.float32)
+    for row in (0, 8, 3, 3, 1, 8, 3, 3):
+        expected[row] -= 1
+    for change in call_workers(look_up_in_a_layer_of_keras_2, 2):
+        np.testing.assert_array_equal(change, expected)
+
+
 def test_options_of_the_context_say_what_is_sharded(graph):
     made = {}
     with context.scope(sharding=True), sharding_scope():
