@@ -99,9 +99,7 @@ class CppRules:
                     start = found.start() + len(found[0]) - len(found[0].lstrip())
                     yield Violation(path, plain.count("\n", 0, start) + 1, f"{name} belongs {_places(folders)}")
 
-    def _check_include(
-        self, path: str, number: int, layer: str, allowed: set[str], header: str
-    ) -> Iterator[Violation]:
+    def _check_include(self, path: str, number: int, layer: str, allowed: set[str], header: str) -> Iterator[Violation]:
         target = layer_of(header, list(self._layers), "/")
         if target is not None and target not in allowed:
             yield Violation(path, number, f"{layer} may not include {header} ({target})")
@@ -172,9 +170,12 @@ class PythonRules:
                 target_layer = layer_of(target, [*self._layers, *self._programs], ".")
                 if target_layer not in allowed:
                     yield Violation(path, number, f"{layer} may not import {target} ({target_layer})")
-            elif layer in self._standard_only and not is_test and top not in sys.stdlib_module_names:
-                if not (by_name and module in self._may_load_tensorflow and top.startswith("tensorflow")):
-                    yield Violation(path, number, f"{layer} may import the standard library only, not {target}")
+            elif layer in self._standard_only and not is_test and not self._is_standard(module, top, by_name):
+                yield Violation(path, number, f"{layer} may import the standard library only, not {target}")
+
+    def _is_standard(self, module: str, top: str, by_name: bool) -> bool:
+        loads_tensorflow = by_name and module in self._may_load_tensorflow and top.startswith("tensorflow")
+        return loads_tensorflow or top in sys.stdlib_module_names
 
     def _imports(self, tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
         """Yields (line, module, whether it is imported by a string) for all imports, also inside of functions."""

@@ -28,7 +28,11 @@ def test_the_project_is_really_read():
 @pytest.mark.parametrize(
     ("path", "line", "message"),
     [
-        ("core/base/x.h", '#include "core/comm/context.h"', "core/base may not include core/comm/context.h (core/comm)"),
+        (
+            "core/base/x.h",
+            '#include "core/comm/context.h"',
+            "core/base may not include core/comm/context.h (core/comm)",
+        ),
         ("core/comm/x.cc", '#include "core/columnar/reader.h"', "core/comm may not include core/columnar/reader.h"),
         ("core/embedding/x.h", '#include "core/comm/context.h"', "core/embedding may not include core/comm/context.h"),
         ("core/comm/shm/x.cc", '#include "core/comm/gloo/x.h"', "core/comm/shm may not include core/comm/gloo/x.h"),
@@ -40,7 +44,11 @@ def test_the_project_is_really_read():
         ("tf/data/x.cc", '#include "parquet/arrow/reader.h"', "Arrow's headers belong in core/columnar"),
         ("core/comm/nccl/x.cc", "#include <cuda_runtime.h>", "CUDA's headers belong in core/device"),
         ("tf/x.cc", "#include <Python.h>", "Python's headers belong nowhere here"),
-        ("tf/x.cc", 'auto* home = std::getenv("HOME");', "getenv (settings are read in one place) belongs in core/base"),
+        (
+            "tf/x.cc",
+            'auto* home = std::getenv("HOME");',
+            "getenv (settings are read in one place) belongs in core/base",
+        ),
         ("core/comm/x.h", "#ifdef __linux__", "a preprocessor condition (choose at run time) belongs in core/device"),
         ("core/nowhere/x.h", "", "lies in no layer"),
     ],
@@ -75,14 +83,30 @@ def test_a_right_cpp_line_passes(tmp_path, path, line):
     ("path", "line", "message"),
     [
         ("python/lockstep/launch/x.py", "import tensorflow as tf", "standard library only, not tensorflow"),
-        ("python/lockstep/launch/x.py", "from lockstep._src import context", "lockstep.launch may not import lockstep._src"),
+        (
+            "python/lockstep/launch/x.py",
+            "from lockstep._src import context",
+            "lockstep.launch may not import lockstep._src",
+        ),
         ("python/lockstep/launch/x.py", "from .. import testing", "lockstep.launch may not import lockstep"),
-        ("python/lockstep/launch/x.py", "import importlib; importlib.import_module('tensorflow')", "standard library only"),
+        (
+            "python/lockstep/launch/x.py",
+            "import importlib; importlib.import_module('tensorflow')",
+            "standard library only",
+        ),
         ("python/lockstep/launch/x.py", "def f():\n  import numpy", "standard library only, not numpy"),
         ("python/lockstep/_src/x.py", "import hybridbackend.tensorflow", "lockstep._src may not import hybridbackend"),
-        ("python/lockstep/_src/x.py", "from lockstep.launch import cli", "lockstep._src may not import lockstep.launch"),
+        (
+            "python/lockstep/_src/x.py",
+            "from lockstep.launch import cli",
+            "lockstep._src may not import lockstep.launch",
+        ),
         ("python/lockstep/_src/x.py", "from tests import model", "lockstep._src may not import tests"),
-        ("python/hybridbackend/hybridbackend/x.py", "from lockstep._src import y", "hybridbackend may not import lockstep._src"),
+        (
+            "python/hybridbackend/hybridbackend/x.py",
+            "from lockstep._src import y",
+            "hybridbackend may not import lockstep._src",
+        ),
         ("python/hybridbackend/hybridbackend/x.py", "import horovod", "hybridbackend may not import horovod"),
         ("python/stranger/x.py", "", "lies in no layer"),
     ],

@@ -36,6 +36,7 @@ uint16_t Encode16(double value, Format format) {
   const int infinity = 0x7fff >> format.fraction_bits << format.fraction_bits;
   if (std::isnan(value)) return static_cast<uint16_t>(infinity | 1);
   if (std::isinf(value)) return static_cast<uint16_t>(sign | infinity);
+  if (value == 0) return static_cast<uint16_t>(sign);
   int exponent = 0;
   std::frexp(value, &exponent);  // |value| = m * 2^exponent with m in [0.5, 1)
   const int unit = std::max(exponent - 1, 1 - format.bias) - format.fraction_bits;

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import hashlib
 import json
 from pathlib import Path
@@ -70,8 +71,8 @@ def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
     texts = [path for path in candidates if criteo.is_criteo_text(path)]
     if len(texts) != 1:
         raise ValueError(
-            f"{source}: want a folder with {', '.join(movielens.FILES)} (MovieLens 100K), one text file of Criteo's form, "
-            f"or a folder that data.py prepared; found {len(texts)} files of Criteo's form"
+            f"{source}: want a folder with {', '.join(movielens.FILES)} (MovieLens 100K), one text file of "
+            f"Criteo's form, or a folder that data.py prepared; found {len(texts)} files of Criteo's form"
         )
     folder = _folder_for(out, "criteo", texts[0])
     if not _reuse(folder, criteo.describe_source(texts[0], max_table_rows)):
@@ -79,13 +80,28 @@ def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
     return folder
 
 
+def prepare_once(source: Path | None, out: Path) -> Path:
+    """What `prepare` does, or `prepare_criteo` without a source, for callers in several processes: the first one works.
+
+    The others wait for it, and find its folder. Should it die, the next one takes over.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return prepare(source, out) if source else prepare_criteo(out, criteo.GeneratorOptions())
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line: see the head of the file."""
     defaults = criteo.GeneratorOptions()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", default="", help="data to convert; empty: make data")
-    parser.add_argument("--make", choices=("criteo", "movielens"), default="criteo", help="what to make without --source")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="where prepared folders go (default: %(default)s)")
+    parser.add_argument(
+        "--make", choices=("criteo", "movielens"), default="criteo", help="what to make without --source"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=DEFAULT_OUT, help="where prepared folders go (default: %(default)s)"
+    )
     parser.add_argument("--rows", type=int, default=defaults.train_rows, help="made-up training rows (%(default)s)")
     parser.add_argument("--eval-rows", type=int, default=defaults.eval_rows, help="made-up held-out rows (%(default)s)")
     parser.add_argument(

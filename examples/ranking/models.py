@@ -1,6 +1,6 @@
 """The two ranking models as TF1-style graph code, the same for one plain process and for a distributed job.
 
-Letters in shapes: B batch, F features, D embedding width. A model asks for its embedding tables inside `embedding_scope`:
+Letters in shapes: B batch, F features, D embedding width. Embedding tables are made inside `embedding_scope`:
 `contextlib.nullcontext` in a plain process, `hb.embedding_scope` in a distributed one. Nothing else differs.
 """
 
@@ -34,7 +34,7 @@ def _table(name: str, rows: int, dim: int, scope: EmbeddingScope, limit: float =
 
 
 def _embed(name: str, features: Features, schema: Schema, dim: int, scope: EmbeddingScope, prefix: str) -> tf.Tensor:
-    """One feature's vectors [B, dim]: the row of its id, or the mean of the rows of its list (zeros for an empty one)."""
+    """One feature's vectors [B, dim]: the row of its id, or the mean of its list's rows (zeros for an empty list)."""
     if name in schema.categorical:
         table = _table(f"{prefix}_{name}", schema.categorical[name], dim, scope)
         return tf.nn.embedding_lookup(table, features[name])
@@ -95,11 +95,12 @@ def dlrm(
     together with that vector, go through the top MLP.
 
     Args:
-      features: for each name of the schema: numeric [B] float32, categorical [B] int64, lists sparse or ragged [B, any].
+      features: for each name of the schema: numeric [B] float32, categorical [B] int64, lists sparse or ragged [B, L].
       schema: names of the features, and rows of their tables.
       dim: width D of the embeddings.
       embedding_scope: context in which embedding tables are made.
-      bottom, top: widths of the hidden layers.
+      bottom: widths of the hidden layers below the interaction.
+      top: widths of the hidden layers above it.
 
     Returns:
       Logits [B].

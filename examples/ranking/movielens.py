@@ -42,7 +42,7 @@ def is_movielens(folder: str | Path) -> bool:
 
 
 def _read(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """Reads one of the files: fields by '|' with a header, or as GroupLens publishes them, without one (u.data by tabs)."""
+    """Reads one of the files: fields by '|' with a header, or without one as GroupLens has it (u.data by tabs)."""
     path = folder / name
     names = _COLUMNS[name]
     with path.open("rb") as file:

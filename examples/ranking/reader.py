@@ -1,4 +1,4 @@
-"""Reads a prepared folder with pyarrow alone, in the order of its files: for plain training, serving and comparisons."""
+"""Reads a prepared folder with pyarrow alone, in the order of its files: for plain training and for comparisons."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schema import LABEL, Schema, files
+from schema import Schema, files
 
 Columns = dict[str, np.ndarray]
 
 
 def _to_columns(table: pa.Table, schema: Schema) -> Columns:
-    """Arrays by name; a list column `x` becomes its values `x` and its offsets `x/splits` (from 0, one more than rows)."""
+    """Arrays by name; a list column `x` becomes its values `x` and its offsets `x/splits` (rows + 1, from 0)."""
     columns: Columns = {}
     for name in schema.columns:
         column = table[name].combine_chunks()
@@ -62,6 +62,3 @@ def exact_auc(labels: np.ndarray, scores: np.ndarray) -> float:
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts - 1) / 2
     return float((ranks[inverse][labels].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
-__all__ = ["LABEL", "Columns", "batches", "exact_auc", "head"]

@@ -15,7 +15,7 @@ OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "adam", "ftrl", "rmsprop")
 def parser(description: str) -> argparse.ArgumentParser:
     """The shared flags; a program adds its own."""
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--data", type=Path, required=True, help="folder that data.py prepared")
+    flags.add_argument("--data", type=Path, help="data to train on; data.py says what it knows (made-up data)")
     flags.add_argument("--model", choices=MODEL_NAMES, default="dlrm", help="(%(default)s)")
     flags.add_argument("--embedding-dim", type=int, default=16, help="width of the embeddings (%(default)s)")
     flags.add_argument("--batch-size", type=int, help="rows of a step over all workers (the data's own)")
@@ -30,7 +30,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 class Plan:
     """How a run walks through its data: `total_steps` steps of `batch_size` rows, `steps_per_epoch` of them a pass.
 
-    What flags leave open, the data's schema says. Rows behind the last whole batch of a pass are left out, so that every step weighs every row the same.
+    What flags leave open, the data's schema says. Rows behind the last whole batch of a pass are left out, so that
+    every step weighs every row the same.
     """
 
     batch_size: int

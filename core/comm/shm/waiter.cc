@@ -102,16 +102,19 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     // Only who has not done the step can spoil it: a peer that has done its part may leave, or die, in peace.
     if (peer != rank_ && !Reached(peer, step)) missing.push_back(peer);
   }
-  // What is known of the missing at first hand comes before what others say of them.
+  // What is seen with own eyes comes before what others say.
   for (int peer : missing) {
-    Status status = JudgePeer(peer, look_for_deaths);
+    Status status = JudgeMissing(peer, look_for_deaths);
     if (!status.ok() && !Reached(peer, step)) return status;
   }
-  for (int peer : missing) {
+  // Who aborted or failed ends the job, whether or not it has done this step.
+  for (int peer = 0; peer < size_; ++peer) {
     RankBlock& block = segment_->block(peer);
-    if (block.flag.state.load(std::memory_order_acquire) != RankState::kBroken || Reached(peer, step)) continue;
-    return Status(block.last_words.code, StrCat("rank ", rank_, ": ", Operation(), " cannot end, because rank ", peer,
-                                                " gave up: ", block.last_words.text));
+    const RankState state = block.flag.state.load(std::memory_order_acquire);
+    if (peer == rank_ || (state != RankState::kAborted && state != RankState::kBroken)) continue;
+    return Status(block.last_words.code,
+                  StrCat("rank ", rank_, ": ", Operation(), " ended, because rank ", peer,
+                         state == RankState::kAborted ? " aborted the job: " : " gave up: ", block.last_words.text));
   }
   if (deadline.Passed() && !missing.empty()) {
     return DeadlineExceeded(StrCat("rank ", rank_, ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
@@ -120,26 +123,22 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
   return OkStatus();
 }
 
-Status Waiter::JudgePeer(int peer, bool look_for_deaths) const {
-  RankBlock& block = segment_->block(peer);
-  const RankState state = block.flag.state.load(std::memory_order_acquire);
+Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
+  const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
     return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " left the job, and is waited for in ", Operation()));
   }
-  if (state == RankState::kAborted) {
-    return Cancelled(StrCat("rank ", rank_, ": ", Operation(), " ended, because rank ", peer, " aborted the job: ",
-                            block.last_words.text));
-  }
-  if (!look_for_deaths && state == RankState::kRunning) return OkStatus();
-  switch (peers_.Look(peer)) {
+  // A rank that failed tells more by its last words than by its end.
+  if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
+  const Peers::Fate fate = peers_.Look(peer);
+  // It may have said goodbye between the two looks: the next judgement hears that.
+  if (segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning) return OkStatus();
+  switch (fate) {
     case Peers::Fate::kAlive: return OkStatus();
-    // A rank that failed tells more by its last words than by its end.
     case Peers::Fate::kDied:
-      if (state == RankState::kBroken) return OkStatus();
       return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " (process ", peers_.pid(peer),
                                 ") died, and is waited for in ", Operation()));
     case Peers::Fate::kDisconnected:
-      if (state == RankState::kBroken) return OkStatus();
       return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " closed its connection, and is waited for in ",
                                 Operation()));
   }

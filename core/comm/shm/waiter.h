@@ -77,7 +77,7 @@ class Waiter {
   bool Sleep(int peer, uint32_t step, double seconds);
   // Why the wait cannot end well; OK while it can.
   Status Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline) const;
-  Status JudgePeer(int peer, bool look_for_deaths) const;
+  Status JudgeMissing(int peer, bool look_for_deaths) const;
   std::string Operation() const;
   // Makes `error` the rank's end, unless it had one, and wakes everybody. Returns the rank's end.
   Status Break(RankState state, const Status& error);

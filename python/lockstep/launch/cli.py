@@ -32,7 +32,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "lockstep.launch
     parser.add_argument(
         "--tf1", action="store_true", help="run the program as a TensorFlow 1 script (also LOCKSTEP_TF1=1)"
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="what every worker runs, e.g. python main.py --steps 9")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="what every worker runs, e.g. python main.py --steps 9"
+    )
     options = parser.parse_args(arguments)
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not words:

@@ -59,7 +59,9 @@ def machines_of(tf_config: str | None) -> Machines:
         addresses = chief + workers
         hosts = tuple(address.rpartition(":")[0] or address for address in addresses)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LaunchError(f"TF_CONFIG is no cluster description ({type(error).__name__}: {error}): {tf_config}") from None
+        raise LaunchError(
+            f"TF_CONFIG is no cluster description ({type(error).__name__}: {error}): {tf_config}"
+        ) from None
     if "ps" in cluster or role == "ps":
         raise LaunchError("TF_CONFIG has parameter servers: training is synchronous among chief and workers alone")
     if role == "evaluator":

@@ -10,8 +10,6 @@ from lockstep.launch.errors import LaunchError
 TF1_VARIABLE = "LOCKSTEP_TF1"
 _TF1_MODULE = "lockstep.launch.tf1"
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?$")
-# Options of the interpreter that take the next argument where none is attached. -c and -m end the options.
-_WITH_ARGUMENT = "WX"
 _LONG_WITH_ARGUMENT = "--check-hash-based-pycs"
 
 
@@ -38,45 +36,42 @@ def as_tf1(command: Sequence[str]) -> list[str]:
     """
     for position, word in enumerate(command):
         if _PYTHON.match(os.path.basename(word)):
-            start = position + 1 + _count_options(command[position + 1 :])
-            return [*command[:start], "-m", _TF1_MODULE, *_program(command[start:], command)]
+            options, program = _split_arguments(command[position + 1 :])
+            if not program or (program[0] in ("-m", "-c") and len(program) == 1):
+                raise LaunchError(f"--tf1: no program in {' '.join(command)!r}; wanted `python main.py ...`")
+            return [*command[: position + 1], *options, "-m", _TF1_MODULE, *program]
         if _is_python_script(word):
             return [*command[:position], sys.executable, "-m", _TF1_MODULE, *command[position:]]
     raise LaunchError(f"--tf1: no Python program in the command {' '.join(command)!r}; wanted `python main.py ...`")
 
 
-def _count_options(arguments: Sequence[str]) -> int:
-    """How many of an interpreter's arguments are options that neither name the program nor come after it."""
-    count = 0
-    while count < len(arguments):
-        word = arguments[count]
-        if word in ("-", "--") or not word.startswith("-"):
-            return count
+def _split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """An interpreter's arguments as its own options, and the program: `main.py ...`, `-m module ...`, `-c code ...`.
+
+    The program is empty where there is none, or where it is read from stdin.
+    """
+    options: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word in ("-", "--"):
+            return options, []
         if word.startswith("--"):
-            count += 2 if word == _LONG_WITH_ARGUMENT else 1
+            options.append(word)
+            if word == _LONG_WITH_ARGUMENT:
+                options += rest[:1]
+                rest = rest[1:]
             continue
-        letters = re.match(r"-[^WXcm]*", word)[0]
-        rest = word[len(letters) :]
-        if rest[:1] in ("c", "m"):
-            return count
-        count += 2 if rest and rest in _WITH_ARGUMENT else 1
-    return count
-
-
-def _program(arguments: Sequence[str], command: Sequence[str]) -> list[str]:
-    """The program's own part of the command: `main.py ...`, `-m module ...` or `-c code ...`."""
-    if not arguments or arguments[0] in ("-", "--"):
-        raise LaunchError(f"--tf1: no program after the interpreter in {' '.join(command)!r}; wanted `python main.py ...`")
-    flags = re.match(r"-([^WXcm]*)([cm])(.*)", arguments[0], re.DOTALL)
-    if flags is None:
-        return list(arguments)
-    # `-um module` and `-mmodule` are written out; flags before the letter are dropped only if they are none.
-    if flags[1]:
-        raise LaunchError(f"--tf1: write {arguments[0]!r} as -{flags[1]} -{flags[2]}")
-    rest = [flags[3], *arguments[1:]] if flags[3] else list(arguments[1:])
-    if not rest:
-        raise LaunchError(f"--tf1: nothing follows -{flags[2]} in {' '.join(command)!r}")
-    return ["-" + flags[2], *rest]
+        # One-letter options may stand together; the first that takes an argument takes what is left of the word.
+        flags, letter, attached = re.match(r"(-[^WXcm]*)([WXcm]?)(.*)", word, re.DOTALL).groups()
+        if letter in ("c", "m"):
+            options += [flags] if flags != "-" else []
+            return options, ["-" + letter, *([attached] if attached else []), *rest]
+        options.append(word)
+        if letter and not attached:
+            options += rest[:1]
+            rest = rest[1:]
+    return options, rest
 
 
 def _is_python_script(word: str) -> bool:

@@ -193,7 +193,7 @@ class Job:
         ended = [worker for worker in self._workers if worker.poll()]
         # A worker that was killed comes before those that failed because of it.
         for worker in sorted(ended, key=lambda worker: worker.code):
-            if worker.code == 0 or self._failed:
+            if worker.code == 0 or self._failed or self._broken_pipe:
                 continue
             self._failed = worker
             for fd in worker.streams:

@@ -1,0 +1,48 @@
+#include "core/capi/capi.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+namespace lockstep {
+namespace {
+
+int InitAlone() { return lockstep_init(0, 1, nullptr, nullptr, "shm", 10, 10, 1 << 20); }
+
+TEST(CapiTest, WithoutAContextTheErrorSaysHowToMakeOne) {
+  EXPECT_EQ(lockstep_is_initialized(), 0);
+  EXPECT_EQ(lockstep_rank(), -1);
+  EXPECT_EQ(lockstep_size(), -1);
+  EXPECT_EQ(lockstep_abort("no reason"), static_cast<int>(StatusCode::kFailedPrecondition));
+  EXPECT_NE(std::string(lockstep_last_error()).find("init"), std::string::npos);
+  EXPECT_EQ(lockstep_shutdown(), 0);
+  EXPECT_STREQ(lockstep_last_error(), "");
+}
+
+TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {
+  ASSERT_EQ(InitAlone(), 0) << lockstep_last_error();
+  EXPECT_EQ(lockstep_is_initialized(), 1);
+  EXPECT_EQ(lockstep_rank(), 0);
+  EXPECT_EQ(lockstep_size(), 1);
+  EXPECT_EQ(InitAlone(), static_cast<int>(StatusCode::kFailedPrecondition));
+  // A kernel that holds the context when it is shut down can go on calling it, and is told.
+  const std::shared_ptr<Context> held = *DefaultContext();
+  EXPECT_EQ(lockstep_shutdown(), 0);
+  EXPECT_EQ(lockstep_is_initialized(), 0);
+  EXPECT_EQ(held->communicator().Barrier("late").code(), StatusCode::kCancelled);
+  ASSERT_EQ(InitAlone(), 0) << lockstep_last_error();
+  EXPECT_EQ(lockstep_abort("enough"), 0);
+  EXPECT_EQ((*DefaultContext())->communicator().Barrier("late").message(), "enough");
+  EXPECT_EQ(lockstep_shutdown(), 0);
+}
+
+TEST(CapiTest, BadOptionsComeBackAsCodeAndTextOfTheCallingThread) {
+  EXPECT_EQ(lockstep_init(3, 2, "127.0.0.1:1", "s", "shm", 10, 10, 0), static_cast<int>(StatusCode::kInvalidArgument));
+  EXPECT_NE(std::string(lockstep_last_error()).find("rank is 3"), std::string::npos) << lockstep_last_error();
+  std::thread([] { EXPECT_STREQ(lockstep_last_error(), ""); }).join();
+  EXPECT_NE(std::string(lockstep_last_error()), "");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,332 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/strings.h"
+#include "core/comm/context.h"
+#include "core/comm/test_job.h"
+#include "core/testing/oracle.h"
+#include "core/testing/ranks.h"
+
+// What every backend has to do when nothing goes wrong: the results of the naive oracle, bit for bit, for random sequences
+// of calls. All ranks draw the sequence from the same seed, and each can compute what the others send.
+
+namespace lockstep {
+namespace {
+
+using testing::FirstDifference;
+using testing::NaiveReduce;
+using testing::RandomTensor;
+
+// A tensor of this rank's, in private or shared memory by chance.
+class Tensor {
+ public:
+  Tensor(Communicator& communicator, int64_t bytes, bool shared) {
+    if (shared) shared_ = communicator.AllocateShared(bytes);
+    if (shared_ == nullptr) private_.resize(static_cast<size_t>(bytes) + 1);
+  }
+  char* data() { return shared_ != nullptr ? static_cast<char*>(shared_->data()) : private_.data(); }
+  void Fill(const std::string& bytes) { std::memcpy(data(), bytes.data(), bytes.size()); }
+  std::string Bytes(int64_t bytes) { return std::string(data(), static_cast<size_t>(bytes)); }
+
+ private:
+  std::shared_ptr<SharedBuffer> shared_;
+  std::vector<char> private_;
+};
+
+// Draws calls, makes them, and compares. The random numbers of `common` are the same on all ranks; those of `own` are not.
+class RandomCalls {
+ public:
+  RandomCalls(Communicator& communicator, uint64_t seed, int64_t most_bytes)
+      : c_(communicator), seed_(seed), most_bytes_(most_bytes), common_(seed), own_(seed * 31 + c_.rank()) {}
+
+  // "" or what went wrong.
+  std::string Run(int calls) {
+    for (number_ = 0; number_ < calls; ++number_) {
+      dtype_ = static_cast<DType>(common_() % kDTypeCount);
+      name_ = StrCat("call_", number_, std::string(common_() % 40, 'x'));
+      const int kind = static_cast<int>(common_() % 6);
+      const std::string error = kind == 0   ? AllReduce()
+                                : kind == 1 ? ReduceScatter()
+                                : kind == 2 ? Broadcast()
+                                : kind == 3 ? AllGather()
+                                : kind == 4 ? AllToAll()
+                                            : c_.Barrier(name_).message();
+      if (!error.empty()) {
+        return StrCat("rank ", c_.rank(), ", seed ", seed_, ", call ", number_, " of kind ", kind, " on ",
+                      DTypeName(dtype_), ": ", error, "\n");
+      }
+    }
+    return "";
+  }
+
+ private:
+  // Sizes over all orders of magnitude, zero and the neighbourhood of the ways' borders among them.
+  int64_t DrawCount(std::mt19937_64& random, int64_t width) {
+    const int64_t borders[] = {0, 1, 16, 1024, 16 << 10, 512 << 10};
+    const int64_t most = most_bytes_ / width;
+    if (random() % 3 == 0) {
+      const int64_t count = borders[random() % std::size(borders)] / width + static_cast<int64_t>(random() % 3) - 1;
+      return std::clamp<int64_t>(count, 0, most);
+    }
+    const int bits = static_cast<int>(random() % 23);
+    return std::min<int64_t>(most, static_cast<int64_t>(random() % (uint64_t{1} << bits)));
+  }
+
+  // What `rank` brings to the current call.
+  std::string Content(int rank, int64_t elements) {
+    return RandomTensor(dtype_, elements, seed_ * 1000003 + static_cast<uint64_t>(number_ * 64 + rank));
+  }
+
+  bool DrawShared() { return own_() % 2 == 0; }
+
+  ReduceOp DrawOp() {
+    const ReduceOp op = static_cast<ReduceOp>(common_() % 5);
+    return op == ReduceOp::kMean && !IsFloatingPoint(dtype_) ? ReduceOp::kSum : op;
+  }
+
+  std::string Wanted(ReduceOp op, int64_t count) {
+    std::vector<std::string> all;
+    for (int rank = 0; rank < c_.size(); ++rank) all.push_back(Content(rank, count));
+    return NaiveReduce(ReduceOpName(op), dtype_, all);
+  }
+
+  // Large reductions stay few: the oracle is slow.
+  std::string AllReduce() {
+    const ReduceOp op = DrawOp();
+    const int64_t count = DrawCount(common_, DTypeSize(dtype_)), bytes = count * DTypeSize(dtype_);
+    // In half of the calls all ranks are shared, as that is a way of its own.
+    const bool all_shared = common_() % 2 == 0, in_place = own_() % 2 == 0;
+    Tensor in(c_, bytes, all_shared || DrawShared()), out(c_, bytes, all_shared || DrawShared());
+    in.Fill(Content(c_.rank(), count));
+    const Status status = c_.AllReduce(name_, op, dtype_, count, in.data(), in_place ? in.data() : out.data());
+    if (!status.ok()) return status.ToString();
+    return FirstDifference(dtype_, (in_place ? in : out).Bytes(bytes), Wanted(op, count));
+  }
+
+  std::string ReduceScatter() {
+    const ReduceOp op = DrawOp();
+    std::vector<int64_t> counts(c_.size());
+    int64_t count = 0, begin = 0;
+    for (int rank = 0; rank < c_.size(); ++rank) {
+      counts[rank] = common_() % 4 == 0 ? 0 : DrawCount(common_, DTypeSize(dtype_)) / c_.size();
+      if (rank == c_.rank()) begin = count;
+      count += counts[rank];
+    }
+    const int64_t width = DTypeSize(dtype_), mine = counts[c_.rank()] * width;
+    const bool all_shared = common_() % 2 == 0;
+    Tensor in(c_, count * width, all_shared || DrawShared()), out(c_, mine, DrawShared());
+    in.Fill(Content(c_.rank(), count));
+    const Status status = c_.ReduceScatter(name_, op, dtype_, counts, in.data(), out.data());
+    if (!status.ok()) return status.ToString();
+    return FirstDifference(dtype_, out.Bytes(mine),
+                           Wanted(op, count).substr(static_cast<size_t>(begin * width), static_cast<size_t>(mine)));
+  }
+
+  std::string Broadcast() {
+    const int root = static_cast<int>(common_() % static_cast<uint64_t>(c_.size()));
+    const int64_t count = DrawCount(common_, DTypeSize(dtype_)), bytes = count * DTypeSize(dtype_);
+    Tensor data(c_, bytes, DrawShared());
+    data.Fill(Content(c_.rank(), count));
+    const Status status = c_.Broadcast(name_, root, bytes, data.data());
+    if (!status.ok()) return status.ToString();
+    return FirstDifference(dtype_, data.Bytes(bytes), Content(root, count));
+  }
+
+  std::string AllGather() {
+    const Item item = {dtype_, static_cast<int64_t>(1 + common_() % 5)};
+    std::vector<int64_t> counts(c_.size());
+    std::string wanted;
+    for (int rank = 0; rank < c_.size(); ++rank) {
+      counts[rank] = common_() % 4 == 0 ? 0 : DrawCount(common_, item.bytes());
+      wanted += Content(rank, counts[rank] * item.width);
+    }
+    Tensor in(c_, counts[c_.rank()] * item.bytes(), DrawShared());
+    in.Fill(Content(c_.rank(), counts[c_.rank()] * item.width));
+    return Receive(wanted, counts, [&](const Allocate& allocate) {
+      return c_.AllGatherV(name_, item, counts[c_.rank()], in.data(), allocate);
+    });
+  }
+
+  std::string AllToAll() {
+    const Item item = {dtype_, static_cast<int64_t>(1 + common_() % 5)};
+    const int size = c_.size(), me = c_.rank();
+    std::vector<int64_t> sends, receives;
+    std::string wanted;
+    int64_t mine = 0;
+    for (int from = 0; from < size; ++from) {
+      int64_t before = 0, for_me = 0, total = 0;
+      for (int to = 0; to < size; ++to) {
+        const int64_t count = common_() % 4 == 0 ? 0 : DrawCount(common_, item.bytes()) / size;
+        if (from == me) sends.push_back(count);
+        if (to < me) before += count;
+        if (to == me) for_me = count;
+        total += count;
+      }
+      if (from == me) mine = total;
+      receives.push_back(for_me);
+      wanted += Content(from, total * item.width)
+                    .substr(static_cast<size_t>(before * item.bytes()), static_cast<size_t>(for_me * item.bytes()));
+    }
+    Tensor in(c_, mine * item.bytes(), DrawShared());
+    in.Fill(Content(me, mine * item.width));
+    return Receive(wanted, receives, [&](const Allocate& allocate) {
+      return c_.AllToAllV(name_, item, sends, in.data(), allocate);
+    });
+  }
+
+  std::string Receive(const std::string& wanted, const std::vector<int64_t>& wanted_counts,
+                      const std::function<Status(const Allocate&)>& call) {
+    Tensor out(c_, static_cast<int64_t>(wanted.size()), DrawShared());
+    int allocations = 0;
+    std::vector<int64_t> counts;
+    const Status status = call([&](std::span<const int64_t> got) -> Result<void*> {
+      ++allocations;
+      counts.assign(got.begin(), got.end());
+      return static_cast<void*>(out.data());
+    });
+    if (!status.ok()) return status.ToString();
+    if (allocations != 1) return StrCat("allocated ", allocations, " times");
+    if (counts != wanted_counts) return StrCat("counts are ", JoinWithAnd(counts), ", wanted ", JoinWithAnd(wanted_counts));
+    return FirstDifference(dtype_, out.Bytes(static_cast<int64_t>(wanted.size())), wanted);
+  }
+
+  Communicator& c_;
+  const uint64_t seed_;
+  const int64_t most_bytes_;
+  std::mt19937_64 common_;
+  std::mt19937_64 own_;
+  int number_ = 0;
+  DType dtype_ = DType::kFloat32;
+  std::string name_;
+};
+
+class ConformanceTest : public ::testing::TestWithParam<JobShape> {};
+
+TEST_P(ConformanceTest, RandomCallsEqualTheOracle) {
+  const uint64_t seed = 7001;
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  ExpectAllWell(GetParam(), [&](Communicator& c) {
+    // Fewer and smaller for many ranks: everyone computes everybody's part.
+    const std::string small = RandomCalls(c, seed, 64 << 10).Run(kSanitized ? 40 : 200);
+    return small.empty() ? RandomCalls(c, seed + 1, (8 << 20) / c.size()).Run(kSanitized ? 8 : 30) : small;
+  });
+}
+
+TEST_P(ConformanceTest, RandomCallsOfRanksThatAreThreadsEqualTheOracle) {
+  const uint64_t seed = 7002;
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  ExpectAllWellAsThreads(GetParam(), [&](Communicator& c) {
+    return RandomCalls(c, seed, (1 << 20) / c.size()).Run(kSanitized ? 20 : 80);
+  });
+}
+
+// What no rank can hold twice: sizes beyond everything that is staged at a time. Sums of small whole numbers are exact, so
+// that the oracle is a formula.
+TEST_P(ConformanceTest, LargeTensorsArePipelined) {
+  ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
+    const int64_t count = (kSanitized ? 4 << 20 : 64 << 20) / 4 / (c.size() > 2 ? 8 : 1) + 3;
+    const auto value = [](int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 13) % 101); };
+    for (bool shared : {false, true}) {
+      Tensor tensor(c, count * 4, shared);
+      float* data = reinterpret_cast<float*>(tensor.data());
+      for (int64_t i = 0; i < count; ++i) data[i] = value(c.rank(), i);
+      if (Status s = c.AllReduce("large", ReduceOp::kSum, DType::kFloat32, count, data, data); !s.ok()) return s.ToString();
+      for (int64_t i = 0; i < count; ++i) {
+        float wanted = 0;
+        for (int rank = 0; rank < c.size(); ++rank) wanted += value(rank, i);
+        if (data[i] != wanted) return StrCat("allreduce: element ", i, " is ", data[i], ", wanted ", wanted);
+      }
+      // Everything to the next rank.
+      std::vector<int64_t> sends(c.size(), 0);
+      sends[(c.rank() + 1) % c.size()] = count;
+      for (int64_t i = 0; i < count; ++i) data[i] = value(c.rank(), i);
+      std::vector<float> got(count);
+      const Status s = c.AllToAllV("large", {DType::kFloat32, 1}, sends, data,
+                                   [&](auto) -> Result<void*> { return static_cast<void*>(got.data()); });
+      if (!s.ok()) return s.ToString();
+      const int from = (c.rank() + c.size() - 1) % c.size();
+      for (int64_t i = 0; i < count; ++i) {
+        if (got[i] != value(from, i)) return StrCat("alltoall: element ", i, " is ", got[i], ", wanted ", value(from, i));
+      }
+    }
+    return "";
+  });
+}
+
+TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
+  ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
+    float x = 0;
+    const std::vector<int64_t> ones(c.size(), 1), too_many(c.size() + 1, 0), negative(c.size(), -1);
+    const Allocate none = [](auto) -> Result<void*> { return nullptr; };
+    const Status errors[] = {
+        c.AllReduce("a", ReduceOp::kMean, DType::kInt32, 1, &x, &x),
+        c.AllReduce("a", ReduceOp::kSum, DType::kFloat32, -1, &x, &x),
+        c.AllReduce("a", ReduceOp::kSum, DType::kFloat32, 1, nullptr, &x),
+        c.ReduceScatter("a", ReduceOp::kSum, DType::kFloat32, too_many, &x, &x),
+        c.ReduceScatter("a", ReduceOp::kSum, DType::kFloat32, ones, &x, nullptr),
+        c.Broadcast("a", c.size(), 4, &x),
+        c.Broadcast("a", 0, 4, nullptr),
+        c.AllGatherV("a", {DType::kFloat32, 1}, -1, &x, none),
+        c.AllToAllV("a", {DType::kFloat32, 1}, negative, &x, none),
+        c.AllToAllV("a", {DType::kFloat32, 1}, ones, nullptr, none),
+        c.Decline("a", OkStatus()),
+    };
+    for (const Status& error : errors) {
+      if (error.code() != StatusCode::kInvalidArgument) return StrCat("got ", error.ToString());
+    }
+    return c.Barrier("and all is well").message();
+  });
+}
+
+TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
+  ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
+    for (int64_t count : {int64_t{10}, int64_t{1} << 20}) {
+      std::vector<int32_t> in(count * c.size(), c.rank()), out(count * c.size());
+      const std::vector<int64_t> sends(c.size(), count);
+      const Allocate allocate = [&](auto) -> Result<void*> {
+        if (c.rank() == 0) return ResourceExhausted("no memory today");
+        return static_cast<void*>(out.data());
+      };
+      const Status gathered = c.AllGatherV("g", {DType::kInt32, 1}, count, in.data(), allocate);
+      const Status exchanged = c.AllToAllV("a", {DType::kInt32, 1}, sends, in.data(), allocate);
+      for (const Status& status : {gathered, exchanged}) {
+        if (c.rank() == 0 && status != ResourceExhausted("no memory today")) return status.ToString();
+        if (c.rank() != 0 && !status.ok()) return status.ToString();
+      }
+      if (c.rank() != 0 && out[count] != 1) return "wrong data";
+    }
+    return c.Barrier("and all is well").message();
+  });
+}
+
+TEST_P(ConformanceTest, SharedMemoryRunsOutAndComesBack) {
+  ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
+    std::vector<std::shared_ptr<SharedBuffer>> buffers;
+    while (auto buffer = c.AllocateShared(1 << 20)) buffers.push_back(buffer);
+    if (buffers.empty()) return "no shared memory at all";
+    if (buffers.size() > 1024) return "more than there is";
+    if (c.AllocateShared(-1) != nullptr) return "a negative size";
+    const size_t before = buffers.size();
+    // Buffers that were freed in any order join to one again.
+    std::mt19937_64 random(5);
+    std::shuffle(buffers.begin(), buffers.end(), random);
+    buffers.clear();
+    const auto whole = c.AllocateShared(static_cast<int64_t>(before) << 20);
+    return whole == nullptr ? "the freed memory is in pieces" : "";
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest,
+                         ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"shm", 4},
+                                           JobShape{"shm", 5}, JobShape{"shm", 8}),
+                         JobShapeName);
+
+}  // namespace
+}  // namespace lockstep

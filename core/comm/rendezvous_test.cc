@@ -1,0 +1,244 @@
+#include "core/comm/rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/deadline.h"
+#include "core/base/strings.h"
+#include "core/comm/rendezvous_wire.h"
+#include "core/testing/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using testing::FreeLocalAddress;
+
+RendezvousOptions Options(int rank, int size, const std::string& address) {
+  return {rank, size, address, "secret", StrCat("note of ", rank), 30};
+}
+
+// Lets each of `all` meet in a thread of its own.
+std::vector<Result<Meeting>> MeetAll(const std::vector<RendezvousOptions>& all) {
+  std::vector<Result<Meeting>> results(all.size(), Internal("did not run"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { results[i] = Meet(all[i]); });
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+std::vector<RendezvousOptions> WholeJob(int size, const std::string& address) {
+  std::vector<RendezvousOptions> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(Options(rank, size, address));
+  return all;
+}
+
+void ExpectMet(const Result<Meeting>& result, int size) {
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(result->notes[rank], StrCat("note of ", rank));
+}
+
+TEST(RendezvousTest, EveryRankGetsAllNotesAndTheSameKey) {
+  const auto results = MeetAll(WholeJob(5, FreeLocalAddress()));
+  for (const auto& result : results) {
+    ExpectMet(result, 5);
+    EXPECT_EQ(result->key, results[0]->key);
+  }
+  const auto again = MeetAll(WholeJob(2, FreeLocalAddress()));
+  EXPECT_NE(again[0]->key, results[0]->key) << "each meeting has a key of its own";
+}
+
+TEST(RendezvousTest, GuestsMayComeBeforeRankZeroListens) {
+  const std::string address = FreeLocalAddress();
+  Result<Meeting> guest = Internal("did not run");
+  std::thread thread([&] { guest = Meet(Options(1, 2, address)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Result<Meeting> host = Meet(Options(0, 2, address));
+  thread.join();
+  ExpectMet(host, 2);
+  ExpectMet(guest, 2);
+}
+
+TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
+  const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
+  ExpectMet(MeetAll(WholeJob(2, "localhost" + port))[1], 2);
+  for (const char* bad : {"", "nowhere", "127.0.0.1:", ":123", "127.0.0.1:http"}) {
+    const Result<Meeting> result = Meet(Options(0, 2, bad));
+    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument) << bad << ": " << result.status().ToString();
+  }
+}
+
+TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
+  const std::string address = FreeLocalAddress();
+  auto host = Options(0, 4, address);
+  host.timeout_s = 0.3;
+  const auto results = MeetAll({host, Options(2, 4, address)});
+  for (const auto& result : results) {
+    EXPECT_EQ(result.status().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_NE(result.status().message().find("ranks 1 and 3 of 4 did not come"), std::string::npos)
+        << result.status().ToString();
+  }
+}
+
+TEST(RendezvousTest, AMissingRankZeroIsNamed) {
+  auto guest = Options(1, 2, FreeLocalAddress());
+  guest.timeout_s = 0.2;
+  const Status status = Meet(guest).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("rank 0 is missing"), std::string::npos) << status.ToString();
+}
+
+TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
+  const std::string address = FreeLocalAddress();
+  auto all = WholeJob(2, address);
+  auto stranger = Options(1, 2, address);
+  stranger.secret = "guess";
+  Result<Meeting> host = Internal("did not run");
+  std::thread thread([&] { host = Meet(all[0]); });
+  const Status refused = Meet(stranger).status();
+  const Result<Meeting> guest = Meet(all[1]);
+  thread.join();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("the secrets differ"), std::string::npos) << refused.ToString();
+  ExpectMet(host, 2);
+  ExpectMet(guest, 2);
+}
+
+TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
+  const std::string address = FreeLocalAddress();
+  auto all = WholeJob(2, address);
+  Result<Meeting> host = Internal("did not run");
+  std::thread thread([&] { host = Meet(all[0]); });
+  const Deadline deadline = Deadline::After(30);
+  std::vector<UniqueFd> strangers;
+  const std::string garbage[] = {"", "GET / HTTP/1.1\r\n\r\n", std::string(1 << 20, '\xff'), std::string(wire::kMagic),
+                                 StrCat(wire::kMagic, std::string(64, 'x')), StrCat(wire::kMagic, std::string(9000, 'y'))};
+  // More than the host keeps, too: the oldest have to go.
+  for (int i = 0; i < 100; ++i) {
+    Result<UniqueFd> stranger = wire::Connect(address, deadline);
+    ASSERT_TRUE(stranger.ok()) << stranger.status().ToString();
+    (void)wire::SendAll(stranger->get(), garbage[i % std::size(garbage)], deadline);  // the host may hang up in between
+    strangers.push_back(*std::move(stranger));
+  }
+  const Result<Meeting> guest = Meet(all[1]);
+  thread.join();
+  ExpectMet(host, 2);
+  ExpectMet(guest, 2);
+}
+
+TEST(RendezvousTest, AProofOfAnotherConnectionIsWorthless) {
+  const std::string address = FreeLocalAddress();
+  auto all = WholeJob(2, address);
+  Result<Meeting> host = Internal("did not run");
+  std::thread thread([&] { host = Meet(all[0]); });
+  const Deadline deadline = Deadline::After(30);
+  // Somebody who has recorded a good proof sends it again.
+  const std::string nonce(wire::kNonceBytes, 'n');
+  const auto talk = [&](const std::string& proof) {
+    const UniqueFd socket = *wire::Connect(address, deadline);
+    const std::string banner = *wire::ReceiveExactly(socket.get(), wire::kBannerBytes, deadline);
+    const std::string mine(AsBytes(wire::MakeKeys("secret", banner.substr(12), nonce).guest_proof));
+    EXPECT_TRUE(wire::SendAll(socket.get(), StrCat(wire::kMagic, nonce, proof.empty() ? mine : proof), deadline).ok());
+    const std::string verdict = *wire::ReceiveExactly(socket.get(), wire::kVerdictBytes, deadline);
+    return std::make_pair(verdict[0], mine);
+  };
+  const auto [welcome, recorded] = talk("");
+  EXPECT_EQ(welcome, wire::kWelcome);
+  EXPECT_EQ(talk(recorded).first, wire::kRefused);
+  const Result<Meeting> guest = Meet(all[1]);
+  thread.join();
+  ExpectMet(host, 2);
+  ExpectMet(guest, 2);
+}
+
+TEST(RendezvousTest, TwoProcessesCannotBeOneRank) {
+  const std::string address = FreeLocalAddress();
+  // Rank 2 of 3 is there twice; one of them is refused, and the other meets as soon as rank 1 comes.
+  Result<Meeting> host = Internal("did not run"), last = host;
+  std::vector<Result<Meeting>> twins(2, host);
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { host = Meet(Options(0, 3, address)); });
+  for (int twin : {0, 1}) {
+    threads.emplace_back([&, twin] {
+      twins[twin] = Meet(Options(2, 3, address));
+      if (!twins[twin].ok()) ++refused;
+    });
+  }
+  const Deadline deadline = Deadline::After(30);
+  while (refused == 0 && !deadline.Passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  last = Meet(Options(1, 3, address));
+  for (std::thread& thread : threads) thread.join();
+  ExpectMet(host, 3);
+  ExpectMet(last, 3);
+  EXPECT_NE(twins[0].ok(), twins[1].ok());
+  const Status& status = twins[0].ok() ? twins[1].status() : twins[0].status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("two processes claim rank 2"), std::string::npos) << status.ToString();
+}
+
+TEST(RendezvousTest, SizesThatDifferEndTheJobWithBothNamed) {
+  const std::string address = FreeLocalAddress();
+  for (const auto& result : MeetAll({Options(0, 2, address), Options(1, 4, address)})) {
+    EXPECT_EQ(result.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(result.status().message().find("rank 1 was started for a job of 4 ranks, rank 0 for one of 2"),
+              std::string::npos)
+        << result.status().ToString();
+  }
+}
+
+TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
+  const std::string address = FreeLocalAddress();
+  Result<Meeting> host = Internal("did not run");
+  std::thread thread([&] { host = Meet(Options(0, 3, address)); });
+  auto impatient = Options(1, 3, address);
+  {
+    // Says hello as rank 1, and closes the connection.
+    const Deadline deadline = Deadline::After(30);
+    const UniqueFd socket = *wire::Connect(address, deadline);
+    const std::string banner = *wire::ReceiveExactly(socket.get(), wire::kBannerBytes, deadline);
+    const std::string nonce = wire::MakeNonce();
+    const wire::Keys keys = wire::MakeKeys("secret", banner.substr(12), nonce);
+    const std::string hello = wire::Encode(wire::Hello{1, 3, 1, "gone"});
+    ASSERT_TRUE(wire::SendAll(socket.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof),
+                                                   wire::MakeFrame(keys.frames, wire::Direction::kToHost, hello)),
+                              deadline)
+                    .ok());
+    ASSERT_TRUE(wire::ReceiveExactly(socket.get(), wire::kVerdictBytes, deadline).ok());
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto others = MeetAll({Options(1, 3, address), Options(2, 3, address)});
+  thread.join();
+  ExpectMet(host, 3);
+  ExpectMet(others[0], 3);
+}
+
+TEST(RendezvousWireTest, MessagesComeBackAndPiecesOfThemAreRefused) {
+  const wire::Answer answer = {Aborted("why"), "nonce", {"a", "", std::string(100, 'b')}};
+  const std::string bytes = wire::Encode(answer);
+  const auto decoded = wire::DecodeAnswer(bytes);
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->status, answer.status);
+  EXPECT_EQ(decoded->notes, answer.notes);
+  for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(wire::DecodeAnswer(bytes.substr(0, size)).has_value());
+  EXPECT_FALSE(wire::DecodeAnswer(bytes + "x").has_value());
+}
+
+TEST(RendezvousWireTest, AFrameHoldsAgainstEveryChangedByte) {
+  const Digest key = Sha256("key");
+  const std::string frame = wire::MakeFrame(key, wire::Direction::kToHost, "body");
+  EXPECT_EQ(**wire::ParseFrame(key, wire::Direction::kToHost, frame), "body");
+  EXPECT_FALSE(wire::ParseFrame(key, wire::Direction::kToGuest, frame).ok()) << "sent back to its sender";
+  for (size_t i = 0; i < frame.size(); ++i) {
+    std::string changed = frame;
+    changed[i] ^= 1;
+    const auto parsed = wire::ParseFrame(key, wire::Direction::kToHost, changed);
+    EXPECT_TRUE(!parsed.ok() || !parsed->has_value()) << "byte " << i;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

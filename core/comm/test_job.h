@@ -1,0 +1,109 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <iostream>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/strings.h"
+#include "core/comm/context.h"
+#include "core/testing/ranks.h"
+
+// How tests of communicators make their jobs.
+namespace lockstep {
+
+inline constexpr bool kSanitized = LOCKSTEP_SANITIZED;
+
+// A backend and a number of ranks: what the conformance tests are run for.
+struct JobShape {
+  std::string backend;
+  int size;
+};
+
+inline void PrintTo(const JobShape& shape, std::ostream* stream) { *stream << shape.backend << " x " << shape.size; }
+
+inline std::string JobShapeName(const ::testing::TestParamInfo<JobShape>& info) {
+  return StrCat(info.param.backend, "_", info.param.size);
+}
+
+// Part of a rank in a test. Returns "" or what went wrong.
+using Part = std::function<std::string(Communicator& communicator)>;
+using Adjust = std::function<void(ContextOptions& options)>;
+
+// Seconds after which a test's job is killed: far more than any healthy one takes.
+inline constexpr double kJobDeadline_s = kSanitized ? 240 : 90;
+
+inline ContextOptions JobOptions(const JobShape& shape, const std::string& address, int rank) {
+  ContextOptions options;
+  options.rank = rank;
+  options.size = shape.size;
+  options.rendezvous = address;
+  options.secret = "the secret of the tests";
+  options.backend = shape.backend;
+  options.rendezvous_timeout_s = 60;
+  options.stall_timeout_s = 200;
+  options.shared_bytes_per_rank = int64_t{1} << 28;
+  return options;
+}
+
+inline std::string PlayPart(const ContextOptions& options, const Part& part) {
+  Result<std::unique_ptr<Context>> context = Context::Create(options);
+  return context.ok() ? part((*context)->communicator()) : context.status().ToString();
+}
+
+// The ranks of a job as processes. Exit code 0: the part returned ""; else what it returned is in the report.
+class Job {
+ public:
+  Job(const JobShape& shape, const Part& part, const Adjust& adjust = {})
+      : ranks_(shape.size, [=, address = testing::FreeLocalAddress()](int rank, const testing::Ranks::Report& report) {
+          ContextOptions options = JobOptions(shape, address, rank);
+          if (adjust) adjust(options);
+          const std::string error = PlayPart(options, part);
+          report(error);
+          return error.empty() ? 0 : 1;
+        }) {}
+
+  // Expects all ranks but those that are not to survive to end well and in time.
+  void ExpectSurvivorsWell(const std::vector<int>& victims = {}) {
+    const std::vector<testing::Outcome> outcomes = ranks_.Wait(kJobDeadline_s, victims);
+    for (int rank = 0; rank < static_cast<int>(outcomes.size()); ++rank) {
+      if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
+      EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank << " was killed at the deadline";
+      EXPECT_EQ(outcomes[rank].exit_code, 0) << "rank " << rank << ", signal " << outcomes[rank].signal << ": "
+                                             << outcomes[rank].report;
+    }
+  }
+
+ private:
+  testing::Ranks ranks_;
+};
+
+inline void ExpectAllWell(const JobShape& shape, const Part& part) { Job(shape, part).ExpectSurvivorsWell(); }
+
+// The same with threads of one process, each with a communicator of its own. The process is a fork again, so that a hang
+// ends at the deadline and the test stays without threads.
+inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part) {
+  const auto body = [&](int, const testing::Ranks::Report& report) {
+    const std::string address = testing::FreeLocalAddress();
+    std::vector<std::string> errors(shape.size);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < shape.size; ++rank) {
+      threads.emplace_back([&, rank] { errors[rank] = PlayPart(JobOptions(shape, address, rank), part); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::string all;
+    for (const std::string& error : errors) all += error;
+    report(all);
+    return all.empty() ? 0 : 1;
+  };
+  testing::Ranks process(1, body);
+  const testing::Outcome outcome = process.Wait(kJobDeadline_s)[0];
+  EXPECT_TRUE(outcome.ended) << "killed at the deadline";
+  EXPECT_EQ(outcome.exit_code, 0) << "signal " << outcome.signal << ": " << outcome.report;
+}
+
+}  // namespace lockstep

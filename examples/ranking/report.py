@@ -1,0 +1,50 @@
+"""What a run of train.py reports at its end: a table for people, and the same figures as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+import reader
+
+_SMALLEST = 1e-7  # probabilities are kept this far from 0 and 1 before their logarithm is taken
+
+
+def compare(labels: np.ndarray, trained: np.ndarray, served: np.ndarray) -> dict:
+    """Figures of the same rows [N], scored by the trained and by the served model."""
+    clipped = np.clip(trained.astype(np.float64), _SMALLEST, 1 - _SMALLEST)
+    losses = -np.where(labels > 0.5, np.log(clipped), np.log1p(-clipped))
+    return {
+        "compared_rows": len(labels),
+        "compared_loss": float(losses.mean()),
+        "compared_auc": reader.exact_auc(labels, trained),
+        "served_auc": reader.exact_auc(labels, served),
+        "max_score_difference": float(np.abs(served - trained).max()),
+    }
+
+
+def save(figures: dict, folder: Path) -> None:
+    """Writes the figures as report.json into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def table(figures: dict) -> str:
+    """The figures as lines for people."""
+    f = figures
+    resumed = f", resumed at step {f['first_step']}" if f["first_step"] else ""
+    accuracy = f"accuracy {f['held_out_accuracy']:.4f}"
+    rows = [
+        ("Model", f"{f['model']} on {f['data']}, {f['workers']} workers{resumed}"),
+        ("Training", f"{f['steps']} steps of {f['batch_size']} samples, loss {f['training_loss']:.4f}"),
+        ("Speed", f"{f['samples_per_s']:,.0f} samples/s, median step {f['step_ms']:.1f} ms"),
+        ("Held out", f"AUC {f['held_out_auc']:.4f}, {accuracy} ({f['held_out_rows']:,} rows)"),
+        ("Compared", f"AUC {f['compared_auc']:.4f}, loss {f['compared_loss']:.4f} ({f['compared_rows']:,} rows)"),
+        ("Served", f"AUC {f['served_auc']:.4f}, scores differ by at most {f['max_score_difference']:.1e}"),
+        ("Checkpoint", f["checkpoint"]),
+        ("Export", f["export"]),
+    ]
+    rule = "-" * (12 + max(len(text) for _, text in rows))
+    return "\n".join([rule, *(f"{name:<11} {text}" for name, text in rows), rule])

@@ -1,0 +1,291 @@
+"""The launcher as its users see it: a process with workers below it. Workers are programs of a few lines."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+DEADLINE_S = 30
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """A function that starts a launcher, whose working directory is tmp_path; what it started is killed at the end."""
+    started = []
+
+    def start(*options: str, worker: str = "", variables: dict | None = None, **kwargs) -> subprocess.Popen:
+        hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_TF1"}
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        command = [sys.executable, "-m", "lockstep.launch", *options]
+        if worker:
+            (tmp_path / "worker.py").write_text("import os, signal, subprocess, sys, time\n" + worker)
+            command += [sys.executable, "worker.py"]
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**environment, **(variables or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **kwargs,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
+            process.communicate(timeout=DEADLINE_S)
+    for path in tmp_path.glob("pid*"):
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            if _runs(int(path.read_text())):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+def _finish(process: subprocess.Popen) -> tuple[int, list[str], list[str]]:
+    """Exit code, and the lines of stdout and stderr."""
+    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, stdout.splitlines(), stderr.splitlines()
+
+
+def _wait_for(condition, what: str):
+    deadline = time.monotonic() + DEADLINE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.02)
+    return value
+
+
+def _runs(pid: int) -> bool:
+    """True if a process runs; one that ended and waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def _pids(folder: Path, count: int) -> list[int]:
+    """What `count` processes wrote with WRITE_PID."""
+
+    def read():
+        texts = [path.read_text() for path in folder.glob("pid*")]
+        return [int(text) for text in texts] if len(texts) == count and all(texts) else None
+
+    return _wait_for(read, f"{count} processes to start")
+
+
+RANK = 'rank = int(os.environ["LOCKSTEP_RANK"])\n'
+WRITE_PID = RANK + 'open(f"pid{rank}", "w").write(str(os.getpid()))\n'
+# A worker with a child, in the same process group, that the worker does not wait for.
+WITH_CHILD = WRITE_PID + (
+    'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
+    'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
+)
+SLEEP = "time.sleep(600)\n"
+
+
+def test_output_is_prefixed_by_rank_and_the_two_streams_stay_apart(launch):
+    code, stdout, stderr = _finish(
+        launch("-n", "3", worker='r = os.environ["LOCKSTEP_RANK"]; print("out", r); print("err", r, file=sys.stderr)')
+    )
+    assert code == 0
+    assert sorted(stdout) == ["[0] out 0", "[1] out 1", "[2] out 2"]
+    assert sorted(stderr) == ["[0] err 0", "[1] err 1", "[2] err 2"]
+
+
+def test_output_arrives_while_the_worker_runs(launch):
+    process = launch("-n", "2", worker='print("started")\n' + SLEEP)
+    assert process.stdout.readline().endswith("] started\n")
+
+
+def test_a_single_worker_is_run_as_if_there_were_no_launcher(launch):
+    code, stdout, stderr = _finish(
+        launch(worker=RANK + 'print(rank, os.environ["LOCKSTEP_WORLD_SIZE"], os.getpid()); sys.exit(7)')
+    )
+    assert (code, stderr) == (7, [])
+    assert stdout[0].startswith("0 1 ")
+
+
+def test_a_single_worker_takes_the_launchers_place(launch):
+    process = launch("-n", "1", worker="print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)")
+    code, stdout, _ = _finish(process)
+    assert int(stdout[0]) == process.pid
+    assert code == -signal.SIGKILL
+
+
+def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
+    code, _, stderr = _finish(
+        launch("-n", "3", worker=WITH_CHILD + 'if rank == 1: print("this is why"); sys.exit(37)\n' + SLEEP)
+    )
+    assert code == 37
+    assert any("rank 1" in line and "exit code 37" in line and "ending the other workers" in line for line in stderr)
+    assert stderr[-2:] == ["[lockstep] rank 1 failed with exit code 37; its last lines:", "[lockstep]   this is why"]
+    assert not [pid for pid in _pids(tmp_path, 6) if _runs(pid)]
+
+
+def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_path):
+    stubborn = "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
+    fail = 'if rank == 0:\n  while not os.path.exists("pid1"): time.sleep(.01)\n  sys.exit(3)\n'
+    code, _, _ = _finish(launch("-n", "2", worker=stubborn + WRITE_PID + fail + SLEEP))
+    assert code == 3
+    assert not [pid for pid in _pids(tmp_path, 2) if _runs(pid)]
+
+
+def test_a_killed_worker_gives_128_plus_the_signal_and_is_named(launch, tmp_path):
+    process = launch("-n", "2", worker=WRITE_PID + SLEEP)
+    _pids(tmp_path, 2)
+    os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
+    code, _, stderr = _finish(process)
+    assert code == 128 + signal.SIGKILL
+    assert any("rank 1 (pid" in line and "was killed by SIGKILL" in line for line in stderr)
+
+
+def test_what_failed_workers_wrote_last_is_not_lost(launch):
+    code, stdout, _ = _finish(launch("-n", "2", worker=RANK + 'print("x" * 50000 + "end"); os._exit(rank)'))
+    assert code == 1
+    assert sorted(len(line) for line in stdout if line.endswith("end"))[-1:] == [len("[1] ") + 50003]
+
+
+def test_workers_that_end_well_leave_the_others_running(launch):
+    code, stdout, _ = _finish(launch("-n", "2", worker=RANK + "time.sleep(0.5 * rank); print(rank)"))
+    assert (code, stdout) == (0, ["[0] 0", "[1] 1"])
+
+
+def test_processes_that_a_finished_worker_left_behind_are_ended(launch, tmp_path):
+    code, _, _ = _finish(launch("-n", "2", worker=WITH_CHILD))
+    assert code == 0
+    assert not [pid for pid in _pids(tmp_path, 4) if _runs(pid)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_the_workers(launch, tmp_path, signum):
+    process = launch("-n", "2", worker="signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + WITH_CHILD + SLEEP)
+    pids = _pids(tmp_path, 4)
+    process.send_signal(signum)
+    code, _, _ = _finish(process)
+    assert code == 128 + signum
+    assert not [pid for pid in pids if _runs(pid)]
+
+
+def test_workers_may_end_in_their_own_way_on_a_signal(launch, tmp_path):
+    handle = 'def save(*a): time.sleep(.3); print("saved"); sys.exit(0)\nsignal.signal(signal.SIGTERM, save)\n'
+    process = launch("-n", "2", worker=handle + WRITE_PID + SLEEP)
+    _pids(tmp_path, 2)
+    process.send_signal(signal.SIGTERM)
+    code, stdout, _ = _finish(process)
+    assert (code, sorted(stdout)) == (0, ["[0] saved", "[1] saved"])
+
+
+def test_a_second_interrupt_ends_workers_that_ignore_the_first(launch, tmp_path):
+    ignore = 'signal.signal(signal.SIGINT, lambda *a: print("no", flush=True))\n'
+    process = launch("-n", "2", worker=ignore + WRITE_PID + SLEEP)
+    _pids(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline().endswith("no\n")
+    process.send_signal(signal.SIGINT)
+    code, _, _ = _finish(process)
+    assert code == 128 + signal.SIGTERM
+
+
+def test_user_signals_are_forwarded(launch, tmp_path):
+    handle = 'def stop(*a): print("usr1"); sys.exit(0)\nsignal.signal(signal.SIGUSR1, stop)\n'
+    process = launch("-n", "2", worker=handle + WRITE_PID + SLEEP)
+    _pids(tmp_path, 2)
+    process.send_signal(signal.SIGUSR1)
+    code, stdout, _ = _finish(process)
+    assert (code, sorted(stdout)) == (0, ["[0] usr1", "[1] usr1"])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
+def test_nothing_outlives_a_launcher_that_dies(launch, tmp_path, signum):
+    process = launch("-n", "2", worker=WITH_CHILD + SLEEP)
+    pids = _pids(tmp_path, 4)
+    process.send_signal(signum)
+    process.wait(DEADLINE_S)
+    _wait_for(lambda: not [pid for pid in pids if _runs(pid)], "the workers and their children to end")
+
+
+def test_a_reader_that_goes_away_ends_the_job(launch, tmp_path):
+    process = launch("-n", "2", worker=WRITE_PID + 'while True: print("more"); time.sleep(.01)\n')
+    pids = _pids(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert not [pid for pid in pids if _runs(pid)]
+
+
+def test_workers_read_no_input(launch):
+    process = launch("-n", "2", worker="print(repr(sys.stdin.read()))", stdin=subprocess.PIPE)
+    code, stdout, _ = _finish(process)
+    assert (code, sorted(stdout)) == (0, ["[0] ''", "[1] ''"])
+
+
+def test_a_worker_per_gpu_each_with_its_own(launch):
+    worker = RANK + 'print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCKSTEP_WORLD_SIZE"])'
+    code, stdout, _ = _finish(launch(worker=worker, variables={"CUDA_VISIBLE_DEVICES": "3,GPU-a"}))
+    assert (code, sorted(stdout)) == (0, ["[0] 3 2", "[1] GPU-a 2"])
+
+
+def test_one_gpu_keeps_its_number(launch):
+    _, stdout, _ = _finish(
+        launch(worker='print(os.environ["CUDA_VISIBLE_DEVICES"])', variables={"CUDA_VISIBLE_DEVICES": "3"})
+    )
+    assert stdout == ["3"]
+
+
+def test_workers_may_be_fewer_than_gpus_but_not_more(launch):
+    gpus = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
+    worker = 'print(os.environ["CUDA_VISIBLE_DEVICES"])'
+    assert sorted(_finish(launch("-n", "2", worker=worker, variables=gpus))[1]) == ["[0] 4", "[1] 5"]
+    code, _, stderr = _finish(launch("-n", "4", worker=worker, variables=gpus))
+    assert code == 2
+    assert "-n 4: only 3 GPUs are visible (4, 5, 6)" in stderr[0]
+
+
+def test_workers_on_the_cpu_see_no_gpu(launch):
+    assert sorted(_finish(launch("-n", "2", worker='print(repr(os.environ["CUDA_VISIBLE_DEVICES"]))'))[1]) == [
+        "[0] ''",
+        "[1] ''",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ((), 2, "no command"),
+        (("-n", "0", "true"), 2, "-n 0: wanted 1 or more"),
+        (("-n", "2", "no-such-program"), 127, "cannot run 'no-such-program': No such file"),
+        (("no-such-program",), 127, "cannot run 'no-such-program': No such file"),
+        (("-n", "2", "/etc/passwd"), 126, "cannot run '/etc/passwd': Permission denied"),
+        (("--tf1", "bash", "run.sh"), 2, "no Python program"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_one_line(launch, options, code, message):
+    got, _, stderr = _finish(launch(*options))
+    assert got == code
+    assert message in stderr[-1]
+
+
+def test_several_machines_are_refused_with_a_reason(launch):
+    config = '{"cluster":{"chief":["a:1"],"worker":["b:1"]},"task":{"type":"chief","index":0}}'
+    code, _, stderr = _finish(launch("-n", "2", worker="pass", variables={"TF_CONFIG": config}))
+    assert code == 2
+    assert "2 machines (a, b)" in stderr[0]
+
+
+def test_an_evaluator_runs_alone_with_its_configuration(launch):
+    config = '{"cluster":{"chief":["a:1"],"evaluator":["b:1"]},"task":{"type":"evaluator","index":0}}'
+    worker = 'print(os.environ["TF_CONFIG"] + str(os.environ.get("LOCKSTEP_RANK")))'
+    _, stdout, _ = _finish(launch("-n", "2", worker=worker, variables={"TF_CONFIG": config}))
+    assert stdout == [config + "None"]
+
+
+def test_the_launcher_never_loads_tensorflow():
+    code = "import sys, lockstep.launch; print(sorted(m for m in sys.modules if m.startswith(('tensorflow', 'numpy'))))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=DEADLINE_S) == "[]\n"
