@@ -102,7 +102,7 @@ def _creator(current_rules: Callable[[], ShardingRules | None]) -> Callable[...,
             # Its optimizers and its lookup believe in the shape that the layer asked for.
             raise NotImplementedError(
                 f"variable '{kwargs.get('name')}' {shape}: layers of Keras 3 cannot hold sharded tables. Make the "
-                "layer outside of the sharding scope, which replicates it; or look ids up with tf.nn.embedding_lookup in a "
+                "layer outside of the sharding scope, which replicates it; or use tf.nn.embedding_lookup on a "
                 "tf.Variable; or set TF_USE_LEGACY_KERAS=1 for Keras 2"
             )
         return RowShardedTable(**{**kwargs, "shape": shape})
