@@ -67,7 +67,7 @@ def _empty(spec: tf.TypeSpec) -> Any:
     """An element of `spec` with no rows."""
     if isinstance(spec, tf.RaggedTensorSpec):
         row_splits = [tf.zeros([1], spec.row_splits_dtype) for _ in range(spec.ragged_rank)]
-        inner = spec.shape[spec.ragged_rank + 1 :] if spec.shape.rank is not None else []
+        inner = spec.shape[spec.ragged_rank + 1 :]
         return tf.RaggedTensor.from_nested_row_splits(tf.zeros([0, *_known(inner)], spec.dtype), row_splits)
     if isinstance(spec, tf.SparseTensorSpec):
         rank = spec.shape.rank
@@ -83,8 +83,8 @@ def _empty(spec: tf.TypeSpec) -> Any:
     return tf.zeros([0, *_known(spec.shape[1:])], spec.dtype)
 
 
-def _known(dims: Any) -> list[int]:
-    return [0 if dim is None else int(dim) for dim in dims]
+def _known(shape: tf.TensorShape) -> list[int]:
+    return [dim or 0 for dim in shape.as_list()]
 
 
 def synchronize(iterator: Any) -> Any:
