@@ -122,12 +122,12 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's rank in its engine, -1 without one."""
+    """The rank of this process in its engine, -1 without one."""
     return _capi.lockstep_rank()
 
 
 def size() -> int:
-    """The number of ranks of this process's engine, -1 without one."""
+    """The number of ranks in this process's engine, -1 without one."""
     return _capi.lockstep_size()
 
 
