@@ -76,7 +76,8 @@ def test_export_of_a_sharded_table_serves_in_stock_tensorflow(job):
     done = subprocess.run(
         [sys.executable, "-c", code, results[0]["exported"]], env=environ, check=True, timeout=120, capture_output=True
     )
-    assert list(map(float, done.stdout.split())) == list(np.repeat(5.0 * np.arange(worker.ROWS), worker.DIM))
+    wanted = np.repeat(5.0 * np.arange(worker.ROWS), worker.DIM)
+    np.testing.assert_allclose(list(map(float, done.stdout.split())), wanted, rtol=1e-6)
 
 
 def test_export_with_a_collective_is_refused_by_name(job):

@@ -69,7 +69,8 @@ def train_and_evaluate(folder):
         ids = tf.data.make_one_shot_iterator(dataset(evaluated_ids(rank))).get_next()
         rows = tf.nn.embedding_lookup(table(), ids)
         steps = tf.cast(tf.train.get_global_step(), tf.float32)
-        as_trained = tf.reduce_all(tf.equal(rows, steps * tf.cast(ids, tf.float32)[:, tf.newaxis]), axis=1)
+        error = tf.abs(rows - steps * tf.cast(ids, tf.float32)[:, tf.newaxis])
+        as_trained = tf.reduce_all(error < 1e-4, axis=1)  # the mean of three gradients is rounded
         return {
             "trained": hb.metrics.accuracy(tf.ones_like(ids, tf.bool), as_trained),
             "even": hb.metrics.accuracy(tf.zeros_like(ids), ids % 2),
@@ -85,7 +86,7 @@ def train_and_evaluate(folder):
             evaluated, every_n_iter=2, summary_dir=f"{folder}/summaries", history=history, at_end=True
         )
         taken = []
-        with tf.train.MonitoredTrainingSession(f"{folder}/checkpoints", hooks=[hook]) as session:
+        with tf.train.MonitoredTrainingSession(checkpoint_dir=f"{folder}/checkpoints", hooks=[hook]) as session:
             for _ in range(5):
                 taken.append(int(session.run([element, train_op])[0][0]) - 100 * rank)
         exported = hb.train.export(f"{folder}/export", tf.train.latest_checkpoint(f"{folder}/checkpoints"), served)
