@@ -128,7 +128,7 @@ class Options:
     # Number of buckets in which dense gradients are exchanged: more buckets start earlier, fewer cost less each.
     grad_nbuckets: int = _option(1, _at_least(1), "HB_GRAD_NBUCKETS")
     # True: aggregate gradients in apply_gradients; False: already in compute_gradients, before the user's clipping.
-    grad_lazy_sync: bool = _option(False, _to_bool, "HB_GRAD_LAZY_SYNC")
+    grad_lazy_sync: bool = _option(False, _only(_to_bool, False), "HB_GRAD_LAZY_SYNC")
     # True: variables made in the scope are sharded over the workers.
     sharding: bool = _option(False, _to_bool)
     # True: look rows up inside a host first, then between hosts.
@@ -138,12 +138,12 @@ class Options:
     # What the graph is built for: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.
     mode: str = _option("train", _one_of("train", "eval", "infer"))
     # Seed of initial values and TensorFlow's graph; None: not set.
-    seed: int | None = _option(None, _at_least(0))
+    seed: int | None = _option(None, _only(_at_least(0), None))
 
     # Directory of checkpoints and how many of them are kept.
-    model_dir: str | None = _option(None, _to_path)
-    keep_checkpoint_max: int | None = _option(None, _at_least(0))
-    keep_checkpoint_every_n_hours: float | None = _option(None, _positive("hours"))
+    model_dir: str | None = _option(None, _only(_to_path, None))
+    keep_checkpoint_max: int | None = _option(None, _only(_at_least(0), None))
+    keep_checkpoint_every_n_hours: float | None = _option(None, _only(_positive("hours"), None))
 
     # Batches that one step takes from the data, as micro-batches.
     data_batch_count: int = _option(1, _only(_at_least(1), 1))

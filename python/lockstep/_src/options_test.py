@@ -21,7 +21,6 @@ def test_defaults_are_the_documented_ones():
     ("variable", "text", "name", "value"),
     [
         ("HB_GRAD_NBUCKETS", "2", "grad_nbuckets", 2),
-        ("HB_GRAD_LAZY_SYNC", "1", "grad_lazy_sync", True),
         ("HB_GRAD_LAZY_SYNC", "False", "grad_lazy_sync", False),
         ("HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP", "0", "use_hierarchical_embedding_lookup", False),
         ("HB_COMM_DEFAULT", "shm", "comm_default", "shm"),
@@ -67,12 +66,11 @@ def test_wrong_value_is_refused_and_changes_nothing(name, value, error):
     assert options == Options()
 
 
-def test_values_are_converted(tmp_path):
+def test_values_are_converted():
     options = Options()
-    options.update(batch_size=np.int64(16), sharding=np.bool_(True), model_dir=tmp_path)
+    options.update(batch_size=np.int64(16), sharding=np.bool_(True))
     assert options.batch_size == 16 and type(options.batch_size) is int
     assert options.sharding is True
-    assert options.model_dir == str(tmp_path)
     options.batch_size = -1
     assert options.batch_size is None
 
@@ -87,6 +85,11 @@ def test_wire_dtype_takes_every_spelling(spelling):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("grad_lazy_sync", True),
+        ("seed", 1),
+        ("model_dir", "/tmp/model"),
+        ("keep_checkpoint_max", 3),
+        ("keep_checkpoint_every_n_hours", 2),
         ("data_batch_count", 2),
         ("pipeline_dense_ga_enabled", True),
         ("comm_wire_dtype", tf.float16),
