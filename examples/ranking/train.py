@@ -311,6 +311,7 @@ def finish(run: Run, trained: Trained) -> None:
 
 def main() -> None:
     """One worker of the job."""
+    tf1.logging.set_verbosity(tf1.logging.ERROR)
     flags = flags_from()
     try:
         run = Run.of(flags)
