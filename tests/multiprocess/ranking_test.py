@@ -71,6 +71,12 @@ def test_a_killed_worker_ends_the_job_by_name_and_the_next_start_resumes(films, 
     assert f"Resuming from step {saved} of {saved + 30}" in output
     assert _saved_step(tmp_path / "checkpoints") == saved + 30
 
+    # A start behind the last step trains no more; on another number of workers the model is the same.
+    again, _ = ranking_job.run_job(1, *arguments, "--steps", saved + 30, cwd=tmp_path)
+    assert again["first_step"] == again["steps"] == saved + 30
+    assert again["held_out_auc"] == pytest.approx(report["held_out_auc"], abs=1e-6)
+    assert again["compared_auc"] == pytest.approx(report["compared_auc"], abs=1e-6)
+
 
 def _saved_step(folder: Path) -> int:
     latest = tf.train.latest_checkpoint(folder)
