@@ -32,8 +32,9 @@ setup: ## the virtual environment with TensorFlow, the op library and the façad
 
 .PHONY: train
 train: setup ## train a ranking model on WORKERS workers: on generated data, or on DATA
+	@folder=$$($(python) examples/ranking/data.py --source "$(DATA)") && \
 	CUDA_VISIBLE_DEVICES= $(python) -m hybridbackend.run -n $(WORKERS) \
-	  $(python) examples/ranking/train.py $(if $(DATA),--data $(DATA)) $(TRAIN)
+	  $(python) examples/ranking/train.py --data "$$folder" $(TRAIN)
 
 # REDUCED=1: what a change of TensorFlow's version can break (conftest.py says which tests).
 .PHONY: test

@@ -140,7 +140,7 @@ def launch(system: str, flags: argparse.Namespace, folder: str) -> dict:
     size = 1 if system == "plain" else flags.workers
     variables = [{} for _ in range(size)]
     if system == "lockstep":
-        from lockstep.testing import worker_variables
+        from lockstep.testing.workers import worker_variables
 
         variables = worker_variables(size)
     processes = []

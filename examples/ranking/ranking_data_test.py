@@ -160,6 +160,8 @@ def test_prepare_recognises_what_a_folder_holds_and_converts_it_once(ratings, tm
     (ratings / "u.user").write_text((ratings / "u.user").read_text().replace("|24|", "|30|"))
     assert data.prepare(ratings, out) == folder
     assert (folder / "schema.json").stat().st_mtime_ns != made_at, "a changed source is converted again"
+    with pytest.raises(ValueError, match="nowhere: want a folder with"):
+        data.prepare(tmp_path / "nowhere", out)
     text = tmp_path / "text"
     text.mkdir()
     with pytest.raises(ValueError, match="found 0 files of Criteo's form"):

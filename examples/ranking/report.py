@@ -26,9 +26,14 @@ def compare(labels: np.ndarray, trained: np.ndarray, served: np.ndarray) -> dict
 
 
 def save(figures: dict, folder: Path) -> None:
-    """Writes the figures as report.json into the folder."""
+    """Writes the figures as report.json into the folder; what was not measured is null."""
     folder.mkdir(parents=True, exist_ok=True)
+    figures = {name: None if _is_missing(value) else value for name, value in figures.items()}
     (folder / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def _is_missing(value: object) -> bool:
+    return isinstance(value, float) and np.isnan(value)
 
 
 def table(figures: dict) -> str:
@@ -36,10 +41,12 @@ def table(figures: dict) -> str:
     f = figures
     resumed = f", resumed at step {f['first_step']}" if f["first_step"] else ""
     accuracy = f"accuracy {f['held_out_accuracy']:.4f}"
+    loss = "" if _is_missing(f["training_loss"]) else f", loss {f['training_loss']:.4f}"
+    speed = f"{f['samples_per_s']:,.0f} samples/s, median step {f['step_ms']:.1f} ms"
     rows = [
         ("Model", f"{f['model']} on {f['data']}, {f['workers']} workers{resumed}"),
-        ("Training", f"{f['steps']} steps of {f['batch_size']} samples, loss {f['training_loss']:.4f}"),
-        ("Speed", f"{f['samples_per_s']:,.0f} samples/s, median step {f['step_ms']:.1f} ms"),
+        ("Training", f"{f['steps']} steps of {f['batch_size']} samples{loss}"),
+        *([] if _is_missing(f["samples_per_s"]) else [("Speed", speed)]),
         ("Held out", f"AUC {f['held_out_auc']:.4f}, {accuracy} ({f['held_out_rows']:,} rows)"),
         ("Compared", f"AUC {f['compared_auc']:.4f}, loss {f['compared_loss']:.4f} ({f['compared_rows']:,} rows)"),
         ("Served", f"AUC {f['served_auc']:.4f}, scores differ by at most {f['max_score_difference']:.1e}"),

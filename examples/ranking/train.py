@@ -247,7 +247,8 @@ def train(run: Run) -> Trained:
                 for _ in range(run.start_step, total):
                     session.run(step)
                 if not history:
-                    evaluation.evaluate(session)
+                    # The checkpoint was the last one: what is left is to evaluate it.
+                    session.run_step_fn(lambda step_context: evaluation.evaluate(step_context.session))
         finally:
             progress.close()
     labels = scoring.columns[LABEL]
@@ -311,6 +312,7 @@ def finish(run: Run, trained: Trained) -> None:
 
 def main() -> None:
     """One worker of the job."""
+    tf1.logging.set_verbosity(tf1.logging.ERROR)
     flags = flags_from()
     try:
         run = Run.of(flags)
