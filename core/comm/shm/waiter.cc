@@ -28,13 +28,20 @@ long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 std::string_view CallKindName(CallKind kind) {
   switch (kind) {
-    case CallKind::kAllReduce: return "allreduce";
-    case CallKind::kReduceScatter: return "reducescatter";
-    case CallKind::kBroadcast: return "broadcast";
-    case CallKind::kAllGatherV: return "allgather";
-    case CallKind::kAllToAllV: return "alltoall";
-    case CallKind::kBarrier: return "barrier";
-    case CallKind::kDecline: return "decline";
+    case CallKind::kAllReduce:
+      return "allreduce";
+    case CallKind::kReduceScatter:
+      return "reducescatter";
+    case CallKind::kBroadcast:
+      return "broadcast";
+    case CallKind::kAllGatherV:
+      return "allgather";
+    case CallKind::kAllToAllV:
+      return "alltoall";
+    case CallKind::kBarrier:
+      return "barrier";
+    case CallKind::kDecline:
+      return "decline";
   }
   return "unknown";
 }
@@ -50,7 +57,8 @@ void Waiter::Announce() {
   FlagLine& flag = segment_->block(rank_).flag;
   // Sequentially consistent, as is a sleeper's registration: either we see the sleeper or it sees our progress.
   flag.progress.store(++announced_, std::memory_order_seq_cst);
-  if (flag.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]] Futex(flag.progress, FUTEX_WAKE, INT_MAX);
+  if (flag.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+    Futex(flag.progress, FUTEX_WAKE, INT_MAX);
 }
 
 Status Waiter::WaitFor(int peer, uint32_t step) {
@@ -134,13 +142,14 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   // It may have said goodbye between the two looks: the next judgement hears that.
   if (segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning) return OkStatus();
   switch (fate) {
-    case Peers::Fate::kAlive: return OkStatus();
+    case Peers::Fate::kAlive:
+      return OkStatus();
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " (process ", peers_.pid(peer),
                                 ") died, and is waited for in ", Operation()));
     case Peers::Fate::kDisconnected:
-      return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " closed its connection, and is waited for in ",
-                                Operation()));
+      return Unavailable(
+          StrCat("rank ", rank_, ": rank ", peer, " closed its connection, and is waited for in ", Operation()));
   }
   return OkStatus();
 }
@@ -166,8 +175,8 @@ Status Waiter::Break(RankState state, const Status& error) {
 }
 
 void Waiter::Abort(const Status& why) {
-  // The code of an aborted call is CANCELLED whatever the reason was; a reason that is not a mere cancellation keeps its
-  // code in the text.
+  // The code of an aborted call is CANCELLED whatever the reason was; a reason that is not a mere cancellation keeps
+  // its code in the text.
   const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
   (void)Break(RankState::kAborted, Cancelled(reason));  // the error is for the calls to return
 }
