@@ -82,7 +82,7 @@ Buffer Owned(std::shared_ptr<arrow::Array> array, const T* data, int64_t bytes) 
 // One pass over an array.
 class Walk {
  public:
-  Walk(const Field& field, int64_t first_row) : field_(field), first_row_(first_row) {}
+  Walk(const Field& field, const std::function<int64_t(int64_t)>& file_row) : field_(field), file_row_(file_row) {}
 
   Result<Column> Run(std::shared_ptr<arrow::Array> array) {
     column_.type = field_.type.value;
@@ -113,7 +113,7 @@ class Walk {
       const auto* end = splits + column_.splits[level].bytes / 8;
       index = std::upper_bound(splits, end, index) - splits - 1;
     }
-    return "row " + std::to_string(first_row_ + index);
+    return "row " + std::to_string(file_row_(index));
   }
 
   // Checks that no element is null, unless the field has a default.
@@ -287,7 +287,7 @@ class Walk {
   }
 
   const Field& field_;
-  const int64_t first_row_;
+  const std::function<int64_t(int64_t)>& file_row_;
   Column column_;
   // Fixed dimensions entered so far.
   std::vector<int64_t> fixed_;
@@ -334,8 +334,9 @@ Result<ColumnType> TypeFromArrow(const arrow::DataType& type) {
   return result;
 }
 
-Result<Column> ColumnFromArrow(std::shared_ptr<arrow::Array> array, const Field& field, int64_t first_row) {
-  return Walk(field, first_row).Run(std::move(array));
+Result<Column> ColumnFromArrow(std::shared_ptr<arrow::Array> array, const Field& field,
+                               const std::function<int64_t(int64_t)>& file_row) {
+  return Walk(field, file_row).Run(std::move(array));
 }
 
 }  // namespace lockstep::columnar

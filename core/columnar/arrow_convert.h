@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "core/base/status.h"
@@ -25,8 +26,9 @@ Result<ColumnType> TypeFromArrow(const arrow::DataType& type);
 
 // The values of `array` as `field` wants them, without a copy where the bytes are the same (not for bool, and not where
 // nulls are replaced). Besides the type that TypeFromArrow gives, the innermost lists may be wanted as fixed
-// dimensions: then all of them must have that length. `first_row` is the number, in its file, of the array's first row:
+// dimensions: then all of them must have that length. `file_row(i)` is the number, in its file, of the array's row i:
 // for messages. These begin with the row and leave it to the caller to name file and column.
-Result<Column> ColumnFromArrow(std::shared_ptr<arrow::Array> array, const Field& field, int64_t first_row);
+Result<Column> ColumnFromArrow(std::shared_ptr<arrow::Array> array, const Field& field,
+                               const std::function<int64_t(int64_t)>& file_row);
 
 }  // namespace lockstep::columnar

@@ -8,41 +8,51 @@
 
 namespace lockstep::columnar {
 
-// A row group that is being read. A column's stream is opened by whoever decodes the column's first piece, and only one
-// thread works on a column at a time: `decoded` says which piece of it is next.
-struct Decoder::Group {
+// A file's run that is being read. A column's stream is opened by whoever decodes the column's first piece, and only
+// one thread works on a column at a time: `decoded` says which piece of it is next.
+struct Decoder::Stretch {
   int file = 0;
-  int index = 0;
-  int64_t rows = 0;
+  const Run* run = nullptr;
   int64_t piece_rows = 1;
+  int64_t first_end = 0;  // where the first piece ends, in the run
+
+  // Guarded by open_mutex: the file, and why it could not be opened.
+  std::mutex open_mutex;
+  std::shared_ptr<ParquetFile> opened;
+
   std::vector<std::unique_ptr<ColumnStream>> streams;
-  int64_t scheduled = 0;         // pieces; guarded by mutex_
-  std::vector<int64_t> decoded;  // pieces, for each column; guarded by mutex_
+
+  // Guarded by the decoder's mutex_.
+  int64_t tasks = 0;             // pieces scheduled
+  int64_t scheduled = 0;         // rows of the run that they reach to
+  std::vector<int64_t> decoded;  // pieces, for each column
 };
 
-// A piece in the making.
+// A piece in the making. Counters and error are guarded by the decoder's mutex_.
 struct Decoder::Task {
-  std::shared_ptr<Group> group;
-  int64_t index = 0;    // of the piece in its row group
+  std::shared_ptr<Stretch> stretch;
+  int64_t index = 0;    // of the piece in its stretch
   bool wanted = false;  // else decoded only to get past it
   std::shared_ptr<Piece> piece;
-  size_t claimed = 0;  // columns; guarded by mutex_
-  size_t done = 0;     // columns; guarded by mutex_
-  Status error;        // the first; guarded by mutex_
+  size_t claimed = 0;  // columns
+  size_t done = 0;     // columns
+  Status error;        // the first
 };
 
 namespace {
 
 // Two pieces keep all threads busy as long as there are more columns than threads: one is finished while the next is
-// begun. With fewer columns than threads the rest works on later row groups.
+// begun. With fewer columns than threads the rest works on later files.
 int64_t PieceLimit(int64_t threads, int64_t columns) { return 2 + (threads + columns - 1) / columns; }
 
 }  // namespace
 
-Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan)
+Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs, int64_t position)
     : source_(std::move(source)),
+      runs_(std::move(runs)),
       limit_(PieceLimit(source_->threads(), static_cast<int64_t>(source_->options().fields.size()))),
-      plan_(std::move(plan)) {
+      plan_(std::move(plan)),
+      position_(position) {
   for (int64_t i = 0; i < source_->threads(); ++i) {
     threads_.emplace_back([this] { Work(); });
     pthread_setname_np(threads_.back().native_handle(), "lockstep-data");
@@ -99,7 +109,7 @@ void Decoder::Work() {
     lock.unlock();
     Status status = Decode(*task, column);
     lock.lock();
-    ++task->group->decoded[column];
+    ++task->stretch->decoded[column];
     if (task->error.ok()) task->error = std::move(status);
     ++task->done;
     if (task->done == source_->options().fields.size() || !task->error.ok()) ready_.notify_all();
@@ -114,7 +124,7 @@ std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
   for (const std::shared_ptr<Task>& task : tasks_) {
     // Behind an error there is nothing to be gained.
     if (!task->error.ok()) return nullptr;
-    if (task->claimed == columns || task->group->decoded[task->claimed] != task->index) continue;
+    if (task->claimed == columns || task->stretch->decoded[task->claimed] != task->index) continue;
     *column = task->claimed++;
     return task;
   }
@@ -130,79 +140,80 @@ bool Decoder::ScheduleNext() {
     ready_.notify_all();
     return false;
   }
-  const RowRange& range = *range_;
-  const auto key = std::make_pair(range.file, range.group);
-  std::shared_ptr<Group>& group = groups_[key];
-  if (group == nullptr) group = NewGroup(range);
-  // Ranges that begin in the piece where the one before ended need no new piece.
-  if (group->scheduled <= (range.first + range.rows - 1) / group->piece_rows) {
-    tasks_.push_back(NewTask(group, group->scheduled >= range.first / group->piece_rows));
-    ++group->scheduled;
-  }
-  if (group->scheduled > (range.first + range.rows - 1) / group->piece_rows) {
-    if (range.last_of_group) groups_.erase(key);
+  std::shared_ptr<Stretch>& stretch = stretches_[range_->file];
+  if (stretch == nullptr) stretch = NewStretch(*range_);
+  const int64_t begin = stretch->run->Position(*range_), end = begin + range_->rows;
+  // A range that ends in the piece in which the one before ended needs no new piece.
+  if (stretch->scheduled < end) tasks_.push_back(NewTask(stretch, begin));
+  if (stretch->scheduled >= end) {
+    if (range_->last_of_file) stretches_.erase(range_->file);
+    position_ += range_->rows;
     range_.reset();
   }
   work_.notify_all();
   return true;
 }
 
-std::shared_ptr<Decoder::Group> Decoder::NewGroup(const RowRange& range) const {
+// What is read of the file in which `range` lies. Its first piece begins at the first row that is wanted and ends where
+// a batch ends.
+std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) const {
   const Source::File& file = source_->files()[range.file];
+  const int64_t batch_size = source_->options().plan.batch_size;
   const size_t columns = source_->options().fields.size();
-  auto group = std::make_shared<Group>();
-  group->file = range.file;
-  group->index = range.group;
-  group->rows = file.group_rows[range.group];
-  group->piece_rows = file.piece_rows;
-  group->streams.resize(columns);
-  group->decoded.resize(columns);
-  return group;
+  auto stretch = std::make_shared<Stretch>();
+  stretch->file = range.file;
+  stretch->run = &runs_->at(range.file);
+  stretch->piece_rows = file.piece_rows;
+  stretch->scheduled = stretch->run->Position(range);
+  stretch->first_end = stretch->scheduled + file.piece_rows;
+  if (file.piece_rows % batch_size == 0) stretch->first_end -= position_ % batch_size;
+  stretch->streams.resize(columns);
+  stretch->decoded.resize(columns);
+  return stretch;
 }
 
-std::shared_ptr<Decoder::Task> Decoder::NewTask(const std::shared_ptr<Group>& group, bool wanted) const {
-  auto piece = std::make_shared<Piece>();
-  piece->file = group->file;
-  piece->group = group->index;
-  piece->first = group->scheduled * group->piece_rows;
-  piece->rows = std::min(group->piece_rows, group->rows - piece->first);
-  piece->columns.resize(group->decoded.size());
+// The next piece of a stretch. It is wanted where it reaches beyond row `first_wanted` of the run.
+std::shared_ptr<Decoder::Task> Decoder::NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const {
+  const int64_t end = stretch->tasks == 0 ? stretch->first_end : stretch->scheduled + stretch->piece_rows;
   auto task = std::make_shared<Task>();
-  task->group = group;
-  task->index = group->scheduled;
-  task->wanted = wanted;
-  task->piece = std::move(piece);
+  task->stretch = stretch;
+  task->index = stretch->tasks++;
+  task->piece = std::make_shared<Piece>();
+  task->piece->file = stretch->file;
+  task->piece->first = stretch->scheduled;
+  task->piece->rows = std::min(end, stretch->run->rows) - stretch->scheduled;
+  task->piece->columns.resize(stretch->streams.size());
+  stretch->scheduled += task->piece->rows;
+  task->wanted = stretch->scheduled > first_wanted;
   return task;
 }
 
 Status Decoder::Decode(Task& task, size_t column) {
-  Group& group = *task.group;
-  std::unique_ptr<ColumnStream>& stream = group.streams[column];
+  Stretch& stretch = *task.stretch;
+  std::unique_ptr<ColumnStream>& stream = stretch.streams[column];
+  Piece& piece = *task.piece;
   if (stream == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, OpenFile(group.file));
-    LOCKSTEP_ASSIGN_OR_RETURN(stream, file->OpenColumn(group.index, source_->options().fields[column]));
+    LOCKSTEP_RETURN_IF_ERROR(Open(stretch));
+    LOCKSTEP_ASSIGN_OR_RETURN(stream,
+                              stretch.opened->OpenColumn(stretch.run->groups, source_->options().fields[column]));
+    LOCKSTEP_RETURN_IF_ERROR(stream->Skip(piece.first));
   }
-  if (!task.wanted) return stream->Skip(task.piece->rows);
-  LOCKSTEP_ASSIGN_OR_RETURN(task.piece->columns[column], stream->Read(task.piece->rows));
-  // The column chunk's compressed bytes are not needed any more.
-  if (task.piece->first + task.piece->rows == group.rows) stream.reset();
+  if (!task.wanted) return stream->Skip(piece.rows);
+  LOCKSTEP_ASSIGN_OR_RETURN(piece.columns[column], stream->Read(piece.rows));
   return OkStatus();
 }
 
-Result<std::shared_ptr<ParquetFile>> Decoder::OpenFile(int index) {
-  std::lock_guard lock(files_mutex_);
-  std::shared_ptr<ParquetFile> file = files_[index].lock();
-  if (file == nullptr) {
-    const Source::File& known = source_->files()[index];
-    LOCKSTEP_ASSIGN_OR_RETURN(file, ParquetFile::Open(known.path, known.piece_rows));
-    if (file->group_rows() != known.group_rows) {
-      return FailedPrecondition("file '" + known.path + "' has changed since its footer was first read");
-    }
-    LOCKSTEP_RETURN_IF_ERROR(file->Check(source_->options().fields));
-    files_[index] = file;
-    last_file_ = file;
+Status Decoder::Open(Stretch& stretch) const {
+  std::lock_guard lock(stretch.open_mutex);
+  if (stretch.opened != nullptr) return OkStatus();
+  const Source::File& known = source_->files()[stretch.file];
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open(known.path));
+  LOCKSTEP_RETURN_IF_ERROR(file->Check(source_->options().fields));
+  if (file->group_rows() != known.group_rows) {
+    return FailedPrecondition("file '" + known.path + "' has changed since its footer was first read");
   }
-  return file;
+  stretch.opened = std::move(file);
+  return OkStatus();
 }
 
 }  // namespace lockstep::columnar

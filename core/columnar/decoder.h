@@ -8,36 +8,36 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
 #include "core/columnar/column.h"
 #include "core/columnar/plan.h"
+#include "core/columnar/run.h"
 #include "core/columnar/source.h"
 
 namespace lockstep::columnar {
 
-// Rows of one row group that were decoded together, all fields.
+// Rows of one file that were decoded together, all fields.
 struct Piece {
   int file = 0;
-  int group = 0;
-  int64_t first = 0;  // in the row group
+  int64_t first = 0;  // in the file's run
   int64_t rows = 0;
   std::vector<Column> columns;  // in the order of the fields
 };
 
 // Decodes ahead of its consumer in threads of its own. A unit of work is one column of one piece, so that files of any
-// shape keep all threads busy: columns are decoded beside each other, each from front to back, and the next row group
-// is begun while the last columns of the one before are still at work. Pieces come out in the order in which the plan
-// first touches them, whichever thread ends first.
+// shape keep all threads busy: columns are decoded beside each other, each from front to back, and the next file is
+// begun while the last columns of the one before are still at work. Pieces come out in the order in which the plan
+// first touches them, whichever thread ends first. They end where a batch ends, but for the last of a file.
 //
 // A piece that was decoded and not yet taken counts against a limit, which bounds the memory to a few pieces besides
 // those that the consumer holds. Next is for one thread; Cancel may be called from any.
 class Decoder {
  public:
-  // Starts the threads. `plan` stands at the first row that is wanted.
-  Decoder(std::shared_ptr<const Source> source, RowPlan plan);
+  // Starts the threads. `plan` stands `position` rows behind the beginning of the share, and `runs` are what it reads
+  // from there.
+  Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs, int64_t position);
 
   // Cancels and waits for the threads: for at most one column of one piece each.
   ~Decoder();
@@ -52,18 +52,19 @@ class Decoder {
   void Cancel();
 
  private:
-  struct Group;
+  struct Stretch;
   struct Task;
 
   void Work();
   std::shared_ptr<Task> Claim(size_t* column);
   bool ScheduleNext();
-  std::shared_ptr<Group> NewGroup(const RowRange& range) const;
-  std::shared_ptr<Task> NewTask(const std::shared_ptr<Group>& group, bool wanted) const;
+  std::shared_ptr<Stretch> NewStretch(const RowRange& range) const;
+  std::shared_ptr<Task> NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const;
   Status Decode(Task& task, size_t column);
-  Result<std::shared_ptr<class ParquetFile>> OpenFile(int file);
+  Status Open(Stretch& stretch) const;
 
   const std::shared_ptr<const Source> source_;
+  const std::shared_ptr<const Runs> runs_;
   // Pieces that may be scheduled and not yet taken.
   const int64_t limit_;
 
@@ -72,17 +73,13 @@ class Decoder {
   std::condition_variable ready_;  // a piece may be ready
   // Guarded by mutex_:
   RowPlan plan_;
+  int64_t position_;               // rows of the share before range_
   std::optional<RowRange> range_;  // whose pieces are being scheduled
   bool plan_ended_ = false;
   bool stopped_ = false;
   Status error_;
-  std::map<std::pair<int, int>, std::shared_ptr<Group>> groups_;  // that the plan will touch again
-  std::deque<std::shared_ptr<Task>> tasks_;                       // in order, not taken yet
-
-  std::mutex files_mutex_;
-  // Guarded by files_mutex_: open files. The last one stays open between two of its row groups.
-  std::map<int, std::weak_ptr<class ParquetFile>> files_;
-  std::shared_ptr<class ParquetFile> last_file_;
+  std::map<int, std::shared_ptr<Stretch>> stretches_;  // of the files that the plan will touch again
+  std::deque<std::shared_ptr<Task>> tasks_;            // in order, not taken yet
 
   std::vector<std::thread> threads_;
 };

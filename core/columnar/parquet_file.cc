@@ -1,8 +1,8 @@
 #include "core/columnar/parquet_file.h"
 
 #include <arrow/array.h>
+#include <arrow/chunked_array.h>
 #include <arrow/io/file.h>
-#include <arrow/record_batch.h>
 #include <arrow/type.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
@@ -15,6 +15,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <numeric>
 
 #include "core/columnar/arrow_convert.h"
 
@@ -38,12 +39,6 @@ std::string ColumnText(const std::string& path, const std::string& name) {
   return FileText(path) + " column '" + name + "'";
 }
 
-// The leaf columns below a field of the schema.
-void AppendLeaves(const parquet::arrow::SchemaField& field, std::vector<int>* leaves) {
-  if (field.is_leaf()) leaves->push_back(field.column_index);
-  for (const auto& child : field.children) AppendLeaves(child, leaves);
-}
-
 // Whether lists of `found` can be read as `wanted`: the same, or with the innermost ragged levels as fixed dimensions.
 bool Fits(const ColumnType& found, const ColumnType& wanted) {
   const size_t levels = found.ragged_rank + found.shape.size();
@@ -52,71 +47,78 @@ bool Fits(const ColumnType& found, const ColumnType& wanted) {
          std::equal(found.shape.rbegin(), found.shape.rend(), wanted.shape.rbegin());
 }
 
-class ArrowFile;
+// Rows that are decoded at once only to get past them.
+constexpr int64_t kSkipRows = 65536;
 
-// Reads a column through a record batch reader of its own, which decodes `piece_rows` rows at a time.
+// Reads a column through a reader of its own, which sees the stream's row groups alone.
 class ArrowStream : public ColumnStream {
  public:
-  ArrowStream(std::shared_ptr<ParquetFile> file, Field field, int64_t first_row)
-      : file_(std::move(file)),
-        field_(std::move(field)),
-        who_(ColumnText(file_->path(), field_.name)),
-        row_(first_row) {}
+  // A run of row numbers of the file: the stream's rows from `begin` on are the file's from `file_row` on.
+  struct Rows {
+    int64_t begin;
+    int64_t file_row;
+  };
 
-  std::unique_ptr<arrow::RecordBatchReader> reader;
+  ArrowStream(std::string who, Field field, std::vector<Rows> rows, std::unique_ptr<parquet::arrow::FileReader> file,
+              std::unique_ptr<parquet::arrow::ColumnReader> column)
+      : who_(std::move(who)),
+        field_(std::move(field)),
+        rows_(std::move(rows)),
+        file_(std::move(file)),
+        column_(std::move(column)) {}
 
   Result<Column> Read(int64_t rows) override {
     std::vector<Column> parts;
     const auto convert = [&](std::shared_ptr<arrow::Array> array) -> Status {
-      auto column = ColumnFromArrow(std::move(array), field_, row_);
+      auto column = ColumnFromArrow(std::move(array), field_, [&](int64_t i) { return FileRow(position_ + i); });
       if (!column.ok()) return column.status().WithPrefix(who_ + ": ");
       parts.push_back(*std::move(column));
       return OkStatus();
     };
-    LOCKSTEP_RETURN_IF_ERROR(Take(rows, convert));
+    LOCKSTEP_RETURN_IF_ERROR(Take(rows, rows, convert));
     return parts.size() == 1 ? std::move(parts[0]) : Concatenate(parts);
   }
 
   Status Skip(int64_t rows) override {
-    return Take(rows, [](const std::shared_ptr<arrow::Array>&) { return OkStatus(); });
+    return Take(rows, kSkipRows, [](const std::shared_ptr<arrow::Array>&) { return OkStatus(); });
   }
 
  private:
-  // Hands the next `rows` rows to `use`, in one or more arrays.
+  // Hands the next `rows` rows to `use`, in one or more arrays of `at_once` rows at most.
   template <typename Use>
-  Status Take(int64_t rows, const Use& use) {
+  Status Take(int64_t rows, int64_t at_once, const Use& use) {
     return Guard(who_, [&]() -> Status {
       while (rows > 0) {
-        if (rest_ == nullptr) {
-          std::shared_ptr<arrow::RecordBatch> batch;
-          const arrow::Status status = reader->ReadNext(&batch);
-          if (!status.ok()) return FromArrow(status).WithPrefix(who_ + ": ");
-          if (batch == nullptr) {
-            return DataLoss(who_ + ": the row group ends at row " + std::to_string(row_) + " of the file, " +
-                            std::to_string(rows) + " rows before what the footer says");
-          }
-          if (batch->num_rows() == 0) continue;
-          rest_ = batch->column(0);
+        std::shared_ptr<arrow::ChunkedArray> chunks;
+        const arrow::Status status = column_->NextBatch(std::min(rows, at_once), &chunks);
+        if (!status.ok()) return FromArrow(status).WithPrefix(who_ + ": ");
+        if (chunks == nullptr || chunks->length() == 0 || chunks->length() > rows) {
+          return DataLoss(who_ + ": the data ends at row " + std::to_string(FileRow(position_)) + " of the file, " +
+                          std::to_string(rows) + " rows before what the footer says");
         }
-        std::shared_ptr<arrow::Array> array = rest_;
-        rest_ = nullptr;
-        if (array->length() > rows) {
-          rest_ = array->Slice(rows);
-          array = array->Slice(0, rows);
+        for (const std::shared_ptr<arrow::Array>& array : chunks->chunks()) {
+          if (array->length() == 0) continue;
+          LOCKSTEP_RETURN_IF_ERROR(use(array));
+          rows -= array->length();
+          position_ += array->length();
         }
-        LOCKSTEP_RETURN_IF_ERROR(use(array));
-        rows -= array->length();
-        row_ += array->length();
       }
       return OkStatus();
     });
   }
 
-  const std::shared_ptr<ParquetFile> file_;
-  const Field field_;
+  int64_t FileRow(int64_t position) const {
+    auto next = std::upper_bound(rows_.begin(), rows_.end(), position,
+                                 [](int64_t value, const Rows& run) { return value < run.begin; });
+    return (next - 1)->file_row + position - (next - 1)->begin;
+  }
+
   const std::string who_;
-  int64_t row_;  // of the file, next to be read
-  std::shared_ptr<arrow::Array> rest_;
+  const Field field_;
+  const std::vector<Rows> rows_;                            // for each row group
+  const std::unique_ptr<parquet::arrow::FileReader> file_;  // outlives column_
+  const std::unique_ptr<parquet::arrow::ColumnReader> column_;
+  int64_t position_ = 0;  // rows read
 };
 
 // A column that the file lacks.
@@ -133,11 +135,44 @@ class DefaultStream : public ColumnStream {
 // A file through Arrow's reader.
 class ArrowFile : public ParquetFile {
  public:
-  Status Init(const std::string& path, std::optional<int64_t> piece_rows) {
+  Status Init(const std::string& path) {
     path_ = path;
     LOCKSTEP_RETURN_IF_ERROR(CheckReadable());
     auto file = arrow::io::ReadableFile::Open(path);
-    if (!file.ok()) return Error(file.status());
+    if (!file.ok()) return NotReadable(file.status());
+    file_ = *std::move(file);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(nullptr));
+    footer_ = reader->parquet_reader()->metadata();
+    return ReadFooter(reader->manifest());
+  }
+
+  Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) override {
+    const std::string who = ColumnText(path_, field.name);
+    return Guard(who, [&]() -> Result<std::unique_ptr<ColumnStream>> {
+      const auto found = std::find_if(columns_.begin(), columns_.end(), [&](auto& c) { return c.name == field.name; });
+      if (found == columns_.end()) return std::unique_ptr<ColumnStream>(new DefaultStream(field));
+      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(footer_->Subset(groups)));
+      std::unique_ptr<parquet::arrow::ColumnReader> column;
+      const auto status = reader->GetColumn(static_cast<int>(found - columns_.begin()), &column);
+      if (!status.ok()) return FromArrow(status).WithPrefix(who + ": ");
+      std::vector<ArrowStream::Rows> rows;
+      int64_t begin = 0;
+      for (int group : groups) {
+        rows.push_back({begin, std::accumulate(group_rows_.begin(), group_rows_.begin() + group, int64_t{0})});
+        begin += group_rows_[group];
+      }
+      return std::unique_ptr<ColumnStream>(
+          new ArrowStream(who, field, std::move(rows), std::move(reader), std::move(column)));
+    });
+  }
+
+ private:
+  Status NotReadable(const arrow::Status& status) const {
+    return FromArrow(status).WithPrefix(FileText(path_) + ": not a readable Parquet file: ");
+  }
+
+  // A reader of what `footer` says; without one it reads the file's.
+  Result<std::unique_ptr<parquet::arrow::FileReader>> NewReader(std::shared_ptr<parquet::FileMetaData> footer) const {
     parquet::ReaderProperties properties = parquet::default_reader_properties();
     // Where a writer left checksums, they turn silent damage into an error.
     properties.set_page_checksum_verification(true);
@@ -145,34 +180,11 @@ class ArrowFile : public ParquetFile {
     arrow_properties.set_use_threads(false);
     arrow_properties.set_pre_buffer(false);
     parquet::arrow::FileReaderBuilder builder;
-    if (auto status = builder.Open(*file, properties); !status.ok()) return Error(status);
+    if (auto status = builder.Open(file_, properties, std::move(footer)); !status.ok()) return NotReadable(status);
     builder.properties(arrow_properties);
     auto reader = builder.Build();
-    if (!reader.ok()) return Error(reader.status());
-    reader_ = *std::move(reader);
-    return ReadFooter(piece_rows);
-  }
-
-  Result<std::unique_ptr<ColumnStream>> OpenColumn(int group, const Field& field) override {
-    const std::string who = ColumnText(path_, field.name);
-    return Guard(who, [&]() -> Result<std::unique_ptr<ColumnStream>> {
-      const auto found = std::find_if(columns_.begin(), columns_.end(), [&](auto& c) { return c.name == field.name; });
-      if (found == columns_.end()) return std::unique_ptr<ColumnStream>(new DefaultStream(field));
-      std::vector<int> leaves;
-      AppendLeaves(reader_->manifest().schema_fields[found - columns_.begin()], &leaves);
-      int64_t first_row = 0;
-      for (int i = 0; i < group; ++i) first_row += group_rows_[i];
-      auto stream = std::make_unique<ArrowStream>(shared_from_this(), field, first_row);
-      auto reader = reader_->GetRecordBatchReader({group}, leaves);
-      if (!reader.ok()) return FromArrow(reader.status()).WithPrefix(who + ": ");
-      stream->reader = *std::move(reader);
-      return std::unique_ptr<ColumnStream>(std::move(stream));
-    });
-  }
-
- private:
-  Status Error(const arrow::Status& status) const {
-    return FromArrow(status).WithPrefix(FileText(path_) + ": not a readable Parquet file: ");
+    if (!reader.ok()) return NotReadable(reader.status());
+    return *std::move(reader);
   }
 
   Status CheckReadable() const {
@@ -188,42 +200,39 @@ class ArrowFile : public ParquetFile {
     return OkStatus();
   }
 
-  Status ReadFooter(std::optional<int64_t> piece_rows) {
-    const parquet::FileMetaData& footer = *reader_->parquet_reader()->metadata();
-    int64_t rows = 0, bytes = 0;
-    for (int group = 0; group < footer.num_row_groups(); ++group) {
-      const auto metadata = footer.RowGroup(group);
+  Status ReadFooter(const parquet::arrow::SchemaManifest& manifest) {
+    int64_t rows = 0;
+    for (int group = 0; group < footer_->num_row_groups(); ++group) {
+      const auto metadata = footer_->RowGroup(group);
       if (metadata->num_rows() < 0 || __builtin_add_overflow(rows, metadata->num_rows(), &rows)) {
         return DataLoss(FileText(path_) + ": row group " + std::to_string(group) + " has " +
                         std::to_string(metadata->num_rows()) + " rows");
       }
       group_rows_.push_back(metadata->num_rows());
-      if (metadata->num_rows() > 0) bytes = std::max(bytes, metadata->total_byte_size() / metadata->num_rows());
+      if (metadata->num_rows() == 0) continue;
+      row_bytes_ = std::max(row_bytes_, metadata->total_byte_size() / metadata->num_rows());
     }
-    if (rows != footer.num_rows()) {
+    if (rows != footer_->num_rows()) {
       return DataLoss(FileText(path_) + ": the row groups have " + std::to_string(rows) + " rows, the footer says " +
-                      std::to_string(footer.num_rows()));
+                      std::to_string(footer_->num_rows()));
     }
-    // Sizes in the footer are those of encoded values, so a row also counts with what its columns take decoded.
-    // Multiples of 64 rows keep slices of a piece on a border for vector instructions.
-    bytes = std::max({bytes, int64_t{1}, int64_t{8} * footer.num_columns()});
-    piece_rows_ = piece_rows.value_or(std::clamp<int64_t>(kPieceBytes / bytes / 64 * 64, 1024, 65536));
-    reader_->set_batch_size(piece_rows_);
-    for (const auto& field : reader_->manifest().schema_fields) {
+    // Sizes in the footer are those of encoded values, which may be far smaller.
+    row_bytes_ = std::max(row_bytes_, int64_t{8} * footer_->num_columns());
+    for (const auto& field : manifest.schema_fields) {
       columns_.push_back({field.field->name(), TypeFromArrow(*field.field->type())});
     }
     return OkStatus();
   }
 
-  std::unique_ptr<parquet::arrow::FileReader> reader_;
+  std::shared_ptr<arrow::io::RandomAccessFile> file_;
+  std::shared_ptr<parquet::FileMetaData> footer_;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<ParquetFile>> ParquetFile::Open(const std::string& path, std::optional<int64_t> piece_rows) {
+Result<std::shared_ptr<ParquetFile>> ParquetFile::Open(const std::string& path) {
   auto file = std::make_shared<ArrowFile>();
-  const std::string who = FileText(path) + ": not a readable Parquet file";
-  LOCKSTEP_RETURN_IF_ERROR(Guard(who, [&] { return file->Init(path, piece_rows); }));
+  LOCKSTEP_RETURN_IF_ERROR(Guard(FileText(path) + ": not a readable Parquet file", [&] { return file->Init(path); }));
   return std::shared_ptr<ParquetFile>(std::move(file));
 }
 

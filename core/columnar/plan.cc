@@ -138,9 +138,9 @@ std::optional<RowRange> RowPlan::NextOfLanes() {
                    std::min(segment.rows - lane.offset, turn_left_), false};
     lane.offset += range.rows;
     if (lane.offset == segment.rows) {
-      range.last_of_group = true;
       ++lane.segment;
       lane.offset = 0;
+      range.last_of_file = lane.segment == lane.end;
     }
     turn_left_ -= range.rows;
     if (turn_left_ == 0) {
@@ -179,7 +179,11 @@ std::optional<RowRange> RowPlan::NextOfBatches() {
     step_offset_ = 0;
   }
   auto [next_begin, next_end] = StepRows(step_);
-  range.last_of_group = next_begin == next_end || next_begin + step_offset_ >= segment_end;
+  int64_t file_end = segment_end;
+  for (size_t i = segment_ + 1; i < segments_->size() && (*segments_)[i].file == segment.file; ++i) {
+    file_end += (*segments_)[i].rows;
+  }
+  range.last_of_file = next_begin == next_end || next_begin + step_offset_ >= file_end;
   return range;
 }
 
@@ -195,6 +199,24 @@ void RowPlan::Skip(int64_t rows) {
     }
     rows -= range->rows;
   }
+}
+
+std::map<int, std::vector<int>> RowPlan::GroupsLeft() const {
+  std::map<int, std::vector<int>> groups;
+  if (pending_) groups[pending_->file].push_back(pending_->group);
+  const auto add = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      std::vector<int>& of_file = groups[(*segments_)[i].file];
+      if (of_file.empty() || of_file.back() != (*segments_)[i].group) of_file.push_back((*segments_)[i].group);
+    }
+  };
+  if (options_.partition_by == PartitionBy::kBatches) {
+    add(segment_, segments_->size());
+    return groups;
+  }
+  for (const Lane& lane : lanes_) add(lane.segment, lane.end);
+  add(next_segment_, segments_->size());
+  return groups;
 }
 
 }  // namespace lockstep::columnar

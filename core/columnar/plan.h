@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -45,14 +47,14 @@ struct RowRange {
   int group = 0;
   int64_t first = 0;
   int64_t rows = 0;
-  // No later range touches this row group.
-  bool last_of_group = false;
+  // No later range touches this file.
+  bool last_of_file = false;
 
   friend bool operator==(const RowRange&, const RowRange&) = default;
 };
 
 // The sequence of row ranges that one worker reads. It depends on the row groups' sizes and the options alone, so that
-// it is the same on every machine. A row group's ranges come in ascending order. Cheap to copy: a copy goes on from
+// it is the same on every machine. A file's ranges come in ascending order. Cheap to copy: a copy goes on from
 // where the original stands. Thread-compatible.
 class RowPlan {
  public:
@@ -70,6 +72,10 @@ class RowPlan {
 
   // Passes over the next `rows` rows.
   void Skip(int64_t rows);
+
+  // For each file, by number, the row groups that its ranges from here on touch, in order. With kBatches also those
+  // that lie between.
+  std::map<int, std::vector<int>> GroupsLeft() const;
 
  private:
   // A run of rows in one row group that belongs to this worker; with kBatches every group, whole.

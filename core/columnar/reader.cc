@@ -14,7 +14,11 @@ RowPlan PlanFrom(const Source& source, int64_t position) {
 }  // namespace
 
 Reader::Reader(std::shared_ptr<const Source> source, int64_t position)
-    : source_(std::move(source)), plan_(PlanFrom(*source_, position)), position_(position), decoder_(source_, plan_) {}
+    : source_(std::move(source)),
+      plan_(PlanFrom(*source_, position)),
+      runs_(RunsOf(*source_, plan_)),
+      position_(position),
+      decoder_(source_, plan_, runs_, position) {}
 
 Result<Reader::Batch> Reader::Next() {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Part> parts, NextParts());
@@ -47,27 +51,33 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
     if (!range_) range_ = plan_.Next();
     if (!range_) break;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<const Piece> piece, PieceOf(*range_));
-    const int64_t first = range_->first - piece->first;
+    const int64_t first = runs_->at(range_->file).Position(*range_) - piece->first;
     const int64_t rows = std::min({missing, range_->rows, piece->rows - first});
-    parts.push_back({piece, first, rows});
+    // Ranges end where row groups do, which says nothing about the piece.
+    if (!parts.empty() && parts.back().piece == piece && parts.back().first + parts.back().rows == first) {
+      parts.back().rows += rows;
+    } else {
+      parts.push_back({piece, first, rows});
+    }
     missing -= rows;
     range_->first += rows;
     range_->rows -= rows;
     if (range_->rows > 0) continue;
-    if (range_->last_of_group) pieces_.erase({range_->file, range_->group});
+    if (range_->last_of_file) pieces_.erase(range_->file);
     range_.reset();
   }
   return parts;
 }
 
-// The piece that holds the range's first row: the row group's current one, or the decoder's next.
+// The piece that holds the range's first row: the file's current one, or the decoder's next.
 Result<std::shared_ptr<const Piece>> Reader::PieceOf(const RowRange& range) {
-  std::shared_ptr<const Piece>& current = pieces_[{range.file, range.group}];
-  if (current != nullptr && range.first < current->first + current->rows) return current;
+  const int64_t position = runs_->at(range.file).Position(range);
+  std::shared_ptr<const Piece>& current = pieces_[range.file];
+  if (current != nullptr && position < current->first + current->rows) return current;
   current.reset();  // before the wait: its memory is not needed any more
   LOCKSTEP_ASSIGN_OR_RETURN(current, decoder_.Next());
-  if (current == nullptr || current->file != range.file || current->group != range.group ||
-      range.first < current->first || range.first >= current->first + current->rows) {
+  if (current == nullptr || current->file != range.file || position < current->first ||
+      position >= current->first + current->rows) {
     return Internal("the decoder's pieces are out of step with the plan");
   }
   return current;

@@ -4,12 +4,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
 #include "core/columnar/column.h"
 #include "core/columnar/decoder.h"
+#include "core/columnar/plan.h"
+#include "core/columnar/run.h"
 #include "core/columnar/source.h"
 
 namespace lockstep::columnar {
@@ -48,8 +49,9 @@ class Reader {
   const std::shared_ptr<const Source> source_;
   // Goes through the same ranges as the decoder's own plan, behind it.
   RowPlan plan_;
-  std::optional<RowRange> range_;                                       // what is left of the current one
-  std::map<std::pair<int, int>, std::shared_ptr<const Piece>> pieces_;  // the current one of each open row group
+  const std::shared_ptr<const Runs> runs_;
+  std::optional<RowRange> range_;                       // what is left of the current one
+  std::map<int, std::shared_ptr<const Piece>> pieces_;  // the current one of each open file
   int64_t position_;
   Decoder decoder_;
 };

@@ -21,10 +21,21 @@ int64_t Cores() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
+// Pieces small enough that a few in flight don't matter, large enough that the cost of starting one doesn't. Whole
+// batches, so that a batch seldom lies in two pieces, which would cost a copy.
+constexpr int64_t kPieceBytes = 32 << 20;
+constexpr int64_t kMostPieceRows = 65536;
+
+int64_t PieceRows(int64_t row_bytes, int64_t batch_size) {
+  const int64_t rows = std::clamp<int64_t>(kPieceBytes / row_bytes, 1024, kMostPieceRows);
+  return std::max<int64_t>(1, rows / batch_size) * batch_size;
+}
+
 Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open(path, options.piece_rows));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ParquetFile> file, ParquetFile::Open(path));
   LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
-  return Source::File{path, file->group_rows(), file->piece_rows()};
+  return Source::File{path, file->group_rows(),
+                      options.piece_rows.value_or(PieceRows(file->row_bytes(), options.plan.batch_size))};
 }
 
 // FNV-1a.
@@ -82,7 +93,7 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   std::atomic<bool> failed = false;
   const auto work = [&] {
     for (size_t i = next++; i < paths.size() && !failed; i = next++) {
-      results[i] = LookThrough(paths[i], source->options_);
+      results[i].emplace(LookThrough(paths[i], source->options_));
       if (!results[i]->ok()) failed = true;
     }
   };

@@ -9,9 +9,17 @@ from typing import Any
 # Public name -> the module that holds it.
 _EXPORTS = {
     "Context": "lockstep._src.context",
+    "allgather": "lockstep._src.collectives",
+    "allreduce": "lockstep._src.collectives",
+    "alltoall": "lockstep._src.collectives",
+    "barrier": "lockstep._src.collectives",
+    "broadcast": "lockstep._src.collectives",
     "context": "lockstep._src.context",
+    "embedding_scope": "lockstep._src.scope",
     "init": "lockstep._src.context",
     "rank": "lockstep._src.context",
+    "reducescatter": "lockstep._src.collectives",
+    "scope": "lockstep._src.scope",
     "shutdown": "lockstep._src.context",
     "size": "lockstep._src.context",
 }

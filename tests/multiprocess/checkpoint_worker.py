@@ -23,7 +23,7 @@ def main(action: str, directory: str, out: str = "") -> None:
         loss += tf.reduce_sum(tf.nn.embedding_lookup(small, tf.constant([0, 1, 0])))
         step = tf.train.get_or_create_global_step()
         train_op = tf.train.AdamOptimizer(0.05).minimize(loss, global_step=step)
-        held = {v.op.name: tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in tf.global_variables()}
+        held = {v.op.name: model.held(v) for v in tf.global_variables()}
         share = model.GLOBAL_BATCH // world
         with tf.train.MonitoredTrainingSession("", checkpoint_dir=directory, save_checkpoint_steps=2) as session:
             if action == "save":

@@ -66,5 +66,12 @@ def loss(features: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext)
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=features["label"], logits=logits))
 
 
+def held(variable: tf.Variable) -> tf.Tensor:
+    """The values that this worker holds: of a sharded variable and its slots, its own rows."""
+    if hasattr(variable, "handle"):
+        return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+    return variable.read_value()
+
+
 def placeholders() -> dict[str, tf.Tensor]:
     return {k: tf.placeholder(v.dtype, [None, *v.shape[1:]], k) for k, v in batch(0).items()}

@@ -17,8 +17,7 @@ def train(optimizer: str, sharded: bool) -> dict[str, np.ndarray]:
         features = model.placeholders()
         loss = model.loss(features, hb.embedding_scope if sharded else contextlib.nullcontext)
         train_op = model.OPTIMIZERS[optimizer]().minimize(loss)
-        # The values a worker holds: of a sharded variable, its own rows.
-        held = {v.op.name: tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in tf.global_variables()}
+        held = {v.op.name: model.held(v) for v in tf.global_variables()}
         with tf.train.MonitoredTrainingSession("") as session:
             for step in range(model.STEPS):
                 mine = {k: v[rank * share : (rank + 1) * share] for k, v in model.batch(step).items()}

@@ -57,20 +57,18 @@ absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kFailedPrecondition:
       code = absl::StatusCode::kFailedPrecondition;
       break;
-    case StatusCode::kAborted:
-      code = absl::StatusCode::kAborted;
-      break;
     case StatusCode::kOutOfRange:
       code = absl::StatusCode::kOutOfRange;
       break;
     case StatusCode::kUnimplemented:
       code = absl::StatusCode::kUnimplemented;
       break;
+    // TensorFlow's sessions take UNAVAILABLE and ABORTED for a preempted server that will come back, and start over, for
+    // ever. A lost rank does not come back into a running job.
+    case StatusCode::kUnavailable:
+    case StatusCode::kAborted:
     case StatusCode::kInternal:
       code = absl::StatusCode::kInternal;
-      break;
-    case StatusCode::kUnavailable:
-      code = absl::StatusCode::kUnavailable;
       break;
     case StatusCode::kDataLoss:
       code = absl::StatusCode::kDataLoss;

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,11 +76,13 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     ]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
     capi.lockstep_last_error.restype = ctypes.c_char_p
+    capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
+    capi.lockstep_describe_parquet.restype = ctypes.c_char_p
     return loaded_ops, capi
 
 
 ops: ModuleType
-ops, _capi = _load(_find())
+ops, capi = _load(_find())
 
 
 def init(
@@ -102,38 +107,54 @@ def init(
     """
     strings = [text.encode() for text in (rendezvous, secret, backend)]
     _check(
-        _capi.lockstep_init(rank, size, *strings, rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank),
+        capi.lockstep_init(rank, size, *strings, rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank),
     )
 
 
 def shutdown() -> None:
     """Leaves the job: collectives that still run end with CancelledError. Does nothing without an engine."""
-    _check(_capi.lockstep_shutdown())
+    _check(capi.lockstep_shutdown())
 
 
 def abort(reason: str) -> None:
     """Ends all collectives, of now and later and on all ranks, with CancelledError and `reason`."""
-    _check(_capi.lockstep_abort(reason.encode()))
+    _check(capi.lockstep_abort(reason.encode()))
 
 
 def is_initialized() -> bool:
     """Whether this process has an engine."""
-    return bool(_capi.lockstep_is_initialized())
+    return bool(capi.lockstep_is_initialized())
 
 
 def rank() -> int:
     """This process's rank in its engine, -1 without one."""
-    return _capi.lockstep_rank()
+    return capi.lockstep_rank()
 
 
 def size() -> int:
     """The number of ranks of this process's engine, -1 without one."""
-    return _capi.lockstep_size()
+    return capi.lockstep_size()
+
+
+def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:
+    """What the first of the Parquet files holds: 'file', and 'columns' as a list (core/capi/describe_parquet.h).
+
+    Raises:
+      tf.errors.OpError: there is no such file, or it cannot be read.
+    """
+    names = (ctypes.c_char_p * len(filenames))(*[os.fsencode(name) for name in filenames])
+    text = capi.lockstep_describe_parquet(names, len(filenames))
+    described = json.loads(text.decode("utf-8", "surrogateescape"))
+    if "error" in described:
+        errors = tf.compat.v1.errors
+        code = getattr(errors, described["code"])
+        raise errors.exception_type_from_error_code(code)(None, None, described["error"])
+    return described
 
 
 def _check(code: int) -> None:
     if code == 0:
         return
-    message = _capi.lockstep_last_error().decode(errors="replace")
+    message = capi.lockstep_last_error().decode(errors="replace")
     error: Any = _ERRORS[code] if 0 < code < len(_ERRORS) else tf.errors.UnknownError
     raise error(None, None, message)

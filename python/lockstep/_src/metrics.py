@@ -238,7 +238,7 @@ def _flatten(
 def _squeeze_last(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Drops the last dimension of `tensor` where `other` lacks just that and it is (or may be) 1."""
     rank, other_rank = tensor.shape.rank, other.shape.rank
-    if rank and other_rank and rank == other_rank + 1 and tensor.shape[-1] in (1, None):
+    if rank and other_rank and rank == other_rank + 1 and tensor.shape.as_list()[-1] in (1, None):
         return tf.squeeze(tensor, [-1])
     return tensor
 
@@ -247,7 +247,8 @@ def _check_weights(weights: tf.TensorShape, labels: tf.TensorShape) -> None:
     if weights.rank in (0, None) or labels.rank is None:
         return
     fits = weights.rank == labels.rank and all(
-        have in (1, None) or want in (have, None) for have, want in zip(weights, labels, strict=True)
+        have in (1, None) or want in (have, None)
+        for have, want in zip(weights.as_list(), labels.as_list(), strict=True)
     )
     if not fits:
         raise ValueError(f"weights of shape {weights} cannot be broadcast to labels of shape {labels}")

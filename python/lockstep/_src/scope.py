@@ -104,12 +104,9 @@ def _intercept_initializers(interception: Interception) -> None:
                 return original(var_list, name=name)
             initialized = original(var_list, name=f"{name}_local")
             with tf.control_dependencies([initialized]):
-                values = [tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in replicated]
+                values = [v.read_value() for v in replicated]
             values = collectives.broadcast(values, root=0, name=f"{name}_broadcast")
-            assigned = [
-                tf.raw_ops.AssignVariableOp(resource=v.handle, value=value)
-                for v, value in zip(replicated, values, strict=True)
-            ]
+            assigned = [v.assign(value, read_value=False) for v, value in zip(replicated, values, strict=True)]
             return tf.group(initialized, *assigned, name=name)
 
         return wrapped

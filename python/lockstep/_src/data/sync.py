@@ -48,7 +48,7 @@ class SyncIterator:
           tf.errors.OutOfRangeError: in the run, on all workers, where the data ends.
         """
         with tf.name_scope(name or "synchronized_get_next"):
-            mine = tf.data.experimental.get_next_as_optional(self._iterator)
+            mine = self._iterator.get_next_as_optional()
             has_value = mine.has_value()
             go_on = ops.lockstep_agree_on_next(has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
             if self._drop_remainder:
@@ -67,7 +67,7 @@ def _empty(spec: tf.TypeSpec) -> Any:
     """An element of `spec` with no rows."""
     if isinstance(spec, tf.RaggedTensorSpec):
         row_splits = [tf.zeros([1], spec.row_splits_dtype) for _ in range(spec.ragged_rank)]
-        inner = spec.shape[spec.ragged_rank + 1 :] if spec.shape.rank is not None else []
+        inner = spec.shape[spec.ragged_rank + 1 :]
         return tf.RaggedTensor.from_nested_row_splits(tf.zeros([0, *_known(inner)], spec.dtype), row_splits)
     if isinstance(spec, tf.SparseTensorSpec):
         rank = spec.shape.rank
@@ -83,8 +83,8 @@ def _empty(spec: tf.TypeSpec) -> Any:
     return tf.zeros([0, *_known(spec.shape[1:])], spec.dtype)
 
 
-def _known(dims: Any) -> list[int]:
-    return [0 if dim is None else int(dim) for dim in dims]
+def _known(shape: tf.TensorShape) -> list[int]:
+    return [dim or 0 for dim in shape.as_list()]
 
 
 def synchronize(iterator: Any) -> Any:
