@@ -76,12 +76,15 @@ class Waiter {
   bool Spin(int peer, uint32_t step) const;
   // True when it slept until its time was over, rather than being woken.
   bool Sleep(int peer, uint32_t step, double seconds);
-  // Why the wait cannot end well; OK while it can.
-  Status Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline) const;
+  // Why the wait cannot end well; OK while it can. `cause` becomes what the peers are told: the error itself, or, where
+  // it was a peer that told us, what that peer said, so that the first cause travels and not a chain of reports.
+  Status Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) const;
+  // What of a peer that has not done the step can be seen at first hand.
   Status JudgeMissing(int peer, bool look_for_deaths) const;
   std::string Operation() const;
-  // Makes `error` the rank's end, unless it had one, and wakes everybody. Returns the rank's end.
-  Status Break(RankState state, const Status& error);
+  // Makes `error` the rank's end, unless it had one, tells the peers `cause`, and wakes everybody. Returns the rank's
+  // end.
+  Status Break(RankState state, const Status& error, const std::string& cause);
   void WakeAll();
 
   const std::shared_ptr<Segment> segment_;
