@@ -40,7 +40,8 @@ namespace lockstep {
   // Subnormal results (below 2^-14): adding 0.5 rounds to units of 2^-24 in the hardware; the sum's fraction is the
   // result.
   const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - (uint32_t{126} << 23);
-  // Normal results: the exponent's bias goes from 127 to 15, and 13 bits are rounded off; a carry runs into the exponent.
+  // Normal results: the exponent's bias goes from 127 to 15, and 13 bits are rounded off; a carry runs into the
+  // exponent.
   const uint32_t normal = (magnitude - (uint32_t{112} << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
   uint32_t result = magnitude < 0x38800000 ? subnormal : normal;
   result = magnitude >= 0x477ff000 ? 0x7c00 : result;  // 65520 and more round to infinity

@@ -13,8 +13,8 @@ struct Holder {
   std::shared_ptr<Context> context;  // guarded by mutex
 };
 
-// Never destroyed: at the end of the process, and in a fork of it that exits, no destructor may wait for a lane's thread.
-// Who wants a farewell calls lockstep_shutdown.
+// Never destroyed: at the end of the process, and in a fork of it that exits, no destructor may wait for a lane's
+// thread. Who wants a farewell calls lockstep_shutdown.
 Holder& TheHolder() {
   static Holder* const holder = new Holder;
   return *holder;

@@ -12,8 +12,8 @@
 namespace lockstep {
 
 // How the elements of all ranks become one. Sums are taken in rank order, so that every rank and every run gets the
-// same bits. kMean is the sum divided by the number of ranks and is for floating-point types alone; kMin and kMax are for
-// all types; on bool kSum and kMax are "or", kProduct and kMin are "and".
+// same bits. kMean is the sum divided by the number of ranks and is for floating-point types alone; kMin and kMax are
+// for all types; on bool kSum and kMax are "or", kProduct and kMin are "and".
 enum class ReduceOp : uint8_t { kSum, kMean, kMin, kMax, kProduct };
 
 std::string_view ReduceOpName(ReduceOp op);
@@ -30,8 +30,8 @@ struct Item {
 // from rank r; the result holds their sum, in rank order. Called once, on the thread of the collective, on every rank.
 using Allocate = std::function<Result<void*>(std::span<const int64_t> counts)>;
 
-// Memory of this process that every rank of the host can read: what is packed into it is reduced and exchanged in place,
-// without a copy in and out. Freed when the last owner lets go; owners may be on any thread, and may outlive the
+// Memory of this process that every rank of the host can read: what is packed into it is reduced and exchanged in
+// place, without a copy in and out. Freed when the last owner lets go; owners may be on any thread, and may outlive the
 // Communicator. Its bytes are not cleared.
 class SharedBuffer {
  public:
@@ -42,25 +42,25 @@ class SharedBuffer {
 
 // The collectives of a fixed group of ranks (processes).
 //
-// Contract: every rank makes the same calls in the same order, with the same name, types, reduction and root, and (where
-// the call says so) the same counts. Ranks that disagree get FAILED_PRECONDITION that says what each one called, on
-// every rank that can see it. Names are for people: they appear in errors.
+// Contract: every rank makes the same calls in the same order, with the same name, types, reduction and root, and
+// (where the call says so) the same counts. Ranks that disagree get FAILED_PRECONDITION that says what each one called,
+// on every rank that can see it. Names are for people: they appear in errors.
 //
 // Errors, on every rank that waits:
 //   UNAVAILABLE        a peer died or left: named at once (< 2 s), with the operation.
 //   DEADLINE_EXCEEDED  a peer did not arrive within `stall_timeout`: named, with the operation and the time waited.
 //   CANCELLED          Abort or Leave was called here or, with the aborting rank's name and reason, Abort on a peer.
 // After one of these the communicator is broken: each later call returns that first error at once. Errors of the
-// arguments (INVALID_ARGUMENT) are returned before anything is exchanged; a caller that leaves it there has to Decline, so
-// that its peers don't wait.
+// arguments (INVALID_ARGUMENT) are returned before anything is exchanged; a caller that leaves it there has to Decline,
+// so that its peers don't wait.
 //
 // Where `allocate` fails, that rank alone returns its error: the exchange goes on without it, and nothing is broken.
 // Disagreement and Decline break nothing either.
 //
 // Threads: one collective at a time (a lane, see lane.h, serves many callers). Abort, Leave, AllocateShared and the
 // getters may be called from any thread at any time.
-// Counts may be zero; pointers of empty tensors may be null. In and out may be the same memory where noted, and must not
-// overlap otherwise.
+// Counts may be zero; pointers of empty tensors may be null. In and out may be the same memory where noted, and must
+// not overlap otherwise.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -100,8 +100,8 @@ class Communicator {
   // Ends all present and future collectives of this rank with `why` and tells the peers. The first call counts.
   virtual void Abort(const Status& why) = 0;
 
-  // Takes leave in good order: this rank's present and future collectives end with CANCELLED; peers are told that it left
-  // when they wait for it, and end undisturbed what it has done its part of. The destructor does it too.
+  // Takes leave in good order: this rank's present and future collectives end with CANCELLED; peers are told that it
+  // left when they wait for it, and end undisturbed what it has done its part of. The destructor does it too.
   virtual void Leave() = 0;
 
   // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,

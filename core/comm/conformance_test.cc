@@ -14,8 +14,8 @@
 #include "core/testing/oracle.h"
 #include "core/testing/ranks.h"
 
-// What every backend has to do when nothing goes wrong: the results of the naive oracle, bit for bit, for random sequences
-// of calls. All ranks draw the sequence from the same seed, and each can compute what the others send.
+// What every backend has to do when nothing goes wrong: the results of the naive oracle, bit for bit, for random
+// sequences of calls. All ranks draw the sequence from the same seed, and each can compute what the others send.
 
 namespace lockstep {
 namespace {
@@ -40,7 +40,8 @@ class Tensor {
   std::vector<char> private_;
 };
 
-// Draws calls, makes them, and compares. The random numbers of `common` are the same on all ranks; those of `own` are not.
+// Draws calls, makes them, and compares. The random numbers of `common` are the same on all ranks; those of `own` are
+// not.
 class RandomCalls {
  public:
   RandomCalls(Communicator& communicator, uint64_t seed, int64_t most_bytes)
@@ -176,9 +177,8 @@ class RandomCalls {
     }
     Tensor in(c_, mine * item.bytes(), DrawShared());
     in.Fill(Content(me, mine * item.width));
-    return Receive(wanted, receives, [&](const Allocate& allocate) {
-      return c_.AllToAllV(name_, item, sends, in.data(), allocate);
-    });
+    return Receive(wanted, receives,
+                   [&](const Allocate& allocate) { return c_.AllToAllV(name_, item, sends, in.data(), allocate); });
   }
 
   std::string Receive(const std::string& wanted, const std::vector<int64_t>& wanted_counts,
@@ -193,7 +193,8 @@ class RandomCalls {
     });
     if (!status.ok()) return status.ToString();
     if (allocations != 1) return StrCat("allocated ", allocations, " times");
-    if (counts != wanted_counts) return StrCat("counts are ", JoinWithAnd(counts), ", wanted ", JoinWithAnd(wanted_counts));
+    if (counts != wanted_counts)
+      return StrCat("counts are ", JoinWithAnd(counts), ", wanted ", JoinWithAnd(wanted_counts));
     return FirstDifference(dtype_, out.Bytes(static_cast<int64_t>(wanted.size())), wanted);
   }
 
@@ -227,8 +228,8 @@ TEST_P(ConformanceTest, RandomCallsOfRanksThatAreThreadsEqualTheOracle) {
   });
 }
 
-// What no rank can hold twice: sizes beyond everything that is staged at a time. Sums of small whole numbers are exact, so
-// that the oracle is a formula.
+// What no rank can hold twice: sizes beyond everything that is staged at a time. Sums of small whole numbers are exact,
+// so that the oracle is a formula.
 TEST_P(ConformanceTest, LargeTensorsArePipelined) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     const int64_t count = (kSanitized ? 4 << 20 : 64 << 20) / 4 / (c.size() > 2 ? 8 : 1) + 3;
@@ -237,7 +238,8 @@ TEST_P(ConformanceTest, LargeTensorsArePipelined) {
       Tensor tensor(c, count * 4, shared);
       float* data = reinterpret_cast<float*>(tensor.data());
       for (int64_t i = 0; i < count; ++i) data[i] = value(c.rank(), i);
-      if (Status s = c.AllReduce("large", ReduceOp::kSum, DType::kFloat32, count, data, data); !s.ok()) return s.ToString();
+      if (Status s = c.AllReduce("large", ReduceOp::kSum, DType::kFloat32, count, data, data); !s.ok())
+        return s.ToString();
       for (int64_t i = 0; i < count; ++i) {
         float wanted = 0;
         for (int rank = 0; rank < c.size(); ++rank) wanted += value(rank, i);
@@ -253,7 +255,8 @@ TEST_P(ConformanceTest, LargeTensorsArePipelined) {
       if (!s.ok()) return s.ToString();
       const int from = (c.rank() + c.size() - 1) % c.size();
       for (int64_t i = 0; i < count; ++i) {
-        if (got[i] != value(from, i)) return StrCat("alltoall: element ", i, " is ", got[i], ", wanted ", value(from, i));
+        if (got[i] != value(from, i))
+          return StrCat("alltoall: element ", i, " is ", got[i], ", wanted ", value(from, i));
       }
     }
     return "";
@@ -324,8 +327,8 @@ TEST_P(ConformanceTest, SharedMemoryRunsOutAndComesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest,
-                         ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"shm", 4},
-                                           JobShape{"shm", 5}, JobShape{"shm", 8}),
+                         ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 3},
+                                           JobShape{"shm", 4}, JobShape{"shm", 5}, JobShape{"shm", 8}),
                          JobShapeName);
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include "core/comm/test_job.h"
 #include "core/testing/ranks.h"
 
-// What every backend has to do when something goes wrong: an error on every rank that waits, which names the culprit and
-// the operation, and no hang. Ranks die for real.
+// What every backend has to do when something goes wrong: an error on every rank that waits, which names the culprit
+// and the operation, and no hang. Ranks die for real.
 
 namespace lockstep {
 namespace {
@@ -61,8 +61,12 @@ std::vector<Operation> AllOperations() {
     return c.AllToAllV("x", {DType::kFloat32, 1}, sends, memory.data(),
                        [&](auto) -> Result<void*> { return static_cast<void*>(out.data()); });
   };
-  return {{"allreduce", all_reduce(1)},      {"allreduce", all_reduce(100)}, {"allreduce", all_reduce(2 << 20)},
-          {"allreduce", in_place},           {"broadcast", broadcast},       {"alltoall", exchange},
+  return {{"allreduce", all_reduce(1)},
+          {"allreduce", all_reduce(100)},
+          {"allreduce", all_reduce(2 << 20)},
+          {"allreduce", in_place},
+          {"broadcast", broadcast},
+          {"alltoall", exchange},
           {"barrier", [](Communicator& c, std::vector<float>&) { return c.Barrier("x"); }}};
 }
 
@@ -187,7 +191,8 @@ TEST_P(FaultsTest, AnAbortEndsTheWaitHereAndReachesThePeersWithItsReason) {
     const Status status = c.Barrier("never");
     ++ended;
     if (aborter.joinable()) aborter.join();
-    const bool good = status.code() == StatusCode::kCancelled && Contains(status, {"INTERNAL: the kernel was cancelled"});
+    const bool good =
+        status.code() == StatusCode::kCancelled && Contains(status, {"INTERNAL: the kernel was cancelled"});
     if (!good) return Unexpected(status);
     if (c.rank() != victim && !Contains(status, {StrCat("rank ", victim, " aborted the job"), "barrier 'never'"})) {
       return Unexpected(status);
@@ -211,12 +216,15 @@ TEST_P(FaultsTest, DifferentCallsAreDescribedToAllAndBreakNothing) {
         [&] { return reduce("a", ReduceOp::kSum, odd ? DType::kInt32 : DType::kFloat32, 1); },
         [&] { return reduce("a", ReduceOp::kSum, DType::kFloat32, odd ? 2 : 1); },
         [&] { return c.Broadcast("a", odd ? 1 : 0, 4, memory.data()); },
-        [&] { return c.AllGatherV("a", {DType::kFloat32, odd ? 2 : 1}, 0, memory.data(), allocate); },
+        [&] {
+          return c.AllGatherV("a", {DType::kFloat32, odd ? 2 : 1}, 0, memory.data(), allocate);
+        },
         [&] { return odd ? c.Barrier("a") : c.Broadcast("a", 0, 4, memory.data()); },
     };
     for (const auto& disagreement : disagreements) {
       const Status status = disagreement();
-      if (status.code() != StatusCode::kFailedPrecondition || !Contains(status, {"disagree", StrCat("rank ", victim, " called")})) {
+      if (status.code() != StatusCode::kFailedPrecondition ||
+          !Contains(status, {"disagree", StrCat("rank ", victim, " called")})) {
         return Unexpected(status);
       }
     }
@@ -234,10 +242,11 @@ TEST_P(FaultsTest, ADeclinedCollectiveFailsOnAllRanksAndBreaksNothing) {
     for (const bool several : {false, true}) {
       const bool declines = c.rank() == victim || (several && c.rank() == 1);
       const Status why = InvalidArgument(StrCat("table 'user' has no row ", c.rank()));
-      const Status status = declines ? c.Decline("lookup", why)
-                                     : c.AllReduce("lookup", ReduceOp::kSum, DType::kFloat32, 1, &x, &x);
+      const Status status =
+          declines ? c.Decline("lookup", why) : c.AllReduce("lookup", ReduceOp::kSum, DType::kFloat32, 1, &x, &x);
       const int named = several ? 1 : victim;
-      if (status != InvalidArgument(StrCat("rank ", named, ": table 'user' has no row ", named))) return Unexpected(status);
+      if (status != InvalidArgument(StrCat("rank ", named, ": table 'user' has no row ", named)))
+        return Unexpected(status);
       if (Status s = c.AllReduce("next", ReduceOp::kSum, DType::kFloat32, 1, &x, &x); !s.ok()) return Unexpected(s);
     }
     return x == c.size() * c.size() ? "" : StrCat("x is ", x);

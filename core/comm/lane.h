@@ -19,8 +19,8 @@ namespace lockstep {
 class Lane {
  public:
   explicit Lane(int spin_us = 50);
-  // Runs what was posted, then ends. A caller that wants to leave at once aborts the communicator first. May be called by
-  // the lane's own work, when that holds the last reference to the lane's owner; then it does not wait.
+  // Runs what was posted, then ends. A caller that wants to leave at once aborts the communicator first. May be called
+  // by the lane's own work, when that holds the last reference to the lane's owner; then it does not wait.
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;

@@ -9,8 +9,8 @@
 
 // One loop serves all types, operations and instruction sets. It is forced inline into functions that differ in their
 // target attribute, and the compiler vectorises each copy for its target. The loop goes through a small block of
-// accumulators on the stack: they overlap with nothing, which is what lets it be vectorised although `out` may be one of
-// the sources.
+// accumulators on the stack: they overlap with nothing, which is what lets it be vectorised although `out` may be one
+// of the sources.
 
 namespace lockstep {
 namespace {
@@ -93,8 +93,8 @@ struct Max {
 
 // Reduces elements [begin, begin + count) through the block `values`.
 template <typename E, typename Op, bool kMean>
-[[gnu::always_inline]] inline void ReduceBlock(const void* const* sources, int num_sources, int64_t begin, int64_t count,
-                                               void* out, typename E::Value* values) {
+[[gnu::always_inline]] inline void ReduceBlock(const void* const* sources, int num_sources, int64_t begin,
+                                               int64_t count, void* out, typename E::Value* values) {
   using Stored = typename E::Stored;
   const Stored* first = static_cast<const Stored*>(sources[0]) + begin;
   if (num_sources == 1) {
@@ -138,8 +138,8 @@ template <typename E, typename Op, bool kMean>
 }
 
 template <typename E, typename Op, bool kMean>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] void ReduceAvx512(
-    const void* const* sources, int num_sources, int64_t count, void* out) {
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] void ReduceAvx512(const void* const* sources, int num_sources,
+                                                                        int64_t count, void* out) {
   ReduceAll<E, Op, kMean>(sources, num_sources, count, out);
 }
 
@@ -163,26 +163,32 @@ constexpr Operations MakeOperations() {
 
 // In the order of DType.
 constexpr std::array<Operations, kDTypeCount> kReductions = {
-    MakeOperations<Plain<float>>(),   MakeOperations<Plain<double>>(),  MakeOperations<Half>(),
-    MakeOperations<BFloat>(),         MakeOperations<Plain<int8_t>>(),  MakeOperations<Plain<int16_t>>(),
-    MakeOperations<Plain<int32_t>>(), MakeOperations<Plain<int64_t>>(), MakeOperations<Plain<uint8_t>>(),
-    MakeOperations<Bool>()};
+    MakeOperations<Plain<float>>(),   MakeOperations<Plain<double>>(),
+    MakeOperations<Half>(),           MakeOperations<BFloat>(),
+    MakeOperations<Plain<int8_t>>(),  MakeOperations<Plain<int16_t>>(),
+    MakeOperations<Plain<int32_t>>(), MakeOperations<Plain<int64_t>>(),
+    MakeOperations<Plain<uint8_t>>(), MakeOperations<Bool>()};
 
 }  // namespace
 
 std::string_view InstructionSetName(InstructionSet set) {
   switch (set) {
-    case InstructionSet::kBaseline: return "baseline";
-    case InstructionSet::kAvx2: return "avx2";
-    case InstructionSet::kAvx512: return "avx512";
+    case InstructionSet::kBaseline:
+      return "baseline";
+    case InstructionSet::kAvx2:
+      return "avx2";
+    case InstructionSet::kAvx512:
+      return "avx512";
   }
   return "unknown";
 }
 
 bool IsSupported(InstructionSet set) {
   switch (set) {
-    case InstructionSet::kBaseline: return true;
-    case InstructionSet::kAvx2: return __builtin_cpu_supports("avx2");
+    case InstructionSet::kBaseline:
+      return true;
+    case InstructionSet::kAvx2:
+      return __builtin_cpu_supports("avx2");
     case InstructionSet::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

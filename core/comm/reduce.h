@@ -10,10 +10,10 @@ namespace lockstep {
 
 // The arithmetic of the reducing collectives, the same for every backend.
 //
-// A ReduceFunction sets out[i] = sources[0][i] op sources[1][i] op ... for `count` elements, always in that order and in
-// one go, so that a result has the same bits wherever and in whichever pieces it is computed. float16 and bfloat16
-// accumulate in float and round once; integers wrap; NaN wins against any number in kMin and kMax. `out` may be one of the
-// sources; pointers need no alignment beyond that of their type.
+// A ReduceFunction sets out[i] = sources[0][i] op sources[1][i] op ... for `count` elements, always in that order and
+// in one go, so that a result has the same bits wherever and in whichever pieces it is computed. float16 and bfloat16
+// accumulate in float and round once; integers wrap; NaN wins against any number in kMin and kMax. `out` may be one of
+// the sources; pointers need no alignment beyond that of their type.
 using ReduceFunction = void (*)(const void* const* sources, int num_sources, int64_t count, void* out);
 
 // The instruction sets for which the kernels are compiled. All give the same bits.

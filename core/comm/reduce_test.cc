@@ -42,7 +42,8 @@ TEST_P(ReduceTest, EqualsTheNaiveReductionBitForBit) {
         std::string got(tensors[0].size(), 'x');
         reduce(pointers.data(), sources, count, got.data());
         ASSERT_EQ(FirstDifference(dtype, got, NaiveReduce(ReduceOpName(op), dtype, tensors)), "")
-            << ReduceOpName(op) << " of " << DTypeName(dtype) << ", " << sources << " sources, " << count << " elements";
+            << ReduceOpName(op) << " of " << DTypeName(dtype) << ", " << sources << " sources, " << count
+            << " elements";
       }
     }
   }

@@ -82,8 +82,8 @@ class Host {
 
   Status Late() const {
     const std::vector<int> missing = MissingRanks();
-    return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ", options_.size,
-                                   " did not come to the rendezvous at '", options_.address, "' within ",
+    return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ",
+                                   options_.size, " did not come to the rendezvous at '", options_.address, "' within ",
                                    options_.timeout_s, " s"));
   }
 
@@ -180,8 +180,8 @@ class Host {
   // A process that knows the secret says who it is. False: it cannot be; an error: the job cannot be.
   Result<bool> Admit(Connection& connection, const wire::Hello& hello) {
     const auto refuse = [&](const Status& why) {
-      const std::string frame = wire::MakeFrame(connection.keys.frames, Direction::kToGuest,
-                                                wire::Encode(wire::Answer{why, "", {}}));
+      const std::string frame =
+          wire::MakeFrame(connection.keys.frames, Direction::kToGuest, wire::Encode(wire::Answer{why, "", {}}));
       (void)wire::SendAll(connection.socket.get(), frame, Deadline::After(0));  // it may be gone: nothing is lost
       return why;
     };
@@ -190,9 +190,9 @@ class Host {
                                               " ranks, rank 0 for one of ", options_.size)));
     }
     if (hello.rank == 0 || hello.rank >= hello.size || hello.note.size() > kMaxNoteBytes) {
-      (void)refuse(FailedPrecondition(StrCat("process ", hello.pid, " came to the rendezvous as rank ", hello.rank,
-                                             "; rank 0 is process ", getpid(), ", the others are 1 to ",
-                                             hello.size - 1)));
+      (void)refuse(
+          FailedPrecondition(StrCat("process ", hello.pid, " came to the rendezvous as rank ", hello.rank,
+                                    "; rank 0 is process ", getpid(), ", the others are 1 to ", hello.size - 1)));
       return false;
     }
     if (const Connection* other = FindRank(static_cast<int>(hello.rank))) {
@@ -227,11 +227,12 @@ class Guest {
 
  private:
   Result<Meeting> Talk() {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner, wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
+                              wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
     if (!banner.starts_with(wire::kMagic)) return FailedPrecondition("another program listens there");
     if (static_cast<uint8_t>(banner[8]) != wire::kVersion) {
-      return FailedPrecondition(StrCat("it speaks version ", int{static_cast<uint8_t>(banner[8])}, " of the protocol, this is ",
-                                       wire::kVersion));
+      return FailedPrecondition(StrCat("it speaks version ", int{static_cast<uint8_t>(banner[8])},
+                                       " of the protocol, this is ", wire::kVersion));
     }
     const std::string nonce = wire::MakeNonce();
     const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);

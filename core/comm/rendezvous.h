@@ -13,8 +13,8 @@ namespace lockstep {
 //
 // Rank 0 listens at `address`; the others come, prove that they know the job's secret (HMAC-SHA-256 over fresh random
 // numbers of both sides; the secret itself never travels) and wait. When all are there, rank 0 sends everybody's notes.
-// A stranger that sends garbage, nothing, or a proof with the wrong secret is turned away and disturbs nobody. The bytes
-// on the wire are in docs/wire_protocol.md.
+// A stranger that sends garbage, nothing, or a proof with the wrong secret is turned away and disturbs nobody. The
+// bytes on the wire are in docs/wire_protocol.md.
 struct RendezvousOptions {
   int rank = 0;
   int size = 1;
@@ -32,9 +32,9 @@ struct Meeting {
   Digest key;                      // known to the ranks of this meeting alone: proves who is who in what follows
 };
 
-// Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank already, or
-// the secrets or sizes differ; INVALID_ARGUMENT: `address` can't be read or resolved; UNAVAILABLE: rank 0 can't listen
-// there, or went away.
+// Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank
+// already, or the secrets or sizes differ; INVALID_ARGUMENT: `address` can't be read or resolved; UNAVAILABLE: rank 0
+// can't listen there, or went away.
 Result<Meeting> Meet(const RendezvousOptions& options);
 
 }  // namespace lockstep

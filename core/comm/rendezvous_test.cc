@@ -114,8 +114,12 @@ TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   std::thread thread([&] { host = Meet(all[0]); });
   const Deadline deadline = Deadline::After(30);
   std::vector<UniqueFd> strangers;
-  const std::string garbage[] = {"", "GET / HTTP/1.1\r\n\r\n", std::string(1 << 20, '\xff'), std::string(wire::kMagic),
-                                 StrCat(wire::kMagic, std::string(64, 'x')), StrCat(wire::kMagic, std::string(9000, 'y'))};
+  const std::string garbage[] = {"",
+                                 "GET / HTTP/1.1\r\n\r\n",
+                                 std::string(1 << 20, '\xff'),
+                                 std::string(wire::kMagic),
+                                 StrCat(wire::kMagic, std::string(64, 'x')),
+                                 StrCat(wire::kMagic, std::string(9000, 'y'))};
   // More than the host keeps, too: the oldest have to go.
   for (int i = 0; i < 100; ++i) {
     Result<UniqueFd> stranger = wire::Connect(address, deadline);
@@ -203,8 +207,9 @@ TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
     const std::string nonce = wire::MakeNonce();
     const wire::Keys keys = wire::MakeKeys("secret", banner.substr(12), nonce);
     const std::string hello = wire::Encode(wire::Hello{1, 3, 1, "gone"});
-    ASSERT_TRUE(wire::SendAll(socket.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof),
-                                                   wire::MakeFrame(keys.frames, wire::Direction::kToHost, hello)),
+    ASSERT_TRUE(wire::SendAll(socket.get(),
+                              StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof),
+                                     wire::MakeFrame(keys.frames, wire::Direction::kToHost, hello)),
                               deadline)
                     .ok());
     ASSERT_TRUE(wire::ReceiveExactly(socket.get(), wire::kVerdictBytes, deadline).ok());
@@ -223,7 +228,8 @@ TEST(RendezvousWireTest, MessagesComeBackAndPiecesOfThemAreRefused) {
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->status, answer.status);
   EXPECT_EQ(decoded->notes, answer.notes);
-  for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(wire::DecodeAnswer(bytes.substr(0, size)).has_value());
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(wire::DecodeAnswer(bytes.substr(0, size)).has_value());
   EXPECT_FALSE(wire::DecodeAnswer(bytes + "x").has_value());
 }
 

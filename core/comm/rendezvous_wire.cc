@@ -287,8 +287,8 @@ Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline) {
     if (deadline.Passed()) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return DeadlineExceeded(StrCat("rank 0 is missing: nobody answers at '", address, "' for ", deadline.Elapsed(),
-                                 " s (", reason, ")"));
+  return DeadlineExceeded(
+      StrCat("rank 0 is missing: nobody answers at '", address, "' for ", deadline.Elapsed(), " s (", reason, ")"));
 }
 
 }  // namespace lockstep::wire

@@ -18,9 +18,9 @@ inline constexpr std::string_view kMagic = "LOCKSTEP";
 inline constexpr uint32_t kVersion = 1;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kTagBytes = 32;
-inline constexpr size_t kBannerBytes = 8 + 4 + kNonceBytes;        // magic, version, the host's nonce
+inline constexpr size_t kBannerBytes = 8 + 4 + kNonceBytes;         // magic, version, the host's nonce
 inline constexpr size_t kProofBytes = 8 + kNonceBytes + kTagBytes;  // magic, the guest's nonce, proof
-inline constexpr size_t kVerdictBytes = 1 + kTagBytes;             // kWelcome or kRefused, the host's proof
+inline constexpr size_t kVerdictBytes = 1 + kTagBytes;              // kWelcome or kRefused, the host's proof
 inline constexpr uint32_t kMaxFrameBytes = 64 << 10;
 inline constexpr char kWelcome = 'W';
 inline constexpr char kRefused = 'R';
@@ -56,8 +56,8 @@ std::optional<Hello> DecodeHello(std::string_view bytes);
 std::string Encode(const Answer& answer);
 std::optional<Answer> DecodeAnswer(std::string_view bytes);
 
-// A frame is the length of its body (4 bytes), the body, and the body's HMAC under the connection's key with the direction
-// before it, so that neither can a frame be made by a stranger nor be sent back to its sender.
+// A frame is the length of its body (4 bytes), the body, and the body's HMAC under the connection's key with the
+// direction before it, so that neither can a frame be made by a stranger nor be sent back to its sender.
 enum class Direction : char { kToHost = 'h', kToGuest = 'g' };
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body);
 

@@ -73,8 +73,8 @@ class Job {
     for (int rank = 0; rank < static_cast<int>(outcomes.size()); ++rank) {
       if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
       EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank << " was killed at the deadline";
-      EXPECT_EQ(outcomes[rank].exit_code, 0) << "rank " << rank << ", signal " << outcomes[rank].signal << ": "
-                                             << outcomes[rank].report;
+      EXPECT_EQ(outcomes[rank].exit_code, 0)
+          << "rank " << rank << ", signal " << outcomes[rank].signal << ": " << outcomes[rank].report;
     }
   }
 
@@ -84,8 +84,8 @@ class Job {
 
 inline void ExpectAllWell(const JobShape& shape, const Part& part) { Job(shape, part).ExpectSurvivorsWell(); }
 
-// The same with threads of one process, each with a communicator of its own. The process is a fork again, so that a hang
-// ends at the deadline and the test stays without threads.
+// The same with threads of one process, each with a communicator of its own. The process is a fork again, so that a
+// hang ends at the deadline and the test stays without threads.
 inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part) {
   const auto body = [&](int, const testing::Ranks::Report& report) {
     const std::string address = testing::FreeLocalAddress();

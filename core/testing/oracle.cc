@@ -73,20 +73,29 @@ void EncodeFloat(DType dtype, std::string& bytes, int64_t i, double value) {
 
 int64_t DecodeInt(DType dtype, std::string_view bytes, int64_t i) {
   switch (dtype) {
-    case DType::kInt8: return At<int8_t>(bytes, i);
-    case DType::kInt16: return At<int16_t>(bytes, i);
-    case DType::kInt32: return At<int32_t>(bytes, i);
-    case DType::kInt64: return At<int64_t>(bytes, i);
-    default: return At<uint8_t>(bytes, i);
+    case DType::kInt8:
+      return At<int8_t>(bytes, i);
+    case DType::kInt16:
+      return At<int16_t>(bytes, i);
+    case DType::kInt32:
+      return At<int32_t>(bytes, i);
+    case DType::kInt64:
+      return At<int64_t>(bytes, i);
+    default:
+      return At<uint8_t>(bytes, i);
   }
 }
 
 void EncodeInt(DType dtype, std::string& bytes, int64_t i, int64_t value) {
   switch (DTypeSize(dtype)) {
-    case 1: return Put(bytes, i, static_cast<int8_t>(value));
-    case 2: return Put(bytes, i, static_cast<int16_t>(value));
-    case 4: return Put(bytes, i, static_cast<int32_t>(value));
-    default: return Put(bytes, i, value);
+    case 1:
+      return Put(bytes, i, static_cast<int8_t>(value));
+    case 2:
+      return Put(bytes, i, static_cast<int16_t>(value));
+    case 4:
+      return Put(bytes, i, static_cast<int32_t>(value));
+    default:
+      return Put(bytes, i, value);
   }
 }
 
@@ -127,9 +136,12 @@ std::string RandomTensor(DType dtype, int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string bytes(static_cast<size_t>(count * DTypeSize(dtype)), '\0');
   for (int64_t i = 0; i < count; ++i) {
-    if (IsFloatingPoint(dtype)) EncodeFloat(dtype, bytes, i, RandomFloat(dtype, random));
-    else if (dtype == DType::kBool) EncodeInt(dtype, bytes, i, static_cast<int64_t>(random() % 2));
-    else EncodeInt(dtype, bytes, i, static_cast<int64_t>(random()));
+    if (IsFloatingPoint(dtype))
+      EncodeFloat(dtype, bytes, i, RandomFloat(dtype, random));
+    else if (dtype == DType::kBool)
+      EncodeInt(dtype, bytes, i, static_cast<int64_t>(random() % 2));
+    else
+      EncodeInt(dtype, bytes, i, static_cast<int64_t>(random()));
   }
   return bytes;
 }
@@ -140,7 +152,8 @@ std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std:
   for (int64_t i = 0; i < count; ++i) {
     if (IsFloatingPoint(dtype)) {
       double value = DecodeFloat(dtype, tensors[0], i);
-      for (size_t t = 1; t < tensors.size(); ++t) value = ApplyFloat(op, dtype, value, DecodeFloat(dtype, tensors[t], i));
+      for (size_t t = 1; t < tensors.size(); ++t)
+        value = ApplyFloat(op, dtype, value, DecodeFloat(dtype, tensors[t], i));
       if (op == "mean") value = Rounded(dtype, value / static_cast<double>(tensors.size()));
       EncodeFloat(dtype, result, i, value);
     } else {

@@ -15,7 +15,8 @@ std::string Bytes(std::vector<T> values) {
 TEST(OracleTest, ReducesByHandMadeExamples) {
   EXPECT_EQ(NaiveReduce("sum", DType::kFloat32, {Bytes<float>({1, 2}), Bytes<float>({3, -5}), Bytes<float>({0.5, 1})}),
             Bytes<float>({4.5, -2}));
-  EXPECT_EQ(NaiveReduce("mean", DType::kFloat64, {Bytes<double>({1, 2}), Bytes<double>({4, -5})}), Bytes<double>({2.5, -1.5}));
+  EXPECT_EQ(NaiveReduce("mean", DType::kFloat64, {Bytes<double>({1, 2}), Bytes<double>({4, -5})}),
+            Bytes<double>({2.5, -1.5}));
   EXPECT_EQ(NaiveReduce("sum", DType::kInt8, {Bytes<int8_t>({127, -128}), Bytes<int8_t>({1, -1})}),
             Bytes<int8_t>({-128, 127}));
   EXPECT_EQ(NaiveReduce("max", DType::kUInt8, {Bytes<uint8_t>({200}), Bytes<uint8_t>({100})}), Bytes<uint8_t>({200}));
@@ -23,8 +24,8 @@ TEST(OracleTest, ReducesByHandMadeExamples) {
             Bytes<uint8_t>({1, 0, 1}));
   EXPECT_EQ(NaiveReduce("product", DType::kBool, {Bytes<uint8_t>({1, 0, 1}), Bytes<uint8_t>({1, 0, 0})}),
             Bytes<uint8_t>({1, 0, 0}));
-  // 1 is 0x3c00 and 2^-11 is 0x1000 in float16; 1 + 2^-11 lies between two numbers and goes to the even one; with another
-  // 2^-11 on top, the sum in float is exact and representable.
+  // 1 is 0x3c00 and 2^-11 is 0x1000 in float16; 1 + 2^-11 lies between two numbers and goes to the even one; with
+  // another 2^-11 on top, the sum in float is exact and representable.
   EXPECT_EQ(NaiveReduce("sum", DType::kFloat16, {Bytes<uint16_t>({0x3c00}), Bytes<uint16_t>({0x1000})}),
             Bytes<uint16_t>({0x3c00}));
   EXPECT_EQ(NaiveReduce("sum", DType::kFloat16,

@@ -73,8 +73,10 @@ std::vector<Outcome> Ranks::Wait(double deadline_s, const std::vector<int>& byst
   for (Process& process : processes_) {
     // Of the bystanders, too, those have ended that need no killing.
     pollfd entry = {process.pidfd.get(), POLLIN, 0};
-    if (poll(&entry, 1, 0) > 0) process.outcome.ended = true;
-    else kill(process.pid, SIGKILL);
+    if (poll(&entry, 1, 0) > 0)
+      process.outcome.ended = true;
+    else
+      kill(process.pid, SIGKILL);
     Reap(process);
     outcomes.push_back(process.outcome);
   }

@@ -19,8 +19,8 @@ struct Outcome {
 };
 
 // The ranks of a job as processes, for tests that need real deaths. Each is a fork that runs `body` and ends with its
-// value as exit code, without running destructors or exit handlers of the test. Use before the test has threads of its own.
-// Whatever happens, the destructor kills and reaps what was started, by process id.
+// value as exit code, without running destructors or exit handlers of the test. Use before the test has threads of its
+// own. Whatever happens, the destructor kills and reaps what was started, by process id.
 class Ranks {
  public:
   // Says something to the test; see Outcome::report.
@@ -34,8 +34,8 @@ class Ranks {
 
   pid_t pid(int rank) const { return processes_[rank].pid; }
 
-  // Waits until all ranks but `bystanders` have ended, at most `deadline_s` seconds, then kills the rest. The outcomes of
-  // all ranks, in rank order. To be called once.
+  // Waits until all ranks but `bystanders` have ended, at most `deadline_s` seconds, then kills the rest. The outcomes
+  // of all ranks, in rank order. To be called once.
   std::vector<Outcome> Wait(double deadline_s, const std::vector<int>& bystanders = {});
 
  private:

@@ -36,8 +36,8 @@ Result<std::vector<std::string>> SocketNames(const Meeting& meeting) {
   for (size_t rank = 0; rank < meeting.notes.size(); ++rank) {
     const Note note = ParseNote(meeting.notes[rank]);
     if (note.settings != first.settings) {
-      return FailedPrecondition(StrCat("the ranks are configured differently: rank 0 has ", first.settings, "; rank ", rank,
-                                       " has ", note.settings));
+      return FailedPrecondition(StrCat("the ranks are configured differently: rank 0 has ", first.settings, "; rank ",
+                                       rank, " has ", note.settings));
     }
     names.push_back(note.socket_name);
   }
@@ -45,16 +45,15 @@ Result<std::vector<std::string>> SocketNames(const Meeting& meeting) {
 }
 
 // Connects to all peers and maps the memory that rank 0 makes.
-Result<std::shared_ptr<Segment>> MapShared(const ContextOptions& options, const Layout& layout, const Deadline& deadline,
-                                           Peers& peers) {
+Result<std::shared_ptr<Segment>> MapShared(const ContextOptions& options, const Layout& layout,
+                                           const Deadline& deadline, Peers& peers) {
   LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Meeting meeting,
-                            Meet({.rank = options.rank,
-                                  .size = options.size,
-                                  .address = options.rendezvous,
-                                  .secret = options.secret,
-                                  .note = StrCat(SettingsLine(options), '\n', mesh.name()),
-                                  .timeout_s = options.rendezvous_timeout_s}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Meeting meeting, Meet({.rank = options.rank,
+                                                         .size = options.size,
+                                                         .address = options.rendezvous,
+                                                         .secret = options.secret,
+                                                         .note = StrCat(SettingsLine(options), '\n', mesh.name()),
+                                                         .timeout_s = options.rendezvous_timeout_s}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> names, SocketNames(meeting));
   LOCKSTEP_ASSIGN_OR_RETURN(peers, mesh.Join(options.rank, names, meeting.key, deadline));
   if (options.rank != 0) {

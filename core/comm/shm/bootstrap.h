@@ -16,7 +16,8 @@ struct Attachment {
 };
 
 // From options to shared memory: rendezvous, local sockets, segment, and a first wait until all have mapped it. All
-// ranks have to bring the same settings; FAILED_PRECONDITION shows both where they don't. A job of one rank meets nobody.
+// ranks have to bring the same settings; FAILED_PRECONDITION shows both where they don't. A job of one rank meets
+// nobody.
 Result<Attachment> Attach(const ContextOptions& options);
 
 }  // namespace lockstep::shm

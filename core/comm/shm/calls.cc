@@ -22,9 +22,9 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 }
 
 uint64_t Fingerprint(const Call& call) {
-  uint64_t hash = Mix(0x2545f4914f6cdd1d, static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
-                                              static_cast<uint64_t>(call.op) << 16 |
-                                              static_cast<uint64_t>(call.root) << 24);
+  uint64_t hash =
+      Mix(0x2545f4914f6cdd1d, static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
+                                  static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.root) << 24);
   hash = Mix(hash, static_cast<uint64_t>(call.width));
   if (call.count_agrees) {
     hash = Mix(hash, static_cast<uint64_t>(call.count));
@@ -48,16 +48,20 @@ std::string Describe(const CallRecord& call, int size) {
   const std::string title = StrCat(CallKindName(call.kind), " '", call.name, "'");
   const std::string item = call.width == 1 ? std::string(dtype) : StrCat(dtype, "[", call.width, "]");
   switch (call.kind) {
-    case CallKind::kAllReduce: return StrCat(title, " (", ReduceOpName(call.op), " of ", call.count, " x ", item, ")");
+    case CallKind::kAllReduce:
+      return StrCat(title, " (", ReduceOpName(call.op), " of ", call.count, " x ", item, ")");
     case CallKind::kReduceScatter: {
       std::string text = StrCat(title, " (", ReduceOpName(call.op), " of ", item, ", counts");
       for (int r = 0; r < size; ++r) text += StrCat(" ", call.counts[r]);
       return text + ")";
     }
-    case CallKind::kBroadcast: return StrCat(title, " (", call.count, " bytes of rank ", call.root, ")");
+    case CallKind::kBroadcast:
+      return StrCat(title, " (", call.count, " bytes of rank ", call.root, ")");
     case CallKind::kAllGatherV:
-    case CallKind::kAllToAllV: return StrCat(title, " (items of ", item, ")");
-    default: return title;
+    case CallKind::kAllToAllV:
+      return StrCat(title, " (items of ", item, ")");
+    default:
+      return title;
   }
 }
 
@@ -86,7 +90,8 @@ Status Calls::Decline(std::string_view name, const Status& why) {
 }
 
 Status Calls::Exchange(const Call& call, uint64_t fingerprint, const void* payload, int64_t payload_bytes) {
-  if (waiter_.broken()) [[unlikely]] return waiter_.BrokenStatus();
+  if (waiter_.broken()) [[unlikely]]
+    return waiter_.BrokenStatus();
   ++number_;
   RankBlock& block = segment_->block(rank_);
   CallRecord& mine = block.calls[number_ & 1];

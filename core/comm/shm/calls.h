@@ -21,9 +21,9 @@ struct Call {
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
   int64_t width = 1;
-  int64_t count = 0;                   // elements, items or bytes
+  int64_t count = 0;                     // elements, items or bytes
   std::span<const int64_t> counts = {};  // per rank, where the call has such
-  bool count_agrees = true;            // whether count and counts have to be the same on all ranks
+  bool count_agrees = true;              // whether count and counts have to be the same on all ranks
 };
 
 // The start of every collective: each rank writes down what it calls, announces it, and waits until all have. Then each

@@ -17,8 +17,8 @@
 
 namespace lockstep::shm {
 
-// The collectives of up to 16 ranks on one host, through shared memory. docs/algorithms.md has the steps and bytes of each.
-// Contributions take one of three ways, by size and by where they lie:
+// The collectives of up to 16 ranks on one host, through shared memory. docs/algorithms.md has the steps and bytes of
+// each. Contributions take one of three ways, by size and by where they lie:
 //   in a slot   up to kSlotBytes: copied in before the call is announced, read by all; one wait
 //   in place    larger, and in a SharedBuffer: peers read, and in AllReduce write, the buffer itself; two waits
 //   staged      larger, and private: in chunks through the pipeline of staging.h
@@ -53,7 +53,8 @@ class ShmCommunicator final : public Communicator {
     static constexpr int64_t kStaged = -1;
     static constexpr int64_t kInSlot = -2;
   };
-  // Bytes of this rank on their way to peers, or of a peer on their way here. `at` is their place in the outbox's chunks.
+  // Bytes of this rank on their way to peers, or of a peer on their way here. `at` is their place in the outbox's
+  // chunks.
   struct Flow {
     int rank;
     char* data;  // null: nobody wants them
@@ -69,7 +70,8 @@ class ShmCommunicator final : public Communicator {
   ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::unique_ptr<Waiter> waiter);
 
   // One count for each rank, none negative, and `in` there if they are not all zero.
-  Status CheckCounts(std::string_view call, std::string_view name, std::span<const int64_t> counts, const void* in) const;
+  Status CheckCounts(std::string_view call, std::string_view name, std::span<const int64_t> counts,
+                     const void* in) const;
 
   // reductions.cc
   Status AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);

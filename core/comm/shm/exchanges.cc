@@ -4,6 +4,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/shm/communicator.h"
+#include "core/comm/shm/copy.h"
 #include "core/comm/shm/staging.h"
 
 // Broadcast, AllGatherV and AllToAllV. Each sender's bytes take their own way, so ranks with shared and with private
@@ -15,8 +16,9 @@ namespace {
 
 int64_t Sum(std::span<const int64_t> counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
-void CopyBytes(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0 && to != nullptr) std::memcpy(to, from, static_cast<size_t>(bytes));
+// To where a rank receives, if it does.
+void Deliver(void* to, const void* from, int64_t bytes) {
+  if (to != nullptr) CopyToResult(to, from, bytes, bytes);
 }
 
 // The memory for what is received. A rank that cannot get it still goes through the exchange, so that its peers don't
@@ -40,7 +42,7 @@ Received AllocateFor(std::string_view call, std::string_view name, std::span<con
 
 ShmCommunicator::Source ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
   if (bytes <= kSlotBytes) {
-    CopyBytes(OwnSlot(), data, bytes);
+    CopyStreaming(OwnSlot(), data, bytes);
     return {Source::kInSlot, count};
   }
   return {heap_->OffsetOf(data, bytes).value_or(Source::kStaged), count};
@@ -76,14 +78,15 @@ Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const 
     const int64_t begin = chunk * piece_bytes;
     for (const Flow& flow : out) {
       const int64_t bytes = std::min(piece_bytes, flow.bytes - begin);
-      if (bytes > 0) CopyBytes(Outbox(rank_, chunk) + flow.at, flow.data + begin, bytes);
+      if (bytes > 0) CopyStreaming(Outbox(rank_, chunk) + flow.at, flow.data + begin, bytes);
     }
   };
   const auto combine = [&](int64_t chunk) {
     const int64_t begin = chunk * piece_bytes;
     for (const Flow& flow : in) {
       const int64_t bytes = std::min(piece_bytes, flow.bytes - begin);
-      if (bytes > 0 && flow.data != nullptr) CopyBytes(flow.data + begin, Outbox(flow.rank, chunk) + flow.at, bytes);
+      if (bytes <= 0 || flow.data == nullptr) continue;
+      CopyToResult(flow.data + begin, Outbox(flow.rank, chunk) + flow.at, bytes, flow.bytes);
     }
   };
   const int64_t chunks = (longest_flow + piece_bytes - 1) / piece_bytes;
@@ -92,17 +95,18 @@ Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const 
 
 Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
   if (root < 0 || root >= size_ || bytes < 0 || (bytes > 0 && data == nullptr)) {
-    return InvalidArgument(StrCat("broadcast '", name, "': ", bytes, " bytes at ", data, " of root ", root, " among ",
-                                  size_, " ranks"));
+    return InvalidArgument(
+        StrCat("broadcast '", name, "': ", bytes, " bytes at ", data, " of root ", root, " among ", size_, " ranks"));
   }
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
   const Source source = rank_ == root ? Locate(data, bytes, 0) : Source{Source::kInSlot, 0};
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
   if (const char* direct = DirectData(root)) {
-    if (rank_ != root) CopyBytes(data, direct, bytes);
+    if (rank_ != root) Deliver(data, direct, bytes);
   } else if (size_ > 1) {
     const std::vector<Flow> flow = {{root, static_cast<char*>(data), bytes, 0}};
-    LOCKSTEP_RETURN_IF_ERROR(rank_ == root ? Stream(bytes, kChunkBytes, flow, {}) : Stream(bytes, kChunkBytes, {}, flow));
+    LOCKSTEP_RETURN_IF_ERROR(rank_ == root ? Stream(bytes, kChunkBytes, flow, {})
+                                           : Stream(bytes, kChunkBytes, {}, flow));
   }
   return AnyInPlace() ? AwaitReaders() : OkStatus();
 }
@@ -112,7 +116,11 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
   if (count < 0 || item.width < 0 || (count * item.bytes() > 0 && in == nullptr)) {
     return InvalidArgument(StrCat("allgather '", name, "': ", count, " items of width ", item.width, " at ", in));
   }
-  const Call call = {.kind = CallKind::kAllGatherV, .name = name, .dtype = item.dtype, .width = item.width, .count = count,
+  const Call call = {.kind = CallKind::kAllGatherV,
+                     .name = name,
+                     .dtype = item.dtype,
+                     .width = item.width,
+                     .count = count,
                      .count_agrees = false};
   const Source source = Locate(in, count * item.bytes(), count);
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
@@ -128,8 +136,10 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
     const char* direct = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
     // The pipeline is as long as the longest staged contribution, the own one included: all ranks see the same.
     if (DirectData(rank) == nullptr) longest = std::max(longest, bytes);
-    if (direct != nullptr) CopyBytes(to, direct, bytes);
-    else if (rank != rank_) incoming.push_back({rank, to, bytes, 0});
+    if (direct != nullptr)
+      Deliver(to, direct, bytes);
+    else if (rank != rank_)
+      incoming.push_back({rank, to, bytes, 0});
     if (to != nullptr) to += bytes;
   }
   if (longest > 0 && size_ > 1) {
@@ -143,12 +153,16 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
   return received.status;
 }
 
-Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
-                                  const Allocate& allocate) {
+Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
+                                  const void* in, const Allocate& allocate) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, send_counts, in));
   const int64_t width = item.bytes();
-  const Call call = {.kind = CallKind::kAllToAllV, .name = name, .dtype = item.dtype, .width = item.width,
-                     .counts = send_counts, .count_agrees = false};
+  const Call call = {.kind = CallKind::kAllToAllV,
+                     .name = name,
+                     .dtype = item.dtype,
+                     .width = item.width,
+                     .counts = send_counts,
+                     .count_agrees = false};
   const Source source = Locate(in, Sum(send_counts) * width, 0);
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
@@ -163,8 +177,10 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
     const std::span<const int64_t> theirs(calls_.record(rank).counts, static_cast<size_t>(size_));
     const char* data = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
     const int64_t bytes = counts[rank] * width;
-    if (data != nullptr) CopyBytes(to, data + Sum(theirs.first(rank_)) * width, bytes);
-    else if (rank != rank_) incoming.push_back({rank, to, bytes, rank_ * piece});
+    if (data != nullptr)
+      Deliver(to, data + Sum(theirs.first(rank_)) * width, bytes);
+    else if (rank != rank_)
+      incoming.push_back({rank, to, bytes, rank_ * piece});
     if (to != nullptr) to += bytes;
     if (SourceOf(rank).offset != Source::kStaged) continue;
     for (int to_rank = 0; to_rank < size_; ++to_rank) {
@@ -183,11 +199,12 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
 Status ShmCommunicator::CheckCounts(std::string_view call, std::string_view name, std::span<const int64_t> counts,
                                     const void* in) const {
   if (static_cast<int>(counts.size()) != size_) {
-    return InvalidArgument(StrCat(call, " '", name, "': ", counts.size(), " counts, wanted one for each of ", size_,
-                                  " ranks"));
+    return InvalidArgument(
+        StrCat(call, " '", name, "': ", counts.size(), " counts, wanted one for each of ", size_, " ranks"));
   }
   for (int rank = 0; rank < size_; ++rank) {
-    if (counts[rank] < 0) return InvalidArgument(StrCat(call, " '", name, "': count ", counts[rank], " for rank ", rank));
+    if (counts[rank] < 0)
+      return InvalidArgument(StrCat(call, " '", name, "': count ", counts[rank], " for rank ", rank));
   }
   if (in == nullptr && Sum(counts) > 0) {
     return InvalidArgument(StrCat(call, " '", name, "': no memory of ", Sum(counts), " items to send"));

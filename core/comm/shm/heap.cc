@@ -40,7 +40,8 @@ std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
   int64_t offset = 0;
   {
     std::lock_guard lock(mutex_);
-    const auto found = std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= reserved; });
+    const auto found =
+        std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= reserved; });
     if (found == free_.end()) return nullptr;
     offset = found->first;
     const int64_t rest = found->second - reserved;
@@ -68,7 +69,8 @@ void Heap::Free(int64_t offset, int64_t bytes) {
 }
 
 std::optional<int64_t> Heap::OffsetOf(const void* data, int64_t bytes) const {
-  const int64_t offset = static_cast<int64_t>(reinterpret_cast<intptr_t>(data) - reinterpret_cast<intptr_t>(segment_->At(0)));
+  const int64_t offset =
+      static_cast<int64_t>(reinterpret_cast<intptr_t>(data) - reinterpret_cast<intptr_t>(segment_->At(0)));
   if (offset < begin_ || offset > end_ - bytes) return std::nullopt;
   return offset;
 }

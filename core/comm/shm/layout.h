@@ -22,9 +22,9 @@
 //   results    reduced pieces on their way to the peers
 //   heaps      SharedBuffers: read, and in AllReduce written, by all
 //
-// How it is kept free of races, in short: a rank announces what it did by raising its `progress`; every call begins with
-// all ranks waiting for each other's announcement of it. So when a rank writes for call n + 2, every rank has ended call
-// n: whatever belongs to a call needs two copies, chosen by the parity of the call's number.
+// How it is kept free of races, in short: a rank announces what it did by raising its `progress`; every call begins
+// with all ranks waiting for each other's announcement of it. So when a rank writes for call n + 2, every rank has
+// ended call n: whatever belongs to a call needs two copies, chosen by the parity of the call's number.
 namespace lockstep::shm {
 
 inline constexpr int kMaxRanks = 16;
@@ -37,7 +37,7 @@ inline constexpr int64_t kInlineBytes = 16;
 // Contributions up to this size travel whole, in a slot.
 inline constexpr int64_t kSlotBytes = 16 << 10;
 // Large private contributions travel in pieces of this size, kDepth of them in flight (see staging.h).
-inline constexpr int64_t kChunkBytes = 512 << 10;
+inline constexpr int64_t kChunkBytes = 256 << 10;
 inline constexpr int kDepth = 3;
 
 // What kind of end a rank has come to.

@@ -85,8 +85,9 @@ class Answering {
       }
       if (missing.empty()) return OkStatus();
       if (deadline.Passed()) {
-        return DeadlineExceeded(StrCat("rank ", rank_, ": no local connection from ", missing.size() == 1 ? "rank " : "ranks ",
-                                       JoinWithAnd(missing), " within the rendezvous timeout"));
+        return DeadlineExceeded(StrCat("rank ", rank_, ": no local connection from ",
+                                       missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing),
+                                       " within the rendezvous timeout"));
       }
       Serve(deadline);
     }
@@ -99,8 +100,10 @@ class Answering {
     if (poll(entries.data(), entries.size(), deadline.PollMs()) <= 0) return;
     std::vector<UniqueFd> silent;
     for (size_t i = 0; i < callers_.size(); ++i) {
-      if (entries[i + 1].revents != 0) Hear(std::move(callers_[i]));
-      else silent.push_back(std::move(callers_[i]));
+      if (entries[i + 1].revents != 0)
+        Hear(std::move(callers_[i]));
+      else
+        silent.push_back(std::move(callers_[i]));
     }
     callers_ = std::move(silent);
     if (entries[0].revents != 0) {
@@ -149,8 +152,7 @@ Result<Peers> Mesh::Join(int rank, const std::vector<std::string>& names, const 
     LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Call(rank, to, names[to], key, deadline));
     AddPeer(peers, to, std::move(socket));
   }
-  LOCKSTEP_RETURN_IF_ERROR(
-      Answering(listener_.get(), rank, static_cast<int>(names.size()), key, peers).Run(deadline));
+  LOCKSTEP_RETURN_IF_ERROR(Answering(listener_.get(), rank, static_cast<int>(names.size()), key, peers).Run(deadline));
   return peers;
 }
 

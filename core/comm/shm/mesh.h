@@ -12,8 +12,8 @@
 namespace lockstep::shm {
 
 // The sockets between the ranks of a host: one for each pair, of the local kind, which can carry file descriptors and
-// closes when its process ends. They listen at abstract addresses (no files) that the kernel picks; callers prove with the
-// key of the meeting which rank they are.
+// closes when its process ends. They listen at abstract addresses (no files) that the kernel picks; callers prove with
+// the key of the meeting which rank they are.
 //
 // Usage: Listen, tell the name to the peers, Join. Thread-compatible.
 class Mesh {

@@ -11,8 +11,8 @@
 namespace lockstep::shm {
 
 // Sees the deaths of peers. For each it holds the two things that the kernel changes when a process ends, however it
-// ends: a pidfd, and the socket over which the ranks met. The pidfd says it even where a child of the peer has inherited
-// the socket; the socket says it even where the peer lives in another process namespace. Thread-compatible.
+// ends: a pidfd, and the socket over which the ranks met. The pidfd says it even where a child of the peer has
+// inherited the socket; the socket says it even where the peer lives in another process namespace. Thread-compatible.
 class Peers {
  public:
   enum class Fate {

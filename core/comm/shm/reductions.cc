@@ -5,10 +5,11 @@
 
 #include "core/base/strings.h"
 #include "core/comm/shm/communicator.h"
+#include "core/comm/shm/copy.h"
 #include "core/comm/shm/staging.h"
 
-// AllReduce and ReduceScatter. Whichever way a tensor takes, every element is reduced by one rank from the contributions
-// of all in rank order, and copied from there: so all ranks, and all ways, get the same bits.
+// AllReduce and ReduceScatter. Whichever way a tensor takes, every element is reduced by one rank from the
+// contributions of all in rank order, and copied from there: so all ranks, and all ways, get the same bits.
 
 namespace lockstep::shm {
 namespace {
@@ -16,6 +17,9 @@ namespace {
 // Pieces in which a reduction goes when its result is needed in several places: small enough that the copies are made
 // out of the first-level cache.
 constexpr int64_t kBlockBytes = 8 << 10;
+struct alignas(kCacheLineBytes) Block {
+  char bytes[kBlockBytes];
+};
 
 // Where the contributions of an AllReduce or ReduceScatter lie: the payload of its announcement.
 struct Places {
@@ -34,7 +38,8 @@ std::array<int64_t, kMaxRanks + 1> StartsOf(std::span<const int64_t> counts) {
 Result<ReduceFunction> CheckReduction(std::string_view call, std::string_view name, ReduceOp op, DType dtype) {
   const ReduceFunction reduce = FindReduce(op, dtype);
   if (reduce == nullptr) {
-    return InvalidArgument(StrCat(call, " '", name, "': ", ReduceOpName(op), " of ", DTypeName(dtype), " is not defined"));
+    return InvalidArgument(
+        StrCat(call, " '", name, "': ", ReduceOpName(op), " of ", DTypeName(dtype), " is not defined"));
   }
   return reduce;
 }
@@ -50,7 +55,8 @@ Places PlacesOf(const Announcement& announcement) {
 Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                                   void* out) {
   const ReduceFunction reduce = FindReduce(op, dtype);
-  if (reduce == nullptr) [[unlikely]] return CheckReduction("allreduce", name, op, dtype).status();
+  if (reduce == nullptr) [[unlikely]]
+    return CheckReduction("allreduce", name, op, dtype).status();
   if (count < 0 || (count > 0 && (in == nullptr || out == nullptr))) {
     return InvalidArgument(StrCat("allreduce '", name, "': ", count, " elements from ", in, " to ", out));
   }
@@ -77,7 +83,7 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
 Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t bytes = call.count * DTypeSize(call.dtype);
   const bool fits_inline = bytes <= kInlineBytes;
-  if (!fits_inline) std::memcpy(OwnSlot(), in, static_cast<size_t>(bytes));
+  if (!fits_inline) CopyStreaming(OwnSlot(), in, bytes);
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, in, fits_inline ? bytes : 0));
   std::array<const void*, kMaxRanks> sources;
   for (int rank = 0; rank < size_; ++rank) {
@@ -106,12 +112,17 @@ Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce
     outs[rank] = segment_->At(places.out + share.begin * width);
   }
   std::array<const void*, kMaxRanks> sources;
+  Block block;
   for (int64_t at = 0; at < share.count * width; at += kBlockBytes) {
     const int64_t bytes = std::min(kBlockBytes, share.count * width - at);
     for (int rank = 0; rank < size_; ++rank) sources[rank] = ins[rank] + at;
-    reduce(sources.data(), size_, bytes / width, outs[rank_] + at);
+    reduce(sources.data(), size_, bytes / width, block.bytes);
     for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) std::memcpy(outs[rank] + at, outs[rank_] + at, static_cast<size_t>(bytes));
+      // What was just read is in the cache, and is overwritten fastest there.
+      if (outs[rank] == ins[rank])
+        CopyCached(outs[rank] + at, block.bytes, bytes);
+      else
+        CopyStreaming(outs[rank] + at, block.bytes, bytes);
     }
   }
   return AwaitReaders();
@@ -119,6 +130,7 @@ Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce
 
 Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce, const char* in, char* out) {
   const int64_t width = DTypeSize(call.dtype);
+  const int64_t total = call.count * width;
   const int64_t per_chunk = kChunkBytes / width;
   const auto chunk_share = [&](int rank, int64_t chunk) {
     return ShareOf(rank, std::min(per_chunk, call.count - chunk * per_chunk), width);
@@ -128,22 +140,23 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;
       const Range share = chunk_share(rank, chunk);
-      std::memcpy(Outbox(rank_, chunk) + share.begin * width, in + (chunk * per_chunk + share.begin) * width,
-                  static_cast<size_t>(share.count * width));
+      CopyStreaming(Outbox(rank_, chunk) + share.begin * width, in + (chunk * per_chunk + share.begin) * width,
+                    share.count * width);
     }
   };
   const auto combine = [&](int64_t chunk) {
     const Range share = chunk_share(rank_, chunk);
     const int64_t offset = (chunk * per_chunk + share.begin) * width;
     std::array<const void*, kMaxRanks> sources;
+    Block block;
     for (int64_t at = 0; at < share.count * width; at += kBlockBytes) {
       const int64_t bytes = std::min(kBlockBytes, share.count * width - at);
       for (int rank = 0; rank < size_; ++rank) {
         sources[rank] = rank == rank_ ? in + offset + at : Outbox(rank, chunk) + share.begin * width + at;
       }
-      char* result = ResultOf(rank_, chunk) + at;
-      reduce(sources.data(), size_, bytes / width, result);
-      std::memcpy(out + offset + at, result, static_cast<size_t>(bytes));
+      reduce(sources.data(), size_, bytes / width, block.bytes);
+      CopyStreaming(ResultOf(rank_, chunk) + at, block.bytes, bytes);
+      CopyToResult(out + offset + at, block.bytes, bytes, total);
     }
   };
   const auto consume = [&](int64_t chunk) {
@@ -151,11 +164,11 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
       // Begin with the next rank, so that not all read the same one at a time.
       const int rank = (rank_ + i) % size_;
       const Range share = chunk_share(rank, chunk);
-      std::memcpy(out + (chunk * per_chunk + share.begin) * width, ResultOf(rank, chunk),
-                  static_cast<size_t>(share.count * width));
+      CopyToResult(out + (chunk * per_chunk + share.begin) * width, ResultOf(rank, chunk), share.count * width, total);
     }
   };
-  return RunPipeline(*waiter_, (call.count + per_chunk - 1) / per_chunk, /*has_results=*/true, produce, combine, consume);
+  return RunPipeline(*waiter_, (call.count + per_chunk - 1) / per_chunk, /*has_results=*/true, produce, combine,
+                     consume);
 }
 
 Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
@@ -166,7 +179,8 @@ Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType 
     return InvalidArgument(StrCat("reducescatter '", name, "': no memory for ", counts[rank_], " elements"));
   }
   const int64_t count = StartsOf(counts)[size_];
-  const Call call = {.kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = count, .counts = counts};
+  const Call call = {
+      .kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = count, .counts = counts};
   const int64_t bytes = count * DTypeSize(dtype);
   if (bytes <= kSlotBytes) return ReduceScatterInSlot(call, reduce, in, out);
 
@@ -182,7 +196,7 @@ Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType 
 
 Status ShmCommunicator::ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t width = DTypeSize(call.dtype);
-  if (call.count > 0) std::memcpy(OwnSlot(), in, static_cast<size_t>(call.count * width));
+  if (call.count > 0) CopyStreaming(OwnSlot(), in, call.count * width);
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, nullptr, 0));
   const int64_t begin = StartsOf(call.counts)[rank_];
   std::array<const void*, kMaxRanks> sources;
@@ -214,15 +228,16 @@ Status ShmCommunicator::ReduceScatterStaged(const Call& call, ReduceFunction red
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;
       const Range part = piece_of(rank, chunk);
-      std::memcpy(Outbox(rank_, chunk) + rank * piece * width, in + (starts[rank] + part.begin) * width,
-                  static_cast<size_t>(part.count * width));
+      CopyStreaming(Outbox(rank_, chunk) + rank * piece * width, in + (starts[rank] + part.begin) * width,
+                    part.count * width);
     }
   };
   const auto combine = [&](int64_t chunk) {
     const Range part = piece_of(rank_, chunk);
     std::array<const void*, kMaxRanks> sources;
     for (int rank = 0; rank < size_; ++rank) {
-      sources[rank] = rank == rank_ ? in + (starts[rank] + part.begin) * width : Outbox(rank, chunk) + rank_ * piece * width;
+      sources[rank] =
+          rank == rank_ ? in + (starts[rank] + part.begin) * width : Outbox(rank, chunk) + rank_ * piece * width;
     }
     if (part.count > 0) reduce(sources.data(), size_, part.count, out + part.begin * width);
   };

@@ -11,8 +11,8 @@ namespace lockstep::shm {
 
 // The job's shared memory, mapped into this process (layout.h says what lies in it). It is a memfd: it has no name, so
 // no file is ever seen in the shared-memory folder and nothing stays behind, however the ranks die; and it is sealed
-// against a change of its size, so that no peer can make our reads fail. Address space is reserved, memory is taken page
-// by page when it is first touched. Unmapped with the last owner. Thread-safe.
+// against a change of its size, so that no peer can make our reads fail. Address space is reserved, memory is taken
+// page by page when it is first touched. Unmapped with the last owner. Thread-safe.
 class Segment {
  public:
   // RESOURCE_EXHAUSTED where the address space or descriptors don't suffice.

@@ -8,8 +8,8 @@
 
 namespace lockstep::shm {
 
-// The pipeline through which large private contributions travel. A message is cut into `chunks`; chunk k lives in buffers
-// k % kDepth of the ranks. All ranks go through the same steps:
+// The pipeline through which large private contributions travel. A message is cut into `chunks`; chunk k lives in
+// buffers k % kDepth of the ranks. All ranks go through the same steps:
 //
 //   step j:  produce(j)        write chunk j into the own outbox
 //            wait for step j-1 of all
@@ -18,13 +18,14 @@ namespace lockstep::shm {
 //            consume(j-2)      read the peers' results: what they combined is there now
 //
 // so one announcement and one wait a step move three chunks on by a stage each. A buffer is used again kDepth = 3 steps
-// later: produce(j) overwrites chunk j-3, which the peers combined before they announced step j-2, for which step j-1 has
-// waited; combine(j-1) overwrites the result of chunk j-4, which they consumed before they announced step j-1.
+// later: produce(j) overwrites chunk j-3, which the peers combined before they announced step j-2, for which step j-1
+// has waited; combine(j-1) overwrites the result of chunk j-4, which they consumed before they announced step j-1.
 //
 // Calls without results pass `has_results` = false and are a step shorter. The last chunk is read in the last step, and
 // the next call writes only after everybody has announced that.
 template <typename Produce, typename Combine, typename Consume>
-Status RunPipeline(Waiter& waiter, int64_t chunks, bool has_results, Produce produce, Combine combine, Consume consume) {
+Status RunPipeline(Waiter& waiter, int64_t chunks, bool has_results, Produce produce, Combine combine,
+                   Consume consume) {
   const uint32_t first = waiter.announced() + 1;
   const int64_t steps = chunks + (has_results ? 2 : 1);
   for (int64_t j = 0; j < steps; ++j) {

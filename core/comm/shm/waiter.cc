@@ -28,13 +28,20 @@ long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 std::string_view CallKindName(CallKind kind) {
   switch (kind) {
-    case CallKind::kAllReduce: return "allreduce";
-    case CallKind::kReduceScatter: return "reducescatter";
-    case CallKind::kBroadcast: return "broadcast";
-    case CallKind::kAllGatherV: return "allgather";
-    case CallKind::kAllToAllV: return "alltoall";
-    case CallKind::kBarrier: return "barrier";
-    case CallKind::kDecline: return "decline";
+    case CallKind::kAllReduce:
+      return "allreduce";
+    case CallKind::kReduceScatter:
+      return "reducescatter";
+    case CallKind::kBroadcast:
+      return "broadcast";
+    case CallKind::kAllGatherV:
+      return "allgather";
+    case CallKind::kAllToAllV:
+      return "alltoall";
+    case CallKind::kBarrier:
+      return "barrier";
+    case CallKind::kDecline:
+      return "decline";
   }
   return "unknown";
 }
@@ -50,7 +57,8 @@ void Waiter::Announce() {
   FlagLine& flag = segment_->block(rank_).flag;
   // Sequentially consistent, as is a sleeper's registration: either we see the sleeper or it sees our progress.
   flag.progress.store(++announced_, std::memory_order_seq_cst);
-  if (flag.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]] Futex(flag.progress, FUTEX_WAKE, INT_MAX);
+  if (flag.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+    Futex(flag.progress, FUTEX_WAKE, INT_MAX);
 }
 
 Status Waiter::WaitFor(int peer, uint32_t step) {
@@ -58,8 +66,9 @@ Status Waiter::WaitFor(int peer, uint32_t step) {
   const Deadline deadline = Deadline::After(policy_.timeout_s);
   bool look_for_deaths = false;
   while (!Reached(peer, step)) {
-    const Status judgement = Judge(step, look_for_deaths, deadline);
-    if (!judgement.ok()) return Break(RankState::kBroken, judgement);
+    std::string cause;
+    const Status judgement = Judge(step, look_for_deaths, deadline, cause);
+    if (!judgement.ok()) return Break(RankState::kBroken, judgement, cause.empty() ? judgement.message() : cause);
     look_for_deaths = Sleep(peer, step, std::clamp(deadline.Left(), 0.001, kSleep_s));
   }
   return OkStatus();
@@ -95,7 +104,7 @@ bool Waiter::Sleep(int peer, uint32_t step, double seconds) {
   return timed_out;
 }
 
-Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline) const {
+Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) const {
   if (broken()) return BrokenStatus();
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer) {
@@ -112,9 +121,11 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     RankBlock& block = segment_->block(peer);
     const RankState state = block.flag.state.load(std::memory_order_acquire);
     if (peer == rank_ || (state != RankState::kAborted && state != RankState::kBroken)) continue;
+    const std::string words = block.last_words.text;
+    cause = state == RankState::kAborted ? StrCat("rank ", peer, " aborted the job: ", words) : words;
     return Status(block.last_words.code,
-                  StrCat("rank ", rank_, ": ", Operation(), " ended, because rank ", peer,
-                         state == RankState::kAborted ? " aborted the job: " : " gave up: ", block.last_words.text));
+                  StrCat("rank ", rank_, ": ", Operation(), " ended, because ",
+                         state == RankState::kAborted ? cause : StrCat("rank ", peer, " gave up: ", words)));
   }
   if (deadline.Passed() && !missing.empty()) {
     return DeadlineExceeded(StrCat("rank ", rank_, ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
@@ -134,13 +145,14 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   // It may have said goodbye between the two looks: the next judgement hears that.
   if (segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning) return OkStatus();
   switch (fate) {
-    case Peers::Fate::kAlive: return OkStatus();
+    case Peers::Fate::kAlive:
+      return OkStatus();
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " (process ", peers_.pid(peer),
                                 ") died, and is waited for in ", Operation()));
     case Peers::Fate::kDisconnected:
-      return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " closed its connection, and is waited for in ",
-                                Operation()));
+      return Unavailable(
+          StrCat("rank ", rank_, ": rank ", peer, " closed its connection, and is waited for in ", Operation()));
   }
   return OkStatus();
 }
@@ -152,13 +164,13 @@ Status Waiter::BrokenStatus() const {
   return first_error_;
 }
 
-Status Waiter::Break(RankState state, const Status& error) {
+Status Waiter::Break(RankState state, const Status& error, const std::string& cause) {
   std::lock_guard lock(mutex_);
   if (!first_error_.ok()) return first_error_;
   first_error_ = error;
   RankBlock& block = segment_->block(rank_);
   block.last_words.code = error.code();
-  std::snprintf(block.last_words.text, sizeof(block.last_words.text), "%s", error.message().c_str());
+  std::snprintf(block.last_words.text, sizeof(block.last_words.text), "%s", cause.c_str());
   block.flag.state.store(state, std::memory_order_release);
   broken_.store(true, std::memory_order_release);
   WakeAll();
@@ -166,14 +178,15 @@ Status Waiter::Break(RankState state, const Status& error) {
 }
 
 void Waiter::Abort(const Status& why) {
-  // The code of an aborted call is CANCELLED whatever the reason was; a reason that is not a mere cancellation keeps its
-  // code in the text.
+  // The code of an aborted call is CANCELLED whatever the reason was; a reason that is not a mere cancellation keeps
+  // its code in the text.
   const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
-  (void)Break(RankState::kAborted, Cancelled(reason));  // the error is for the calls to return
+  (void)Break(RankState::kAborted, Cancelled(reason), reason);  // the error is for the calls to return
 }
 
 void Waiter::Leave() {
-  (void)Break(RankState::kLeft, Cancelled(StrCat("rank ", rank_, " has left the job")));  // as above
+  const std::string reason = StrCat("rank ", rank_, " has left the job");
+  (void)Break(RankState::kLeft, Cancelled(reason), reason);  // as above
 }
 
 void Waiter::WakeAll() {

@@ -19,15 +19,15 @@ namespace lockstep::shm {
 struct WaitPolicy {
   double timeout_s = 300;  // how late a peer may be
   int spin_us = 100;       // where each rank has a core of its own
-  int yields = 0;          // where it has not: times to offer the core to the others, who may be about to raise the flag
+  int yields = 0;  // where it has not: times to offer the core to the others, who may be about to raise the flag
 };
 
 // The heartbeat of a rank: announces its progress, waits for that of the peers, and knows how a wait ends badly.
 //
 // Progress is a counter in shared memory. All ranks announce the same number of times in the same calls, so "rank p has
-// done step n" is "p's counter is at least n" (modulo 2^32). A wait spins briefly, then sleeps on a futex for at most 50 ms
-// at a time. Between sleeps it looks whether a rank that is still missing has died, left, aborted or failed, and whether
-// its time is over. The first such error breaks the rank for good and is told to the peers through LastWords.
+// done step n" is "p's counter is at least n" (modulo 2^32). A wait spins briefly, then sleeps on a futex for at most
+// 50 ms at a time. Between sleeps it looks whether a rank that is still missing has died, left, aborted or failed, and
+// whether its time is over. The first such error breaks the rank for good and is told to the peers through LastWords.
 //
 // Threads: Announce and WaitForAll by one thread at a time; Abort, Leave and BrokenStatus by any.
 class Waiter {
@@ -52,7 +52,8 @@ class Waiter {
   Status WaitForAll(uint32_t step) {
     for (int i = 1; i < size_; ++i) {
       const int peer = rank_ + i < size_ ? rank_ + i : rank_ + i - size_;
-      if (Reached(peer, step)) [[likely]] continue;
+      if (Reached(peer, step)) [[likely]]
+        continue;
       LOCKSTEP_RETURN_IF_ERROR(WaitFor(peer, step));
     }
     return OkStatus();
@@ -75,12 +76,15 @@ class Waiter {
   bool Spin(int peer, uint32_t step) const;
   // True when it slept until its time was over, rather than being woken.
   bool Sleep(int peer, uint32_t step, double seconds);
-  // Why the wait cannot end well; OK while it can.
-  Status Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline) const;
+  // Why the wait cannot end well; OK while it can. `cause` becomes what the peers are told: the error itself, or, where
+  // it was a peer that told us, what that peer said, so that the first cause travels and not a chain of reports.
+  Status Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) const;
+  // What of a peer that has not done the step can be seen at first hand.
   Status JudgeMissing(int peer, bool look_for_deaths) const;
   std::string Operation() const;
-  // Makes `error` the rank's end, unless it had one, and wakes everybody. Returns the rank's end.
-  Status Break(RankState state, const Status& error);
+  // Makes `error` the rank's end, unless it had one, tells the peers `cause`, and wakes everybody. Returns the rank's
+  // end.
+  Status Break(RankState state, const Status& error, const std::string& cause);
   void WakeAll();
 
   const std::shared_ptr<Segment> segment_;

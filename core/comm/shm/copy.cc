@@ -1,0 +1,46 @@
+#include "core/comm/shm/copy.h"
+
+#include <emmintrin.h>
+
+#include <cstring>
+
+namespace lockstep::shm {
+namespace {
+
+constexpr int64_t kLine = 64;
+
+// Copies whole cache lines of `to` by `store`, and what is before the first and behind the last by memcpy, as it does
+// with what is too short to be worth the trouble.
+template <typename Store>
+[[gnu::always_inline]] inline void CopyLines(void* to, const void* from, int64_t bytes, Store store) {
+  auto* out = static_cast<char*>(to);
+  const auto* in = static_cast<const char*>(from);
+  const int64_t head = bytes < 8 * kLine ? bytes : -reinterpret_cast<intptr_t>(out) & (kLine - 1);
+  if (head > 0) std::memcpy(out, in, static_cast<size_t>(head));
+  int64_t at = head;
+  for (; at + kLine <= bytes; at += kLine) {
+    const auto* source = reinterpret_cast<const __m128i*>(in + at);
+    auto* target = reinterpret_cast<__m128i*>(out + at);
+    const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    store(target, a);
+    store(target + 1, b);
+    store(target + 2, c);
+    store(target + 3, d);
+  }
+  if (at < bytes) std::memcpy(out + at, in + at, static_cast<size_t>(bytes - at));
+}
+
+}  // namespace
+
+void CopyStreaming(void* to, const void* from, int64_t bytes) {
+  CopyLines(to, from, bytes, [](__m128i* target, __m128i value) { _mm_stream_si128(target, value); });
+  // These stores are not ordered with later ones, such as the flag that says they are done.
+  _mm_sfence();
+}
+
+void CopyCached(void* to, const void* from, int64_t bytes) {
+  CopyLines(to, from, bytes, [](__m128i* target, __m128i value) { _mm_store_si128(target, value); });
+}
+
+}  // namespace lockstep::shm
