@@ -277,5 +277,4 @@ def test_a_killed_peer_is_named():
 def test_a_cancelled_step_frees_its_collective_and_tells_the_peers(situation, tmp_path):
     here, peer = call_workers(situation, 2, tmp_path)
     assert here is not None
-    print(here, peer)
     assert peer[0] == "CancelledError" and "rank 0" in peer[1] and "was cancelled" in peer[1]
