@@ -4,7 +4,8 @@ Usage: python benchmarks/collectives.py [--seconds S]
 
 Method: a graph with the collective and a graph of the same form with an identity in its place run in turns through
 `Session.make_callable`, which fetches nothing. A collective's time is the median of its calls less the median of the
-empty ones, on rank 0. Rates count the bytes of one rank's tensor, for alltoall those that go to its peers.
+empty ones, on rank 0. Each worker is pinned to its share of the cores. Rates count the bytes of one rank's tensor; for
+alltoall and allgather, those that go to its peers.
 """
 
 from __future__ import annotations
@@ -86,7 +87,11 @@ def median(call: Callable[[], object], calls: int) -> float:
 
 def work(seconds: float) -> None:
     """What each worker does; rank 0 prints the table."""
-    is_chief = os.environ["LOCKSTEP_RANK"] == "0"
+    rank = int(os.environ["LOCKSTEP_RANK"])
+    is_chief = rank == 0
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // SIZE)
+    os.sched_setaffinity(0, cores[rank * share : (rank + 1) * share] or cores)
     if is_chief:
         print(f"{'p50, ' + str(SIZE) + ' ranks':<32}{'call':>12}{'empty':>12}{'collective':>14}{'target':>14}")
     for case in CASES:

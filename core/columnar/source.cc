@@ -1,25 +1,16 @@
 #include "core/columnar/source.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <set>
 #include <thread>
 
+#include "core/base/cores.h"
 #include "core/columnar/parquet_file.h"
 #include "core/columnar/paths.h"
 
 namespace lockstep::columnar {
 namespace {
-
-// Cores that this process may run on.
-int64_t Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 // Pieces small enough that a few in flight don't matter, large enough that the cost of starting one doesn't. Whole
 // batches, so that a batch seldom lies in two pieces, which would cost a copy.
@@ -114,7 +105,7 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   return std::shared_ptr<const Source>(std::move(source));
 }
 
-int64_t Source::threads() const { return options_.threads ? *options_.threads : Cores(); }
+int64_t Source::threads() const { return options_.threads ? *options_.threads : AvailableCores(); }
 
 int64_t Source::batches() const {
   const int64_t size = options_.plan.batch_size, rows = plan_.total_rows();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/cores.h"
 #include "core/base/strings.h"
 #include "core/comm/shm/communicator.h"
 
@@ -32,6 +33,14 @@ const Backend* FindBackend(std::string_view name) {
 template <typename T>
 Status Refuse(std::string_view field, const T& got, std::string_view wanted) {
   return InvalidArgument(StrCat("context option ", field, " is ", got, ", wanted ", wanted));
+}
+
+// A lane that spins keeps a core from the threads that bring it work: it does so only where there are plenty. Measured
+// with two ranks on two cores, allreduce of 4 bytes from op to op: 25 us without spinning, 100 us and more with it.
+int LaneSpinUs(int ranks) {
+  constexpr int kCoresPerRank = 4;
+  constexpr int kSpinUs = 50;
+  return AvailableCores() >= kCoresPerRank * ranks ? kSpinUs : 0;
 }
 
 }  // namespace
@@ -66,7 +75,9 @@ Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) 
 }
 
 Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator)
-    : options_(std::move(options)), communicator_(std::move(communicator)), lane_(std::make_unique<Lane>()) {}
+    : options_(std::move(options)),
+      communicator_(std::move(communicator)),
+      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size))) {}
 
 Context::~Context() {
   // The lane ends first: what was posted still runs on the communicator.

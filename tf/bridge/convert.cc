@@ -63,8 +63,8 @@ absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kUnimplemented:
       code = absl::StatusCode::kUnimplemented;
       break;
-    // TensorFlow's sessions take UNAVAILABLE and ABORTED for a preempted server that will come back, and start over, for
-    // ever. A lost rank does not come back into a running job.
+    // TensorFlow's sessions take UNAVAILABLE and ABORTED for a preempted server that will come back, and start over,
+    // for ever. A lost rank does not come back into a running job.
     case StatusCode::kUnavailable:
     case StatusCode::kAborted:
     case StatusCode::kInternal:
