@@ -1,6 +1,5 @@
 #include "core/sharding/exchange.h"
 
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -74,13 +73,13 @@ Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::sp
   const std::vector<int64_t> recv_bytes = MessageBytes(blocks, &Block::recv, size);
   SendBuffer packed(communicator, Sum(send_bytes));
   ForEachPiece(blocks, &Block::send, size, [&](int64_t position, const Block& block, int64_t offset, int64_t bytes) {
-    std::memcpy(packed.data() + position, static_cast<const char*>(block.in) + offset, bytes);
+    CopyBytes(packed.data() + position, static_cast<const char*>(block.in) + offset, bytes);
   });
   const auto arrived = std::make_unique_for_overwrite<char[]>(Sum(recv_bytes));
   LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, Item{DType::kUInt8, 1}, send_bytes, packed.data(),
                                                   Expect(recv_bytes, arrived.get())));
   ForEachPiece(blocks, &Block::recv, size, [&](int64_t position, const Block& block, int64_t offset, int64_t bytes) {
-    std::memcpy(static_cast<char*>(block.out) + offset, arrived.get() + position, bytes);
+    CopyBytes(static_cast<char*>(block.out) + offset, arrived.get() + position, bytes);
   });
   return OkStatus();
 }

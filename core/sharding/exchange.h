@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -9,6 +10,11 @@
 #include "core/comm/communicator.h"
 
 namespace lockstep {
+
+// memcpy, for which the addresses of nothing may be null, as those of empty tensors are.
+inline void CopyBytes(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
 
 // Memory for what a step packs for its peers: shared with them where the communicator has some left, so that they read
 // it in place, and private otherwise. Its bytes are not cleared.

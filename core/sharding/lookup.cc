@@ -12,7 +12,6 @@
 #include "core/sharding/lookup.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -189,27 +188,22 @@ Status CheckGradient(int size, const LookupGradient& lookup) {
 
 // out[row] = from[row of each place], places in order.
 void PutInPlace(const char* from, int64_t row_bytes, const int32_t* inverse, int64_t count, char* out) {
-  for (int64_t i = 0; i < count; ++i) std::memcpy(out + i * row_bytes, from + inverse[i] * row_bytes, row_bytes);
+  for (int64_t i = 0; i < count; ++i) CopyBytes(out + i * row_bytes, from + inverse[i] * row_bytes, row_bytes);
 }
 
-// sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so that the sums need no
-// clearing.
-template <typename T, typename S, float (*ToFloat)(uint16_t) = nullptr>
-void SumRows(const LookupGradient& lookup, S* sums) {
+// sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so that only the sums of rows
+// without any need clearing. `to_sum` makes of an element what it counts in the sum.
+template <typename T, typename S, typename ToSum>
+void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
   std::vector<bool> seen(Sum(lookup.send), false);
   const T* gradient = static_cast<const T*>(lookup.gradient);
   for (int64_t i = 0; i < lookup.count; ++i, gradient += lookup.width) {
     S* sum = sums + lookup.inverse[i] * lookup.width;
-    const bool first = !seen[lookup.inverse[i]];
-    seen[lookup.inverse[i]] = true;
-    for (int64_t d = 0; d < lookup.width; ++d) {
-      S value;
-      if constexpr (ToFloat != nullptr) {
-        value = ToFloat(gradient[d]);
-      } else {
-        value = gradient[d];
-      }
-      sum[d] = first ? value : sum[d] + value;
+    if (seen[lookup.inverse[i]]) {
+      for (int64_t d = 0; d < lookup.width; ++d) sum[d] += to_sum(gradient[d]);
+    } else {
+      for (int64_t d = 0; d < lookup.width; ++d) sum[d] = to_sum(gradient[d]);
+      seen[lookup.inverse[i]] = true;
     }
   }
   for (size_t u = 0; u < seen.size(); ++u) {
@@ -217,26 +211,36 @@ void SumRows(const LookupGradient& lookup, S* sums) {
   }
 }
 
+template <typename T>
+void SumOwnRows(const LookupGradient& lookup, void* out) {
+  SumRows<T>(
+      lookup, [](T value) { return value; }, static_cast<T*>(out));
+}
+
 // 16-bit gradients are summed in float and rounded once: a sum in 16 bits loses what is small against it, and frequent
 // ids have the longest sums. What travels has 16 bits again.
-template <float (*ToFloat)(uint16_t), uint16_t (*FromFloat)(float)>
-void SumHalfRows(const LookupGradient& lookup, void* out) {
+template <typename ToFloat, typename FromFloat>
+void SumHalfRows(const LookupGradient& lookup, const ToFloat& to_float, const FromFloat& from_float, void* out) {
   const int64_t elements = Sum(lookup.send) * lookup.width;
   const auto sums = std::make_unique_for_overwrite<float[]>(elements);
-  SumRows<uint16_t, float, ToFloat>(lookup, sums.get());
-  for (int64_t i = 0; i < elements; ++i) static_cast<uint16_t*>(out)[i] = FromFloat(sums[i]);
+  SumRows<uint16_t>(lookup, to_float, sums.get());
+  for (int64_t i = 0; i < elements; ++i) static_cast<uint16_t*>(out)[i] = from_float(sums[i]);
 }
 
 void SumLookup(const LookupGradient& lookup, void* out) {
   switch (lookup.dtype) {
     case DType::kFloat32:
-      return SumRows<float, float>(lookup, static_cast<float*>(out));
+      return SumOwnRows<float>(lookup, out);
     case DType::kFloat64:
-      return SumRows<double, double>(lookup, static_cast<double*>(out));
+      return SumOwnRows<double>(lookup, out);
     case DType::kFloat16:
-      return SumHalfRows<Float16ToFloat, FloatToFloat16>(lookup, out);
+      return SumHalfRows(
+          lookup, [](uint16_t half) { return Float16ToFloat(half); }, [](float value) { return FloatToFloat16(value); },
+          out);
     case DType::kBFloat16:
-      return SumHalfRows<BFloat16ToFloat, FloatToBFloat16>(lookup, out);
+      return SumHalfRows(
+          lookup, [](uint16_t half) { return BFloat16ToFloat(half); },
+          [](float value) { return FloatToBFloat16(value); }, out);
     default:
       return;  // CheckGradient refused the others.
   }

@@ -15,7 +15,6 @@
 #include "core/sharding/table.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -77,7 +76,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
     SendBuffer packed(communicator, sent_rows * width);
     char* next = packed.data();
     for (int r = 0; r < size; ++r) {
-      std::memcpy(next, static_cast<const char*>(in) + sent_to(r).begin * width, send[r] * width);
+      CopyBytes(next, static_cast<const char*>(in) + sent_to(r).begin * width, send[r] * width);
       next += send[r] * width;
     }
     const auto arrived = std::make_unique_for_overwrite<char[]>(target.count() * width);
@@ -89,7 +88,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
       const RowRange part = got_from(r);
       for (int64_t local = part.begin; local < part.end; ++local, row += width) {
         const int64_t place = GlobalRow(local, r, size) - mine.begin;
-        std::memcpy(static_cast<char*>(out) + place * width, row, width);
+        CopyBytes(static_cast<char*>(out) + place * width, row, width);
       }
     }
   }
@@ -116,7 +115,7 @@ Status RelayToModulo(Communicator& communicator, std::string_view name, TableRow
       const RowRange part = sent_to(r);
       for (int64_t local = part.begin; local < part.end; ++local, next += width) {
         const int64_t place = GlobalRow(local, r, size) - mine.begin;
-        std::memcpy(next, static_cast<const char*>(in) + place * width, width);
+        CopyBytes(next, static_cast<const char*>(in) + place * width, width);
       }
     }
     int64_t got_rows = 0;
@@ -127,7 +126,7 @@ Status RelayToModulo(Communicator& communicator, std::string_view name, TableRow
 
     const char* row = arrived.get();
     for (int r = 0; r < size; ++r) {
-      std::memcpy(static_cast<char*>(out) + got_from(r).begin * width, row, recv[r] * width);
+      CopyBytes(static_cast<char*>(out) + got_from(r).begin * width, row, recv[r] * width);
       row += recv[r] * width;
     }
   }
@@ -157,7 +156,7 @@ Status GatherTable(Communicator& communicator, std::string_view name, TableRows 
     for (int r = 0; r < size; ++r) {
       const RowRange theirs = Clip(step, LocalRows(table.rows, r, size));
       for (int64_t local = theirs.begin; local < theirs.end; ++local, row += width) {
-        std::memcpy(static_cast<char*>(out) + GlobalRow(local, r, size) * width, row, width);
+        CopyBytes(static_cast<char*>(out) + GlobalRow(local, r, size) * width, row, width);
       }
     }
   }
@@ -184,7 +183,7 @@ Status ReduceTable(Communicator& communicator, std::string_view name, DType dtyp
     for (int r = 0; r < size; ++r) {
       const RowRange part = Clip(step, LocalRows(rows, r, size));
       for (int64_t local = part.begin; local < part.end; ++local, next += row_bytes) {
-        std::memcpy(next, static_cast<const char*>(in) + GlobalRow(local, r, size) * row_bytes, row_bytes);
+        CopyBytes(next, static_cast<const char*>(in) + GlobalRow(local, r, size) * row_bytes, row_bytes);
       }
     }
     const RowRange mine = Clip(step, LocalRows(rows, rank, size));
