@@ -71,8 +71,8 @@ class ParquetDataset(dataset_ops.UnaryUnchangedStructureDataset):
     Follows HybridBackend's `hb.data.ParquetDataset`; docs/input.md says where it differs.
 
     Args:
-      filenames: a name or a list of names of files, folders (all files below them, sorted) or patterns with `*`, `?` and
-        `[...]` (sorted); also a string tensor or a dataset of strings, then every field must be complete.
+      filenames: a name or a list of names of files, folders (all files below them, sorted) or patterns with `*`, `?`
+        and `[...]` (sorted); also a string tensor or a dataset of strings, then every field must be complete.
       batch_size: rows of a batch; an integer or a scalar int64 tensor.
       fields: names or `DataFrame.Field`s of the columns to read; None for all that have a form as a tensor (a warning
         names the others).
