@@ -20,7 +20,8 @@ except ModuleNotFoundError:  # Python 3.10, where the build brings the same unde
 
 _INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 _CPP_SUFFIXES = {".h", ".cc", ".cu"}
-_CPP_TEST = re.compile(r"_(test|benchmark)\.(cc|cu)$")
+# Tests and benchmarks, and headers that they share.
+_CPP_TEST = re.compile(r"_(test|benchmark)\.(cc|cu|h)$|(^|/)test_\w+\.h$")
 # Comments, and strings and characters whose text could look like code or like a comment.
 _CPP_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 _NOT_OURS = {"build", "third_party"}
@@ -103,6 +104,8 @@ class CppRules:
         target = layer_of(header, list(self._layers), "/")
         if target is not None and target not in allowed:
             yield Violation(path, number, f"{layer} may not include {header} ({target})")
+        elif target is not None and _CPP_TEST.search(header) and not _CPP_TEST.search(path):
+            yield Violation(path, number, f"{header} is for tests")
         elif target is None and header.partition("/")[0] in {name.partition("/")[0] for name in self._layers}:
             yield Violation(path, number, f"{header} lies in no layer of tools/layers.toml")
         for name, pattern, folders in self._headers:

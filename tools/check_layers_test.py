@@ -50,6 +50,7 @@ def test_the_project_is_really_read():
             "getenv (settings are read in one place) belongs in core/base",
         ),
         ("core/comm/x.h", "#ifdef __linux__", "a preprocessor condition (choose at run time) belongs in core/device"),
+        ("core/comm/x.cc", '#include "core/comm/test_job.h"', "core/comm/test_job.h is for tests"),
         ("core/nowhere/x.h", "", "lies in no layer"),
     ],
 )
@@ -64,6 +65,8 @@ def test_a_wrong_cpp_line_is_found(tmp_path, path, line, message):
     ("path", "line"),
     [
         ("core/comm/x_test.cc", '#include "core/testing/ranks.h"'),
+        ("core/comm/test_job.h", '#include "core/testing/ranks.h"'),
+        ("core/comm/x_test.cc", '#include "core/comm/test_job.h"'),
         ("core/comm/x.cc", '#include "core/comm/shm/x.h"'),
         ("core/comm/shm/x.cc", '#include "core/comm/communicator.h"'),
         ("core/sharding/x.cc", '#include "core/comm/communicator.h"'),
