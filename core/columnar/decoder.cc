@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <string>
+#include <system_error>
 
 #include "core/columnar/parquet_file.h"
 
@@ -53,9 +55,14 @@ Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared
       least_pieces_(LeastPieces(source_->threads(), static_cast<int64_t>(source_->options().fields.size()))),
       plan_(std::move(plan)),
       position_(position) {
-  for (int64_t i = 0; i < source_->threads(); ++i) {
-    threads_.emplace_back([this] { Work(); });
-    pthread_setname_np(threads_.back().native_handle(), "lockstep-data");
+  try {
+    for (int64_t i = 0; i < source_->threads(); ++i) {
+      threads_.emplace_back([this] { Work(); });
+      pthread_setname_np(threads_.back().native_handle(), "lockstep-data");
+    }
+  } catch (const std::system_error& error) {
+    // Fewer threads do as well, but for none.
+    if (threads_.empty()) error_ = ResourceExhausted(std::string("no thread to decode in: ") + error.what());
   }
 }
 
