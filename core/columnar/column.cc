@@ -101,6 +101,7 @@ Result<Buffer> AllocateBuffer(int64_t bytes, void** data) {
 }
 
 Result<Column> Slice(const Column& column, int64_t first, int64_t rows) {
+  if (first == 0 && rows == column.rows) return column;
   Column out;
   out.type = column.type;
   out.rows = rows;

@@ -95,7 +95,8 @@ struct Column {
   Buffer offsets;
 };
 
-// Rows [first, first + rows) of `column`. Values are shared, splits are written anew.
+// Rows [first, first + rows) of `column`. Values are shared, splits are written anew unless these are
+// all rows.
 Result<Column> Slice(const Column& column, int64_t first, int64_t rows);
 
 // The rows of all `parts` (one type, at least one part), in order, copied.

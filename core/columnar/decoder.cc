@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <string>
+#include <system_error>
 
 #include "core/columnar/parquet_file.h"
 
@@ -43,19 +45,24 @@ namespace {
 
 // Two pieces keep all threads busy as long as there are more columns than threads: one is finished while the next is
 // begun. With fewer columns than threads the rest works on later files.
-int64_t PieceLimit(int64_t threads, int64_t columns) { return 2 + (threads + columns - 1) / columns; }
+int64_t LeastPieces(int64_t threads, int64_t columns) { return 2 + (threads + columns - 1) / columns; }
 
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs, int64_t position)
     : source_(std::move(source)),
       runs_(std::move(runs)),
-      limit_(PieceLimit(source_->threads(), static_cast<int64_t>(source_->options().fields.size()))),
+      least_pieces_(LeastPieces(source_->threads(), static_cast<int64_t>(source_->options().fields.size()))),
       plan_(std::move(plan)),
       position_(position) {
-  for (int64_t i = 0; i < source_->threads(); ++i) {
-    threads_.emplace_back([this] { Work(); });
-    pthread_setname_np(threads_.back().native_handle(), "lockstep-data");
+  try {
+    for (int64_t i = 0; i < source_->threads(); ++i) {
+      threads_.emplace_back([this] { Work(); });
+      pthread_setname_np(threads_.back().native_handle(), "lockstep-data");
+    }
+  } catch (const std::system_error& error) {
+    // Fewer threads do as well, but for none.
+    if (threads_.empty()) error_ = ResourceExhausted(std::string("no thread to decode in: ") + error.what());
   }
 }
 
@@ -86,6 +93,7 @@ Result<std::shared_ptr<const Piece>> Decoder::Next() {
       }
       if (task->done == source_->options().fields.size()) {
         tasks_.pop_front();
+        rows_ahead_ -= task->piece->rows;
         work_.notify_all();
         if (task->wanted) return std::shared_ptr<const Piece>(task->piece);
         continue;
@@ -133,18 +141,25 @@ std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
 
 // Schedules the next piece of the plan's ranges. False where there is no room or no more range.
 bool Decoder::ScheduleNext() {
-  if (plan_ended_ || static_cast<int64_t>(tasks_.size()) >= limit_) return false;
+  if (plan_ended_) return false;
   if (!range_) range_ = plan_.Next();
   if (!range_) {
     plan_ended_ = true;
     ready_.notify_all();
     return false;
   }
+  if (static_cast<int64_t>(tasks_.size()) >= least_pieces_ &&
+      rows_ahead_ >= source_->files()[range_->file].rows_ahead) {
+    return false;
+  }
   std::shared_ptr<Stretch>& stretch = stretches_[range_->file];
   if (stretch == nullptr) stretch = NewStretch(*range_);
   const int64_t begin = stretch->run->Position(*range_), end = begin + range_->rows;
   // A range that ends in the piece in which the one before ended needs no new piece.
-  if (stretch->scheduled < end) tasks_.push_back(NewTask(stretch, begin));
+  if (stretch->scheduled < end) {
+    tasks_.push_back(NewTask(stretch, begin));
+    rows_ahead_ += tasks_.back()->piece->rows;
+  }
   if (stretch->scheduled >= end) {
     if (range_->last_of_file) stretches_.erase(range_->file);
     position_ += range_->rows;

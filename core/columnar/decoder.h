@@ -31,8 +31,8 @@ struct Piece {
 // begun while the last columns of the one before are still at work. Pieces come out in the order in which the plan
 // first touches them, whichever thread ends first. They end where a batch ends, but for the last of a file.
 //
-// A piece that was decoded and not yet taken counts against a limit, which bounds the memory to a few pieces besides
-// those that the consumer holds. Next is for one thread; Cancel may be called from any.
+// Pieces that were decoded and not yet taken count against a limit of rows, which bounds the memory to some 100 MB
+// besides what the consumer holds. Next is for one thread; Cancel may be called from any.
 class Decoder {
  public:
   // Starts the threads. `plan` stands `position` rows behind the beginning of the share, and `runs` are what it reads
@@ -65,8 +65,8 @@ class Decoder {
 
   const std::shared_ptr<const Source> source_;
   const std::shared_ptr<const Runs> runs_;
-  // Pieces that may be scheduled and not yet taken.
-  const int64_t limit_;
+  // Pieces that may be scheduled and not yet taken, however many rows they have.
+  const int64_t least_pieces_;
 
   std::mutex mutex_;
   std::condition_variable work_;   // there may be a column to decode
@@ -80,6 +80,7 @@ class Decoder {
   Status error_;
   std::map<int, std::shared_ptr<Stretch>> stretches_;  // of the files that the plan will touch again
   std::deque<std::shared_ptr<Task>> tasks_;            // in order, not taken yet
+  int64_t rows_ahead_ = 0;                             // of tasks_
 
   std::vector<std::thread> threads_;
 };

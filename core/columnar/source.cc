@@ -12,21 +12,39 @@
 namespace lockstep::columnar {
 namespace {
 
-// Pieces small enough that a few in flight don't matter, large enough that the cost of starting one doesn't. Whole
-// batches, so that a batch seldom lies in two pieces, which would cost a copy.
+// Cores that this process may run on.
+int64_t Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+// Small enough that a few pieces of this size in flight don't matter, large enough that the cost of starting one
+// doesn't.
 constexpr int64_t kPieceBytes = 32 << 20;
 constexpr int64_t kMostPieceRows = 65536;
 
-int64_t PieceRows(int64_t row_bytes, int64_t batch_size) {
-  const int64_t rows = std::clamp<int64_t>(kPieceBytes / row_bytes, 1024, kMostPieceRows);
-  return std::max<int64_t>(1, rows / batch_size) * batch_size;
+// From here on a batch is worth a piece of its own.
+constexpr int64_t kLargeBatchRows = 1024;
+
+// Whole batches, so that a batch seldom lies in two pieces, which would cost a copy. Values of lists begin anywhere in
+// a piece but at its front, which mostly is no border for vector instructions, and that costs a copy as well: then one
+// batch a piece, unless batches are so small that copies are cheaper than pieces.
+int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
+  const bool ragged = std::any_of(options.fields.begin(), options.fields.end(),
+                                  [](const Field& field) { return field.type.ragged_rank > 0; });
+  const int64_t batch_size = options.plan.batch_size;
+  if (ragged && batch_size >= kLargeBatchRows) return batch_size;
+  return std::max<int64_t>(1, best_rows / batch_size) * batch_size;
 }
 
 Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ParquetFile> file, ParquetFile::Open(path));
   LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
-  return Source::File{path, file->group_rows(),
-                      options.piece_rows.value_or(PieceRows(file->row_bytes(), options.plan.batch_size))};
+  const int64_t best_rows = std::clamp<int64_t>(kPieceBytes / file->row_bytes(), 1024, kMostPieceRows);
+  return Source::File{path, file->group_rows(), options.piece_rows.value_or(PieceRows(options, best_rows)),
+                      2 * best_rows};
 }
 
 // FNV-1a.

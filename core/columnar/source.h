@@ -28,8 +28,8 @@ struct SourceOptions {
   // Threads that decode. Not given: as many as cores that the process may use.
   std::optional<int64_t> threads;
 
-  // Rows that are decoded at once. Not given: for each file as many batches as make a piece of about kPieceBytes.
-  // Smaller takes less memory and more time; tests set it to have borders where they want them.
+  // Rows that are decoded at once. Not given: one or more batches, by the width of a file's rows. Tests set it to have
+  // borders where they want them.
   std::optional<int64_t> piece_rows;
 
   // INVALID_ARGUMENT that names the option, what it is and what it may be.
@@ -44,6 +44,7 @@ class Source {
     std::string path;
     std::vector<int64_t> group_rows;
     int64_t piece_rows;  // see SourceOptions
+    int64_t rows_ahead;  // that are decoded before they are asked for
   };
 
   // Reads all footers (several at once), so that a file that lacks a column is an error now and not after hours.

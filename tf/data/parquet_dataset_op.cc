@@ -161,9 +161,10 @@ class ParquetDataset : public tfd::DatasetBase {
   }
   absl::Status CheckExternalState() const override { return absl::OkStatus(); }
 
-  // Batches of this worker's share. Needs the footers, so that a cheap question gets no answer before they are known.
+  // Batches of this worker's share. Needs the footers, so that a question that must be cheap gets no answer before they
+  // are known. Dataset.cardinality() asks without a level.
   int64_t CardinalityInternal(tfd::CardinalityOptions options) const override {
-    if (options.compute_level() < tfd::CardinalityOptions::CARDINALITY_COMPUTE_MODERATE) {
+    if (options.compute_level() == tfd::CardinalityOptions::CARDINALITY_COMPUTE_LOW) {
       absl::MutexLock lock(&mutex_);
       return source_ == nullptr ? tfd::kUnknownCardinality : source_->batches();
     }

@@ -80,6 +80,14 @@ class DataFrame:
     Field = Field
 
 
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> Field:
     """The field with what it leaves open as the file has it."""
     column = columns.get(field.name)
@@ -128,6 +136,9 @@ def resolve(fields: Iterable[Any] | None, filenames: Sequence[str] | None) -> li
             )
         described = library.describe_parquet(filenames)
         file, columns = described["file"], {column["name"]: column for column in described["columns"]}
+        for name, column in columns.items():
+            if not _is_text(name):
+                column["error"] = "its name is not UTF-8"
         if fields is None:
             readable = [name for name, column in columns.items() if "error" not in column]
             for name, column in columns.items():

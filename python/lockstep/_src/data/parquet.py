@@ -29,9 +29,12 @@ class _Columns(dataset_ops.DatasetSource):
 
 
 @tf.autograph.experimental.do_not_convert
-def _assemble(columns: dict[str, tuple[tf.Tensor, ...]]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+def _encode(columns: dict[str, tuple[tf.Tensor, ...]]) -> dict[str, tf.Tensor]:
+    """Columns as `tf.data` holds them: a ragged one as a single variant tensor."""
     return {
-        name: tf.RaggedTensor.from_nested_row_splits(tensors[0], tensors[1:], validate=False)
+        name: tf.raw_ops.RaggedTensorToVariant(
+            rt_nested_splits=tensors[1:], rt_dense_values=tensors[0], batched_input=False
+        )
         if len(tensors) > 1
         else tensors[0]
         for name, tensors in columns.items()
@@ -55,7 +58,7 @@ def _filenames(filenames: Any) -> tuple[list[str] | None, tf.Tensor]:
     return names, tf.constant([os.fsencode(name) for name in names], tf.string, [len(names)])
 
 
-class ParquetDataset(dataset_ops.UnaryUnchangedStructureDataset):
+class ParquetDataset(dataset_ops.UnaryDataset):
     """A `tf.data.Dataset` of batches of Parquet files, as dicts of name -> `tf.Tensor` or `tf.RaggedTensor`.
 
     Plain columns give tensors of shape [B], fixed-size lists [B] + their size, lists ragged tensors with int64 row
@@ -71,8 +74,8 @@ class ParquetDataset(dataset_ops.UnaryUnchangedStructureDataset):
     Follows HybridBackend's `hb.data.ParquetDataset`; docs/input.md says where it differs.
 
     Args:
-      filenames: a name or a list of names of files, folders (all files below them, sorted) or patterns with `*`, `?` and
-        `[...]` (sorted); also a string tensor or a dataset of strings, then every field must be complete.
+      filenames: a name or a list of names of files, folders (all files below them, sorted) or patterns with `*`, `?`
+        and `[...]` (sorted); also a string tensor or a dataset of strings, then every field must be complete.
       batch_size: rows of a batch; an integer or a scalar int64 tensor.
       fields: names or `DataFrame.Field`s of the columns to read; None for all that have a form as a tensor (a warning
         names the others).
@@ -141,8 +144,9 @@ class ParquetDataset(dataset_ops.UnaryUnchangedStructureDataset):
             num_threads = max(1, len(os.sched_getaffinity(0)) // context.local_world_size)
         names, filenames = _filenames(filenames)
         complete = resolve(fields, names)
-        static_rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None
-        specs = {field.name: _specs(field, static_rows) for field in complete}
+        rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None
+        self._element_spec = {field.name: _spec(field, rows) for field in complete}
+        specs = {field.name: _tensor_specs(field, rows) for field in complete}
         flat_specs = tf.nest.flatten(specs)
         variant = ops.lockstep_parquet_dataset(
             filenames=filenames,
@@ -165,15 +169,26 @@ class ParquetDataset(dataset_ops.UnaryUnchangedStructureDataset):
             output_shapes=[spec.shape for spec in flat_specs],
             name=name,
         )
-        source = _Columns(
-            variant, {name: columns if len(columns) > 1 else columns[0] for name, columns in specs.items()}
-        )
+        source = _Columns(variant, specs)
         if any(field.ragged_rank for field in complete):
-            source = _Columns(variant, specs).map(_assemble)
+            source = source.map(_encode)
         super().__init__(source, source._variant_tensor)
 
+    @property
+    def element_spec(self) -> dict[str, tf.TypeSpec]:
+        """Specs of the columns of a batch, by name."""
+        return self._element_spec
 
-def _specs(field: Field, rows: int | None) -> tuple[tf.TensorSpec, ...]:
+
+def _spec(field: Field, rows: int | None) -> tf.TypeSpec:
+    """Spec of a column of a batch of `rows` rows, None where that is not known."""
+    shape = [rows, *[None] * field.ragged_rank, *field.shape.as_list()]
+    if field.ragged_rank == 0:
+        return tf.TensorSpec(shape, field.dtype)
+    return tf.RaggedTensorSpec(shape, field.dtype, field.ragged_rank, tf.int64)
+
+
+def _tensor_specs(field: Field, rows: int | None) -> tuple[tf.TensorSpec, ...]:
     """Specs of the tensors that make the column: values, then the row splits of each ragged level."""
     inner = field.shape.as_list()
     if field.ragged_rank == 0:
