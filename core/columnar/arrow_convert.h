@@ -26,8 +26,8 @@ Result<ColumnType> TypeFromArrow(const arrow::DataType& type);
 
 // The values of `array` as `field` wants them, without a copy where the bytes are the same (not for bool, and not where
 // nulls are replaced). Besides the type that TypeFromArrow gives, the innermost lists may be wanted as fixed
-// dimensions: then all of them must have that length. `file_row(i)` is the number, in its file, of the array's row i: for
-// messages. These begin with the row and leave it to the caller to name file and column.
+// dimensions: then all of them must have that length. `file_row(i)` is the number, in its file, of the array's row i:
+// for messages. These begin with the row and leave it to the caller to name file and column.
 Result<Column> ColumnFromArrow(std::shared_ptr<arrow::Array> array, const Field& field,
                                const std::function<int64_t(int64_t)>& file_row);
 

@@ -8,8 +8,8 @@
 
 namespace lockstep::columnar {
 
-// A file's run that is being read. A column's stream is opened by whoever decodes the column's first piece, and only one
-// thread works on a column at a time: `decoded` says which piece of it is next.
+// A file's run that is being read. A column's stream is opened by whoever decodes the column's first piece, and only
+// one thread works on a column at a time: `decoded` says which piece of it is next.
 struct Decoder::Stretch {
   int file = 0;
   const Run* run = nullptr;
@@ -23,9 +23,9 @@ struct Decoder::Stretch {
   std::vector<std::unique_ptr<ColumnStream>> streams;
 
   // Guarded by the decoder's mutex_.
-  int64_t tasks = 0;              // pieces scheduled
-  int64_t scheduled = 0;          // rows of the run that they reach to
-  std::vector<int64_t> decoded;   // pieces, for each column
+  int64_t tasks = 0;             // pieces scheduled
+  int64_t scheduled = 0;         // rows of the run that they reach to
+  std::vector<int64_t> decoded;  // pieces, for each column
 };
 
 // A piece in the making. Counters and error are guarded by the decoder's mutex_.
@@ -47,8 +47,7 @@ int64_t PieceLimit(int64_t threads, int64_t columns) { return 2 + (threads + col
 
 }  // namespace
 
-Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs,
-                 int64_t position)
+Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs, int64_t position)
     : source_(std::move(source)),
       runs_(std::move(runs)),
       limit_(PieceLimit(source_->threads(), static_cast<int64_t>(source_->options().fields.size()))),
@@ -195,8 +194,8 @@ Status Decoder::Decode(Task& task, size_t column) {
   Piece& piece = *task.piece;
   if (stream == nullptr) {
     LOCKSTEP_RETURN_IF_ERROR(Open(stretch));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        stream, stretch.opened->OpenColumn(stretch.run->groups, source_->options().fields[column]));
+    LOCKSTEP_ASSIGN_OR_RETURN(stream,
+                              stretch.opened->OpenColumn(stretch.run->groups, source_->options().fields[column]));
     LOCKSTEP_RETURN_IF_ERROR(stream->Skip(piece.first));
   }
   if (!task.wanted) return stream->Skip(piece.rows);

@@ -28,8 +28,8 @@ struct Piece {
 
 // Decodes ahead of its consumer in threads of its own. A unit of work is one column of one piece, so that files of any
 // shape keep all threads busy: columns are decoded beside each other, each from front to back, and the next file is
-// begun while the last columns of the one before are still at work. Pieces come out in the order in which the plan first
-// touches them, whichever thread ends first. They end where a batch ends, but for the last of a file.
+// begun while the last columns of the one before are still at work. Pieces come out in the order in which the plan
+// first touches them, whichever thread ends first. They end where a batch ends, but for the last of a file.
 //
 // A piece that was decoded and not yet taken counts against a limit, which bounds the memory to a few pieces besides
 // those that the consumer holds. Next is for one thread; Cancel may be called from any.

@@ -1,8 +1,8 @@
 #include "core/columnar/parquet_file.h"
 
 #include <arrow/array.h>
-#include <arrow/io/file.h>
 #include <arrow/chunked_array.h>
+#include <arrow/io/file.h>
 #include <arrow/type.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
@@ -115,7 +115,7 @@ class ArrowStream : public ColumnStream {
 
   const std::string who_;
   const Field field_;
-  const std::vector<Rows> rows_;  // for each row group
+  const std::vector<Rows> rows_;                            // for each row group
   const std::unique_ptr<parquet::arrow::FileReader> file_;  // outlives column_
   const std::unique_ptr<parquet::arrow::ColumnReader> column_;
   int64_t position_ = 0;  // rows read
@@ -151,8 +151,7 @@ class ArrowFile : public ParquetFile {
     return Guard(who, [&]() -> Result<std::unique_ptr<ColumnStream>> {
       const auto found = std::find_if(columns_.begin(), columns_.end(), [&](auto& c) { return c.name == field.name; });
       if (found == columns_.end()) return std::unique_ptr<ColumnStream>(new DefaultStream(field));
-      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<parquet::arrow::FileReader> reader,
-                                NewReader(footer_->Subset(groups)));
+      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(footer_->Subset(groups)));
       std::unique_ptr<parquet::arrow::ColumnReader> column;
       const auto status = reader->GetColumn(static_cast<int>(found - columns_.begin()), &column);
       if (!status.ok()) return FromArrow(status).WithPrefix(who + ": ");

@@ -48,8 +48,8 @@ class ParquetFile {
   // About how many bytes a row of all columns takes in memory.
   int64_t row_bytes() const { return row_bytes_; }
 
-  // Whether each field can be read from this file: that it is there (or has a default) under this name once, in the type
-  // that is wanted. NOT_FOUND names the columns that there are, INVALID_ARGUMENT both types.
+  // Whether each field can be read from this file: that it is there (or has a default) under this name once, in the
+  // type that is wanted. NOT_FOUND names the columns that there are, INVALID_ARGUMENT both types.
   Status Check(const std::vector<Field>& fields) const;
 
   // The column of `groups`, one after the other. `field` must have passed Check.

@@ -73,8 +73,8 @@ class RowPlan {
   // Passes over the next `rows` rows.
   void Skip(int64_t rows);
 
-  // For each file, by number, the row groups that its ranges from here on touch, in order. With kBatches also those that
-  // lie between.
+  // For each file, by number, the row groups that its ranges from here on touch, in order. With kBatches also those
+  // that lie between.
   std::map<int, std::vector<int>> GroupsLeft() const;
 
  private:

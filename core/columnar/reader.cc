@@ -14,7 +14,11 @@ RowPlan PlanFrom(const Source& source, int64_t position) {
 }  // namespace
 
 Reader::Reader(std::shared_ptr<const Source> source, int64_t position)
-    : source_(std::move(source)), plan_(PlanFrom(*source_, position)), runs_(RunsOf(*source_, plan_)), position_(position), decoder_(source_, plan_, runs_, position) {}
+    : source_(std::move(source)),
+      plan_(PlanFrom(*source_, position)),
+      runs_(RunsOf(*source_, plan_)),
+      position_(position),
+      decoder_(source_, plan_, runs_, position) {}
 
 Result<Reader::Batch> Reader::Next() {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Part> parts, NextParts());

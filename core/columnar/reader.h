@@ -50,7 +50,7 @@ class Reader {
   // Goes through the same ranges as the decoder's own plan, behind it.
   RowPlan plan_;
   const std::shared_ptr<const Runs> runs_;
-  std::optional<RowRange> range_;  // what is left of the current one
+  std::optional<RowRange> range_;                       // what is left of the current one
   std::map<int, std::shared_ptr<const Piece>> pieces_;  // the current one of each open file
   int64_t position_;
   Decoder decoder_;

@@ -10,8 +10,8 @@
 
 namespace lockstep::columnar {
 
-// The row groups of one file that a pass reads, as one run of rows: what lies outside a share, or before the position at
-// which a pass begins, is not even opened.
+// The row groups of one file that a pass reads, as one run of rows: what lies outside a share, or before the position
+// at which a pass begins, is not even opened.
 struct Run {
   std::vector<int> groups;
   int64_t rows = 0;

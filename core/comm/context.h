@@ -6,6 +6,7 @@
 #include "core/base/status.h"
 #include "core/comm/communicator.h"
 #include "core/comm/lane.h"
+#include "core/comm/run_agreement.h"
 
 namespace lockstep {
 
@@ -35,12 +36,15 @@ class Context {
   const ContextOptions& options() const { return options_; }
   Communicator& communicator() { return *communicator_; }
   Lane& lane() { return *lane_; }
+  // What the ranks of this job agreed on about the graphs that they run.
+  RunAgreement& run_agreement() { return run_agreement_; }
 
  private:
   Context(ContextOptions options, std::unique_ptr<Communicator> communicator);
 
   const ContextOptions options_;
   std::unique_ptr<Communicator> communicator_;
+  RunAgreement run_agreement_;
   std::unique_ptr<Lane> lane_;
 };
 

@@ -1,5 +1,17 @@
+// How a lookup is kept cheap, step by step. An example with two ranks, of which this is rank 0:
+//
+//   ids            7 4 7 9 4        N = 5
+//   distinct       7 4 9            in order of appearance: one pass with a hash table
+//   by owner       4 | 7 9          U = 3: one goes to rank 0 (even ids), two to rank 1; a counting sort
+//   local rows     2 | 3 4          what travels: id div 2
+//   inverse        1 0 1 2 0        the place of each id in the line "by owner"
+//
+// Rows come back in the order of the line "by owner", so that putting them in place is out[i] = arrived[inverse[i]],
+// and the gradient's sum is sums[inverse[i]] += gradient[i]. Nothing is sorted by comparison, and no order depends on
+// addresses, hash values or timing: the same ids always travel in the same order.
 #include "core/sharding/lookup.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -47,6 +59,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
   if (size == 1) return PlanAlone<Id>(lookup, local_rows, send);
 
+  // First pass: `inverse` holds the number of each id in the order of appearance.
   const Id* ids = static_cast<const Id*>(lookup.ids);
   IdTable table(lookup.count);
   std::vector<int64_t> distinct;
@@ -62,6 +75,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
     }
   }
 
+  // Second pass: where the distinct ids of each owner start is the sum of the counts before.
   std::vector<int64_t> next_place(size, 0);
   std::partial_sum(send->begin(), send->end() - 1, next_place.begin() + 1);
   std::vector<int32_t> place(distinct.size());
@@ -70,10 +84,12 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
     place[u] = static_cast<int32_t>(next_place[Owner(distinct[u], size)]++);
     (*local_rows)[place[u]] = LocalRow(distinct[u], size);
   }
+  // Third pass: from the order of appearance to the order of owners.
   for (int64_t i = 0; i < lookup.count; ++i) lookup.inverse[i] = place[lookup.inverse[i]];
   return OkStatus();
 }
 
+// The memory for all rows that the peers ask for, once it is known how many.
 Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Splits* splits) {
   return allocate(lookup, Sum(splits->recv));
 }
@@ -132,6 +148,8 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   return OkStatus();
 }
 
+// `inverse` and the splits come from a route, but by way of a graph that others may have built or rewritten: an index
+// out of bounds would read or write memory of others.
 Status CheckInverse(const int32_t* inverse, int64_t count, int64_t distinct) {
   for (int64_t i = 0; i < count; ++i) {
     if (inverse[i] < 0 || inverse[i] >= distinct) {
@@ -194,9 +212,13 @@ void SumRows(const LookupGradient& lookup, S* sums) {
       sum[d] = first ? value : sum[d] + value;
     }
   }
+  for (size_t u = 0; u < seen.size(); ++u) {
+    if (!seen[u]) std::fill_n(sums + u * lookup.width, lookup.width, S{0});
+  }
 }
 
-// 16-bit gradients are summed in float and rounded once.
+// 16-bit gradients are summed in float and rounded once: a sum in 16 bits loses what is small against it, and frequent
+// ids have the longest sums. What travels has 16 bits again.
 template <float (*ToFloat)(uint16_t), uint16_t (*FromFloat)(float)>
 void SumHalfRows(const LookupGradient& lookup, void* out) {
   const int64_t elements = Sum(lookup.send) * lookup.width;

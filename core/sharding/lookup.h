@@ -89,7 +89,7 @@ struct LookupGradient {
   std::span<const int64_t> recv;  // [R], of the route
   DType dtype;                    // floating point
   int64_t width;                  // elements of a row
-  const void* gradient;           // [N, width]: by id
+  const void* gradient;           // [N, width]: by id; N may be any part of the lookup's ids
   const int32_t* inverse;         // [N], of the route
   int64_t count;                  // N
   void* out;                      // [M, width]: by local row of the route, in rank order

@@ -272,6 +272,26 @@ TEST(Gradient, OfSixteenBitsIsSummedInFloat) {
   });
 }
 
+TEST(Gradient, OfARowThatOnlyTheLookupTouchedIsZero) {
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    Lookup lookup(communicator, {{"user", 4, 1}}, {{1, 3}});
+    ASSERT_EQ(lookup.Route(), OkStatus());
+    // Only the second id has a gradient: what followed the lookup picked that one.
+    const std::vector<float> gradient = {5};
+    std::vector<float> served(lookup.local_rows[0].size(), -1);
+    const LookupGradient one{lookup.splits[0].send,
+                             lookup.splits[0].recv,
+                             DType::kFloat32,
+                             1,
+                             gradient.data(),
+                             lookup.inverse[0].data() + 1,
+                             1,
+                             served.data()};
+    ASSERT_EQ(Exchange(communicator, {&one, 1}), OkStatus());
+    EXPECT_EQ(served, communicator.rank() == 1 ? std::vector<float>({0, 5, 0, 5}) : std::vector<float>());
+  });
+}
+
 TEST(Gradient, OfIntegersIsRefused) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     const std::vector<int64_t> none = {0, 0};

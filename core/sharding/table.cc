@@ -1,3 +1,17 @@
+// How whole tables move. Both placements hold a rank's rows in ascending order of ids, and this makes every exchange
+// regular: the rows of one rank that lie in a range of ids are one run of its shard (LocalPart), and the rows that
+// arrive from one rank lie R ids apart. So sender and receiver work out all counts from the table's size; none has to
+// be sent.
+//
+//   modulo, R = 3         contiguous
+//   rank 0  0 3 6 9       0 1 2 3
+//   rank 1  1 4 7         4 5 6
+//   rank 2  2 5 8         7 8 9
+//
+// Every call walks through the table in steps: first the rows of all ranks that are among the first `length` local
+// rows, then the next, and so on. A step's rows are packed by destination, exchanged, and put in place; what is packed
+// and what arrives is all the memory that a call needs. The number of steps follows from the table's size, so that it
+// is the same on all ranks.
 #include "core/sharding/table.h"
 
 #include <algorithm>
@@ -48,6 +62,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
   const RowRange mine = ContiguousRange(table.rows, rank, size);
+  // Here a step counts rows of the contiguous ranges: each rank gets so many in it.
   const Steps steps(table.rows, width, size, step_bytes);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
@@ -123,6 +138,7 @@ Status GatherTable(Communicator& communicator, std::string_view name, TableRows 
                    int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
+  // A step's rows of all ranks arrive here: each brings its part of the bytes.
   const Steps steps(table.rows, width * size, size, step_bytes);
   const int64_t local_rows = LocalRows(table.rows, rank, size);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
@@ -152,6 +168,7 @@ Status ReduceTable(Communicator& communicator, std::string_view name, DType dtyp
                    const void* in, void* out, int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t row_bytes = width * DTypeSize(dtype);
+  // A step's rows of all owners are packed here.
   const Steps steps(rows, row_bytes * size, size, step_bytes);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};

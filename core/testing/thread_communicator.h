@@ -97,6 +97,7 @@ class ThreadCommunicator : public Communicator {
   }
 
   void Abort(const Status& why) override { std::abort(); }
+  void Leave() override {}
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return nullptr; }
 
  private:
@@ -104,10 +105,14 @@ class ThreadCommunicator : public Communicator {
     int64_t begin, count;
   };
 
+  // What rank `rank` gets of items that are counted so.
   static Range RangeOf(const std::vector<int64_t>& counts, int rank) {
     return {std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0}), counts[rank]};
   }
 
+  // Leaves `entry`, waits for all, does `work` with the entries of all, and waits again, since entries point to the
+  // ranks' own memory. Ranks that called something else, or declined, make it fail on all, and the next call starts
+  // afresh.
   template <typename Work>
   Status Meet(std::string_view name, ThreadBoard::Entry entry, const Work& work) {
     entry.call += " '" + std::string(name) + "'";

@@ -107,6 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--max-table-rows", type=int, default=defaults.max_table_rows, help="limit on Criteo's tables (%(default)s)"
     )
+    parser.add_argument("--zipf", type=float, default=defaults.zipf, help="exponent of the ids' ranks (%(default)s)")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of the made-up Criteo data (%(default)s)")
     flags = parser.parse_args(arguments)
     try:
@@ -116,7 +117,11 @@ def main(arguments: list[str] | None = None) -> None:
             folder = prepare_movielens(flags.out, movielens.GeneratorOptions())
         else:
             options = criteo.GeneratorOptions(
-                train_rows=flags.rows, eval_rows=flags.eval_rows, max_table_rows=flags.max_table_rows, seed=flags.seed
+                train_rows=flags.rows,
+                eval_rows=flags.eval_rows,
+                max_table_rows=flags.max_table_rows,
+                zipf=flags.zipf,
+                seed=flags.seed,
             )
             folder = prepare_criteo(flags.out, options)
     except (ValueError, OSError) as error:

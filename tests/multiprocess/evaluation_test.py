@@ -1,19 +1,16 @@
 """Metrics, evaluation and export of a job of three workers with unequal data, against plain TensorFlow on all of it."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep.testing import run_workers
+from lockstep.testing import call_workers
 from tests.multiprocess import evaluation_worker as worker
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 3
 
 
@@ -21,9 +18,7 @@ WORKERS = 3
 def job(tmp_path_factory):
     """(folder, what each worker found), by rank."""
     folder = tmp_path_factory.mktemp("job")
-    command = [sys.executable, "-m", "tests.multiprocess.evaluation_worker", str(folder)]
-    run_workers(WORKERS, command, cwd=ROOT, timeout_s=120)
-    return folder, [json.loads((folder / f"result.{rank}.json").read_text()) for rank in range(WORKERS)]
+    return folder, call_workers(worker.work, WORKERS, str(folder), timeout_s=120)
 
 
 def test_metrics_are_tensorflows_on_the_data_of_all_workers(job):

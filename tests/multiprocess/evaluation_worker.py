@@ -1,8 +1,4 @@
-"""One worker of evaluation_test.py: metrics, an evaluation along with training, and an export of what it trained."""
-
-import json
-import os
-import sys
+"""A worker of evaluation_test.py: metrics, an evaluation along with training, and an export of what it trained."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -122,13 +118,7 @@ def refused_export(folder):
     return "not refused"
 
 
-def main(folder):
-    result = {"metrics": streamed_metrics(), **train_and_evaluate(folder)}
-    result["refused"] = refused_export(folder)
-    with open(os.path.join(folder, f"result.{hb.context.rank}.json"), "w") as file:
-        json.dump(result, file)
-
-
-if __name__ == "__main__":
+def work(folder):
+    """All of it, in the order of the file."""
     tf.disable_v2_behavior()
-    main(sys.argv[1])
+    return {"metrics": streamed_metrics(), **train_and_evaluate(folder), "refused": refused_export(folder)}

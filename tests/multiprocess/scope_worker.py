@@ -96,7 +96,7 @@ def data_ends_on_all_workers_together():
             while not session.should_stop():
                 session.run(total)
                 steps += 1
-    assert steps == 3 + 1, steps  # the run that finds the end counts
+    assert steps == 3, steps
 
 
 def without_dropping_a_worker_gets_empty_batches_until_all_are_done():

@@ -182,7 +182,7 @@ class ParquetDataset : public tfd::DatasetBase {
     TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.batch_size, &batch_size));
     TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.partition_count, &partition_count));
     TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.partition_index, &partition_index));
-    std::vector<std::pair<tensorflow::StringPiece, AttrValue>> attributes;
+    std::vector<std::pair<absl::string_view, AttrValue>> attributes;
     Attributes::ForEach(attributes_, [&](const char* name, const auto& member) {
       AttrValue value;
       b->BuildAttrValue(member, &value);

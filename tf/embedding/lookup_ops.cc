@@ -1,5 +1,12 @@
 // The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the check of ids where there is
-// nothing to communicate. Each op is one lookup; what it calls takes lists of them.
+// nothing to communicate:
+//
+//   ids -> LockstepRoute -> ResourceGather of TensorFlow's on the shard -> LockstepCombine -> rows
+//                gradient: ... <- ResourceGather's own <- LockstepCombineGradient <-
+//
+// A kernel's Prepare does what a rank can do alone, on TensorFlow's thread and at the same time as other kernels: to
+// drop duplicates, to sort, to sum gradients, and all checks. The lane only exchanges, and puts rows in place. Each op
+// is one lookup; what it calls takes lists of them.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -59,6 +66,7 @@ class RouteKernel : public CollectiveKernel {
     LOCKSTEP_ASSIGN_OR_RETURN(RoutePlan plan, PlanRoute(size, {&lookup, 1}));
     std::copy(plan.send[0].begin(), plan.send[0].end(), send_splits->flat<int64_t>().data());
 
+    // The plan is shared since an Exchange can be copied, and plans are large.
     return Exchange([this, context, recv = recv_splits->flat<int64_t>().data(),
                      plan = std::make_shared<RoutePlan>(std::move(plan))](Communicator& communicator) -> Status {
       Splits splits;
@@ -76,7 +84,8 @@ class RouteKernel : public CollectiveKernel {
   const TableAttributes table_;
 };
 
-// Where the route's outputs lie among the inputs of the steps that follow it.
+// The row lookup's and its gradient's view of the route: where its outputs lie among the inputs of the steps that
+// follow it.
 struct RouteInputs {
   explicit RouteInputs(tf::OpKernelContext* context)
       : inverse(context->input(1)), send(AsSpan(context->input(2))), recv(AsSpan(context->input(3))) {}
@@ -139,6 +148,8 @@ class CombineGradientKernel : public CollectiveKernel {
       row.RemoveDim(0);
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(gradient.dtype()));
+    // The route has agreed on how much arrives, so that the output can be received into. A negative count is found by
+    // the check below.
     int64_t served = 0;
     for (int64_t count : route.recv) served += std::max<int64_t>(0, count);
     tf::TensorShape shape = row;

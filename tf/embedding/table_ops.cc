@@ -1,4 +1,6 @@
-// What concerns a whole sharded table (core/sharding/table.h).
+// What concerns a whole sharded table (core/sharding/table.h): moving it between the two placements, for checkpoints,
+// and gathering it, for reads that are no lookups. The number of rows is an attribute, because a shard's shape does not
+// tell it; it is part of the collective's name, so that ranks whose tables differ are told so.
 #include <string>
 #include <utility>
 

@@ -1,7 +1,7 @@
 """Collectives on tensors, with gradients. In graphs, in `tf.function` and eagerly.
 
-Every rank calls them alike. In a graph, the pass of the op library puts a run's collectives into one order, the same on every
-rank; eagerly, the program's order counts. R is the number of ranks.
+Every rank calls them alike. In a graph, the pass of the op library puts a run's collectives into one order, the same on
+every rank; eagerly, the program's order counts. R is the number of ranks.
 
 Gradients are those of the sum of all ranks' losses: what a rank's input does to the losses of all ranks. A loss that is
 to count as a mean over ranks is divided by R, or its gradients are reduced with "mean".
@@ -27,7 +27,8 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
     """Reduces tensors over all ranks.
 
     Args:
-      tensors: a tensor, or a list of tensors of one type, which is exchanged as one bucket. Of the same shapes on all ranks.
+      tensors: a tensor, or a list of tensors of one type, which is exchanged as one bucket. Of the same shapes on all
+        ranks.
       op: "sum", "mean" (floating-point types), "min", "max" or "prod". Sums are taken in the order of ranks: every
         rank gets the same bits.
       name: of the operation.
@@ -91,15 +92,15 @@ def alltoall(
     """Sends each rank some rows, and receives some from each.
 
     Args:
-      tensor: [n, ...]; the first splits[0] rows go to rank 0, the next splits[1] to rank 1, and so on. n may differ over
-        ranks, the other dimensions must not.
+      tensor: [n, ...]; the first splits[0] rows go to rank 0, the next splits[1] to rank 1, and so on. n may differ
+        over ranks, the other dimensions must not.
       splits: [R] integers; at least 0 each, n together. None sends each rank the same number.
       name: of the operation.
       priority: see `allreduce`.
 
     Returns:
-      (received, received_splits): [sum of received_splits, ...] in the order of ranks, and int64 [R], how many rows came
-      from each.
+      (received, received_splits): [sum of received_splits, ...] in the order of ranks, and int64 [R], how many rows
+      came from each.
 
     Raises:
       tf.errors.InvalidArgumentError: on every rank, when it runs, if a rank's `splits` are not as said above.
@@ -121,8 +122,8 @@ def reducescatter(
     Args:
       tensor: [n, ...], of the same shape on all ranks.
       op: see `allreduce`.
-      counts: [R] integers, the same on all ranks: the first counts[0] rows stay with rank 0, and so on. None: even shares,
-        the first n % R ranks having one row more.
+      counts: [R] integers, the same on all ranks: the first counts[0] rows stay with rank 0, and so on. None: even
+        shares, the first n % R ranks having one row more.
       name: of the operation.
       priority: see `allreduce`.
 
@@ -173,7 +174,7 @@ def _linear_reduction(op: tf.Operation) -> str:
     reduction = op.get_attr("reduce_op")
     reduction = reduction.decode() if isinstance(reduction, bytes) else reduction
     if reduction not in ("sum", "mean"):
-        raise LookupError(f"{op.name}: no gradient is defined for the reduction {reduction!r}, only for sum and mean")
+        raise LookupError(f"{op.type}: no gradient is defined for the reduction {reduction!r}, only for sum and mean")
     return reduction
 
 
@@ -208,8 +209,14 @@ def _broadcast_gradient(op: tf.Operation, *gradients: tf.Tensor | None) -> list[
         )
         for i, value in zip(indices, summed, strict=True):
             # Every rank takes part in the sum; only the root's input had a part in the result.
-            result[i] = value if context.rank == op.get_attr("root") else tf.zeros_like(value)
+            result[i] = value if context.rank == op.get_attr("root") else _zeros_after(value)
     return result
+
+
+def _zeros_after(value: tf.Tensor) -> tf.Tensor:
+    """Zeros that come once `value` is there. A plain tf.zeros_like becomes a constant, and `value` is pruned."""
+    with tf.control_dependencies([value]):
+        return tf.identity(tf.zeros_like(value))
 
 
 @tf.RegisterGradient("LockstepAllGather")

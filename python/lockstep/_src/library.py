@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,6 +76,8 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     ]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
     capi.lockstep_last_error.restype = ctypes.c_char_p
+    capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
+    capi.lockstep_describe_parquet.restype = ctypes.c_char_p
     return loaded_ops, capi
 
 
@@ -129,6 +134,22 @@ def rank() -> int:
 def size() -> int:
     """The number of ranks of this process's engine, -1 without one."""
     return capi.lockstep_size()
+
+
+def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:
+    """What the first of the Parquet files holds: 'file', and 'columns' as a list (core/capi/describe_parquet.h).
+
+    Raises:
+      tf.errors.OpError: there is no such file, or it cannot be read.
+    """
+    names = (ctypes.c_char_p * len(filenames))(*[os.fsencode(name) for name in filenames])
+    text = capi.lockstep_describe_parquet(names, len(filenames))
+    described = json.loads(text.decode("utf-8", "surrogateescape"))
+    if "error" in described:
+        errors = tf.compat.v1.errors
+        code = getattr(errors, described["code"])
+        raise errors.exception_type_from_error_code(code)(None, None, described["error"])
+    return described
 
 
 def _check(code: int) -> None:

@@ -1,4 +1,4 @@
-"""For tests of programs that run on several workers: starts them, holds them to a deadline, hands back what they said."""
+"""For tests of programs on several workers: starts them, holds them to a deadline, hands back what they said."""
 
 from lockstep.testing.workers import Outcome, WorkerError, call_workers, run_workers
 

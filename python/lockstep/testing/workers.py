@@ -1,7 +1,7 @@
 """Worker processes of a test.
 
-`run_workers` starts a program, `call_workers` a function. Functions are started by a fork server that has imported TensorFlow
-once: a worker is there in milliseconds, not after the seconds that the import takes.
+`run_workers` starts a program, `call_workers` a function. Functions are started by a fork server that has imported
+TensorFlow once: a worker is there in milliseconds, not after the seconds that the import takes.
 """
 
 from __future__ import annotations
@@ -260,4 +260,3 @@ def _describe(outcome: Outcome, timeout_s: float) -> str:
     else:
         how = "raised" if outcome.error else f"ended with exit code {outcome.exit_code}"
     return f"--- worker {outcome.rank} {how}\n{outcome.output}{outcome.error or ''}"
-

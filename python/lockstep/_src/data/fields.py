@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import functools
-import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,7 +20,7 @@ class Field:
       name: the column's name.
       dtype: type of single values. It must be the file's: nothing is converted.
       ragged_rank: number of nested lists of any length around a value: 1 for a list column, 0 for a plain one.
-      shape: shape of what the (innermost) lists hold, or of a row where `ragged_rank` is 0; every dimension known. For a
+      shape: shape of what the (innermost) lists hold, or of a row where `ragged_rank` is 0; all dimensions known. For a
         fixed-size list column its size; a list column is read as this shape where all its lists have that length.
       default_value: reads in place of a null value, and of a column that a file does not have. Lists: a null among the
         values reads as it, a null list and an absent column as empty lists. Without it each of these is an error.
@@ -84,25 +80,6 @@ class DataFrame:
     Field = Field
 
 
-@functools.cache
-def _describe_function() -> Any:
-    function = library.capi.lockstep_describe_parquet
-    function.restype = ctypes.c_char_p
-    function.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
-    return function
-
-
-def _describe(filenames: Sequence[str]) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The first file and its columns by name; raises what its reading would raise."""
-    names = (ctypes.c_char_p * len(filenames))(*[os.fsencode(name) for name in filenames])
-    described = json.loads(_describe_function()(names, len(filenames)).decode("utf-8", "surrogateescape"))
-    if "error" in described:
-        errors = tf.compat.v1.errors
-        code = getattr(errors, described["code"])
-        raise errors.exception_type_from_error_code(code)(None, None, described["error"])
-    return described["file"], {column["name"]: column for column in described["columns"]}
-
-
 def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> Field:
     """The field with what it leaves open as the file has it."""
     column = columns.get(field.name)
@@ -111,9 +88,7 @@ def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> F
             return Field(field.name, field.dtype, field.ragged_rank or 0, field.shape or [], field.default_value)
         names = ", ".join(columns)
         hint = "" if field.default_value is None else "; a field with a default_value that no file has needs a dtype"
-        raise tf.errors.NotFoundError(
-            None, None, f"file '{file}' has no column '{field.name}': it has {names}{hint}"
-        )
+        raise tf.errors.NotFoundError(None, None, f"file '{file}' has no column '{field.name}': it has {names}{hint}")
     if "error" in column:
         raise tf.errors.UnimplementedError(None, None, f"file '{file}' column '{field.name}': {column['error']}")
     shape = column["shape"] if field.shape is None else field.shape.as_list()
@@ -151,7 +126,8 @@ def resolve(fields: Iterable[Any] | None, filenames: Sequence[str] | None) -> li
             raise ValueError(
                 "filenames are not known before the dataset runs: every field needs a dtype, a ragged_rank and a shape"
             )
-        file, columns = _describe(filenames)
+        described = library.describe_parquet(filenames)
+        file, columns = described["file"], {column["name"]: column for column in described["columns"]}
         if fields is None:
             readable = [name for name, column in columns.items() if "error" not in column]
             for name, column in columns.items():

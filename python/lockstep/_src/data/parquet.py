@@ -165,7 +165,9 @@ class ParquetDataset(dataset_ops.UnaryUnchangedStructureDataset):
             output_shapes=[spec.shape for spec in flat_specs],
             name=name,
         )
-        source = _Columns(variant, {name: columns if len(columns) > 1 else columns[0] for name, columns in specs.items()})
+        source = _Columns(
+            variant, {name: columns if len(columns) > 1 else columns[0] for name, columns in specs.items()}
+        )
         if any(field.ragged_rank for field in complete):
             source = _Columns(variant, specs).map(_assemble)
         super().__init__(source, source._variant_tensor)

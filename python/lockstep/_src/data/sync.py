@@ -48,7 +48,7 @@ class SyncIterator:
           tf.errors.OutOfRangeError: in the run, on all workers, where the data ends.
         """
         with tf.name_scope(name or "synchronized_get_next"):
-            mine = tf.data.experimental.get_next_as_optional(self._iterator)
+            mine = self._iterator.get_next_as_optional()
             has_value = mine.has_value()
             go_on = ops.lockstep_agree_on_next(has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
             if self._drop_remainder:

@@ -1,9 +1,9 @@
 """Initial values of a sharded table: a function of seed, table and row alone, never of the number of workers.
 
 Every worker asks the user's initializer for the whole table and keeps its own rows. So an initializer with a seed gives
-the rows that it would give in plain TensorFlow. One without a seed of its own gets one made of the table's name: what
-TensorFlow itself would choose depends on what was built before. The graph's seed (`tf.random.set_seed`,
-`tf.compat.v1.set_random_seed`) counts with it, as always.
+the rows that it would give in plain TensorFlow. One without a seed of its own gets one made of the table's name and the
+graph's seed (`tf.random.set_seed`, `tf.compat.v1.set_random_seed`): what TensorFlow itself would choose depends on what
+was built before.
 
 While it initializes, a worker needs memory for the whole table. A callable that hides its randomness from us (a lambda
 around `tf.random.uniform` without a seed, a Keras 3 layer) draws as TensorFlow does: the rows are then the same for any
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import func_graph, ops
 
 from lockstep._src.sharding.shard import Shard
 
@@ -70,8 +70,11 @@ def own_rows(initial_value: Any, shape: tf.TensorShape, dtype: Any, shard: Shard
 
 
 def name_seed(name: str) -> int:
-    """A seed that depends on the name alone: 31 bits of its SHA-256."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") & 0x7FFFFFFF
+    """A seed of 31 bits that depends on the name and the present graph's seed, which not all initializers look at."""
+    with ops.init_scope():
+        # The graph's seed, or what TensorFlow has in its place.
+        graph_seed, _ = tf.compat.v1.random.get_seed(0)
+    return int.from_bytes(hashlib.sha256(f"{graph_seed}/{name}".encode()).digest()[:4], "little") & 0x7FFFFFFF
 
 
 def _with_seed(initial_value: Any, name: str) -> Any:

@@ -98,6 +98,13 @@ def _creator(current_rules: Callable[[], ShardingRules | None]) -> Callable[...,
         dtype = kwargs.get("dtype") or getattr(initial_value, "dtype", None)
         if not rules.apply_to(kwargs.get("name"), kwargs.get("trainable"), dtype, shape):
             return next_creator(**kwargs)
+        if getattr(initial_value, "__module__", "").startswith("keras.src."):
+            # Its optimizers and its lookup believe in the shape that the layer asked for.
+            raise NotImplementedError(
+                f"variable '{kwargs.get('name')}' {shape}: layers of Keras 3 cannot hold sharded tables. Make the "
+                "layer outside of the sharding scope, which replicates it; or use tf.nn.embedding_lookup on a "
+                "tf.Variable; or set TF_USE_LEGACY_KERAS=1 for Keras 2"
+            )
         return RowShardedTable(**{**kwargs, "shape": shape})
 
     return create

@@ -1,4 +1,4 @@
-// What a Parquet file holds, for Python: asked while a graph is being built, where no op can run.
+#include "core/capi/describe_parquet.h"
 
 #include <string>
 #include <vector>
@@ -59,12 +59,7 @@ Result<std::string> Describe(const std::vector<std::string>& names) {
 }  // namespace
 }  // namespace lockstep
 
-// The columns of the first file that `count` names stand for, as JSON: {"file": path, "columns": [{"name": name,
-// "dtype": TensorFlow's name, "ragged_rank": number, "shape": [numbers]} or {"name": name, "error": why it cannot be
-// read}, ...]}, or {"code": StatusCodeName, "error": message}. The text belongs to the calling thread until its next
-// call. Never throws.
-extern "C" __attribute__((visibility("default"))) const char* lockstep_describe_parquet(const char* const* names,
-                                                                                        int count) {
+const char* lockstep_describe_parquet(const char* const* names, int count) {
   thread_local std::string text;
   auto described = lockstep::Describe(std::vector<std::string>(names, names + count));
   if (described.ok()) {

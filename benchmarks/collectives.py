@@ -1,0 +1,126 @@
+"""Collectives from TensorFlow op to TensorFlow op, on two workers that this program starts.
+
+Usage: python benchmarks/collectives.py [--seconds S]
+
+Method: a graph with the collective and a graph of the same form with an identity in its place run in turns through
+`Session.make_callable`, which fetches nothing. A collective's time is the median of its calls less the median of the
+empty ones, on rank 0. Rates count the bytes of one rank's tensor, for alltoall those that go to its peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+SIZE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One row of the table: `target` is µs at most, or GB/s at least where `counted_bytes` is set."""
+
+    name: str
+    collective: str
+    nbytes: int
+    target: float | None
+    counted_bytes: int | None = None
+
+
+CASES = (
+    Case("allreduce 4 B", "allreduce", 4, 60),
+    Case("allreduce 64 KiB", "allreduce", 64 << 10, None, 64 << 10),
+    Case("allreduce 1 MiB", "allreduce", 1 << 20, None, 1 << 20),
+    Case("allreduce 64 MiB", "allreduce", 64 << 20, 3, 64 << 20),
+    Case("allreduce 64 MiB in 64 tensors", "bucket", 64 << 20, 3, 64 << 20),
+    Case("alltoallv 1 MiB per peer", "alltoall", SIZE << 20, 3, (SIZE - 1) << 20),
+    Case("allgatherv 1 MiB each", "allgather", 1 << 20, None, (SIZE - 1) << 20),
+    Case("barrier", "barrier", 0, None),
+)
+
+
+def measure(case: Case, seconds: float) -> tuple[float, float]:
+    """Median seconds of a call with the collective, and of an empty one."""
+    import tensorflow.compat.v1 as tf
+
+    from lockstep._src import collectives
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        count = 64 if case.collective == "bucket" else 1
+        variables = [
+            tf.Variable(tf.ones([case.nbytes // 4 // count]), use_resource=True, trainable=False) for _ in range(count)
+        ]
+        session.run(tf.global_variables_initializer())
+        inputs = [tf.identity(v.read_value()) for v in variables]
+        build = {
+            "allreduce": lambda: collectives.allreduce(inputs),
+            "bucket": lambda: collectives.allreduce(inputs),
+            "alltoall": lambda: collectives.alltoall(inputs[0])[0],
+            "allgather": lambda: collectives.allgather(inputs[0]),
+            "barrier": collectives.barrier,
+        }[case.collective]
+        full = session.make_callable(tf.group(build()))
+        empty = session.make_callable(tf.group(*[tf.identity(x) for x in inputs]))
+        # The number of calls is the same on all ranks, or they would wait for each other.
+        start = time.perf_counter()
+        for _ in range(5):
+            full()
+        calls = tf.constant([max(10, min(5000, int(seconds * 5 / (time.perf_counter() - start))))], tf.float32)
+        calls = int(session.run(collectives.broadcast(calls))[0])
+        return median(full, calls), median(empty, calls)
+
+
+def median(call: Callable[[], object], calls: int) -> float:
+    """The median time of `call`, in seconds."""
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def work(seconds: float) -> None:
+    """What each worker does; rank 0 prints the table."""
+    is_chief = os.environ["LOCKSTEP_RANK"] == "0"
+    if is_chief:
+        print(f"{'p50, ' + str(SIZE) + ' ranks':<32}{'call':>12}{'empty':>12}{'collective':>14}{'target':>14}")
+    for case in CASES:
+        full, empty = measure(case, seconds)
+        if not is_chief:
+            continue
+        own = max(full - empty, 1e-9)
+        if case.counted_bytes is None:
+            got, target = f"{own * 1e6:.1f} µs", "" if case.target is None else f"<= {case.target:g} µs"
+            met = case.target is None or own * 1e6 <= case.target
+        else:
+            rate = case.counted_bytes / own / 1e9
+            got, target = f"{rate:.2f} GB/s", "" if case.target is None else f">= {case.target:g} GB/s"
+            met = case.target is None or rate >= case.target
+        verdict = "" if case.target is None else "  met" if met else "  MISSED"
+        print(f"{case.name:<32}{full * 1e6:>9.1f} µs{empty * 1e6:>9.1f} µs{got:>14}{target:>14}{verdict}")
+
+
+def main() -> None:
+    """Starts the workers, or is one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, roughly")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options.seconds)
+        return
+    from lockstep.testing import run_workers
+
+    command = [sys.executable, __file__, "--worker", "--seconds", str(options.seconds)]
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    outputs = run_workers(SIZE, command, timeout_s=120 + 20 * options.seconds, environment=environment)
+    print("\n".join(line for line in outputs[0].splitlines() if line[:1] not in "WIE" or "p50" in line))
+
+
+if __name__ == "__main__":
+    main()

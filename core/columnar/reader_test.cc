@@ -1,0 +1,221 @@
+#include "core/columnar/reader.h"
+
+#include <arrow/array/builder_binary.h>
+#include <arrow/array/builder_nested.h>
+#include <arrow/array/builder_primitive.h>
+#include <arrow/io/file.h>
+#include <arrow/table.h>
+#include <arrow/type.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <parquet/arrow/writer.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <thread>
+
+namespace lockstep::columnar {
+namespace {
+
+// Row i of a test's data: an id, a list of i % 4 ids and a string.
+std::shared_ptr<arrow::Table> TableOf(int64_t first, int64_t rows) {
+  arrow::Int64Builder ids;
+  auto values = std::make_shared<arrow::Int32Builder>();
+  arrow::ListBuilder lists(arrow::default_memory_pool(), values);
+  arrow::StringBuilder strings;
+  for (int64_t i = first; i < first + rows; ++i) {
+    EXPECT_TRUE(ids.Append(i).ok() && lists.Append().ok() && strings.Append("row " + std::to_string(i)).ok());
+    for (int64_t j = 0; j < i % 4; ++j) EXPECT_TRUE(values->Append(static_cast<int32_t>(10 * i + j)).ok());
+  }
+  const auto list_type = arrow::list(arrow::int32());
+  return arrow::Table::Make(
+      arrow::schema({{"id", arrow::int64()}, {"list", list_type}, {"text", arrow::utf8()}}),
+      std::vector<std::shared_ptr<arrow::Array>>{*ids.Finish(), *lists.Finish(), *strings.Finish()});
+}
+
+std::vector<Field> Fields() {
+  return {{"id", {ValueType::kInt64, 0, {}}, {}},
+          {"list", {ValueType::kInt32, 1, {}}, {}},
+          {"text", {ValueType::kString, 0, {}}, {}}};
+}
+
+SourceOptions OptionsOf(std::vector<std::string> paths, int64_t batch_size, int64_t threads = 2) {
+  SourceOptions options;
+  options.paths = std::move(paths);
+  options.fields = Fields();
+  options.threads = threads;
+  options.plan.batch_size = batch_size;
+  return options;
+}
+
+// Files in a folder that ends with the test.
+class ReaderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/lockstep_reader_XXXXXX";
+    folder_ = mkdtemp(name);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Writes rows [first, first + rows) and returns the file's name.
+  std::string Write(const std::string& name, int64_t first, int64_t rows, int64_t group_rows) {
+    const std::string path = folder_ + "/" + name;
+    auto file = *arrow::io::FileOutputStream::Open(path);
+    EXPECT_TRUE(parquet::arrow::WriteTable(*TableOf(first, rows), arrow::default_memory_pool(), file, group_rows).ok());
+    EXPECT_TRUE(file->Close().ok());
+    return path;
+  }
+
+  std::string folder_;
+};
+
+// Checks the rows of a batch against what TableOf writes and returns their ids.
+std::vector<int64_t> CheckedIds(const Reader::Batch& batch) {
+  std::vector<int64_t> ids(batch.columns[0].values.as<int64_t>(), batch.columns[0].values.as<int64_t>() + batch.rows);
+  const Column& list = batch.columns[1];
+  const Column& text = batch.columns[2];
+  const auto* splits = list.splits[0].as<int64_t>();
+  const auto* offsets = text.offsets.as<int64_t>();
+  for (int64_t i = 0; i < batch.rows; ++i) {
+    EXPECT_EQ(splits[i + 1] - splits[i], ids[i] % 4);
+    for (int64_t j = splits[i]; j < splits[i + 1]; ++j) {
+      EXPECT_EQ(list.values.as<int32_t>()[j], 10 * ids[i] + j - splits[i]);
+    }
+    EXPECT_EQ(std::string(text.values.as<char>() + offsets[i], offsets[i + 1] - offsets[i]),
+              "row " + std::to_string(ids[i]));
+  }
+  return ids;
+}
+
+// All ids from `position` on; the status of a failure.
+Result<std::vector<int64_t>> ReadAll(const SourceOptions& options, int64_t position = 0) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<const Source> source, Source::Make(options));
+  Reader reader(source, position);
+  std::vector<int64_t> ids;
+  while (true) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Reader::Batch batch, reader.Next());
+    if (batch.rows == 0) return ids;
+    const std::vector<int64_t> more = CheckedIds(batch);
+    ids.insert(ids.end(), more.begin(), more.end());
+    EXPECT_EQ(reader.position(), position + static_cast<int64_t>(ids.size()));
+  }
+}
+
+TEST_F(ReaderTest, GivesEveryRowOnceInOrderWhateverTheBorders) {
+  std::mt19937 random(21);
+  std::vector<std::string> files;
+  int64_t rows = 0;
+  for (int64_t more : {100, 0, 37, 1, 64}) {
+    files.push_back(Write(std::to_string(files.size()), rows, more, 1 + random() % 40));
+    rows += more;
+  }
+  for (int round = 0; round < 60; ++round) {
+    SourceOptions options = OptionsOf(files, 1 + random() % 80, 1 + random() % 4);
+    if (round % 3 != 0) options.piece_rows = 1 + random() % 50;
+    const int64_t position = random() % 2 * (random() % (rows + 1));
+    auto ids = ReadAll(options, position);
+    ASSERT_TRUE(ids.ok()) << ids.status().ToString();
+    ASSERT_EQ(static_cast<int64_t>(ids->size()), rows - position) << "round " << round;
+    for (size_t i = 0; i < ids->size(); ++i) ASSERT_EQ((*ids)[i], position + static_cast<int64_t>(i));
+  }
+}
+
+TEST_F(ReaderTest, SharesOfAllWorkersTogetherAreTheData) {
+  const std::vector<std::string> files = {Write("a", 0, 90, 20), Write("b", 90, 41, 7)};
+  std::mt19937 random(22);
+  for (int round = 0; round < 40; ++round) {
+    SourceOptions options = OptionsOf(files, 1 + random() % 20);
+    options.piece_rows = 1 + random() % 30;
+    options.plan.partition_by = static_cast<PartitionBy>(round % 3);
+    options.plan.partition_count = 1 + random() % 4;
+    if (round % 3 != 2) options.plan.parallel_files = 1 + random() % 2;
+    std::vector<int64_t> all;
+    for (; options.plan.partition_index < options.plan.partition_count; ++options.plan.partition_index) {
+      auto ids = ReadAll(options);
+      ASSERT_TRUE(ids.ok()) << ids.status().ToString();
+      all.insert(all.end(), ids->begin(), ids->end());
+    }
+    std::sort(all.begin(), all.end());
+    ASSERT_EQ(all.size(), 131u);
+    for (int64_t i = 0; i < 131; ++i) ASSERT_EQ(all[i], i);
+  }
+}
+
+TEST_F(ReaderTest, CancelEndsAWaitingReader) {
+  const std::string file = Write("a", 0, 20000, 20000);
+  for (int round = 0; round < 20; ++round) {
+    SourceOptions options = OptionsOf({file}, 10);
+    options.piece_rows = 50;
+    auto source = Source::Make(options);
+    ASSERT_TRUE(source.ok());
+    Reader reader(*source, 0);
+    std::jthread canceller([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+      reader.Cancel();
+    });
+    Status status;
+    while (status.ok()) {
+      auto batch = reader.Next();
+      status = batch.status();
+      if (batch.ok() && batch->rows == 0) break;
+    }
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kCancelled) << status.ToString();
+  }
+}
+
+TEST_F(ReaderTest, AnErrorComesBehindTheBatchesBeforeItAndStays) {
+  const std::string good = Write("a", 0, 50, 50), bad = Write("b", 50, 50, 50);
+  SourceOptions options = OptionsOf({good, bad}, 10);
+  options.piece_rows = 10;
+  auto source = Source::Make(options);
+  ASSERT_TRUE(source.ok());
+  std::filesystem::remove(bad);
+  Reader reader(*source, 0);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(reader.Next().ok());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(reader.Next().status().ToString(), "NOT_FOUND: file '" + bad + "' does not exist");
+  }
+}
+
+// Whatever stands in a file, reading it gives rows or an error that names it.
+TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
+  const std::string path = Write("a", 0, 300, 70);
+  std::ifstream in(path, std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::mt19937 random(23);
+  int errors = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::string damaged = whole;
+    if (round % 8 == 0) {
+      damaged.resize(random() % whole.size());
+    } else {
+      // Half of the flips go to the footer, which is a small part of the file.
+      const size_t from = round % 2 == 0 ? 0 : whole.size() - 1200;
+      for (size_t flips = 1 + random() % 4; flips > 0; --flips) {
+        damaged[from + random() % (whole.size() - from)] ^= static_cast<char>(1 << random() % 8);
+      }
+    }
+    std::ofstream(path, std::ios::binary).write(damaged.data(), static_cast<std::streamsize>(damaged.size()));
+    Status status;
+    if (auto source = Source::Make(OptionsOf({path}, 64)); source.ok()) {
+      Reader reader(*source, 0);
+      while (true) {
+        auto batch = reader.Next();
+        status = batch.status();
+        if (!batch.ok() || batch->rows == 0) break;
+      }
+    } else {
+      status = source.status();
+    }
+    if (status.ok()) continue;
+    ++errors;
+    EXPECT_THAT(status.message(), testing::StartsWith("file '" + path + "'")) << "round " << round;
+  }
+  EXPECT_GT(errors, 100);
+}
+
+}  // namespace
+}  // namespace lockstep::columnar

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_set>
+
+#include "core/base/status.h"
+#include "core/comm/communicator.h"
+
+namespace lockstep {
+
+// What the ranks have found to be the same: the lists of collectives of the graphs that they ran.
+//
+// A rank that runs a list for the first time exchanges it with its peers. It is known on all ranks or on none, because
+// the exchange is a collective; so ranks that run the same graphs agree on whether there is something to exchange,
+// though they may have built and run other things (one writes summaries) in between. Thread-safe.
+class RunAgreement {
+ public:
+  // A hash of the list: equal on all ranks that have the same.
+  static uint64_t Fingerprint(std::span<const std::string> operations);
+
+  // Whether all ranks agreed on the list with this fingerprint.
+  bool Holds(uint64_t fingerprint) const;
+
+  // Compares `operations` with the other ranks' and remembers that they are the same. A collective: every rank calls
+  // it. FAILED_PRECONDITION on every rank, with the first operation that differs and what each rank has, where they are
+  // not; the communicator stays usable.
+  Status Reach(Communicator& communicator, std::span<const std::string> operations);
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_set<uint64_t> agreed_;  // guarded by mutex_
+};
+
+}  // namespace lockstep

@@ -1,0 +1,134 @@
+#include "tf/graph/collective_nodes.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tf/bridge/convert.h"
+#include "tf/comm/collective_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Ops that run a function where they stand in the graph. A direct call has the function's name as its type.
+constexpr std::array<std::string_view, 10> kCalls = {
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+    "If",
+    "StatelessIf",
+    "While",
+    "StatelessWhile",
+    "Case",
+    "StatelessCase",
+    "_If",
+    "_While",
+};
+
+// "LockstepAllReduce 'bucket' {N=3, T=DT_FLOAT, reduce_op="sum"}", by the attributes that the op defines.
+std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice attrs) {
+  std::vector<std::string> values;
+  for (const auto& attr : op.attr()) {
+    const tf::AttrValue* value = attrs.Find(attr.name());
+    if (value != nullptr) values.push_back(absl::StrCat(attr.name(), "=", tf::SummarizeAttrValue(*value)));
+  }
+  return absl::StrCat(op.name(), " '", CanonicalName(name), "' {", absl::StrJoin(values, ", "), "}");
+}
+
+// The numbers that CanonicalName takes out, in order.
+std::vector<int64_t> NumbersOf(std::string_view name) {
+  std::vector<int64_t> numbers;
+  size_t begin = std::string_view::npos;  // of the digits behind the last '_'
+  for (size_t i = 0; i <= name.size(); ++i) {
+    if (i == name.size() || name[i] == '/') {
+      if (begin != std::string_view::npos && begin < i) {
+        int64_t number = 0;
+        for (const char c : name.substr(begin, std::min<size_t>(i - begin, 18))) number = number * 10 + (c - '0');
+        numbers.push_back(number);
+      }
+      begin = std::string_view::npos;
+    } else if (name[i] == '_') {
+      begin = i + 1;
+    } else if (!std::isdigit(static_cast<unsigned char>(name[i]))) {
+      begin = std::string_view::npos;
+    }
+  }
+  return numbers;
+}
+
+}  // namespace
+
+bool IsCollective(const tf::OpDef& op) {
+  return std::any_of(op.attr().begin(), op.attr().end(),
+                     [](const auto& attr) { return attr.name() == LOCKSTEP_COLLECTIVE_ATTR; });
+}
+
+Result<bool> CollectiveNodes::Contains(const tf::Node& node) {
+  if (IsCollective(node.op_def())) return true;
+  const std::vector<std::string> inside = InFunctionsOf(node.type_string(), node.attrs());
+  if (inside.empty()) return false;
+  const bool is_call = std::find(kCalls.begin(), kCalls.end(), node.type_string()) != kCalls.end() ||
+                       library_->Contains(node.type_string());
+  if (!is_call) {
+    return InvalidArgument(absl::StrCat("node '", node.name(), "' (", node.type_string(), ") runs a function with ",
+                                        inside[0],
+                                        ", in an order that ranks cannot share: put the collective outside"));
+  }
+  return true;
+}
+
+OrderKey CollectiveNodes::KeyOf(const tf::Node& node) {
+  OrderKey key;
+  key.name = CanonicalName(node.name());
+  key.numbers = NumbersOf(node.name());
+  if (IsCollective(node.op_def())) {
+    key.description = Describe(node.op_def(), node.name(), node.attrs());
+    tf::TryGetNodeAttr(node.attrs(), LOCKSTEP_COLLECTIVE_ATTR, &key.priority);
+  } else {
+    key.description = absl::StrCat("call '", key.name, "' of a function with ",
+                                   absl::StrJoin(InFunctionsOf(node.type_string(), node.attrs()), ", "));
+  }
+  return key;
+}
+
+const std::vector<std::string>& CollectiveNodes::InFunction(const std::string& name) {
+  // The empty entry ends the search where functions call each other in a circle.
+  const auto [found, is_new] = in_function_.try_emplace(name);
+  if (!is_new) return found->second;
+  const tf::FunctionDef* const function = library_->Find(name);
+  if (function == nullptr) return found->second;
+  std::vector<std::string> result;
+  for (const tf::NodeDef& node : function->node_def()) {
+    const tf::OpDef* op = nullptr;
+    const tf::AttrSlice attrs(node);
+    if (library_->LookUpOpDef(node.op(), &op).ok() && IsCollective(*op)) {
+      result.push_back(Describe(*op, node.name(), attrs));
+    }
+    for (std::string& inside : InFunctionsOf(node.op(), attrs)) result.push_back(std::move(inside));
+  }
+  // A function's nodes come in the order of creation, which ranks need not share.
+  std::sort(result.begin(), result.end());
+  return in_function_[name] = std::move(result);
+}
+
+std::vector<std::string> CollectiveNodes::InFunctionsOf(std::string_view op, tf::AttrSlice attrs) {
+  std::vector<std::string> result;
+  auto add = [&](const std::string& function) {
+    const std::vector<std::string>& inside = InFunction(function);
+    result.insert(result.end(), inside.begin(), inside.end());
+  };
+  if (library_->Contains(std::string(op))) add(std::string(op));
+  for (const auto& [name, value] : attrs) {
+    if (value.has_func()) add(value.func().name());
+    for (const auto& function : value.list().func()) add(function.name());
+  }
+  return result;
+}
+
+}  // namespace lockstep

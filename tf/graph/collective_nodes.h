@@ -1,0 +1,55 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace lockstep {
+
+// Whether an op communicates: whether it was defined by LOCKSTEP_COLLECTIVE_OP.
+bool IsCollective(const tensorflow::OpDef& op);
+
+// One operation of a run that communicates, as it is put in order and compared over ranks. What ranks may have
+// differently although they mean the same (the numbers that make names unique) is in `numbers` alone, which only breaks
+// ties.
+struct OrderKey {
+  int64_t priority = 0;
+  std::string name;              // canonical
+  std::string description;       // type, name and attributes: what ranks compare
+  std::vector<int64_t> numbers;  // taken out of the name
+
+  friend bool operator<(const OrderKey& a, const OrderKey& b) {
+    return std::tie(a.priority, a.name, a.description, a.numbers) <
+           std::tie(b.priority, b.name, b.description, b.numbers);
+  }
+};
+
+// Finds the nodes that communicate, themselves or by the functions that they call. Lives as long as one run of the
+// pass.
+class CollectiveNodes {
+ public:
+  explicit CollectiveNodes(const tensorflow::FunctionLibraryDefinition* library) : library_(library) {}
+
+  // Whether `node` communicates. INVALID_ARGUMENT that names it where it calls a function that does in a way that no
+  // order over ranks can be kept for (a dataset's, which runs ahead on threads of its own).
+  Result<bool> Contains(const tensorflow::Node& node);
+
+  // Of a node that communicates.
+  OrderKey KeyOf(const tensorflow::Node& node);
+
+ private:
+  // Descriptions of the collectives in a function and in those that it calls.
+  const std::vector<std::string>& InFunction(const std::string& name);
+  // Those of all functions that a node refers to.
+  std::vector<std::string> InFunctionsOf(std::string_view op, tensorflow::AttrSlice attrs);
+
+  const tensorflow::FunctionLibraryDefinition* const library_;
+  std::map<std::string, std::vector<std::string>> in_function_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,164 @@
+#include "tf/graph/frame_view.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tf/bridge/convert.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+
+Conditions Union(const Conditions& a, const Conditions& b) {
+  Conditions result;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result));
+  return result;
+}
+
+Conditions Intersection(const Conditions& a, const Conditions& b) {
+  Conditions result;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result));
+  return result;
+}
+
+}  // namespace
+
+Result<Frames> Frames::Of(const tf::Graph& graph) {
+  Frames frames;
+  std::vector<std::string> unreachable;  // stay in the outermost frame: nothing leads to them
+  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::BuildControlFlowInfo(&graph, &frames.info_, &unreachable)));
+  for (const tf::Node* node : graph.op_nodes()) {
+    const tf::ControlFlowInfo& info = frames.info_[node->id()];
+    if (!info.frame_name.empty()) {
+      frames.parent_[info.frame_name] = frames.info_[info.parent_frame->id()].frame_name;
+    }
+  }
+  return frames;
+}
+
+const std::string* Frames::ChildOf(const std::string& frame, const tf::Node& node) const {
+  const std::string* name = &frame_of(node);
+  if (*name == frame) return name;
+  for (auto found = parent_.find(*name); found != parent_.end(); found = parent_.find(*name)) {
+    if (found->second == frame) return name;
+    name = &found->second;
+  }
+  return nullptr;
+}
+
+Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, const std::string& frame) {
+  FrameView view;
+  view.vertex_of_.assign(graph.num_node_ids(), -1);
+  std::map<std::string, int> loops;
+  for (tf::Node* node : graph.op_nodes()) {
+    const std::string* const child = frames.ChildOf(frame, *node);
+    if (child == nullptr) continue;
+    int index = static_cast<int>(view.vertices_.size());
+    if (*child != frame) index = loops.try_emplace(*child, index).first->second;
+    if (index == static_cast<int>(view.vertices_.size())) {
+      view.vertices_.emplace_back();
+      view.nodes_.emplace_back();
+    }
+    Vertex& vertex = view.vertices_[index];
+    view.vertex_of_[node->id()] = index;
+    view.nodes_[index].push_back(node);
+    if (*child == frame) {
+      vertex.node = node;
+      vertex.entries = vertex.exits = {node};
+    } else {
+      vertex.loop = child;
+      // A loop's own doors; those of the loops in it lie deeper.
+      if (frames.frame_of(*node) == *child && node->IsEnter()) vertex.entries.push_back(node);
+      if (frames.frame_of(*node) == *child && node->IsExit()) vertex.exits.push_back(node);
+    }
+  }
+  LOCKSTEP_RETURN_IF_ERROR(view.Sort());
+  view.SetConditions();
+  return view;
+}
+
+int FrameView::SourceOf(const tf::Edge& edge) const {
+  const bool is_new = static_cast<size_t>(edge.src()->id()) >= vertex_of_.size();
+  if (is_new || edge.src()->IsNextIteration()) return -1;
+  const int source = vertex_of_[edge.src()->id()];
+  return source == vertex_of_[edge.dst()->id()] ? -1 : source;
+}
+
+Status FrameView::Sort() {
+  const int count = static_cast<int>(vertices_.size());
+  std::vector<std::vector<int>> followers(count);
+  std::vector<int> waits(count, 0);
+  for (int v = 0; v < count; ++v) {
+    for (const tf::Node* node : nodes_[v]) {
+      for (const tf::Edge* edge : node->in_edges()) {
+        const int source = SourceOf(*edge);
+        if (source < 0) continue;
+        followers[source].push_back(v);
+        ++waits[v];
+      }
+    }
+  }
+  for (int v = 0; v < count; ++v) {
+    if (waits[v] == 0) order_.push_back(v);
+  }
+  for (size_t i = 0; i < order_.size(); ++i) {
+    for (const int follower : followers[order_[i]]) {
+      if (--waits[follower] == 0) order_.push_back(follower);
+    }
+  }
+  if (static_cast<int>(order_.size()) == count) return OkStatus();
+  const auto stuck = std::find_if(waits.begin(), waits.end(), [](int w) { return w > 0; });
+  return Internal(absl::StrCat("the graph has a circle outside of its loops, at or before node '",
+                               nodes_[stuck - waits.begin()][0]->name(), "'"));
+}
+
+// A node runs if all its inputs do, so it has all their conditions. Only a Merge runs as soon as one does: what remains
+// is what its inputs have in common.
+void FrameView::SetConditions() {
+  for (const int v : order_) {
+    Conditions& conditions = vertices_[v].conditions;
+    const bool is_merge = vertices_[v].node != nullptr && vertices_[v].node->IsMerge();
+    Conditions control;
+    bool is_first = true;
+    for (const tf::Node* node : nodes_[v]) {
+      for (const tf::Edge* edge : node->in_edges()) {
+        if (SourceOf(*edge) < 0) continue;
+        // A control edge's output is Graph::kControlSlot, which is -1.
+        const Conditions given = ConditionsOf(*edge->src(), edge->src_output());
+        if (!is_merge || edge->IsControlEdge()) {
+          control = Union(control, given);
+        } else {
+          conditions = is_first ? given : Intersection(conditions, given);
+          is_first = false;
+        }
+      }
+    }
+    conditions = Union(conditions, control);
+  }
+}
+
+Conditions FrameView::ConditionsOf(const tf::Node& node, int port) const {
+  const Vertex& vertex = vertices_[vertex_of_[node.id()]];
+  const tf::Edge* pred = nullptr;
+  const bool is_branch = vertex.node != nullptr && node.IsSwitch() && port >= 0 && node.input_edge(1, &pred).ok();
+  if (!is_branch) return vertex.conditions;
+  return Union(vertex.conditions, {{pred->src(), pred->src_output(), port}});
+}
+
+void FrameView::SetLevels(const std::vector<bool>& counts) {
+  for (const int v : order_) {
+    int& level = vertices_[v].level;
+    for (const tf::Node* node : nodes_[v]) {
+      for (const tf::Edge* edge : node->in_edges()) {
+        const int source = SourceOf(*edge);
+        if (source >= 0) level = std::max(level, vertices_[source].level + (counts[source] ? 1 : 0));
+      }
+    }
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,283 @@
+// Puts the collectives of a run into one order, the same on every rank.
+//
+// Ranks build the same collectives, but TensorFlow runs what is ready first, and a rank may run other things beside
+// them (the chief writes summaries). The order is therefore taken from what ranks have in common: a collective's level,
+// which is the number of collectives on the longest way to it, then its priority, its name and its attributes. Control
+// edges chain the collectives in that order: each waits for the one before, and for nothing else, so that the rest of
+// the graph overlaps with them.
+//
+// The pass runs in POST_REWRITE_FOR_EXEC, which sees the graph of one run signature, after pruning, inlining and
+// Grappler, for sessions and functions alike.
+//
+// Control flow, which is Switch, Merge and loop frames by then:
+//   - A node in a branch that is not taken is dead, and so is all that depends on it. A collective therefore never
+//   waits for one
+//     under a condition that it does not have itself, but for a join: a Merge of that collective's end and of the other
+//     branches, built here. As a join says nothing of what was before a branch not taken, the chain reaches back to the
+//     next collective that runs whenever this one does.
+//   - A loop is one link of the chain around it: all its Enter nodes wait, and all its Exit nodes are waited for. Its
+//   body has a
+//     chain of its own, and its iterations run one at a time.
+//   - A call of a function with collectives is one link too; the function's graph has its own pass.
+//
+// Before the first collective stands a LockstepRunCheck, which compares the list with the other ranks'
+// (run_check_op.cc).
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/comm/run_agreement.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/node_builder.h"
+#include "tf/bridge/convert.h"
+#include "tf/graph/collective_nodes.h"
+#include "tf/graph/frame_view.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// A link of a chain.
+struct Link {
+  int level = 0;
+  OrderKey key{};
+  std::vector<tf::Node*> entries{};
+  std::vector<tf::Node*> exits{};
+  Conditions conditions{};
+
+  friend bool operator<(const Link& a, const Link& b) { return std::tie(a.level, a.key) < std::tie(b.level, b.key); }
+};
+
+bool RunsWhenever(const Link& link, const Link& other) {
+  return std::includes(other.conditions.begin(), other.conditions.end(), link.conditions.begin(),
+                       link.conditions.end());
+}
+
+// Orders the collectives of one graph.
+class Orderer {
+ public:
+  Orderer(tf::Graph* graph, const tf::FunctionLibraryDefinition* library, bool is_function)
+      : graph_(graph), is_function_(is_function), nodes_(library) {}
+
+  Status Run() {
+    LOCKSTEP_RETURN_IF_ERROR(Find());
+    if (collectives_.empty() || IsEagerOp()) return OkStatus();
+    LOCKSTEP_ASSIGN_OR_RETURN(frames_, Frames::Of(*graph_));
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Link> links, Order(""));
+    std::vector<std::string> operations;
+    for (const Link& link : links) operations.push_back(link.key.description);
+    LOCKSTEP_ASSIGN_OR_RETURN(Link check, MakeRunCheck(operations));
+    links.insert(links.begin(), std::move(check));
+    return Chain("", links);
+  }
+
+ private:
+  Status Find() {
+    is_collective_.assign(graph_->num_node_ids(), false);
+    for (const tf::Node* node : graph_->op_nodes()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const bool contains, nodes_.Contains(*node));
+      if (!contains) continue;
+      is_collective_[node->id()] = true;
+      collectives_.push_back(node);
+    }
+    return OkStatus();
+  }
+
+  // Whether this is the function around an op that was called eagerly. Eager programs order their collectives
+  // themselves, and the communicator compares them one by one.
+  bool IsEagerOp() const {
+    if (!is_function_ || collectives_.size() > 1) return false;
+    const auto nodes = graph_->op_nodes();
+    return std::all_of(nodes.begin(), nodes.end(), [this](const tf::Node* node) {
+      return node == collectives_[0] || node->IsArg() || node->IsRetval();
+    });
+  }
+
+  // The links of a frame's chain, in order. Those of loops inside are chained on the way.
+  Result<std::vector<Link>> Order(const std::string& frame) {
+    LOCKSTEP_ASSIGN_OR_RETURN(FrameView made, FrameView::Of(*graph_, frames_, frame));
+    FrameView& view = views_[frame] = std::move(made);
+    std::vector<Link> links;
+    std::vector<size_t> vertex_of_link;
+    std::vector<bool> counts(view.vertices().size(), false);
+    for (size_t v = 0; v < view.vertices().size(); ++v) {
+      FrameView::Vertex& vertex = view.vertices()[v];
+      Link link;
+      if (vertex.node != nullptr) {
+        if (!is_collective_[vertex.node->id()]) continue;
+        link.key = nodes_.KeyOf(*vertex.node);
+      } else {
+        LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Link> inside, OrderLoop(*vertex.loop));
+        if (inside.empty()) continue;
+        RunOneIterationAtATime(vertex.entries);
+        link.key = KeyOfLoop(inside);
+      }
+      counts[v] = true;
+      vertex_of_link.push_back(v);
+      link.entries = vertex.entries;
+      link.exits = vertex.exits;
+      link.conditions = vertex.conditions;
+      links.push_back(std::move(link));
+    }
+    view.SetLevels(counts);
+    for (size_t i = 0; i < links.size(); ++i) links[i].level = view.vertices()[vertex_of_link[i]].level;
+    std::sort(links.begin(), links.end());
+    return links;
+  }
+
+  Result<std::vector<Link>> OrderLoop(const std::string& frame) {
+    const bool has_any = std::any_of(collectives_.begin(), collectives_.end(),
+                                     [&](const tf::Node* node) { return frames_.ChildOf(frame, *node) != nullptr; });
+    if (!has_any) return std::vector<Link>();
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Link> links, Order(frame));
+    LOCKSTEP_RETURN_IF_ERROR(Chain(frame, links));
+    return links;
+  }
+
+  static OrderKey KeyOfLoop(const std::vector<Link>& inside) {
+    OrderKey key = inside[0].key;
+    std::vector<std::string> descriptions;
+    for (const Link& link : inside) {
+      key.priority = std::min(key.priority, link.key.priority);
+      descriptions.push_back(link.key.description);
+    }
+    key.description = absl::StrCat("loop of ", absl::StrJoin(descriptions, ", "));
+    return key;
+  }
+
+  // Iterations that overlap would run the same collective in an order that ranks don't share.
+  static void RunOneIterationAtATime(const std::vector<tf::Node*>& enters) {
+    for (tf::Node* enter : enters) {
+      enter->ClearAttr("parallel_iterations");
+      enter->AddAttr("parallel_iterations", 1);
+    }
+  }
+
+  // Makes each link wait for those before.
+  Status Chain(const std::string& frame, const std::vector<Link>& links) {
+    for (size_t i = 1; i < links.size(); ++i) {
+      for (size_t j = i; j-- > 0;) {
+        LOCKSTEP_RETURN_IF_ERROR(Connect(frame, links[j], links[i]));
+        if (RunsWhenever(links[j], links[i])) break;
+      }
+    }
+    return OkStatus();
+  }
+
+  Status Connect(const std::string& frame, const Link& first, const Link& second) {
+    std::vector<tf::Node*> ends = first.exits;
+    if (!RunsWhenever(first, second)) {
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Node* const join, Join(frame, first, second));
+      ends = {join};
+    }
+    for (tf::Node* end : ends) {
+      for (tf::Node* entry : second.entries) graph_->AddControlEdge(end, entry);
+    }
+    return OkStatus();
+  }
+
+  // A node that runs whenever `second` does: when `first` has ended, or when one of the conditions that only `first`
+  // has does not hold. For conditions c1 (outermost) to ck:
+  //   gate_i = Switch(gate_{i-1} where c_{i-1} holds, c_i)      runs if c_1 to c_{i-1} hold
+  //   end    = Identity(gate_k where c_k holds), after `first`  runs if all hold
+  //   join   = Merge(...Merge(Merge(end, gate_k elsewhere), gate_{k-1} elsewhere)..., gate_1 elsewhere)
+  Result<tf::Node*> Join(const std::string& frame, const Link& first, const Link& second) {
+    const FrameView& view = views_[frame];
+    Conditions missing;
+    std::set_difference(first.conditions.begin(), first.conditions.end(), second.conditions.begin(),
+                        second.conditions.end(), std::back_inserter(missing));
+    // What chooses a branch inside of another has the other's condition itself, and so more of them.
+    std::stable_sort(missing.begin(), missing.end(), [&view](const Condition& a, const Condition& b) {
+      return view.ConditionsOf(*a.pred, a.port).size() < view.ConditionsOf(*b.pred, b.port).size();
+    });
+    const std::string& device = first.exits[0]->assigned_device_name();
+    using Output = tf::NodeBuilder::NodeOut;
+    std::vector<tf::Node*> gates;
+    for (size_t i = 0; i < missing.size(); ++i) {
+      tf::Node* const pred = const_cast<tf::Node*>(missing[i].pred);
+      const Output data = i == 0 ? Output(pred, missing[i].port) : Output(gates[i - 1], missing[i - 1].branch);
+      const bool is_bool = pred->output_type(missing[i].port) == tf::DT_BOOL;
+      auto builder = tf::NodeBuilder(graph_->NewName("lockstep/gate"), is_bool ? "Switch" : "_SwitchN");
+      builder.Input(data).Input(Output(pred, missing[i].port));
+      if (!is_bool) builder.Attr("num_outs", Branches(missing[i]));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Node* const gate, Add(std::move(builder), device));
+      gates.push_back(gate);
+    }
+    auto end = tf::NodeBuilder(graph_->NewName("lockstep/end"), "Identity");
+    end.Input(Output(gates.back(), missing.back().branch)).ControlInputs(first.exits);
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Node * join, Add(std::move(end), device));
+    for (size_t i = missing.size(); i-- > 0;) {
+      std::vector<Output> inputs = {Output(join)};
+      for (int branch = 0; branch < gates[i]->num_outputs(); ++branch) {
+        if (branch != missing[i].branch) inputs.emplace_back(gates[i], branch);
+      }
+      auto merge = tf::NodeBuilder(graph_->NewName("lockstep/join"), "Merge");
+      merge.Input(inputs);
+      LOCKSTEP_ASSIGN_OR_RETURN(join, Add(std::move(merge), device));
+    }
+    return join;
+  }
+
+  // How many outputs the _SwitchN nodes have that a predicate of many branches controls.
+  static int Branches(const Condition& condition) {
+    int branches = condition.branch + 1;
+    for (const tf::Edge* edge : condition.pred->out_edges()) {
+      if (!edge->IsControlEdge() && edge->src_output() == condition.port && edge->dst()->IsSwitch()) {
+        branches = std::max(branches, edge->dst()->num_outputs());
+      }
+    }
+    return branches;
+  }
+
+  Result<Link> MakeRunCheck(const std::vector<std::string>& operations) {
+    // The fingerprint is part of the name: a session has one kernel for all stateful nodes of a name, whatever run they
+    // are in.
+    const std::string fingerprint = absl::StrCat(absl::Hex(RunAgreement::Fingerprint(operations), absl::kZeroPad16));
+    auto builder = tf::NodeBuilder(absl::StrCat("lockstep/run_check_", fingerprint), "LockstepRunCheck");
+    builder.Attr("operations", operations);
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Node* const node, Add(std::move(builder), collectives_[0]->assigned_device_name()));
+    graph_->AddControlEdge(graph_->source_node(), node);
+    Link link;
+    link.entries = link.exits = {node};
+    return link;
+  }
+
+  Result<tf::Node*> Add(tf::NodeBuilder builder, const std::string& device) {
+    tf::Node* node = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(builder.Finalize(graph_, &node)));
+    node->set_assigned_device_name(device);
+    return node;
+  }
+
+  tf::Graph* const graph_;
+  const bool is_function_;
+  CollectiveNodes nodes_;
+  std::vector<bool> is_collective_;  // by node id
+  std::vector<const tf::Node*> collectives_;
+  Frames frames_;
+  std::map<std::string, FrameView> views_;  // of each frame, as it was before edges were added
+};
+
+class OrderCollectivesPass : public tf::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
+    if (options.graph == nullptr || *options.graph == nullptr) return absl::OkStatus();
+    tf::Graph* const graph = options.graph->get();
+    const tf::FunctionLibraryDefinition* library = options.flib_def;
+    if (library == nullptr) library = &graph->flib_def();
+    return ToTensorFlow(Orderer(graph, library, options.is_function_graph).Run());
+  }
+};
+
+REGISTER_OPTIMIZATION(tf::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 0, OrderCollectivesPass);
+
+}  // namespace
+}  // namespace lockstep
