@@ -71,7 +71,7 @@ make_ops() {
   local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml)
   if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
     say "op library for TensorFlow $TF"
-    "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . -C "build-dir=$BUILD"
+    "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . --config-settings "build-dir=$BUILD"
     local facade
     for facade in python/*/pyproject.toml; do
       "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e "$(dirname "$facade")"

@@ -12,6 +12,8 @@ import tensorflow.compat.v1 as tf
 from lockstep.testing import run_workers
 from tests.parity.training_test import ROOT, assembled
 
+pytestmark = pytest.mark.oldest
+
 WORKER = [sys.executable, "-m", "tests.multiprocess.checkpoint_worker"]
 
 

@@ -11,6 +11,8 @@ import tensorflow.compat.v1 as tf
 from lockstep.testing import call_workers
 from tests.multiprocess import evaluation_worker as worker
 
+pytestmark = pytest.mark.oldest
+
 WORKERS = 3
 
 

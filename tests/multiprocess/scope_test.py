@@ -4,7 +4,11 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from lockstep.testing import run_workers
+
+pytestmark = pytest.mark.oldest
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,8 +1,9 @@
 """What the scope promises, checked by every worker of a job of two. Prints a line per promise kept."""
 
-import hybridbackend.tensorflow as hb
 import numpy as np
 import tensorflow.compat.v1 as tf
+
+import hybridbackend.tensorflow as hb
 
 
 def unseeded_variables_start_identical_in_a_plain_session():

@@ -7,6 +7,8 @@ import pytest
 import hybridbackend.tensorflow as hb
 import lockstep
 
+pytestmark = pytest.mark.oldest
+
 # Parameters and defaults as documented. What follows '*' is ours, by keyword alone.
 SIGNATURES = {
     "metrics.accuracy": (

@@ -91,6 +91,13 @@ WITH_CHILD = WRITE_PID + (
 SLEEP = "time.sleep(600)\n"
 
 
+def _wait_for_pids(count: int) -> str:
+    """Code of a worker that waits until `count` processes wrote theirs."""
+    return (
+        f'while sum(os.path.getsize(f) > 0 for f in os.listdir() if f.startswith("pid")) < {count}: time.sleep(.01)\n'
+    )
+
+
 def test_output_is_prefixed_by_rank_and_the_two_streams_stay_apart(launch):
     code, stdout, stderr = _finish(
         launch("-n", "3", worker='r = os.environ["LOCKSTEP_RANK"]; print("out", r); print("err", r, file=sys.stderr)')
@@ -121,9 +128,8 @@ def test_a_single_worker_takes_the_launchers_place(launch):
 
 
 def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
-    code, _, stderr = _finish(
-        launch("-n", "3", worker=WITH_CHILD + 'if rank == 1: print("this is why"); sys.exit(37)\n' + SLEEP)
-    )
+    fail = _wait_for_pids(6) + 'if rank == 1: print("this is why"); sys.exit(37)\n'
+    code, _, stderr = _finish(launch("-n", "3", worker=WITH_CHILD + fail + SLEEP))
     assert code == 37
     assert any("rank 1" in line and "exit code 37" in line and "ending the other workers" in line for line in stderr)
     assert stderr[-2:] == ["[lockstep] rank 1 failed with exit code 37; its last lines:", "[lockstep]   this is why"]
@@ -132,7 +138,7 @@ def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
 
 def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_path):
     stubborn = "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
-    fail = 'if rank == 0:\n  while not os.path.exists("pid1"): time.sleep(.01)\n  sys.exit(3)\n'
+    fail = _wait_for_pids(2) + "if rank == 0: sys.exit(3)\n"
     code, _, _ = _finish(launch("-n", "2", worker=stubborn + WRITE_PID + fail + SLEEP))
     assert code == 3
     assert not [pid for pid in _pids(tmp_path, 2) if _runs(pid)]
