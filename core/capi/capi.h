@@ -4,9 +4,8 @@
 #include "core/comm/context.h"
 
 // The few functions that are no tensor operation, for ctypes: Python's lockstep._src.library is their only caller.
-// None throws. Those that return int return 0, or the StatusCode of the error, whose text lockstep_last_error gives to the
-// calling thread until its next call.
-// The only symbols that the op library shows (tf/exports.map).
+// None throws. Those that return int return 0, or the StatusCode of the error, whose text lockstep_last_error gives to
+// the calling thread until its next call. The only symbols that the op library shows (tf/exports.map).
 #pragma GCC visibility push(default)
 extern "C" {
 

@@ -19,46 +19,32 @@ namespace {
 
 std::optional<ValueType> LeafType(const arrow::DataType& type) {
   switch (type.id()) {
-    case arrow::Type::BOOL:
-      return ValueType::kBool;
-    case arrow::Type::INT8:
-      return ValueType::kInt8;
-    case arrow::Type::INT16:
-      return ValueType::kInt16;
-    case arrow::Type::UINT8:
-      return ValueType::kUInt8;
-    case arrow::Type::UINT16:
-      return ValueType::kUInt16;
-    case arrow::Type::UINT32:
-      return ValueType::kUInt32;
-    case arrow::Type::UINT64:
-      return ValueType::kUInt64;
-    case arrow::Type::HALF_FLOAT:
-      return ValueType::kFloat16;
-    case arrow::Type::FLOAT:
-      return ValueType::kFloat32;
-    case arrow::Type::DOUBLE:
-      return ValueType::kFloat64;
+    case arrow::Type::BOOL: return ValueType::kBool;
+    case arrow::Type::INT8: return ValueType::kInt8;
+    case arrow::Type::INT16: return ValueType::kInt16;
+    case arrow::Type::UINT8: return ValueType::kUInt8;
+    case arrow::Type::UINT16: return ValueType::kUInt16;
+    case arrow::Type::UINT32: return ValueType::kUInt32;
+    case arrow::Type::UINT64: return ValueType::kUInt64;
+    case arrow::Type::HALF_FLOAT: return ValueType::kFloat16;
+    case arrow::Type::FLOAT: return ValueType::kFloat32;
+    case arrow::Type::DOUBLE: return ValueType::kFloat64;
     case arrow::Type::INT32:
     case arrow::Type::DATE32:
-    case arrow::Type::TIME32:
-      return ValueType::kInt32;
+    case arrow::Type::TIME32: return ValueType::kInt32;
     case arrow::Type::INT64:
     case arrow::Type::DATE64:
     case arrow::Type::TIME64:
     case arrow::Type::TIMESTAMP:
-    case arrow::Type::DURATION:
-      return ValueType::kInt64;
+    case arrow::Type::DURATION: return ValueType::kInt64;
     case arrow::Type::STRING:
     case arrow::Type::BINARY:
     case arrow::Type::LARGE_STRING:
     case arrow::Type::LARGE_BINARY:
     case arrow::Type::STRING_VIEW:
     case arrow::Type::BINARY_VIEW:
-    case arrow::Type::FIXED_SIZE_BINARY:
-      return ValueType::kString;
-    default:
-      return std::nullopt;
+    case arrow::Type::FIXED_SIZE_BINARY: return ValueType::kString;
+    default: return std::nullopt;
   }
 }
 
@@ -184,18 +170,13 @@ class Walk {
         CheckNulls(*array, column_.splits.empty() && fixed_.empty() ? "is" : "holds a value that is"));
     column_.count = array->length();
     switch (array->type_id()) {
-      case arrow::Type::BOOL:
-        return Bools(static_cast<const arrow::BooleanArray&>(*array));
+      case arrow::Type::BOOL: return Bools(static_cast<const arrow::BooleanArray&>(*array));
       case arrow::Type::STRING:
-      case arrow::Type::BINARY:
-        return Strings<arrow::BinaryArray>(array);
+      case arrow::Type::BINARY: return Strings<arrow::BinaryArray>(array);
       case arrow::Type::LARGE_STRING:
-      case arrow::Type::LARGE_BINARY:
-        return Strings<arrow::LargeBinaryArray>(array);
-      case arrow::Type::FIXED_SIZE_BINARY:
-        return FixedSizeStrings(array);
-      default:
-        return Numbers(array);
+      case arrow::Type::LARGE_BINARY: return Strings<arrow::LargeBinaryArray>(array);
+      case arrow::Type::FIXED_SIZE_BINARY: return FixedSizeStrings(array);
+      default: return Numbers(array);
     }
   }
 
@@ -298,14 +279,10 @@ class Walk {
 Status FromArrow(const arrow::Status& status) {
   if (status.ok()) return OkStatus();
   switch (status.code()) {
-    case arrow::StatusCode::OutOfMemory:
-      return ResourceExhausted(status.message());
-    case arrow::StatusCode::NotImplemented:
-      return Unimplemented(status.message());
-    case arrow::StatusCode::Cancelled:
-      return Cancelled(status.message());
-    default:
-      return DataLoss(status.message());
+    case arrow::StatusCode::OutOfMemory: return ResourceExhausted(status.message());
+    case arrow::StatusCode::NotImplemented: return Unimplemented(status.message());
+    case arrow::StatusCode::Cancelled: return Cancelled(status.message());
+    default: return DataLoss(status.message());
   }
 }
 

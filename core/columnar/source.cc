@@ -12,14 +12,6 @@
 namespace lockstep::columnar {
 namespace {
 
-// Cores that this process may run on.
-int64_t Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
-
 // Small enough that a few pieces of this size in flight don't matter, large enough that the cost of starting one
 // doesn't.
 constexpr int64_t kPieceBytes = 32 << 20;

@@ -229,10 +229,8 @@ void SumHalfRows(const LookupGradient& lookup, const ToFloat& to_float, const Fr
 
 void SumLookup(const LookupGradient& lookup, void* out) {
   switch (lookup.dtype) {
-    case DType::kFloat32:
-      return SumOwnRows<float>(lookup, out);
-    case DType::kFloat64:
-      return SumOwnRows<double>(lookup, out);
+    case DType::kFloat32: return SumOwnRows<float>(lookup, out);
+    case DType::kFloat64: return SumOwnRows<double>(lookup, out);
     case DType::kFloat16:
       return SumHalfRows(
           lookup, [](uint16_t half) { return Float16ToFloat(half); }, [](float value) { return FloatToFloat16(value); },
@@ -241,8 +239,7 @@ void SumLookup(const LookupGradient& lookup, void* out) {
       return SumHalfRows(
           lookup, [](uint16_t half) { return BFloat16ToFloat(half); },
           [](float value) { return FloatToBFloat16(value); }, out);
-    default:
-      return;  // CheckGradient refused the others.
+    default: return;  // CheckGradient refused the others.
   }
 }
 

@@ -73,29 +73,20 @@ void EncodeFloat(DType dtype, std::string& bytes, int64_t i, double value) {
 
 int64_t DecodeInt(DType dtype, std::string_view bytes, int64_t i) {
   switch (dtype) {
-    case DType::kInt8:
-      return At<int8_t>(bytes, i);
-    case DType::kInt16:
-      return At<int16_t>(bytes, i);
-    case DType::kInt32:
-      return At<int32_t>(bytes, i);
-    case DType::kInt64:
-      return At<int64_t>(bytes, i);
-    default:
-      return At<uint8_t>(bytes, i);
+    case DType::kInt8: return At<int8_t>(bytes, i);
+    case DType::kInt16: return At<int16_t>(bytes, i);
+    case DType::kInt32: return At<int32_t>(bytes, i);
+    case DType::kInt64: return At<int64_t>(bytes, i);
+    default: return At<uint8_t>(bytes, i);
   }
 }
 
 void EncodeInt(DType dtype, std::string& bytes, int64_t i, int64_t value) {
   switch (DTypeSize(dtype)) {
-    case 1:
-      return Put(bytes, i, static_cast<int8_t>(value));
-    case 2:
-      return Put(bytes, i, static_cast<int16_t>(value));
-    case 4:
-      return Put(bytes, i, static_cast<int32_t>(value));
-    default:
-      return Put(bytes, i, value);
+    case 1: return Put(bytes, i, static_cast<int8_t>(value));
+    case 2: return Put(bytes, i, static_cast<int16_t>(value));
+    case 4: return Put(bytes, i, static_cast<int32_t>(value));
+    default: return Put(bytes, i, value);
   }
 }
 

@@ -1,6 +1,6 @@
 """One worker of the checkpoint test: trains a little and saves, or restores and tells what it holds.
 
-Usage: checkpoint_worker save DIR | checkpoint_worker restore DIR OUT
+Usage: checkpoint_worker save|restore DIR OUT. DIR: the folder of checkpoints; what a worker holds goes to OUT.<rank>.npz.
 """
 
 import sys
@@ -12,7 +12,7 @@ import hybridbackend.tensorflow as hb
 from tests.parity import model
 
 
-def main(action: str, directory: str, out: str = "") -> None:
+def main(action: str, directory: str, out: str) -> None:
     rank, world = hb.context.rank, hb.context.world_size
     with hb.scope():
         features = model.placeholders()
@@ -31,7 +31,7 @@ def main(action: str, directory: str, out: str = "") -> None:
                     mine = {k: v[rank * share : (rank + 1) * share] for k, v in model.batch(i).items()}
                     session.run(train_op, {features[k]: v for k, v in mine.items()})
             values = session.run(held)
-    np.savez(f"{out or directory + '/held'}.{rank}.npz", **values)
+    np.savez(f"{out}.{rank}.npz", **values)
 
 
 if __name__ == "__main__":

@@ -37,42 +37,21 @@ class SharedTensorBuffer : public tf::TensorBuffer {
 absl::Status ToTensorFlow(const Status& status) {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   switch (status.code()) {
-    case StatusCode::kOk:
-      return absl::OkStatus();
-    case StatusCode::kCancelled:
-      code = absl::StatusCode::kCancelled;
-      break;
-    case StatusCode::kInvalidArgument:
-      code = absl::StatusCode::kInvalidArgument;
-      break;
-    case StatusCode::kDeadlineExceeded:
-      code = absl::StatusCode::kDeadlineExceeded;
-      break;
-    case StatusCode::kNotFound:
-      code = absl::StatusCode::kNotFound;
-      break;
-    case StatusCode::kResourceExhausted:
-      code = absl::StatusCode::kResourceExhausted;
-      break;
-    case StatusCode::kFailedPrecondition:
-      code = absl::StatusCode::kFailedPrecondition;
-      break;
-    case StatusCode::kOutOfRange:
-      code = absl::StatusCode::kOutOfRange;
-      break;
-    case StatusCode::kUnimplemented:
-      code = absl::StatusCode::kUnimplemented;
-      break;
+    case StatusCode::kOk: return absl::OkStatus();
+    case StatusCode::kCancelled: code = absl::StatusCode::kCancelled; break;
+    case StatusCode::kInvalidArgument: code = absl::StatusCode::kInvalidArgument; break;
+    case StatusCode::kDeadlineExceeded: code = absl::StatusCode::kDeadlineExceeded; break;
+    case StatusCode::kNotFound: code = absl::StatusCode::kNotFound; break;
+    case StatusCode::kResourceExhausted: code = absl::StatusCode::kResourceExhausted; break;
+    case StatusCode::kFailedPrecondition: code = absl::StatusCode::kFailedPrecondition; break;
+    case StatusCode::kOutOfRange: code = absl::StatusCode::kOutOfRange; break;
+    case StatusCode::kUnimplemented: code = absl::StatusCode::kUnimplemented; break;
     // TensorFlow's sessions take UNAVAILABLE and ABORTED for a preempted server that will come back, and start over,
     // for ever. A lost rank does not come back into a running job.
     case StatusCode::kUnavailable:
     case StatusCode::kAborted:
-    case StatusCode::kInternal:
-      code = absl::StatusCode::kInternal;
-      break;
-    case StatusCode::kDataLoss:
-      code = absl::StatusCode::kDataLoss;
-      break;
+    case StatusCode::kInternal: code = absl::StatusCode::kInternal; break;
+    case StatusCode::kDataLoss: code = absl::StatusCode::kDataLoss; break;
   }
   return absl::Status(code, status.message());
 }
@@ -80,59 +59,35 @@ absl::Status ToTensorFlow(const Status& status) {
 Status FromTensorFlow(const absl::Status& status) {
   const std::string message(status.message());
   switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return OkStatus();
-    case absl::StatusCode::kCancelled:
-      return Cancelled(message);
-    case absl::StatusCode::kInvalidArgument:
-      return InvalidArgument(message);
-    case absl::StatusCode::kDeadlineExceeded:
-      return DeadlineExceeded(message);
-    case absl::StatusCode::kNotFound:
-      return NotFound(message);
-    case absl::StatusCode::kResourceExhausted:
-      return ResourceExhausted(message);
-    case absl::StatusCode::kFailedPrecondition:
-      return FailedPrecondition(message);
-    case absl::StatusCode::kAborted:
-      return Aborted(message);
-    case absl::StatusCode::kOutOfRange:
-      return OutOfRange(message);
-    case absl::StatusCode::kUnimplemented:
-      return Unimplemented(message);
-    case absl::StatusCode::kUnavailable:
-      return Unavailable(message);
-    case absl::StatusCode::kDataLoss:
-      return DataLoss(message);
-    default:
-      return Internal(message);
+    case absl::StatusCode::kOk: return OkStatus();
+    case absl::StatusCode::kCancelled: return Cancelled(message);
+    case absl::StatusCode::kInvalidArgument: return InvalidArgument(message);
+    case absl::StatusCode::kDeadlineExceeded: return DeadlineExceeded(message);
+    case absl::StatusCode::kNotFound: return NotFound(message);
+    case absl::StatusCode::kResourceExhausted: return ResourceExhausted(message);
+    case absl::StatusCode::kFailedPrecondition: return FailedPrecondition(message);
+    case absl::StatusCode::kAborted: return Aborted(message);
+    case absl::StatusCode::kOutOfRange: return OutOfRange(message);
+    case absl::StatusCode::kUnimplemented: return Unimplemented(message);
+    case absl::StatusCode::kUnavailable: return Unavailable(message);
+    case absl::StatusCode::kDataLoss: return DataLoss(message);
+    default: return Internal(message);
   }
 }
 
 Result<DType> ToDType(tf::DataType dtype) {
   switch (dtype) {
-    case tf::DT_FLOAT:
-      return DType::kFloat32;
-    case tf::DT_DOUBLE:
-      return DType::kFloat64;
-    case tf::DT_HALF:
-      return DType::kFloat16;
-    case tf::DT_BFLOAT16:
-      return DType::kBFloat16;
-    case tf::DT_INT8:
-      return DType::kInt8;
-    case tf::DT_INT16:
-      return DType::kInt16;
-    case tf::DT_INT32:
-      return DType::kInt32;
-    case tf::DT_INT64:
-      return DType::kInt64;
-    case tf::DT_UINT8:
-      return DType::kUInt8;
-    case tf::DT_BOOL:
-      return DType::kBool;
-    default:
-      return InvalidArgument(absl::StrCat("type ", tf::DataTypeString(dtype), " is none of " LOCKSTEP_DTYPES));
+    case tf::DT_FLOAT: return DType::kFloat32;
+    case tf::DT_DOUBLE: return DType::kFloat64;
+    case tf::DT_HALF: return DType::kFloat16;
+    case tf::DT_BFLOAT16: return DType::kBFloat16;
+    case tf::DT_INT8: return DType::kInt8;
+    case tf::DT_INT16: return DType::kInt16;
+    case tf::DT_INT32: return DType::kInt32;
+    case tf::DT_INT64: return DType::kInt64;
+    case tf::DT_UINT8: return DType::kUInt8;
+    case tf::DT_BOOL: return DType::kBool;
+    default: return InvalidArgument(absl::StrCat("type ", tf::DataTypeString(dtype), " is none of " LOCKSTEP_DTYPES));
   }
 }
 

@@ -48,20 +48,16 @@ std::string Describe(const CallRecord& call, int size) {
   const std::string title = StrCat(CallKindName(call.kind), " '", call.name, "'");
   const std::string item = call.width == 1 ? std::string(dtype) : StrCat(dtype, "[", call.width, "]");
   switch (call.kind) {
-    case CallKind::kAllReduce:
-      return StrCat(title, " (", ReduceOpName(call.op), " of ", call.count, " x ", item, ")");
+    case CallKind::kAllReduce: return StrCat(title, " (", ReduceOpName(call.op), " of ", call.count, " x ", item, ")");
     case CallKind::kReduceScatter: {
       std::string text = StrCat(title, " (", ReduceOpName(call.op), " of ", item, ", counts");
       for (int r = 0; r < size; ++r) text += StrCat(" ", call.counts[r]);
       return text + ")";
     }
-    case CallKind::kBroadcast:
-      return StrCat(title, " (", call.count, " bytes of rank ", call.root, ")");
+    case CallKind::kBroadcast: return StrCat(title, " (", call.count, " bytes of rank ", call.root, ")");
     case CallKind::kAllGatherV:
-    case CallKind::kAllToAllV:
-      return StrCat(title, " (items of ", item, ")");
-    default:
-      return title;
+    case CallKind::kAllToAllV: return StrCat(title, " (items of ", item, ")");
+    default: return title;
   }
 }
 

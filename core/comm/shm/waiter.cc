@@ -28,20 +28,13 @@ long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 std::string_view CallKindName(CallKind kind) {
   switch (kind) {
-    case CallKind::kAllReduce:
-      return "allreduce";
-    case CallKind::kReduceScatter:
-      return "reducescatter";
-    case CallKind::kBroadcast:
-      return "broadcast";
-    case CallKind::kAllGatherV:
-      return "allgather";
-    case CallKind::kAllToAllV:
-      return "alltoall";
-    case CallKind::kBarrier:
-      return "barrier";
-    case CallKind::kDecline:
-      return "decline";
+    case CallKind::kAllReduce: return "allreduce";
+    case CallKind::kReduceScatter: return "reducescatter";
+    case CallKind::kBroadcast: return "broadcast";
+    case CallKind::kAllGatherV: return "allgather";
+    case CallKind::kAllToAllV: return "alltoall";
+    case CallKind::kBarrier: return "barrier";
+    case CallKind::kDecline: return "decline";
   }
   return "unknown";
 }
@@ -145,8 +138,7 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   // It may have said goodbye between the two looks: the next judgement hears that.
   if (segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning) return OkStatus();
   switch (fate) {
-    case Peers::Fate::kAlive:
-      return OkStatus();
+    case Peers::Fate::kAlive: return OkStatus();
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " (process ", peers_.pid(peer),
                                 ") died, and is waited for in ", Operation()));

@@ -43,7 +43,7 @@ class _ShardSaveable(saveable_object.SaveableObject):
         with tf.name_scope("lay_out"):
             local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             self.contiguous = sharding.relayout(local, rows, to_contiguous=True, name=f"save_{_op_name(name)}")
-        self._row_shape = tuple(variable.shape[1:])
+        self._row_shape = tuple(variable.shape.as_list()[1:])
         full_shape = (rows, *self._row_shape)
         spec = ""
         if self._length:

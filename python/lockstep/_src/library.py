@@ -127,7 +127,7 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's rank in its engine, -1 without one."""
+    """The rank of this process in its engine, -1 without one."""
     return capi.lockstep_rank()
 
 

@@ -22,7 +22,6 @@ from lockstep._src.context import context
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 
-
 # Where TensorFlow holds the functions that make iterators of a graph.
 ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
 
