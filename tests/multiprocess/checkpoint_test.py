@@ -40,7 +40,8 @@ def test_stock_tensorflow_reads_every_row_and_slot_in_place(saved):
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_restores_on_any_number_of_workers(saved, workers, tmp_path):
     written, held = saved
-    folder = shutil.copytree(written, tmp_path / "checkpoints")  # a session writes into the folder that it restores from
+    # A session writes into the folder that it restores from.
+    folder = shutil.copytree(written, tmp_path / "checkpoints")
     out = tmp_path / "restored"
     run_workers(workers, [*WORKER, "restore", str(folder), str(out)], cwd=ROOT, timeout_s=120)
     restored = [dict(np.load(f"{out}.{rank}.npz")) for rank in range(workers)]

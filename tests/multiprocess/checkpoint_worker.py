@@ -1,6 +1,6 @@
 """One worker of the checkpoint test: trains a little and saves, or restores and tells what it holds.
 
-Usage: checkpoint_worker save|restore DIR OUT. DIR: the folder of checkpoints; what a worker holds goes to OUT.<rank>.npz.
+Usage: checkpoint_worker save|restore DIR OUT. Checkpoints lie in DIR; what a worker holds goes to OUT.<rank>.npz.
 """
 
 import sys
