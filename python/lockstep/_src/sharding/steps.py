@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from lockstep._src import library
+from lockstep._src.collectives import Priority
 
 
 class Route(NamedTuple):
@@ -80,7 +81,10 @@ def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
         # A gather followed the lookup. Its slices are gradients of the ids that it picked.
         inverse = tf.gather(inverse, grad.indices)
         grad = grad.values
-    return [library.ops.lockstep_combine_gradient(grad, inverse, send_splits, recv_splits), None, None, None]
+    summed = library.ops.lockstep_combine_gradient(
+        grad, inverse, send_splits, recv_splits, lockstep_priority=Priority.TABLE
+    )
+    return [summed, None, None, None]
 
 
 @tf.RegisterGradient("LockstepCombineGradient")
@@ -91,7 +95,9 @@ def _combine_gradient_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Ten
 
 @tf.RegisterGradient("LockstepGatherTable")
 def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
-    summed = library.ops.lockstep_reduce_table(tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"))
+    summed = library.ops.lockstep_reduce_table(
+        tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"), lockstep_priority=Priority.TABLE
+    )
     summed.set_shape(op.inputs[0].shape)
     return summed
 
