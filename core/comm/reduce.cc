@@ -11,7 +11,7 @@
 // target attribute, and the compiler vectorises each copy for its target. The loop goes through a small block of
 // accumulators on the stack: they overlap with nothing, which is what lets it be vectorised although `out` may be one
 // of the sources.
-
+//
 // The order of the operations on one element is fixed by the loops' order: source by source, never in a tree. That
 // costs a dependency from one source to the next, which is no matter, as the elements of a block are independent of
 // each other and memory is the limit.

@@ -16,7 +16,7 @@
 
 // The host (rank 0) serves all connections from one loop around poll, so that none can hold up another. A connection
 // goes through three stages: its proof is awaited, its hello is awaited, it is a rank that waits for the others.
-
+//
 // What a stranger can do is bounded: it costs one descriptor of kMaxUnproven, for kHandshakeTimeout_s at most, and a
 // buffer of a few KiB, and makes the host compute some digests. Nothing that it sends is answered before its proof was
 // right, but for the banner and the refusal. All sending to guests is done without waiting, or with a deadline, so that

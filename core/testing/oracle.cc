@@ -10,11 +10,13 @@
 
 // How the numbers come about, independently of core/base/float16.h and core/comm/reduce.cc:
 //
-// - a 16-bit float is decoded by its definition, sign * fraction * 2^unit, into a double, which holds it exactly; - an
-// operation on what the code under test computes in float is done in double and rounded to float. The double result of
-// +, * or / of two floats is so precise that rounding it a second time gives what a float operation gives; - a result
-// is encoded by scaling it to units of the last place and letting nearbyint round (to nearest, ties to even); -
-// integers are computed in 64 bits and cut off at the end, which is the same as wrapping at every step.
+//   - a 16-bit float is decoded by its definition, sign * fraction * 2^unit, into a double, which holds it exactly;
+//   - an operation on what the code under test computes in float is done in double and rounded to float. The double
+//     result of +, * or / of two floats is so precise that rounding it a second time gives what a float operation
+//     gives;
+//   - a result is encoded by scaling it to units of the last place and letting nearbyint round (to nearest, ties to
+//     even);
+//   - integers are computed in 64 bits and cut off at the end, which is the same as wrapping at every step.
 
 namespace lockstep::testing {
 namespace {

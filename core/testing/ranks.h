@@ -59,6 +59,7 @@ class Ranks {
   std::vector<Outcome> Wait(double deadline_s, const std::vector<int>& bystanders = {});
 
  private:
+  // One rank, as the test sees it. It has to be reaped once, or it stays as a zombie.
   struct Process {
     pid_t pid = -1;
     UniqueFd pidfd;

@@ -123,6 +123,7 @@ class ThreadCommunicator : public Communicator {
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return nullptr; }
 
  private:
+  // Items [begin, begin + count) of a rank's input.
   struct Range {
     int64_t begin, count;
   };
