@@ -31,6 +31,7 @@ namespace lockstep::columnar {
 // when the reader is gone. To start over, or from another position, make another reader.
 class Reader {
  public:
+  // Rows of all fields. Shares memory with the pieces and other batches, and is not changed by anybody.
   struct Batch {
     int64_t rows = 0;             // 0: the end
     std::vector<Column> columns;  // in the order of the source's fields

@@ -44,6 +44,7 @@ class IdTable {
  private:
   // No id is negative, so that a slot needs no flag.
   static constexpr int64_t kEmpty = -1;
+  // 16 bytes: four to a cache line.
   struct Slot {
     int64_t id;
     int32_t number;
