@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import embedding_ops
 from tensorflow.python.ops import variable_scope as tf_variable_scope
+from tensorflow.python.training import slot_creator
 
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
@@ -104,13 +106,15 @@ def intercept_creation(
     Args:
       interception: takes the replacements.
       current_rules: called at each creation; None shards nothing.
-      replicated: creates the variables that are not sharded; called as creators are, `replicated(next_creator, ...)`.
+      replicated: creates the variables that are neither tables nor their slots; called as creators are,
+        `replicated(next_creator, ...)`.
     """
     lasting = True
+    making = _Making()
 
     def create(next_creator: Creator, **kwargs: Any) -> tf.Variable:
         # A stack of creators that was saved meanwhile may be put back after the end.
-        if not lasting:
+        if not lasting or making.slot_of_table:
             return next_creator(**kwargs)
         rules = current_rules()
         if rules is not None and _is_sharded_by(rules, kwargs):
@@ -135,7 +139,27 @@ def intercept_creation(
     interception.replace(ops.Graph, "_variable_creator_stack", stack)
     wrap_store = functools.partial(_wrap_store, current_rules)
     interception.replace(tf_variable_scope._VariableStore, "get_variable", wrap_store)
+    interception.replace(slot_creator, "_create_slot_var", making.wrap)
     interception.replace(embedding_ops, "_embedding_lookup_and_transform", _wrap_lookup)
+
+
+class _Making(threading.local):
+    """What this thread is making."""
+
+    slot_of_table = False
+
+    def wrap(self, create_slot: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
+        """TensorFlow's creation of slots: that of a table's has the shape of the shard, and differs between workers."""
+
+        @functools.wraps(create_slot)
+        def wrapped(primary: Any, *args: Any, **kwargs: Any) -> tf.Variable:
+            before, self.slot_of_table = self.slot_of_table, shard.is_sharded(primary)
+            try:
+                return create_slot(primary, *args, **kwargs)
+            finally:
+                self.slot_of_table = before
+
+        return wrapped
 
 
 def _is_sharded_by(rules: ShardingRules, kwargs: dict[str, Any]) -> bool:
