@@ -148,6 +148,7 @@ Status Calls::Disagreement() const {
     text += StrCat(&ranks == &groups.front().second ? " " : "; ", ranks.size() == 1 ? "rank " : "ranks ",
                    JoinWithAnd(ranks), " called ", Describe(record(ranks.front()), size_));
   }
+  text += "; every rank has to make the same calls, so none may end its data or its steps before the others";
   return FailedPrecondition(std::move(text));
 }
 

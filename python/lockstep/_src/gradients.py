@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import collectives, graphs, sharding
+from lockstep._src import ancestry, collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
@@ -127,7 +127,7 @@ def _stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:
     if not hasattr(tensor, "op"):
         return False
     exchanged = functools.cache(lambda graph: frozenset(graph.get_collection(_EXCHANGED)))
-    return graphs.stems_from(tensor.op, lambda op: op in exchanged(op.graph), unrelated)
+    return ancestry.stems_from(tensor.op, lambda op: op in exchanged(op.graph), unrelated)
 
 
 def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]]) -> GradientsAndVariables:

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import clip_ops
 
-from lockstep._src import collectives, graphs
+from lockstep._src import ancestry, collectives
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
@@ -73,7 +73,7 @@ def is_sharded_gradient(gradient: Any) -> bool:
     """Whether a gradient consists of slices for the rows of a sharded table that this worker holds."""
     if not isinstance(gradient, tf.IndexedSlices) or not hasattr(gradient.indices, "op"):
         return False
-    return graphs.stems_from(gradient.indices.op, lambda op: op.type in _ROUTES, set())
+    return ancestry.stems_from(gradient.indices.op, lambda op: op.type in _ROUTES, set())
 
 
 def _squared_norm(slices: Sequence[tf.IndexedSlices]) -> tf.Tensor:

@@ -34,6 +34,9 @@ from lockstep._src.interception import Interception
 # The variables of a graph whose own initializer gives worker 0's value.
 _BEGINS_AS_WORKER_0S = "lockstep/begin_as_worker_0s"
 
+# What TensorFlow initializes variables with: operations of (variable, value).
+_ASSIGN = ("Assign", "AssignVariableOp")
+
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
 _interception = Interception()  # guarded by _lock
@@ -100,8 +103,9 @@ def _create_replicated(next_creator: Callable[..., tf.Variable], **kwargs: Any) 
     """Makes a variable that all workers hold, whose initial value is worker 0's, whatever initializes it and when."""
     collections = kwargs.get("collections")
     initial_value = kwargs.get("initial_value")
-    belongs_to_job = not collections or tf.compat.v1.GraphKeys.GLOBAL_VARIABLES in collections
-    if context.world_size == 1 or not belongs_to_job or initial_value is None or kwargs.get("variable_def") is not None:
+    is_alone = context.world_size == 1 or context.options.mode == "infer"
+    is_local = collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in collections
+    if is_alone or is_local or initial_value is None or kwargs.get("variable_def") is not None:
         return next_creator(**kwargs)
     if tf.executing_eagerly():
         raise NotImplementedError(
@@ -109,16 +113,26 @@ def _create_replicated(next_creator: Callable[..., tf.Variable], **kwargs: Any) 
             "this variable is made eagerly, where nothing would keep the workers in step. Build the program in a "
             "tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
         )
-    dtype = kwargs.get("dtype")
-
-    def of_worker_0() -> tf.Tensor:
-        value = tf.convert_to_tensor(initial_value() if callable(initial_value) else initial_value, dtype)
-        return collectives.broadcast(value, root=0, name="of_worker_0") if value.dtype.size else value
-
-    variable = next_creator(**{**kwargs, "initial_value": of_worker_0})
-    if hasattr(variable, "initializer"):
+    variable = next_creator(**kwargs)
+    assign = getattr(variable, "_initializer_op", None)
+    if assign is not None and assign.type in _ASSIGN and variable.dtype.size:
+        variable._initializer_op = _assign_of_worker_0(assign)
         tf.compat.v1.add_to_collection(_BEGINS_AS_WORKER_0S, variable)
     return variable
+
+
+def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:
+    """The operation that assigns worker 0's value in place of this worker's.
+
+    The variable's `initial_value` stays this worker's: TensorFlow reads variables that might not be initialized through
+    a conditional on that value (the global step, for one), in steps that not all workers take.
+    """
+    target, value = assign.inputs
+    with tf.init_scope(), tf.name_scope(f"{assign.name}_of_worker_0"):
+        value = collectives.broadcast(value, root=0)
+        if assign.type == "AssignVariableOp":
+            return tf.raw_ops.AssignVariableOp(resource=target, value=value)
+        return tf.raw_ops.Assign(ref=target, value=value, validate_shape=assign.get_attr("validate_shape")).op
 
 
 def _intercept_initializers(interception: Interception) -> None:
