@@ -1,3 +1,6 @@
+// Names become files. Every worker does this by itself and must come to the same list in the same order, as the shares
+// of the workers are cut out of it: so nothing is left in the order in which a file system lists it, and sorting is by
+// bytes, not by the locale's rules.
 #include "core/columnar/paths.h"
 
 #include <glob.h>
@@ -11,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Markers and temporary files of Spark, Hive and editors: _SUCCESS, _temporary, .part-0.crc.
 bool Hidden(const fs::path& path) {
   const std::string name = path.filename().string();
   return !name.empty() && (name[0] == '.' || name[0] == '_');
@@ -23,6 +27,7 @@ Status AppendFolder(const std::string& folder, std::vector<std::string>* files) 
   fs::recursive_directory_iterator it(folder, fs::directory_options::follow_directory_symlink, error), end;
   while (!error && it != end) {
     const bool is_folder = it->is_directory(error);
+    // A hidden folder hides all that is in it.
     if (Hidden(it->path())) {
       if (is_folder) it.disable_recursion_pending();
     } else if (!is_folder) {
@@ -47,6 +52,7 @@ Status AppendExisting(const std::string& name, std::vector<std::string>* files) 
 
 Status AppendPattern(const std::string& pattern, std::vector<std::string>* files) {
   glob_t matches{};
+  // Sorted below, since glob(3) would sort by locale.
   const int result = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches);
   std::vector<std::string> names(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
   ::globfree(&matches);
@@ -60,6 +66,7 @@ Status AppendPattern(const std::string& pattern, std::vector<std::string>* files
 
 Status AppendName(std::string name, std::vector<std::string>* files) {
   if (name.empty()) return InvalidArgument("a file name is empty");
+  // A scheme has its "://" before any other '/': "a/b://c" is a strange, but local name.
   if (const size_t scheme = name.find("://"); scheme != std::string::npos && name.find('/') > scheme) {
     const std::string path = name.substr(scheme + 3);
     if (name.substr(0, scheme) != "file") {
@@ -70,6 +77,7 @@ Status AppendName(std::string name, std::vector<std::string>* files) {
     name = path;
   }
   std::error_code error;
+  // First, so that names with brackets can be given as they are.
   if (fs::exists(name, error)) return AppendExisting(name, files);
   if (name.find_first_of("*?[") != std::string::npos) return AppendPattern(name, files);
   return NotFound("file '" + name + "' does not exist");

@@ -23,6 +23,7 @@ TEST(ContextTest, DefaultsAreAJobOfOneThatMeetsNobody) {
   ran.get_future().wait();
 }
 
+// Each line spoils one field of options that are good.
 TEST(ContextTest, ValidateNamesTheFieldAndWhatItMayBe) {
   ContextOptions good;
   good.size = 2;
@@ -69,6 +70,7 @@ TEST(ContextTest, RanksThatAreConfiguredDifferentlyAreShownBoth) {
   }
 }
 
+// The buffer's memory belongs to the segment, which the buffer keeps alive.
 TEST(ContextTest, SharedBuffersOutliveTheContext) {
   Result<std::unique_ptr<Context>> context = Context::Create({});
   ASSERT_TRUE(context.ok());
@@ -86,7 +88,8 @@ TEST(ContextTest, WithoutSharedBytesEverythingIsPrivate) {
   EXPECT_EQ((*context)->communicator().AllocateShared(1), nullptr);
 }
 
-// Threads that are left over would make later forks dangerous, so this comes after them in a process of its own.
+// A worker that forks (a loader of data) must not take leave for its parent when the fork ends. Threads that are left
+// over would make later forks dangerous, so this comes after them in a process of its own.
 TEST(ContextTest, AForkOfARankHasNoSayInTheJob) {
   ExpectAllWell({"shm", 2}, [](Communicator& c) -> std::string {
     if (c.rank() == 1) {

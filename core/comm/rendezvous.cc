@@ -16,32 +16,43 @@
 
 // The host (rank 0) serves all connections from one loop around poll, so that none can hold up another. A connection
 // goes through three stages: its proof is awaited, its hello is awaited, it is a rank that waits for the others.
+//
+// What a stranger can do is bounded: it costs one descriptor of kMaxUnproven, for kHandshakeTimeout_s at most, and a
+// buffer of a few KiB, and makes the host compute some digests. Nothing that it sends is answered before its proof was
+// right, but for the banner and the refusal. All sending to guests is done without waiting, or with a deadline, so that
+// none of them can stop the loop by not reading.
 
 namespace lockstep {
 namespace {
 
 using wire::Direction;
 
-// Strangers may not exhaust our descriptors: beyond this many unproven connections the oldest is dropped.
+// Strangers may not exhaust our descriptors: beyond this many connections without a hello the oldest is dropped. More
+// than enough for the guests, who say theirs within milliseconds.
 constexpr size_t kMaxUnproven = 64;
 // A connection that has not said its hello by then is dropped.
 constexpr double kHandshakeTimeout_s = 10;
 
+// Made from a nonce of the host's that only the answer holds, so each meeting has another key, though the secret may be
+// used again.
 Digest MeetingKey(std::string_view secret, std::string_view nonce) {
   return HmacSha256(secret, StrCat("lockstep meeting:", nonce));
 }
 
-// One guest, or stranger, as the host sees it.
+// One guest, or stranger, as the host sees it. The stage it is in: `proven` false, then true, then `hello` there.
 struct Connection {
   UniqueFd socket;
   Deadline deadline = Deadline::After(kHandshakeTimeout_s);
   std::string host_nonce = wire::MakeNonce();
   bool proven = false;
   wire::Keys keys = {};
+  // What was received and not yet understood.
   std::string input;
   std::optional<wire::Hello> hello;
 };
 
+// Rank 0. The meeting is complete when each rank from 1 on has a connection with its hello; the connections stay open
+// until the answer is sent, so that a guest that goes away while it waits is seen. All in one thread.
 class Host {
  public:
   explicit Host(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
@@ -57,6 +68,7 @@ class Host {
     }
     wire::Answer answer = {OkStatus(), wire::MakeNonce(), std::vector<std::string>(options_.size)};
     answer.notes[0] = options_.note;
+    // A connection without a hello is a stranger's, and gets nothing.
     for (const Connection& guest : connections_) {
       if (guest.hello) answer.notes[guest.hello->rank] = guest.hello->note;
     }
@@ -87,7 +99,9 @@ class Host {
                                    options_.timeout_s, " s"));
   }
 
-  // Sends the end of the story to everybody who is there. The first failure is returned, after all were told.
+  // Sends the end of the story to everybody who is there. The first failure is returned, after all were told. (Where
+  // the answer was good and one guest did not get it, the others believe in a job that rank 0 has given up: they find
+  // out as soon as they try to reach it.)
   Status Tell(const wire::Answer& answer) {
     Status first;
     for (Connection& guest : connections_) {
@@ -99,7 +113,8 @@ class Host {
     return first;
   }
 
-  // Waits for something to happen and handles it. An error ends the rendezvous.
+  // Waits for something to happen and handles it. An error ends the rendezvous. New connections are accepted last:
+  // entries[i] belongs to the i-th connection only until there is a new one.
   Status ServeOnce() {
     std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) entries.push_back({connection.socket.get(), POLLIN, 0});
@@ -119,6 +134,7 @@ class Host {
     return OkStatus();
   }
 
+  // The listener does not block, so this takes all who wait and returns.
   void AcceptAll() {
     while (true) {
       Connection connection;
@@ -161,6 +177,8 @@ class Host {
     }
   }
 
+  // The guest's proof is for this connection alone, as it covers the host's nonce: one that was recorded is worthless.
+  // False: hang up.
   bool CheckProof(Connection& connection) {
     const std::string_view input = connection.input;
     if (!input.starts_with(wire::kMagic)) return false;
@@ -204,13 +222,14 @@ class Host {
     return true;
   }
 
+  // Outlives the host, who lives during Meet.
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
 };
 
-// A rank other than 0.
+// A rank other than 0: one conversation, step by step, on a socket that waits until the deadline.
 class Guest {
  public:
   explicit Guest(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
@@ -226,6 +245,7 @@ class Guest {
   }
 
  private:
+  // The version is looked at before anything is proven: another version may prove differently.
   Result<Meeting> Talk() {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
                               wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
@@ -235,6 +255,8 @@ class Guest {
                                        " of the protocol, this is ", wire::kVersion));
     }
     const std::string nonce = wire::MakeNonce();
+    // The guest gives its proof first, to whoever listens there. That is safe, as the two proofs are made from
+    // different words: what the guest says can't be sent back to it as the host's.
     const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);
     LOCKSTEP_RETURN_IF_ERROR(
         wire::SendAll(socket_.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof)), deadline_));

@@ -30,6 +30,7 @@ std::vector<Result<Meeting>> MeetAll(const std::vector<RendezvousOptions>& all) 
   return results;
 }
 
+// The options of all ranks of a job, each with a note of its own.
 std::vector<RendezvousOptions> WholeJob(int size, const std::string& address) {
   std::vector<RendezvousOptions> all;
   for (int rank = 0; rank < size; ++rank) all.push_back(Options(rank, size, address));
@@ -62,6 +63,7 @@ TEST(RendezvousTest, GuestsMayComeBeforeRankZeroListens) {
   ExpectMet(guest, 2);
 }
 
+// Ports are numbers: a service's name such as "http" is none.
 TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
   ExpectMet(MeetAll(WholeJob(2, "localhost" + port))[1], 2);
@@ -71,6 +73,7 @@ TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   }
 }
 
+// Rank 2's own deadline is far away: it hears the report of rank 0, whose deadline it is.
 TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
   const std::string address = FreeLocalAddress();
   auto host = Options(0, 4, address);
@@ -83,6 +86,7 @@ TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
   }
 }
 
+// The port is free: nobody listens there, and a guest must not connect to itself.
 TEST(RendezvousTest, AMissingRankZeroIsNamed) {
   auto guest = Options(1, 2, FreeLocalAddress());
   guest.timeout_s = 0.2;
@@ -91,6 +95,7 @@ TEST(RendezvousTest, AMissingRankZeroIsNamed) {
   EXPECT_NE(status.message().find("rank 0 is missing"), std::string::npos) << status.ToString();
 }
 
+// The stranger comes first and claims a rank that the job needs.
 TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
@@ -107,6 +112,8 @@ TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
   ExpectMet(guest, 2);
 }
 
+// Nothing, another protocol, more than any message is long, and the beginning of a proof, a proof that is wrong, and
+// one with more behind it.
 TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
@@ -233,6 +240,8 @@ TEST(RendezvousWireTest, MessagesComeBackAndPiecesOfThemAreRefused) {
   EXPECT_FALSE(wire::DecodeAnswer(bytes + "x").has_value());
 }
 
+// In the length, a changed bit asks for more bytes or for too many, or cuts the body off; anywhere else the tag is
+// wrong.
 TEST(RendezvousWireTest, AFrameHoldsAgainstEveryChangedByte) {
   const Digest key = Sha256("key");
   const std::string frame = wire::MakeFrame(key, wire::Direction::kToHost, "body");

@@ -1,4 +1,4 @@
-"""What the scope promises, checked by every worker of a job of two. Prints a line per promise kept."""
+"""What the scope promises, checked by every worker of a job of two."""
 
 import contextlib
 import logging
@@ -9,20 +9,21 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
+from tests.multiprocess import promises
 
 
 def unseeded_variables_start_identical_in_a_plain_session():
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", [64], initializer=tf.random_normal_initializer())
         statistics = tf.get_variable("statistics", [8], trainable=False, initializer=tf.random_normal_initializer())
-        everyone = [hb_allgather(v.read_value()) for v in (w, statistics)]
+        everyone = [_allgather(v.read_value()) for v in (w, statistics)]
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             for values in session.run(everyone):
                 np.testing.assert_array_equal(*np.split(values, 2))
 
 
-def hb_allgather(tensor):
+def _allgather(tensor):
     import lockstep
 
     return lockstep.allgather(tensor[tf.newaxis])
@@ -35,7 +36,7 @@ class Clipping(tf.train.GradientDescentOptimizer):
         return [(tf.clip_by_value(g, -0.5, 0.5), v) for g, v in super().compute_gradients(*args, **kwargs)]
 
 
-def step(make_train_op, gradient_by_rank):
+def _step(make_train_op, gradient_by_rank):
     """The value of a variable that starts at 0 after one step whose local gradient is gradient_by_rank[rank]."""
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
@@ -48,7 +49,7 @@ def step(make_train_op, gradient_by_rank):
 
 def a_subclass_sees_the_mean_before_it_clips():
     # The mean of 3 and -1 is 1, clipped 0.5; the mean of the clipped would be 0.
-    assert step(lambda loss, w: Clipping(1.0).minimize(loss), [3.0, -1.0]) == -0.5
+    assert _step(lambda loss, w: Clipping(1.0).minimize(loss), [3.0, -1.0]) == -0.5
 
 
 def a_class_defined_inside_the_scope_is_covered():
@@ -59,14 +60,14 @@ def a_class_defined_inside_the_scope_is_covered():
 
         return Own(1.0).minimize(loss)
 
-    assert step(train, [3.0, -1.0]) == -1.0
+    assert _step(train, [3.0, -1.0]) == -1.0
 
 
 def gradients_from_elsewhere_are_exchanged_when_applied():
     def train(loss, w):
         return tf.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.gradients(loss, w)[0], w)])
 
-    assert step(train, [3.0, -1.0]) == -1.0
+    assert _step(train, [3.0, -1.0]) == -1.0
 
 
 def compute_then_clip_then_apply_exchanges_once():
@@ -75,7 +76,7 @@ def compute_then_clip_then_apply_exchanges_once():
         ((g, v),) = optimizer.compute_gradients(loss)
         return optimizer.apply_gradients([(tf.clip_by_norm(g * 2.0, 100.0), v)])
 
-    assert step(train, [3.0, -1.0]) == -2.0
+    assert _step(train, [3.0, -1.0]) == -2.0
 
 
 def an_optimizer_made_in_the_scope_exchanges_after_it():
@@ -96,7 +97,7 @@ def data_ends_on_all_workers_together():
     with tf.Graph().as_default(), hb.scope():
         dataset = tf.data.Dataset.range(batches)
         x = tf.data.make_one_shot_iterator(dataset).get_next()
-        total = hb_allgather(x)
+        total = _allgather(x)
         with tf.train.MonitoredTrainingSession("") as session:
             steps = 0
             while not session.should_stop():
@@ -135,7 +136,7 @@ def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
                 start, source_handle = source.initializer, source.string_handle()
             tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, start)
             # Waits for its peers, in vain where one has ended.
-            total = hb_allgather(iterator.get_next())
+            total = _allgather(iterator.get_next())
             with tf.train.MonitoredTrainingSession("") as session:
                 if kind == "handle":
                     feeds[handle] = session.run(source_handle)
@@ -292,23 +293,4 @@ def everything_is_put_back():
 
 if __name__ == "__main__":
     tf.disable_v2_behavior()
-    for promise in (
-        unseeded_variables_start_identical_in_a_plain_session,
-        a_subclass_sees_the_mean_before_it_clips,
-        a_class_defined_inside_the_scope_is_covered,
-        gradients_from_elsewhere_are_exchanged_when_applied,
-        compute_then_clip_then_apply_exchanges_once,
-        an_optimizer_made_in_the_scope_exchanges_after_it,
-        data_ends_on_all_workers_together,
-        without_dropping_a_worker_gets_empty_batches_until_all_are_done,
-        iterators_of_a_structure_or_a_handle_end_on_all_workers_together,
-        an_iterator_from_outside_is_warned_of_by_name,
-        checkpoint_listeners_are_told_on_every_worker,
-        summaries_of_a_sharded_table_are_those_of_one_worker_and_written_once,
-        hooks_by_seconds_go_by_the_clock_of_worker_0,
-        summary_hooks_of_the_program_are_run_the_same_way,
-        summaries_without_exchanges_are_computed_by_worker_0_alone,
-        everything_is_put_back,
-    ):
-        promise()
-        print("kept:", promise.__name__, flush=True)
+    promises.hold(*promises.defined_in("__main__"))

@@ -23,12 +23,14 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
       waiter_(std::move(waiter)),
       calls_(segment_, rank, *waiter_) {}
 
+// Peers that wait for this rank hear that it left, and not that it died. Buffers that are still held keep the segment.
 ShmCommunicator::~ShmCommunicator() { Leave(); }
 
 void ShmCommunicator::Leave() {
   if (getpid() == owner_) waiter_->Leave();
 }
 
+// The start of every collective, and nothing behind it.
 Status ShmCommunicator::Barrier(std::string_view name) {
   return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0);
 }

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src import collectives
-from lockstep._src.ancestry import ancestors, communicates
+from lockstep._src.ancestry import ancestors, communicates, stems_from
 
 tf1 = tf.compat.v1
 
@@ -59,3 +59,26 @@ def test_ancestors_are_what_runs_each_once():
             b = tf.add(a, a, name="b")
         tf.identity(b, name="unused")
         assert sorted(op.name for op in ancestors([b, b.op])) == ["a", "b", "before"]
+
+
+def test_a_value_stems_from_what_a_branch_took_from_outside():
+    before = tf1.control_flow_v2_enabled()
+    tf1.enable_control_flow_v2()
+    inside = []
+
+    def branch(x):
+        inside.append(2.0 * x)
+        return inside[0]
+
+    try:
+        with tf.Graph().as_default():
+            source, other = tf.constant(1.0, name="source"), tf.constant(1.0)
+            doubled = 2.0 * source
+            tf.cond(tf1.placeholder(tf.bool, []), lambda: branch(doubled), lambda: other)
+            unrelated = set()
+            assert stems_from(inside[0].op, lambda op: op.name == "source", unrelated)
+            assert not unrelated
+            assert not stems_from(doubled.op, lambda op: op.name == "absent", unrelated)
+            assert unrelated == {doubled.op, *(tensor.op for tensor in doubled.op.inputs)}
+    finally:
+        (tf1.enable_control_flow_v2 if before else tf1.disable_control_flow_v2)()

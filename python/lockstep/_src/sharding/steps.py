@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from lockstep._src import library
+from lockstep._src.context import context
 
 
 class Route(NamedTuple):
@@ -73,6 +74,15 @@ def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
     return library.ops.lockstep_gather_table(tensor, num_rows=rows)
 
 
+def _mean(summed: tf.Tensor) -> tf.Tensor:
+    """The mean over workers of what was summed over them.
+
+    It is taken here and not where an optimizer is given the gradient: there it could not be told whether a gradient
+    that was accumulated, scaled or passed through a branch has had its mean taken.
+    """
+    return summed * tf.cast(1.0 / context.world_size, summed.dtype)
+
+
 @tf.RegisterGradient("LockstepCombine")
 def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
     _, inverse, send_splits, recv_splits = op.inputs
@@ -80,7 +90,8 @@ def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
         # A gather followed the lookup. Its slices are gradients of the ids that it picked.
         inverse = tf.gather(inverse, grad.indices)
         grad = grad.values
-    return [library.ops.lockstep_combine_gradient(grad, inverse, send_splits, recv_splits), None, None, None]
+    summed = library.ops.lockstep_combine_gradient(grad, inverse, send_splits, recv_splits)
+    return [_mean(summed), None, None, None]
 
 
 @tf.RegisterGradient("LockstepCombineGradient")
@@ -93,7 +104,7 @@ def _combine_gradient_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Ten
 def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     summed = library.ops.lockstep_reduce_table(tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"))
     summed.set_shape(op.inputs[0].shape)
-    return summed
+    return _mean(summed)
 
 
 @tf.RegisterGradient("LockstepReduceTable")
