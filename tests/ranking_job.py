@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ranking"
@@ -31,15 +31,30 @@ def made_movielens(folder: Path, *flags: object) -> Path:
 def train_command(workers: int, *arguments: object) -> list[str]:
     """The distributed job."""
     launcher = [sys.executable, "-m", "hybridbackend.run", "-n", str(workers)]
-    return [*launcher, sys.executable, str(EXAMPLE / "train.py"), *map(str, arguments)]
+    return [*launcher, *worker_command(*arguments)]
+
+
+def worker_command(*arguments: object) -> list[str]:
+    """One worker of the job."""
+    return [sys.executable, str(EXAMPLE / "train.py"), *map(str, arguments)]
 
 
 @contextlib.contextmanager
-def started(command: list[str], cwd: Path, log: Path) -> Iterator[subprocess.Popen]:
-    """A job in a process group of its own; whatever of it is left at the end of the block is killed."""
+def started(
+    command: list[str], cwd: Path, log: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen]:
+    """A job in a process group of its own; whatever of it is left at the end of the block is killed.
+
+    `variables` are set for it on top of ours.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=cwd, env=_ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=cwd,
+            env={**_ENVIRONMENT, **(variables or {})},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     children: list[int] = []
     try:

@@ -219,8 +219,9 @@ TEST_P(ConformanceTest, RandomCallsEqualTheOracle) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   ExpectAllWell(GetParam(), [&](Communicator& c) {
     // Fewer and smaller for many ranks: everyone computes everybody's part.
-    const std::string small = RandomCalls(c, seed, 64 << 10).Run(kSanitized ? 40 : 200);
-    return small.empty() ? RandomCalls(c, seed + 1, (8 << 20) / c.size()).Run(kSanitized ? 8 : 30) : small;
+    const int calls = (kSanitized ? 40 : 200) / (c.size() > 8 ? 5 : 1);
+    const std::string small = RandomCalls(c, seed, 64 << 10).Run(calls);
+    return small.empty() ? RandomCalls(c, seed + 1, (8 << 20) / c.size()).Run(calls / 6) : small;
   });
 }
 
@@ -233,36 +234,100 @@ TEST_P(ConformanceTest, RandomCallsOfRanksThatAreThreadsEqualTheOracle) {
   });
 }
 
-// What no rank can hold twice: sizes beyond everything that is staged at a time. Sums of small whole numbers are exact,
-// so that the oracle is a formula.
+// Each kind of call on `count` float32, more than is staged at a time. Sums of small whole numbers are exact, so that
+// the oracle is a formula. Each returns "" or what went wrong.
+class LargeCalls {
+ public:
+  LargeCalls(Communicator& communicator, int64_t count, bool shared)
+      : c_(communicator), count_(count), tensor_(c_, count * 4, shared) {}
+
+  std::string Run() {
+    for (const auto call : {&LargeCalls::AllReduce, &LargeCalls::ReduceScatter, &LargeCalls::Broadcast,
+                            &LargeCalls::AllGather, &LargeCalls::AllToAll}) {
+      for (int64_t i = 0; i < count_; ++i) data_[i] = Value(c_.rank(), i);
+      if (std::string error = (this->*call)(); !error.empty()) return error;
+    }
+    return "";
+  }
+
+ private:
+  static float Value(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 13) % 101); }
+  float Sum(int64_t i) const {
+    float sum = 0;
+    for (int rank = 0; rank < c_.size(); ++rank) sum += Value(rank, i);
+    return sum;
+  }
+  // The elements of `count_` that are `rank`'s: from Begin(rank) up to Begin(rank + 1).
+  int64_t Begin(int rank) const { return count_ * rank / c_.size(); }
+
+  template <typename Wanted>
+  static std::string Compare(const char* what, const float* got, int64_t count, const Wanted& wanted) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (got[i] != wanted(i)) return StrCat(what, ": element ", i, " is ", got[i], ", wanted ", wanted(i));
+    }
+    return "";
+  }
+
+  std::string AllReduce() {
+    const Status s = c_.AllReduce("large", ReduceOp::kSum, DType::kFloat32, count_, data_, data_);
+    return s.ok() ? Compare("allreduce", data_, count_, [&](int64_t i) { return Sum(i); }) : s.ToString();
+  }
+
+  std::string ReduceScatter() {
+    std::vector<int64_t> counts;
+    for (int rank = 0; rank < c_.size(); ++rank) counts.push_back(Begin(rank + 1) - Begin(rank));
+    const int64_t begin = Begin(c_.rank()), mine = counts[c_.rank()];
+    std::vector<float> got(mine);
+    const Status s = c_.ReduceScatter("large", ReduceOp::kSum, DType::kFloat32, counts, data_, got.data());
+    if (!s.ok()) return s.ToString();
+    return Compare("reducescatter", got.data(), mine, [&](int64_t i) { return Sum(begin + i); });
+  }
+
+  std::string Broadcast() {
+    const int root = c_.size() - 1;
+    const Status s = c_.Broadcast("large", root, count_ * 4, data_);
+    return s.ok() ? Compare("broadcast", data_, count_, [&](int64_t i) { return Value(root, i); }) : s.ToString();
+  }
+
+  // The ranks' parts make one tensor of `count_`.
+  std::string AllGather() {
+    std::vector<float> got(count_);
+    const int64_t begin = Begin(c_.rank());
+    const Status s = c_.AllGatherV("large", {DType::kFloat32, 1}, Begin(c_.rank() + 1) - begin, data_ + begin,
+                                   [&](auto) -> Result<void*> { return static_cast<void*>(got.data()); });
+    if (!s.ok()) return s.ToString();
+    int from = 0;
+    return Compare("allgather", got.data(), count_, [&](int64_t i) {
+      while (from + 1 < c_.size() && i >= Begin(from + 1)) ++from;
+      return Value(from, i);
+    });
+  }
+
+  // Everything to the next rank.
+  std::string AllToAll() {
+    std::vector<int64_t> sends(c_.size(), 0);
+    sends[(c_.rank() + 1) % c_.size()] = count_;
+    std::vector<float> got(count_);
+    const Status s = c_.AllToAllV("large", {DType::kFloat32, 1}, sends, data_,
+                                  [&](auto) -> Result<void*> { return static_cast<void*>(got.data()); });
+    if (!s.ok()) return s.ToString();
+    const int from = (c_.rank() + c_.size() - 1) % c_.size();
+    return Compare("alltoall", got.data(), count_, [&](int64_t i) { return Value(from, i); });
+  }
+
+  Communicator& c_;
+  const int64_t count_;
+  Tensor tensor_;
+  float* const data_ = reinterpret_cast<float*>(tensor_.data());
+};
+
 TEST_P(ConformanceTest, LargeTensorsArePipelined) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
-    const int64_t count = (kSanitized ? 4 << 20 : 64 << 20) / 4 / (c.size() > 2 ? 8 : 1) + 3;
-    const auto value = [](int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 13) % 101); };
+    // 64 MiB on two ranks, and a part of it on more: all look at everything.
+    const int64_t bytes = kSanitized ? 4 << 20 : 64 << 20;
+    const int64_t count = bytes / 4 / (c.size() > 5 ? 32 : c.size() == 2 ? 1 : 8) + 3;
     for (bool shared : {false, true}) {
-      Tensor tensor(c, count * 4, shared);
-      float* data = reinterpret_cast<float*>(tensor.data());
-      for (int64_t i = 0; i < count; ++i) data[i] = value(c.rank(), i);
-      if (Status s = c.AllReduce("large", ReduceOp::kSum, DType::kFloat32, count, data, data); !s.ok())
-        return s.ToString();
-      for (int64_t i = 0; i < count; ++i) {
-        float wanted = 0;
-        for (int rank = 0; rank < c.size(); ++rank) wanted += value(rank, i);
-        if (data[i] != wanted) return StrCat("allreduce: element ", i, " is ", data[i], ", wanted ", wanted);
-      }
-      // Everything to the next rank.
-      std::vector<int64_t> sends(c.size(), 0);
-      sends[(c.rank() + 1) % c.size()] = count;
-      for (int64_t i = 0; i < count; ++i) data[i] = value(c.rank(), i);
-      std::vector<float> got(count);
-      const Status s = c.AllToAllV("large", {DType::kFloat32, 1}, sends, data,
-                                   [&](auto) -> Result<void*> { return static_cast<void*>(got.data()); });
-      if (!s.ok()) return s.ToString();
-      const int from = (c.rank() + c.size() - 1) % c.size();
-      for (int64_t i = 0; i < count; ++i) {
-        if (got[i] != value(from, i))
-          return StrCat("alltoall: element ", i, " is ", got[i], ", wanted ", value(from, i));
-      }
+      if (std::string error = LargeCalls(c, count, shared).Run(); !error.empty()) return error;
     }
     return "";
   });
@@ -297,7 +362,7 @@ TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
 // Rank 0 has no room for what it receives, but still has to send: in a slot (10 items) and staged (2^20).
 TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
-    for (int64_t count : {int64_t{10}, int64_t{1} << 20}) {
+    for (int64_t count : {10, (4 << 20) / c.size()}) {
       std::vector<int32_t> in(count * c.size(), c.rank()), out(count * c.size());
       const std::vector<int64_t> sends(c.size(), count);
       const Allocate allocate = [&](auto) -> Result<void*> {
@@ -336,7 +401,8 @@ TEST_P(ConformanceTest, SharedMemoryRunsOutAndComesBack) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest,
                          ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 3},
-                                           JobShape{"shm", 4}, JobShape{"shm", 5}, JobShape{"shm", 8}),
+                                           JobShape{"shm", 4}, JobShape{"shm", 5}, JobShape{"shm", 8},
+                                           JobShape{"shm", 16}),
                          JobShapeName);
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from lockstep.testing.workers import worker_variables
 from tests import ranking_job
 
 SMALL = ("--batch-size", 512, "--model", "wide_and_deep", "--embedding-dim", 8)
+# From the death of a worker to the end of the job, at most.
+ENDED_WITHIN_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +59,11 @@ def test_a_killed_worker_ends_the_job_by_name_and_the_next_start_resumes(films, 
     with ranking_job.started(ranking_job.train_command(2, *arguments, "--steps", 10**6), tmp_path, log) as process:
         killed_at = _wait_for_step(tmp_path / "checkpoints", 40, process, log)
         os.kill(ranking_job.worker_pids(process.pid)[1], signal.SIGKILL)
-        try:
-            code = process.wait(20)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"the job goes on without rank 1:\n{log.read_text()}")
+        code = _wait_for_end(process, log)
     output = log.read_text()
     assert code == 128 + signal.SIGKILL
-    assert "rank 1" in output and "killed by SIGKILL" in output
+    # The launcher is quicker than the other worker, whose own error therefore need not be seen.
+    assert re.search(r"\[lockstep\] rank 1 \(pid \d+\) was killed by SIGKILL", output)
     assert set(os.listdir("/dev/shm")) <= shared_memory
 
     saved = _saved_step(tmp_path / "checkpoints")
@@ -76,6 +78,29 @@ def test_a_killed_worker_ends_the_job_by_name_and_the_next_start_resumes(films, 
     assert again["first_step"] == again["steps"] == saved + 30
     assert again["held_out_auc"] == pytest.approx(report["held_out_auc"], abs=1e-6)
     assert again["compared_auc"] == pytest.approx(report["compared_auc"], abs=1e-6)
+
+
+def test_without_a_launcher_the_survivor_ends_by_itself_and_names_the_killed_worker(films, tmp_path):
+    flags = ("--data", films, *SMALL, "--checkpoint-every", 5, "--steps", 10**6, "--run-dir", tmp_path / "run")
+    logs = [tmp_path / f"{rank}.log" for rank in range(2)]
+    with contextlib.ExitStack() as stack:
+        workers = [
+            stack.enter_context(ranking_job.started(ranking_job.worker_command(*flags), tmp_path, log, variables))
+            for log, variables in zip(logs, worker_variables(2), strict=True)
+        ]
+        _wait_for_step(tmp_path / "run" / "checkpoints", 5, workers[0], logs[0])
+        workers[1].kill()
+        code = _wait_for_end(workers[0], logs[0])
+    assert code == 1
+    assert re.search(rf"InternalError.* rank 1 \(process {workers[1].pid}\) died", logs[0].read_text())
+
+
+def _wait_for_end(process: subprocess.Popen, log: Path) -> int:
+    """The exit code of a job that has to end now."""
+    try:
+        return process.wait(ENDED_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"the job goes on for more than {ENDED_WITHIN_S:g} s:\n{log.read_text()}")
 
 
 def _saved_step(folder: Path) -> int:

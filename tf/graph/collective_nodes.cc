@@ -50,18 +50,19 @@ std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice a
   return absl::StrCat(op.name(), " '", CanonicalName(name), "' {", absl::StrJoin(values, ", "), "}");
 }
 
-// The numbers that CanonicalName takes out, in order: in each part of the name, the digits behind a '_' at its end. Of
-// more than 18 digits the first 18 count, which fit into 64 bits.
+// The numbers that CanonicalName takes out, one for each part of the name: -1 where a part has none, so that
+// "a_1/b" and "a/b_1" differ. Of more than 18 digits the first 18 count, which fit into 64 bits.
 std::vector<int64_t> NumbersOf(std::string_view name) {
   std::vector<int64_t> numbers;
   size_t begin = std::string_view::npos;  // of the digits behind the last '_'
   for (size_t i = 0; i <= name.size(); ++i) {
     if (i == name.size() || name[i] == '/') {
+      int64_t number = -1;
       if (begin != std::string_view::npos && begin < i) {
-        int64_t number = 0;
+        number = 0;
         for (const char c : name.substr(begin, std::min<size_t>(i - begin, 18))) number = number * 10 + (c - '0');
-        numbers.push_back(number);
       }
+      numbers.push_back(number);
       begin = std::string_view::npos;
     } else if (name[i] == '_') {
       begin = i + 1;

@@ -19,21 +19,20 @@ namespace lockstep {
 bool IsCollective(const tensorflow::OpDef& op);
 
 // One operation of a run that communicates, as it is put in order and compared over ranks. What ranks may have
-// differently although they mean the same (the numbers that make names unique) is in `numbers` alone, which only breaks
-// ties.
+// differently although they mean the same (the numbers that make names unique) is in `numbers` alone. Nodes of one rank
+// alone shift these numbers, but not their order: so they put operations of one name in the order in which these were
+// built, and are not compared over ranks.
 //
 //   node 'scope_2/dense_1/all_reduce_3'    name  scope/dense/all_reduce    numbers  2 1 3
-//
-// Ties are broken alike where the ranks made the nodes in the same order: then their numbers differ, but ascend alike.
 struct OrderKey {
   int64_t priority = 0;
   std::string name;              // canonical
+  std::vector<int64_t> numbers;  // taken out of the name, one for each of its parts; -1 where a part has none
   std::string description;       // type, name and attributes: what ranks compare
-  std::vector<int64_t> numbers;  // taken out of the name
 
   friend bool operator<(const OrderKey& a, const OrderKey& b) {
-    return std::tie(a.priority, a.name, a.description, a.numbers) <
-           std::tie(b.priority, b.name, b.description, b.numbers);
+    return std::tie(a.priority, a.name, a.numbers, a.description) <
+           std::tie(b.priority, b.name, b.numbers, b.description);
   }
 };
 

@@ -2,7 +2,7 @@
 //
 // Ranks build the same collectives, but TensorFlow runs what is ready first, and a rank may run other things beside
 // them (the chief writes summaries). The order is therefore taken from what ranks have in common: a collective's level,
-// which is the number of collectives on the longest way to it, then its priority, its name and its attributes. Control
+// which is the number of collectives on the longest way to it, then its priority and its name. Control
 // edges chain the collectives in that order: each waits for the one before, and for nothing else, so that the rest of
 // the graph overlaps with them. Levels come first because no order can go against the graph's own: a collective that
 // depends on another has a higher level, so the chain closes no circle.

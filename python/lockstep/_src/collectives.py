@@ -9,6 +9,7 @@ to count as a mean over ranks is divided by R, or its gradients are reduced with
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -23,6 +24,26 @@ Tensors = TypeVar("Tensors", tf.Tensor, Sequence[tf.Tensor])
 REDUCE_OPS = ("sum", "mean", "min", "max", "prod")
 
 
+class Priority(enum.IntEnum):
+    """The priorities of the exchanges of a training step, all in one place.
+
+    All gradients wait for the forward pass and for nothing else that communicates, so that nothing but these values
+    says which goes first. As collectives run one after another, one that goes first makes all others wait until its
+    input is there: the order has to be that in which the backward pass produces the inputs, from the last layer to the
+    first.
+    """
+
+    # Of a user's collectives and of the forward pass's: metrics of a step's predictions are there before its gradients.
+    DEFAULT = 0
+    # Bucket k of the replicated dense gradients has BUCKET + k: the last layers' bucket is number 0.
+    BUCKET = 1 << 20
+    # `tf.IndexedSlices` of replicated variables: of embeddings, the first layer of a model and so the last of its
+    # backward pass.
+    SLICES = 2 << 20
+    # The gradients of sharded tables. They come as late, and nothing that is exchanged is larger.
+    TABLE = 3 << 20
+
+
 def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priority: int = 0) -> Tensors:
     """Reduces tensors over all ranks.
 
@@ -32,7 +53,8 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
       op: "sum", "mean" (floating-point types), "min", "max" or "prod". Sums are taken in the order of ranks: every
         rank gets the same bits.
       name: of the operation.
-      priority: among collectives that don't wait for each other, the one with the lower value goes first.
+      priority: among collectives that don't wait for each other, the one with the lower value goes first; see
+        `Priority` for those of gradients.
 
     Returns:
       A tensor, or a list of tensors, of the shapes of `tensors`.

@@ -246,9 +246,17 @@ def test_the_order_is_by_level_then_priority_then_name():
         late = collectives.allreduce(tf.constant(1.0), name="a_late", priority=5)
         early = collectives.allreduce(tf.constant(1.0), name="z_early", priority=-1)
         deep = collectives.allreduce(late + 1.0, name="a_deep", priority=-9)
-        plain = [collectives.allreduce(tf.constant(1.0), name=f"plain_{i}") for i in (10, 9)]
-        chain = chain_of(session, [late, early, deep, *plain])
-    assert chain == ["z_early", "plain_9", "plain_10", "a_late", "a_deep"]
+        # The numbers count before all else of operations of one name, how many tensors they take for instance.
+        plain = [collectives.allreduce([tf.constant(1.0)] * (11 - i), name=f"plain_{i}") for i in (10, 9, 8)]
+        chain = chain_of(session, [late, early, deep, plain])
+    assert chain == ["z_early", "plain_8", "plain_9", "plain_10", "a_late", "a_deep"]
+
+
+def test_numbers_of_the_same_value_in_other_parts_of_a_name_are_told_apart():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        names = ["part/sum_1", "part_1/sum", "part_1/sum_1", "part_2/sum"]
+        sums = [collectives.allreduce(tf.constant(1.0), name=name) for name in reversed(names)]
+        assert chain_of(session, sums) == names
 
 
 def test_what_is_pruned_is_no_part_of_the_order():

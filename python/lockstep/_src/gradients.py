@@ -68,7 +68,12 @@ def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: in
             else:
                 dense.append(i)
         for number, bucket in enumerate(_cut_into_buckets(dense, result, buckets)):
-            reduced = collectives.allreduce([result[i] for i in bucket], op="mean", name=f"bucket_{number:03d}")
+            reduced = collectives.allreduce(
+                [result[i] for i in bucket],
+                op="mean",
+                name=f"bucket_{number:03d}",
+                priority=collectives.Priority.BUCKET + number,
+            )
             for i, tensor in zip(bucket, reduced, strict=True):
                 result[i] = tensor
     for gradient in result:
@@ -78,8 +83,9 @@ def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: in
 
 def _gather_slices(gradient: tf.IndexedSlices, variable: tf.Variable, world: int) -> tf.IndexedSlices:
     name = variable.name.split(":")[0].replace("/", "_")
-    values = collectives.allgather(gradient.values, name=f"{name}_values")
-    indices = collectives.allgather(gradient.indices, name=f"{name}_indices")
+    priority = collectives.Priority.SLICES
+    values = collectives.allgather(gradient.values, name=f"{name}_values", priority=priority)
+    indices = collectives.allgather(gradient.indices, name=f"{name}_indices", priority=priority)
     return tf.IndexedSlices(values * tf.cast(1.0 / world, values.dtype), indices, gradient.dense_shape)
 
 
@@ -105,7 +111,8 @@ def _cut_into_buckets(dense: list[int], gradients: Sequence[Gradient], buckets: 
             filled += size
         if run:
             result.append(run)
-    return result
+    # Ready when the earliest layer in it is: those of several types take turns.
+    return sorted(result, key=min, reverse=True)
 
 
 def _bytes(tensor: tf.Tensor) -> int:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 DEADLINE_S = 30
+# From a worker's failure to the end of the job, at most: what the launcher promises.
+ENDED_WITHIN_S = 5.0
 
 
 @pytest.fixture
@@ -81,6 +83,11 @@ def _pids(folder: Path, count: int) -> list[int]:
     return _wait_for(read, f"{count} processes to start")
 
 
+def _seconds_since_failure(folder: Path) -> float:
+    """Since a worker ran `_fail`; Linux has one monotonic clock for all processes."""
+    return time.monotonic() - float((folder / "failed_at").read_text())
+
+
 RANK = 'rank = int(os.environ["LOCKSTEP_RANK"])\n'
 WRITE_PID = RANK + 'open(f"pid{rank}", "w").write(str(os.getpid()))\n'
 # A worker with a child, in the same process group, that the worker does not wait for.
@@ -89,6 +96,11 @@ WITH_CHILD = WRITE_PID + (
     'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
 )
 SLEEP = "time.sleep(600)\n"
+
+
+def _fail(rank: int, code: int) -> str:
+    """Code of a worker that fails if it is `rank`, and tells when."""
+    return f'if rank == {rank}: open("failed_at", "w").write(str(time.monotonic())); sys.exit({code})\n'
 
 
 def _wait_for_pids(count: int) -> str:
@@ -128,8 +140,9 @@ def test_a_single_worker_takes_the_launchers_place(launch):
 
 
 def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
-    fail = _wait_for_pids(6) + 'if rank == 1: print("this is why"); sys.exit(37)\n'
+    fail = _wait_for_pids(6) + 'if rank == 1: print("this is why")\n' + _fail(1, 37)
     code, _, stderr = _finish(launch("-n", "3", worker=WITH_CHILD + fail + SLEEP))
+    assert _seconds_since_failure(tmp_path) < ENDED_WITHIN_S
     assert code == 37
     assert any("rank 1" in line and "exit code 37" in line and "ending the other workers" in line for line in stderr)
     assert stderr[-2:] == ["[lockstep] rank 1 failed with exit code 37; its last lines:", "[lockstep]   this is why"]
@@ -138,8 +151,9 @@ def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
 
 def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_path):
     stubborn = "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
-    fail = _wait_for_pids(2) + "if rank == 0: sys.exit(3)\n"
+    fail = _wait_for_pids(2) + _fail(0, 3)
     code, _, _ = _finish(launch("-n", "2", worker=stubborn + WRITE_PID + fail + SLEEP))
+    assert _seconds_since_failure(tmp_path) < ENDED_WITHIN_S
     assert code == 3
     assert not [pid for pid in _pids(tmp_path, 2) if _runs(pid)]
 
@@ -147,8 +161,10 @@ def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_pa
 def test_a_killed_worker_gives_128_plus_the_signal_and_is_named(launch, tmp_path):
     process = launch("-n", "2", worker=WRITE_PID + SLEEP)
     _pids(tmp_path, 2)
+    killed_at = time.monotonic()
     os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
     code, _, stderr = _finish(process)
+    assert time.monotonic() - killed_at < ENDED_WITHIN_S
     assert code == 128 + signal.SIGKILL
     assert any("rank 1 (pid" in line and "was killed by SIGKILL" in line for line in stderr)
 

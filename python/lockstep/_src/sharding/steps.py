@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from lockstep._src import library
+from lockstep._src.collectives import Priority
 from lockstep._src.context import context
 
 
@@ -90,7 +91,9 @@ def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
         # A gather followed the lookup. Its slices are gradients of the ids that it picked.
         inverse = tf.gather(inverse, grad.indices)
         grad = grad.values
-    summed = library.ops.lockstep_combine_gradient(grad, inverse, send_splits, recv_splits)
+    summed = library.ops.lockstep_combine_gradient(
+        grad, inverse, send_splits, recv_splits, lockstep_priority=Priority.TABLE
+    )
     return [_mean(summed), None, None, None]
 
 
@@ -102,7 +105,9 @@ def _combine_gradient_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Ten
 
 @tf.RegisterGradient("LockstepGatherTable")
 def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
-    summed = library.ops.lockstep_reduce_table(tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"))
+    summed = library.ops.lockstep_reduce_table(
+        tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"), lockstep_priority=Priority.TABLE
+    )
     summed.set_shape(op.inputs[0].shape)
     return _mean(summed)
 
