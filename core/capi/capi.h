@@ -54,8 +54,8 @@ namespace lockstep {
 
 // The process's one default context, which the TensorFlow ops use; FAILED_PRECONDITION that says how to make one.
 // Shared, so that a shutdown cannot take it from under a running kernel. Hold it for the length of a call and not
-// longer: the last owner that lets go ends the engine, which the lane's own work must not do while more is queued
-// behind it. Takes a mutex for the time of a copy; thread-safe.
+// longer: the last owner that lets go ends the engine, and waits for what is posted on its lane. Takes a mutex for the
+// time of a copy; thread-safe.
 Result<std::shared_ptr<Context>> DefaultContext();
 
 }  // namespace lockstep

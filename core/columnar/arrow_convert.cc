@@ -9,7 +9,10 @@
 
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <vector>
+
+#include "core/base/strings.h"
 
 // An array is taken apart from the outside in: each list level leaves its offsets and hands the range of values that
 // they span to the next level, until the leaf's buffer is reached. Whatever position the outside has, a null or a list
@@ -121,12 +124,14 @@ class Walk {
     return "row " + std::to_string(file_row_(index));
   }
 
-  // Checks that no element is null, unless the field has a default.
-  Status CheckNulls(const arrow::Array& array, const char* what) const {
+  // Checks that no element is null, unless the field has a default. `what` an element is where it is not the whole row.
+  Status CheckNulls(const arrow::Array& array, std::string_view what) const {
     if (array.null_count() == 0 || field_.default_value) return OkStatus();
     int64_t index = 0;
     while (array.IsValid(index)) ++index;
-    return DataLoss(Row(index) + " " + what + " null, and the field has no default_value");
+    const bool is_row = column_.splits.empty() && fixed_.empty();
+    return DataLoss(StrCat(Row(index), is_row ? "" : StrCat(" holds a ", what, " that"),
+                           " is null, and the field has no default_value"));
   }
 
   // One level of lists with 32- or 64-bit offsets. Becomes a ragged level as long as the field wants one more, and a
@@ -134,7 +139,7 @@ class Walk {
   // empty list. Returns the values that the lists span.
   template <typename ListArray>
   Result<std::shared_ptr<arrow::Array>> Lists(const ListArray& lists) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, column_.splits.empty() ? "is" : "holds a list that is"));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "list"));
     const auto* offsets = lists.raw_value_offsets();
     const int64_t length = lists.length(), first = offsets[0], last = offsets[length];
     // Offsets that fall anywhere in between are damage, even where first and last look good.
@@ -162,7 +167,7 @@ class Walk {
   // One level of lists that all have the length of their type. They have no offsets, so there is nothing to keep but
   // the dimension. A null list takes as many values as others; those of them that are null get the default at the leaf.
   Result<std::shared_ptr<arrow::Array>> FixedSizeLists(const arrow::FixedSizeListArray& lists) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "is"));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "list"));
     LOCKSTEP_ASSIGN_OR_RETURN(int64_t dimension, NextDimension());
     const int64_t size = lists.list_type()->list_size();
     if (size != dimension) {
@@ -195,8 +200,7 @@ class Walk {
     if (LeafType(*array->type()) != field_.type.value) {
       return Internal("values are " + array->type()->ToString() + ", wanted " + field_.type.ToString());
     }
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckNulls(*array, column_.splits.empty() && fixed_.empty() ? "is" : "holds a value that is"));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(*array, "value"));
     column_.count = array->length();
     switch (array->type_id()) {
       case arrow::Type::BOOL: return Bools(static_cast<const arrow::BooleanArray&>(*array));

@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <new>
 #include <numeric>
 
@@ -185,6 +186,23 @@ class ArrowFile : public ParquetFile {
     });
   }
 
+  // A column may have several leaves where it is of a type that cannot be read, and else has one.
+  Result<int64_t> RowBytes(const std::vector<Field>& fields) const override {
+    return Guard(FileText(path_), [&]() -> Result<int64_t> {
+      std::map<std::string, int> leaves;
+      for (int leaf = 0; leaf < footer_->num_columns(); ++leaf) {
+        leaves[footer_->schema()->GetColumnRoot(leaf)->name()] = leaf;
+      }
+      int64_t bytes = 0;
+      for (const Field& field : fields) {
+        const auto leaf = leaves.find(field.name);
+        // Sizes in the footer are those of encoded values, which may be far smaller. A column of the default has none.
+        bytes += std::max<int64_t>(8, leaf == leaves.end() ? 0 : LeafBytes(leaf->second));
+      }
+      return std::max<int64_t>(1, bytes);
+    });
+  }
+
  private:
   // What a file that is no Parquet file, or whose footer is damaged, is reported as.
   Status NotReadable(const arrow::Status& status) const {
@@ -222,6 +240,19 @@ class ArrowFile : public ParquetFile {
     return OkStatus();
   }
 
+  // The bytes of one leaf's values in the row group in which its rows are widest, by row. What a damaged footer says is
+  // cut to what can be added up.
+  int64_t LeafBytes(int leaf) const {
+    constexpr int64_t kMost = int64_t{1} << 40;
+    int64_t bytes = 0;
+    for (int group = 0; group < footer_->num_row_groups(); ++group) {
+      if (group_rows_[group] == 0) continue;
+      const int64_t all = footer_->RowGroup(group)->ColumnChunk(leaf)->total_uncompressed_size();
+      bytes = std::max(bytes, std::min(kMost, all / group_rows_[group]));
+    }
+    return bytes;
+  }
+
   // Takes over what the footer says, as far as it makes sense: sizes are used to allocate and to divide, so that a
   // damaged one must not get by.
   Status ReadFooter(const parquet::arrow::SchemaManifest& manifest) {
@@ -233,15 +264,11 @@ class ArrowFile : public ParquetFile {
                         std::to_string(metadata->num_rows()) + " rows");
       }
       group_rows_.push_back(metadata->num_rows());
-      if (metadata->num_rows() == 0) continue;
-      row_bytes_ = std::max(row_bytes_, metadata->total_byte_size() / metadata->num_rows());
     }
     if (rows != footer_->num_rows()) {
       return DataLoss(FileText(path_) + ": the row groups have " + std::to_string(rows) + " rows, the footer says " +
                       std::to_string(footer_->num_rows()));
     }
-    // Sizes in the footer are those of encoded values, which may be far smaller.
-    row_bytes_ = std::max(row_bytes_, int64_t{8} * footer_->num_columns());
     for (const auto& field : manifest.schema_fields) {
       columns_.push_back({field.field->name(), TypeFromArrow(*field.field->type())});
     }

@@ -64,9 +64,9 @@ class ParquetFile {
   // Rows of each row group; some may be 0.
   const std::vector<int64_t>& group_rows() const { return group_rows_; }
 
-  // About how many bytes a row of all columns takes in memory, at least 8 a column: for choosing how many to decode at
-  // once.
-  int64_t row_bytes() const { return row_bytes_; }
+  // About how many bytes a row of these columns takes in memory, at least 8 each: for choosing how many to decode at
+  // once. `fields` must have passed Check.
+  virtual Result<int64_t> RowBytes(const std::vector<Field>& fields) const = 0;
 
   // Whether each field can be read from this file: that it is there (or has a default) under this name once, in the
   // type that is wanted. NOT_FOUND names the columns that there are, INVALID_ARGUMENT both types.
@@ -80,7 +80,6 @@ class ParquetFile {
   std::string path_;
   std::vector<FileColumn> columns_;
   std::vector<int64_t> group_rows_;
-  int64_t row_bytes_ = 1;
 };
 
 }  // namespace lockstep::columnar

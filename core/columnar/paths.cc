@@ -50,6 +50,16 @@ Status AppendExisting(const std::string& name, std::vector<std::string>* files) 
   return OkStatus();
 }
 
+// Whether a match is hidden by a part of its name that the pattern does not begin as well: `*` stands for no marker, as
+// for glob(3) it stands for no leading '.', and `_*` does. Both have the same folders, one by one.
+bool HiddenMatch(const fs::path& name, const fs::path& pattern) {
+  auto wanted = pattern.begin();
+  for (auto part = name.begin(); part != name.end() && wanted != pattern.end(); ++part, ++wanted) {
+    if (Hidden(*part) && wanted->native()[0] != part->native()[0]) return true;
+  }
+  return false;
+}
+
 Status AppendPattern(const std::string& pattern, std::vector<std::string>* files) {
   glob_t matches{};
   // Sorted below, since glob(3) would sort by locale.
@@ -59,6 +69,8 @@ Status AppendPattern(const std::string& pattern, std::vector<std::string>* files
   if (result == GLOB_NOMATCH) return NotFound("no file matches '" + pattern + "'");
   if (result != 0)
     return Internal("pattern '" + pattern + "' cannot be matched (glob returned " + std::to_string(result) + ")");
+  std::erase_if(names, [&](const std::string& name) { return HiddenMatch(name, pattern); });
+  if (names.empty()) return NotFound("no file matches '" + pattern + "', but for hidden ones");
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) LOCKSTEP_RETURN_IF_ERROR(AppendExisting(name, files));
   return OkStatus();
@@ -78,8 +90,15 @@ Status AppendName(std::string name, std::vector<std::string>* files) {
   }
   std::error_code error;
   // First, so that names with brackets can be given as they are.
-  if (fs::exists(name, error)) return AppendExisting(name, files);
-  if (name.find_first_of("*?[") != std::string::npos) return AppendPattern(name, files);
+  const fs::file_type type = fs::status(name, error).type();
+  const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
+  // A file that can't be looked at, for lack of permission mostly, may well exist. Of patterns other errors say
+  // nothing: they may be too long for a name.
+  if (type == fs::file_type::none && (!is_pattern || error == std::errc::permission_denied)) {
+    return Internal("file '" + name + "' cannot be looked up: " + error.message());
+  }
+  if (fs::exists(fs::file_status(type))) return AppendExisting(name, files);
+  if (is_pattern) return AppendPattern(name, files);
   return NotFound("file '" + name + "' does not exist");
 }
 

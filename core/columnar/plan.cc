@@ -10,7 +10,8 @@
 // step's rows are arithmetic: step s of worker i is rows [(s * W + i) * B, + B) of all. No list of batches is kept,
 // which for a long pass would be larger than anything else here.
 //
-// Sums and products of numbers of rows are checked in Make, and by steps in StepRows they stay below the sum of all.
+// Sums and products of numbers of rows are checked in Make (and never OUT_OF_RANGE, which TensorFlow takes for the end
+// of the data), and by steps in StepRows they stay below the sum of all.
 // Only a turn may be too long for 64 bits, and then counts as endless.
 #include "core/columnar/plan.h"
 
@@ -79,7 +80,8 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
   plan.options_ = options;
   for (const auto& file : group_rows) {
     for (int64_t rows : file) {
-      if (__builtin_add_overflow(plan.all_rows_, rows, &plan.all_rows_)) return OutOfRange("more than 2^63 rows");
+      if (__builtin_add_overflow(plan.all_rows_, rows, &plan.all_rows_))
+        return DataLoss("the files have more than 2^63 rows");
     }
   }
   // The contiguous share of kRows, as rows of all files; the other ways have no use for it.
@@ -109,8 +111,8 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
     // All workers hold the same whole steps; what is left is divided.
     int64_t step_rows;
     if (__builtin_mul_overflow(options.batch_size, options.partition_count, &step_rows)) {
-      return OutOfRange("batch_size " + std::to_string(options.batch_size) + " times partition_count " +
-                        std::to_string(options.partition_count) + " is more than 2^63");
+      return InvalidArgument("batch_size " + std::to_string(options.batch_size) + " times partition_count " +
+                             std::to_string(options.partition_count) + " is more than 2^63");
     }
     const int64_t steps = plan.all_rows_ / step_rows;
     auto [first, last] = plan.StepRows(steps);

@@ -76,8 +76,8 @@ class RowPlan {
   // A plan without rows.
   RowPlan() = default;
 
-  // `group_rows[f][g]`: rows of group g of file f, 0 or more. INVALID_ARGUMENT for options (see Validate), OUT_OF_RANGE
-  // for numbers of rows beyond 2^63.
+  // `group_rows[f][g]`: rows of group g of file f, 0 or more. INVALID_ARGUMENT for options (see Validate) and
+  // for a step of more than 2^63 rows, DATA_LOSS for files of more.
   static Result<RowPlan> Make(const std::vector<std::vector<int64_t>>& group_rows, const PlanOptions& options);
 
   // Rows of this worker, whatever has been taken already.

@@ -171,5 +171,13 @@ TEST(RowPlan, RefusesOptionsOutOfRangeByName) {
   EXPECT_EQ(message({.sequential_batches = 0}), "num_sequential_reads is 0, wanted 1 or more");
 }
 
+// Not OUT_OF_RANGE, which would end the training as if all had been read.
+TEST(RowPlan, NumbersBeyond64BitsAreErrorsAndNoEndOfTheData) {
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  EXPECT_EQ(RowPlan::Make({{kHuge}, {kHuge}}, {}).status().code(), StatusCode::kDataLoss);
+  const PlanOptions options{.partition_by = PartitionBy::kBatches, .partition_count = 2, .batch_size = kHuge};
+  EXPECT_EQ(RowPlan::Make({{5}}, options).status().code(), StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace lockstep::columnar

@@ -42,7 +42,7 @@ class Reader {
   Reader(std::shared_ptr<const Source> source, int64_t position);
 
   // The next batch, waiting for it. With drop_remainder a last batch that is short counts as the end. Errors of
-  // decoding come behind the batches before them, and stay; CANCELLED comes at once.
+  // decoding come behind the batches before them; CANCELLED comes at once. The first error stays.
   Result<Batch> Next();
 
   // Ends the pass from any thread: Next returns CANCELLED, also where it waits.
@@ -59,7 +59,8 @@ class Reader {
     int64_t rows;
   };
 
-  // Both are explained in reader.cc.
+  // Next without the memory for its first error. All three are explained in reader.cc.
+  Result<Batch> NextBatch();
   Result<std::vector<Part>> NextParts();
   Result<std::shared_ptr<const Piece>> PieceOf(const RowRange& range);
 
@@ -71,6 +72,7 @@ class Reader {
   std::optional<RowRange> range_;                       // what is left of the current one
   std::map<int, std::shared_ptr<const Piece>> pieces_;  // the current one of each open file
   int64_t position_;
+  Status error_;  // the end of the pass, where it ended badly
   Decoder decoder_;
 };
 

@@ -1,12 +1,13 @@
 // Looks through a set of files before the first row is read, and decides how large the pieces are in which each is
 // decoded. Two limits pull at that: a piece is held in memory whole until its last batch is gone, and starting one
-// costs some calls through Arrow for each column. Rows are counted by their width in memory, so that wide files get
-// short pieces.
+// costs some calls through Arrow for each column. Rows are counted by the width in memory of what is read of them, so
+// that wide ones get short pieces.
 #include "core/columnar/source.h"
 
 #include <algorithm>
 #include <atomic>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "core/base/cores.h"
@@ -40,7 +41,8 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
 Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ParquetFile> file, ParquetFile::Open(path));
   LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
-  const int64_t best_rows = std::clamp<int64_t>(kPieceBytes / file->row_bytes(), 1024, kMostPieceRows);
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t row_bytes, file->RowBytes(options.fields));
+  const int64_t best_rows = std::clamp<int64_t>(kPieceBytes / row_bytes, 1024, kMostPieceRows);
   return Source::File{path, file->group_rows(), options.piece_rows.value_or(PieceRows(options, best_rows)),
                       2 * best_rows};
 }
@@ -96,14 +98,17 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   std::shared_ptr<Source> source(new Source);
   source->options_ = std::move(options);
 
-  // Each thread takes the next file that nobody has; after a failure no later file is begun. `next` deals out numbers
-  // and `failed` only saves work, so no other memory depends on the order of either; the results are handed over by
-  // joining the threads. This thread works along.
+  // Each thread takes the next file that nobody has; after a failure no later file is begun, but every file that was
+  // taken is looked through: so all files before one that failed have a result. `next` deals out numbers and `failed`
+  // only saves work, so no other memory depends on the order of either; the results are handed over by joining the
+  // threads. This thread works along, and alone where there are no others to be had.
   std::vector<std::optional<Result<File>>> results(paths.size());
   std::atomic<size_t> next = 0;
   std::atomic<bool> failed = false;
   const auto work = [&] {
-    for (size_t i = next++; i < paths.size() && !failed; i = next++) {
+    while (!failed) {
+      const size_t i = next++;
+      if (i >= paths.size()) return;
       results[i].emplace(LookThrough(paths[i], source->options_));
       if (!results[i]->ok()) failed = true;
     }
@@ -111,12 +116,15 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   {
     std::vector<std::jthread> helpers;
     const size_t wanted = std::min<size_t>(source->threads(), paths.size());
-    while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
+    try {
+      while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: fewer do as well
+    }
     work();
   }
   std::vector<std::vector<int64_t>> group_rows;
   for (auto& result : results) {
-    if (!result) continue;  // not begun, so that an error follows or went before
+    // A file that was not begun stands behind one that failed.
     if (!result->ok()) return result->status();
     source->files_.push_back(**std::move(result));
     group_rows.push_back(source->files_.back().group_rows);

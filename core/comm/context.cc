@@ -78,8 +78,10 @@ Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) 
 
 Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator)
     : options_(std::move(options)),
-      communicator_(std::move(communicator)),
-      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size))) {}
+      job_(std::make_shared<Job>()),
+      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size), job_)) {
+  job_->communicator = std::move(communicator);
+}
 
 Context::~Context() {
   // The lane ends first: what was posted still runs on the communicator.

@@ -44,8 +44,9 @@ struct ContextOptions {
 //   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Context> context, Context::Create(options));
 //   context->lane().Post([&] { status = context->communicator().Barrier("start"); done.set_value(); });
 //
-// Owns what it hands out references to: communicator(), lane() and run_agreement() live as long as it does.
-// Thread-safe, where collectives go through the lane: the communicator takes one at a time.
+// Owns what it hands out references to: communicator(), lane() and run_agreement() live as long as it does, and for
+// what was posted on the lane the communicator and the agreement live until that has run. Thread-safe, where
+// collectives go through the lane: the communicator takes one at a time.
 class Context {
  public:
   // Meets the other ranks and connects. Waits for at most rendezvous_timeout_s, and up to 10 s longer for rank 0 to say
@@ -55,21 +56,28 @@ class Context {
   // nothing is left behind.
   static Result<std::unique_ptr<Context>> Create(const ContextOptions& options);
   // Runs what is posted on the lane, then leaves the job (Communicator::Leave). To end at once, Leave or Abort first.
-  // Not by the lane's own work unless that is the last: what is posted behind it would run without a communicator.
+  // Where the lane's own work does it, by letting the last owner go, it does not wait: what is posted behind that work
+  // runs later, and then the job is left.
   ~Context();
 
   const ContextOptions& options() const { return options_; }
-  Communicator& communicator() { return *communicator_; }
+  Communicator& communicator() { return *job_->communicator; }
   Lane& lane() { return *lane_; }
   // What the ranks of this job agreed on about the graphs that they run.
-  RunAgreement& run_agreement() { return run_agreement_; }
+  RunAgreement& run_agreement() { return job_->run_agreement; }
 
  private:
+  // What work on the lane refers to. The lane's thread has a share, so that it outlives the context where the last
+  // owner of that goes on the lane.
+  struct Job {
+    std::unique_ptr<Communicator> communicator;
+    RunAgreement run_agreement;
+  };
+
   Context(ContextOptions options, std::unique_ptr<Communicator> communicator);
 
   const ContextOptions options_;
-  std::unique_ptr<Communicator> communicator_;
-  RunAgreement run_agreement_;
+  std::shared_ptr<Job> job_;
   std::unique_ptr<Lane> lane_;
 };
 

@@ -4,7 +4,9 @@
 
 #include <future>
 #include <limits>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "core/comm/test_job.h"
 
@@ -21,6 +23,30 @@ TEST(ContextTest, DefaultsAreAJobOfOneThatMeetsNobody) {
   std::promise<void> ran;
   (*context)->lane().Post([&] { ran.set_value(); });
   ran.get_future().wait();
+}
+
+// As when a job was shut down and a kernel lets the engine go on the lane, with more work behind it.
+TEST(ContextTest, WorkBehindTheLastOwnerStillHasItsCommunicator) {
+  Result<std::unique_ptr<Context>> created = Context::Create({});
+  ASSERT_TRUE(created.ok()) << created.status().ToString();
+  std::shared_ptr<Context> context = *std::move(created);
+  Lane& lane = context->lane();
+  Communicator& communicator = context->communicator();
+  RunAgreement& agreement = context->run_agreement();
+  std::promise<void> posted;
+  std::promise<Status> done;
+  lane.Post([&posted, last = std::weak_ptr<Context>(context), owner = context]() mutable {
+    posted.get_future().wait();
+    owner.reset();
+    EXPECT_TRUE(last.expired());
+  });
+  lane.Post([&] {
+    const std::vector<std::string> operations = {"a"};
+    done.set_value(agreement.Reach(communicator, operations));
+  });
+  context.reset();
+  posted.set_value();
+  EXPECT_EQ(done.get_future().get(), OkStatus());
 }
 
 // Each line spoils one field of options that are good.

@@ -31,8 +31,9 @@ bool Spin(const std::atomic<uint64_t>& news, uint64_t seen, int spin_us) {
 
 }  // namespace
 
-Lane::Lane(int spin_us)
-    : state_(std::make_shared<State>()), thread_([state = state_, spin_us] { Run(*state, spin_us); }) {}
+Lane::Lane(int spin_us, std::shared_ptr<const void> kept)
+    : state_(std::make_shared<State>()),
+      thread_([state = state_, spin_us, kept = std::move(kept)] { Run(*state, spin_us); }) {}
 
 // Wakes the thread without asking whether it sleeps: once in a lane's life.
 Lane::~Lane() {

@@ -25,7 +25,8 @@ namespace lockstep {
 // picked up in a microsecond or two, for the price of a core. 0: it sleeps at once. Work must not throw. Thread-safe.
 class Lane {
  public:
-  explicit Lane(int spin_us = 50);
+  // The thread holds `kept` until it has run everything: what work refers to by plain references, without a share.
+  explicit Lane(int spin_us = 50, std::shared_ptr<const void> kept = nullptr);
   // Runs what was posted, then ends. A caller that wants to leave at once aborts the communicator first. May be called
   // by the lane's own work, when that holds the last reference to the lane's owner; then it does not wait, and what was
   // posted behind that work runs later, when the owner is gone.

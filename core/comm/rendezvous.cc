@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <thread>
 
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
@@ -27,8 +28,8 @@ namespace {
 
 using wire::Direction;
 
-// Strangers may not exhaust our descriptors: beyond this many connections without a hello the oldest is dropped. More
-// than enough for the guests, who say theirs within milliseconds.
+// Strangers may not exhaust our descriptors: beyond this many connections without a proof the oldest is dropped. More
+// than enough for the guests, who give theirs within milliseconds; one that is dropped all the same connects again.
 constexpr size_t kMaxUnproven = 64;
 // A connection that has not said its hello by then is dropped.
 constexpr double kHandshakeTimeout_s = 10;
@@ -43,7 +44,7 @@ Digest MeetingKey(std::string_view secret, std::string_view nonce) {
 struct Connection {
   UniqueFd socket;
   Deadline deadline = Deadline::After(kHandshakeTimeout_s);
-  std::string host_nonce = wire::MakeNonce();
+  std::string host_nonce;
   bool proven = false;
   wire::Keys keys = {};
   // What was received and not yet understood.
@@ -66,7 +67,8 @@ class Host {
         return status;
       }
     }
-    wire::Answer answer = {OkStatus(), wire::MakeNonce(), std::vector<std::string>(options_.size)};
+    LOCKSTEP_ASSIGN_OR_RETURN(std::string nonce, wire::MakeNonce());
+    wire::Answer answer = {OkStatus(), std::move(nonce), std::vector<std::string>(options_.size)};
     answer.notes[0] = options_.note;
     // A connection without a hello is a stranger's, and gets nothing.
     for (const Connection& guest : connections_) {
@@ -130,22 +132,22 @@ class Host {
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
-    if (entries[0].revents != 0) AcceptAll();
-    return OkStatus();
+    return entries[0].revents != 0 ? AcceptAll() : OkStatus();
   }
 
   // The listener does not block, so this takes all who wait and returns.
-  void AcceptAll() {
+  Status AcceptAll() {
     while (true) {
       Connection connection;
       connection.socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!connection.socket.valid()) return;
+      if (!connection.socket.valid()) return OkStatus();
+      LOCKSTEP_ASSIGN_OR_RETURN(connection.host_nonce, wire::MakeNonce());
       std::string banner(wire::kMagic);
       for (int i = 0; i < 4; ++i) banner += static_cast<char>(wire::kVersion >> (8 * i));
       banner += connection.host_nonce;
       // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
       if (!wire::SendAll(connection.socket.get(), banner, Deadline::After(0)).ok()) continue;
-      const auto unproven = [](const Connection& c) { return !c.hello.has_value(); };
+      const auto unproven = [](const Connection& c) { return !c.proven; };
       if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven)) >= kMaxUnproven) {
         connections_.erase(std::find_if(connections_.begin(), connections_.end(), unproven));
       }
@@ -229,15 +231,23 @@ class Host {
   std::list<Connection> connections_;
 };
 
-// A rank other than 0: one conversation, step by step, on a socket that waits until the deadline.
+// A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
+// where the connection ends before the verdict.
 class Guest {
  public:
   explicit Guest(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
 
   Result<Meeting> Run() {
-    LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_));
-    Result<Meeting> meeting = Talk();
-    if (meeting.ok()) return meeting;
+    Result<Meeting> meeting = Unavailable("not connected");
+    do {
+      LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_));
+      meeting = Talk();
+      if (meeting.ok()) return meeting;
+      // The host may have taken us for a stranger, among many: it hangs up on those that have not proven themselves.
+      // Later a closed connection means that the host is gone.
+      if (welcome_ || meeting.status().code() != StatusCode::kUnavailable) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    } while (!deadline_.Passed());
     // What the host says is said from the job's point of view; what happened to the connection is not.
     if (answered_) return meeting;
     return meeting.status().WithPrefix(
@@ -254,7 +264,7 @@ class Guest {
       return FailedPrecondition(StrCat("it speaks version ", int{static_cast<uint8_t>(banner[8])},
                                        " of the protocol, this is ", wire::kVersion));
     }
-    const std::string nonce = wire::MakeNonce();
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string nonce, wire::MakeNonce());
     // The guest gives its proof first, to whoever listens there. That is safe, as the two proofs are made from
     // different words: what the guest says can't be sent back to it as the host's.
     const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);
@@ -267,6 +277,7 @@ class Guest {
     if (verdict[0] != wire::kWelcome || !SameDigest(proof, keys.host_proof)) {
       return FailedPrecondition("the secrets differ");
     }
+    welcome_ = true;
     const wire::Hello hello = {static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(options_.size),
                                static_cast<uint64_t>(getpid()), options_.note};
     LOCKSTEP_RETURN_IF_ERROR(
@@ -289,7 +300,8 @@ class Guest {
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd socket_;
-  bool answered_ = false;
+  bool welcome_ = false;   // the host knows the secret, and knows that we do
+  bool answered_ = false;  // the host's last word has come
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "core/comm/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <string>
@@ -140,6 +142,24 @@ TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   ExpectMet(guest, 2);
 }
 
+// As the host does with the oldest of too many connections that have not proven themselves.
+TEST(RendezvousTest, AGuestThatIsHungUpOnBeforeItsProofConnectsAgain) {
+  const std::string address = FreeLocalAddress();
+  const auto all = WholeJob(2, address);
+  Result<Meeting> guest = Internal("did not run");
+  Result<UniqueFd> listener = wire::Listen(address);
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  std::thread thread([&] { guest = Meet(all[1]); });
+  pollfd entry = {listener->get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 30000), 1);
+  EXPECT_TRUE(UniqueFd(accept(listener->get(), nullptr, nullptr)).valid());
+  listener = Internal("closed");
+  const Result<Meeting> host = Meet(all[0]);
+  thread.join();
+  ExpectMet(host, 2);
+  ExpectMet(guest, 2);
+}
+
 TEST(RendezvousTest, AProofOfAnotherConnectionIsWorthless) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
@@ -211,7 +231,7 @@ TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
     const Deadline deadline = Deadline::After(30);
     const UniqueFd socket = *wire::Connect(address, deadline);
     const std::string banner = *wire::ReceiveExactly(socket.get(), wire::kBannerBytes, deadline);
-    const std::string nonce = wire::MakeNonce();
+    const std::string nonce = *wire::MakeNonce();
     const wire::Keys keys = wire::MakeKeys("secret", banner.substr(12), nonce);
     const std::string hello = wire::Encode(wire::Hello{1, 3, 1, "gone"});
     ASSERT_TRUE(wire::SendAll(socket.get(),

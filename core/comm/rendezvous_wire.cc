@@ -9,6 +9,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -111,6 +112,10 @@ Status Await(int socket, short events, const Deadline& deadline) {
   return deadline.Passed() ? DeadlineExceeded("no answer in time") : OkStatus();
 }
 
+// How long an address may be silent before the next one is tried: longer than a first packet that was lost and sent
+// again. The address has its turn again after the others.
+constexpr double kAttempt_s = 2;
+
 // One attempt at one address, which waits for the other side's answer until the deadline.
 Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) {
   UniqueFd fd = MakeSocket(address);
@@ -143,10 +148,11 @@ Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) 
 
 }  // namespace
 
-std::string MakeNonce() {
+Result<std::string> MakeNonce() {
   std::string nonce(kNonceBytes, '\0');
-  // Requests of up to 256 bytes are never cut short.
+  // Requests of up to 256 bytes are never cut short. A signal can only end the wait for the kernel's first randomness.
   while (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    if (errno != EINTR) return ErrnoStatus("getrandom", errno);
   }
   return nonce;
 }
@@ -293,7 +299,7 @@ Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline) {
   std::string reason;
   while (true) {
     for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-      Result<UniqueFd> fd = ConnectOnce(*entry, deadline);
+      Result<UniqueFd> fd = ConnectOnce(*entry, Deadline::After(std::min(kAttempt_s, deadline.Left())));
       if (fd.ok()) return fd;
       reason = fd.status().message();
     }

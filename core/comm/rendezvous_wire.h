@@ -41,7 +41,8 @@ inline constexpr char kWelcome = 'W';
 inline constexpr char kRefused = 'R';
 
 // Random bytes of the kernel, good enough for keys. Waits, early after the machine's start, until the kernel has such.
-std::string MakeNonce();
+// INTERNAL where it gives none.
+Result<std::string> MakeNonce();
 
 // The keys of one connection. Both sides compute them from the secret and both nonces: only who knows the secret can,
 // and they are of no use in another connection.
@@ -100,7 +101,7 @@ Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direct
 Result<UniqueFd> Listen(const std::string& address);
 // Tries all of them again and again, every 10 ms, until one answers: DEADLINE_EXCEEDED, with the reason of the last
 // failure, where none does in time. An address that swallows what is sent to it, instead of refusing, holds up the
-// others.
+// others for 2 s each time.
 Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline);
 
 }  // namespace lockstep::wire

@@ -101,13 +101,17 @@ inline void ExpectAllWell(const JobShape& shape, const Part& part) { Job(shape, 
 
 // The same with threads of one process, each with a communicator of its own. The process is a fork again, so that a
 // hang ends at the deadline and the test stays without threads.
-inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part) {
+inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part, const Adjust& adjust = {}) {
   const auto body = [&](int, const testing::Ranks::Report& report) {
     const std::string address = testing::FreeLocalAddress();
     std::vector<std::string> errors(shape.size);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < shape.size; ++rank) {
-      threads.emplace_back([&, rank] { errors[rank] = PlayPart(JobOptions(shape, address, rank), part); });
+      threads.emplace_back([&, rank] {
+        ContextOptions options = JobOptions(shape, address, rank);
+        if (adjust) adjust(options);
+        errors[rank] = PlayPart(options, part);
+      });
     }
     for (std::thread& thread : threads) thread.join();
     std::string all;

@@ -118,9 +118,9 @@ Status ExchangeOne(Communicator& communicator, std::string_view name, const Rout
 //
 //   to rank r, 3 lookups    n0 n1 n2 | n0 local rows | n1 local rows | n2 local rows        int64 each
 //
-// The message is taken apart by what it says, so the ranks have to call with the same number of lookups: nothing here
-// finds out that they don't. Memory for the outputs is only asked for when everything has arrived, since their sizes
-// stand in the messages.
+// The message is taken apart by what it says, so the ranks have to call with the same number of lookups: it is part of
+// the exchange's name, which the communicator compares before any message is read. Memory for the outputs is only asked
+// for when everything has arrived, since their sizes stand in the messages.
 Status ExchangeSeveral(Communicator& communicator, std::string_view name, const RoutePlan& plan,
                        std::span<Splits> splits, const AllocateRows& allocate) {
   const int size = communicator.size();
@@ -140,7 +140,8 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   }
 
   std::vector<int64_t> arrived, starts(size + 1, 0);
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, Item{DType::kInt64, 1}, message_counts, message.data(),
+  const std::string full_name = StrCat(name, " of ", lookups, " lookups");
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(full_name, Item{DType::kInt64, 1}, message_counts, message.data(),
                                                   [&](std::span<const int64_t> counts) -> Result<void*> {
                                                     std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
                                                     arrived.resize(starts.back());

@@ -96,7 +96,7 @@ using AllocateRows = std::function<Result<int64_t*>(size_t lookup, int64_t count
 
 // Sends what was planned: one exchange, after which `splits` and the allocated local rows, [M] in rank order, are
 // filled. All ids have been checked by the ranks that sent them: 0 <= local row < LocalRows of this rank, provided that
-// the ranks agree about the table's size.
+// the ranks agree about the table's size. FAILED_PRECONDITION on all ranks where their numbers of lookups differ.
 Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
                      const AllocateRows& allocate);
 

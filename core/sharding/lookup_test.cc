@@ -150,6 +150,19 @@ TEST(Lookup, SendsEachIdOnce) {
   });
 }
 
+// A message that is taken apart as one of another number of lookups would be read beyond its end.
+TEST(Lookup, RanksWithDifferentNumbersOfLookupsAreToldBeforeAnythingIsRead) {
+  for (size_t least : {1, 2}) {
+    testing::RunOnThreads(2, [&](Communicator& communicator) {
+      const size_t count = least + communicator.rank();
+      Lookup lookup(communicator, Tables(count), std::vector<std::vector<int64_t>>(count, {0, 1}));
+      EXPECT_EQ(lookup.Route().code(), StatusCode::kFailedPrecondition);
+      Lookup next(communicator, Tables(2), {{0, 1}, {0, 1}});
+      EXPECT_EQ(next.Route(), OkStatus());
+    });
+  }
+}
+
 // The last rank alone has a bad id: just beyond the end, negative, or beyond 32 bits. All ranks get an error that names
 // it, and nobody is left waiting in the exchange.
 TEST(Lookup, AnIdOutOfRangeIsEveryRanksErrorAndTheNextLookupWorks) {

@@ -108,7 +108,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback d
   OP_REQUIRES_ASYNC(context, guard->Watch(context->cancellation_manager()),
                     absl::CancelledError(absl::StrCat("'", name(), "' was cancelled before it began")), done);
 
-  // A plain reference: the lane ends before its context does, and must not be the one to end it.
+  // A plain reference: the lane keeps the communicator until it has run everything, whoever lets the engine go.
   Communicator& communicator = (*engine)->communicator();
   (*engine)->lane().Post(
       [context, guard = std::move(guard), exchange = *std::move(exchange), done = std::move(done), &communicator] {

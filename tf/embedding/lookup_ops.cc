@@ -186,7 +186,7 @@ class CombineGradientKernel : public CollectiveKernel {
     int64_t served = 0;
     for (int64_t count : route.recv) served += std::max<int64_t>(0, count);
     tf::TensorShape shape = row;
-    shape.InsertDim(0, served);
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.InsertDimWithStatus(0, served)).WithPrefix(who));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(call.context, 0, shape));
     const LookupGradient lookup{
         route.send, route.recv, dtype, row.num_elements(), Data(gradient), route.places(), route.inverse.NumElements(),

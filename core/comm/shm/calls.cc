@@ -15,7 +15,7 @@
 //
 // Both are written as plain memory before the announcement, whose store makes them visible. They may be overwritten two
 // calls later: to have begun call n + 1 a rank has ended call n, and this rank begins n + 2 after it has seen all begin
-// n + 1.
+// n + 1. Where n + 1 broke off instead, nothing is written any more.
 
 namespace lockstep::shm {
 namespace {
@@ -92,6 +92,7 @@ Status Calls::Begin(const Call& call, const void* payload, int64_t payload_bytes
 
 // The reason goes into the record of the call that Exchange begins; it fills in the rest.
 Status Calls::Decline(std::string_view name, const Status& why) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
   CallRecord& mine = segment_->block(rank_).calls[next_parity()];
   mine.why_code = why.code();
   CopyText(why.message(), mine.why);
@@ -99,8 +100,7 @@ Status Calls::Decline(std::string_view name, const Status& why) {
 }
 
 Status Calls::Exchange(const Call& call, uint64_t fingerprint, const void* payload, int64_t payload_bytes) {
-  if (waiter_.broken()) [[unlikely]]
-    return waiter_.BrokenStatus();
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
   // From here on this rank has begun the call. A wait that fails below breaks it, so no next call begins after one that
   // did not end.
   ++number_;

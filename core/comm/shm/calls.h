@@ -33,6 +33,7 @@ struct Call {
 // compares a 64-bit fingerprint of its own call with everyone's, and so do all see together that they agree, disagree,
 // or that somebody declined. From there on the calls of this number may read each other's contributions.
 //
+//   LOCKSTEP_RETURN_IF_ERROR(calls.CheckUsable());
 //   if (small) CopyStreaming(slot of next_parity(), in, bytes);        // before Begin
 //   LOCKSTEP_RETURN_IF_ERROR(calls.Begin(call, &payload, sizeof(payload)));
 //   for (int rank = 0; rank < size; ++rank) Use(calls.announcement(rank), calls.slot(rank));
@@ -45,6 +46,14 @@ struct Call {
 class Calls {
  public:
   Calls(std::shared_ptr<Segment> segment, int rank, Waiter& waiter);
+
+  // OK while the rank is not broken, and else its first error. What belongs to the next call may be filled only after
+  // this was OK: where the call before has broken off, peers may still read what was filled for the one before that.
+  Status CheckUsable() const {
+    if (waiter_.broken()) [[unlikely]]
+      return waiter_.BrokenStatus();
+    return OkStatus();
+  }
 
   // The parity of the call that Begin will start: which slot may be filled for it.
   int next_parity() const { return static_cast<int>((number_ + 1) & 1); }

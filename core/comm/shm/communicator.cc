@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/comm/shm/bootstrap.h"
+#include "core/comm/shm/copy.h"
 
 namespace lockstep::shm {
 
@@ -28,6 +29,12 @@ ShmCommunicator::~ShmCommunicator() { Leave(); }
 
 void ShmCommunicator::Leave() {
   if (getpid() == owner_) waiter_->Leave();
+}
+
+Status ShmCommunicator::FillSlot(const void* data, int64_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(calls_.CheckUsable());
+  CopyStreaming(segment_->At(segment_->layout().Slot(rank_, calls_.next_parity())), data, bytes);
+  return OkStatus();
 }
 
 // The start of every collective, and nothing behind it.

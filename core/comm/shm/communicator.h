@@ -101,8 +101,8 @@ class ShmCommunicator final : public Communicator {
   // exchanges.cc
   //
   // How `bytes` at `data` will travel, for the announcement; copies what is small into the slot of the call that comes
-  // next. `count` is carried along.
-  Source Locate(const void* data, int64_t bytes, int64_t count);
+  // next. `count` is carried along. Fails as FillSlot does.
+  Result<Source> Locate(const void* data, int64_t bytes, int64_t count);
   // What a rank announced; after Begin.
   Source SourceOf(int rank) const;
   // Where the bytes of `rank` can be read at once; null: they come staged. Valid until this rank begins its next call
@@ -118,12 +118,14 @@ class ShmCommunicator final : public Communicator {
   // wait.
   Status AwaitReaders();
 
+  // Copies a contribution into the own slot of the call that comes next: before Begin. The peers that still read the
+  // call before have the other slot; those that read the one before that are gone, unless a call broke in between. So a
+  // broken rank writes nothing and returns its first error.
+  Status FillSlot(const void* data, int64_t bytes);
+
   // Addresses in the segment; `chunk` is counted from the start of the call.
   char* Outbox(int rank, int64_t chunk) { return segment_->At(segment_->layout().Outbox(rank, chunk)); }
   char* ResultOf(int rank, int64_t chunk) { return segment_->At(segment_->layout().Result(rank, chunk)); }
-  // Of the call that will be begun next: filled before Begin. The peers that still read the call before have the other
-  // one.
-  char* OwnSlot() { return segment_->At(segment_->layout().Slot(rank_, calls_.next_parity())); }
 
   const std::shared_ptr<Segment> segment_;
   const int rank_;

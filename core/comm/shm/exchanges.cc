@@ -57,12 +57,12 @@ Received AllocateFor(std::string_view call, std::string_view name, std::span<con
 
 // The slot is tried first, even for shared buffers: for what is small, a copy is cheaper than the second wait of in
 // place.
-ShmCommunicator::Source ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
+Result<ShmCommunicator::Source> ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
   if (bytes <= kSlotBytes) {
-    CopyStreaming(OwnSlot(), data, bytes);
-    return {Source::kInSlot, count};
+    LOCKSTEP_RETURN_IF_ERROR(FillSlot(data, bytes));
+    return Source{Source::kInSlot, count};
   }
-  return {heap_->OffsetOf(data, bytes).value_or(Source::kStaged), count};
+  return Source{heap_->OffsetOf(data, bytes).value_or(Source::kStaged), count};
 }
 
 ShmCommunicator::Source ShmCommunicator::SourceOf(int rank) const {
@@ -120,7 +120,10 @@ Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes
         StrCat("broadcast '", name, "': ", bytes, " bytes at ", data, " of root ", root, " among ", size_, " ranks"));
   }
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
-  const Source source = rank_ == root ? Locate(data, bytes, 0) : Source{Source::kInSlot, 0};
+  Source source = {Source::kInSlot, 0};
+  if (rank_ == root) {
+    LOCKSTEP_ASSIGN_OR_RETURN(source, Locate(data, bytes, 0));
+  }
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
   if (const char* direct = DirectData(root)) {
     if (rank_ != root) Deliver(data, direct, bytes);
@@ -144,7 +147,7 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
                      .width = item.width,
                      .count = count,
                      .count_agrees = false};
-  const Source source = Locate(in, count * item.bytes(), count);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, count * item.bytes(), count));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
   std::array<int64_t, kMaxRanks> counts;
@@ -182,6 +185,7 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
 Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                   const void* in, const Allocate& allocate) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, send_counts, in));
+  if (item.width < 0) return InvalidArgument(StrCat("alltoall '", name, "': items of width ", item.width));
   const int64_t width = item.bytes();
   const Call call = {.kind = CallKind::kAllToAllV,
                      .name = name,
@@ -189,7 +193,7 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
                      .width = item.width,
                      .counts = send_counts,
                      .count_agrees = false};
-  const Source source = Locate(in, Sum(send_counts) * width, 0);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, Sum(send_counts) * width, 0));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
   std::array<int64_t, kMaxRanks> counts;

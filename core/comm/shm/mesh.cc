@@ -72,14 +72,19 @@ Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& k
   }
   const Introduction introduction = Introduce(from, to, key);
   if (send(socket.get(), &introduction, sizeof(introduction), MSG_NOSIGNAL) != sizeof(introduction)) {
-    return ErrnoStatus(StrCat("rank ", from, ": introduction to rank ", to), errno);
+    const int error = errno;
+    return ErrnoStatus(StrCat("rank ", from, ": introduction to rank ", to), error);
   }
   return socket;
 }
 
+// More callers that have not spoken than this are strangers, and the oldest is hung up on: a rank introduces itself as
+// soon as it is connected.
+constexpr size_t kMaxSilent = 64;
+
 // Takes calls until all higher ranks are there. Strangers are hung up on as soon as they say something wrong, and those
-// that say nothing wait until the end. One poll serves the listener and all callers that have not spoken, so that none
-// holds up another.
+// that say nothing wait until the end, or until there are too many of them. One poll serves the listener and all
+// callers that have not spoken, so that none holds up another.
 class Answering {
  public:
   Answering(int listener, int rank, int size, const Digest& key, Peers& peers)
@@ -117,7 +122,9 @@ class Answering {
     callers_ = std::move(silent);
     if (entries[0].revents != 0) {
       UniqueFd caller(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (caller.valid()) callers_.push_back(std::move(caller));
+      if (!caller.valid()) return;
+      if (callers_.size() >= kMaxSilent) callers_.erase(callers_.begin());
+      callers_.push_back(std::move(caller));
     }
   }
 
@@ -135,7 +142,7 @@ class Answering {
   const int size_;
   const Digest& key_;
   Peers& peers_;
-  std::vector<UniqueFd> callers_;
+  std::vector<UniqueFd> callers_;  // that have not spoken, the oldest first
 };
 
 }  // namespace

@@ -88,9 +88,12 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
   const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivate),
                          heap_->OffsetOf(out, bytes).value_or(Places::kPrivate)};
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
-  // With one rank every operation is the identity, a mean included.
+  // With one rank every operation is the identity, a mean included; but of bools, which become 0 or 1.
   if (size_ == 1) {
-    std::memmove(out, in, static_cast<size_t>(bytes));
+    if (dtype == DType::kBool)
+      reduce(&in, 1, count, out);
+    else
+      std::memmove(out, in, static_cast<size_t>(bytes));
     return OkStatus();
   }
   // One private buffer on one rank is enough: all go staged, since in place each writes to all outputs.
@@ -108,7 +111,7 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
 Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t bytes = call.count * DTypeSize(call.dtype);
   const bool fits_inline = bytes <= kInlineBytes;
-  if (!fits_inline) CopyStreaming(OwnSlot(), in, bytes);
+  if (!fits_inline) LOCKSTEP_RETURN_IF_ERROR(FillSlot(in, bytes));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, in, fits_inline ? bytes : 0));
   std::array<const void*, kMaxRanks> sources;
   for (int rank = 0; rank < size_; ++rank) {
@@ -234,7 +237,7 @@ Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType 
 // The whole input goes into the slot, also the part that nobody else needs: it is small.
 Status ShmCommunicator::ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t width = DTypeSize(call.dtype);
-  if (call.count > 0) CopyStreaming(OwnSlot(), in, call.count * width);
+  LOCKSTEP_RETURN_IF_ERROR(FillSlot(in, call.count * width));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, nullptr, 0));
   const int64_t begin = StartsOf(call.counts)[rank_];
   std::array<const void*, kMaxRanks> sources;

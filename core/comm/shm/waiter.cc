@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <optional>
 #include <vector>
 
 #include "core/base/strings.h"
@@ -70,12 +71,22 @@ void Waiter::Announce() {
     Futex(flag.progress, FUTEX_WAKE, INT_MAX);
 }
 
+// One deadline for all peers, or a wait could last R - 1 times as long as was promised. It begins with the first sleep:
+// most waits end before, and need not ask the clock for it.
+Status Waiter::WaitFrom(int first, uint32_t step) {
+  std::optional<Deadline> deadline;
+  for (int i = first; i < size_; ++i) {
+    if (Reached(PeerAt(i), step) || Spin(PeerAt(i), step)) continue;
+    if (!deadline) deadline = Deadline::After(policy_.timeout_s);
+    LOCKSTEP_RETURN_IF_ERROR(SleepUntil(PeerAt(i), step, *deadline));
+  }
+  return OkStatus();
+}
+
 // The first judgement comes before the first sleep, so that an end that is known already does not cost 50 ms; it does
 // not look for deaths, which takes a system call and is worth it only when nothing has happened for a whole sleep. So a
 // wait that ends well makes no other system calls than those of its sleep.
-Status Waiter::WaitFor(int peer, uint32_t step) {
-  if (Spin(peer, step)) return OkStatus();
-  const Deadline deadline = Deadline::After(policy_.timeout_s);
+Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
   bool look_for_deaths = false;
   while (!Reached(peer, step)) {
     std::string cause;

@@ -68,14 +68,12 @@ class Waiter {
   uint32_t announced() const { return announced_; }
 
   // Waits until all peers have announced `step`; then all that they wrote before it is visible here. Begins with the
-  // next rank, so that not all ranks look at the same flag. The time of the policy counts for each peer from when it is
-  // waited for; a rank that is alone never waits. After an error here the rank is broken.
+  // next rank, so that not all ranks look at the same flag. The time of the policy counts for all peers together, from
+  // the first sleep on; a rank that is alone never waits. After an error here the rank is broken.
   Status WaitForAll(uint32_t step) {
     for (int i = 1; i < size_; ++i) {
-      const int peer = rank_ + i < size_ ? rank_ + i : rank_ + i - size_;
-      if (Reached(peer, step)) [[likely]]
-        continue;
-      LOCKSTEP_RETURN_IF_ERROR(WaitFor(peer, step));
+      if (!Reached(PeerAt(i), step)) [[unlikely]]
+        return WaitFrom(i, step);
     }
     return OkStatus();
   }
@@ -98,8 +96,12 @@ class Waiter {
     const uint32_t progress = segment_->block(peer).flag.progress.load(std::memory_order_acquire);
     return static_cast<int32_t>(progress - step) >= 0;
   }
-  // The slow way: spins, then sleeps and judges by turns until the peer is there or the wait has ended badly.
-  Status WaitFor(int peer, uint32_t step);
+  // The i-th rank behind this one, from 1 on.
+  int PeerAt(int i) const { return rank_ + i < size_ ? rank_ + i : rank_ + i - size_; }
+  // The slow way, for PeerAt(first) and those behind it: for each spins, then sleeps.
+  Status WaitFrom(int first, uint32_t step);
+  // Sleeps and judges by turns until the peer is there or the wait has ended badly.
+  Status SleepUntil(int peer, uint32_t step, const Deadline& deadline);
   // True when the peer is there. Looks at least a few times, whatever the policy.
   bool Spin(int peer, uint32_t step) const;
   // Sleeps until the peer announces something, or `seconds` (less than 1) are over, or for no reason. True when it
