@@ -5,7 +5,12 @@
 
 namespace lockstep {
 
-// The element types that the core computes with or carries. Kernels dispatch on it once, at their edge.
+// The element types that the core computes with or carries. Kernels dispatch on it once, at their edge. A bool is a
+// byte: results are 0 or 1, and any other input than 0 is taken for true.
+//
+// The values are indices: of the table in dtype.cc and of the reductions in comm/reduce.cc, which are written in this
+// order. Ranks also compare them with each other (comm/shm/calls.h) and read them in shared memory, so ranks of one job
+// have to be of one build. A new type goes to the end, and into both tables and kDTypeCount.
 enum class DType : uint8_t {
   kFloat32,
   kFloat64,
@@ -19,14 +24,16 @@ enum class DType : uint8_t {
   kBool,
 };
 
+// How many there are: the length of tables by DType.
 inline constexpr int kDTypeCount = 10;
 
-// Bytes of one element.
+// Bytes of one element. All three functions take any enumerator and cannot fail. Thread-safe.
 int64_t DTypeSize(DType dtype);
 
-// "float32", "bfloat16", ...: TensorFlow's names.
+// "float32", "bfloat16", ...: TensorFlow's names. The text lives as long as the program.
 std::string_view DTypeName(DType dtype);
 
+// Whether values have fractions: those types alone have a mean.
 bool IsFloatingPoint(DType dtype);
 
 }  // namespace lockstep

@@ -9,10 +9,30 @@ namespace lockstep {
 // To 16 bits they round to nearest, ties to even, as IEEE 754 and TensorFlow do; NaN stays NaN.
 // They are forced inline: a copy that was not compiled for the caller's instruction set would break its vector code.
 
+// Conversions between float and the two 16-bit formats, without branches, so that compilers vectorise loops of them.
+// Values travel as their bits in a uint16_t.
+//
+//             sign  exponent  fraction   largest     smallest normal   unit of subnormals
+//   bfloat16    1       8         7      3.4e38      2^-126            2^-133
+//   float16     1       5        10      65504       2^-14             2^-24
+//   float       1       8        23      3.4e38      2^-126            2^-149
+//
+// To 16 bits they round to nearest, ties to even, as IEEE 754 and TensorFlow do, and what is too large becomes
+// infinity; NaN stays NaN, though not every bit of it. To float nothing is lost. They rely on the default rounding mode
+// and on subnormal floats not being flushed to zero.
+//
+// They are forced inline: a copy that was not compiled for the caller's instruction set would break its vector code.
+// Pure functions; thread-safe.
+//
+// bfloat16 is the upper half of a float.
 [[gnu::always_inline]] inline float BFloat16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
+// Rounds by adding half a unit less one, and one more where the bit that stays last is odd: a tie then carries only
+// from odd to even. A carry out of the fraction runs into the exponent, and from the largest one to infinity, as it
+// should. A NaN whose set bits are all in the lower half would become infinity, or wrap to a number: it is cut off
+// instead of rounded, and a bit of its fraction is set.
 [[gnu::always_inline]] inline uint16_t FloatToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;

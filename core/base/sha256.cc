@@ -4,6 +4,9 @@
 #include <cstring>
 #include <string>
 
+// A message is padded to blocks of 64 bytes; each block is mixed into a state of eight 32-bit words, which in the end
+// is the digest. All numbers are big-endian. The names a to h, w, s0, s1, t1 and t2 are those of the standard.
+
 namespace lockstep {
 namespace {
 
@@ -22,7 +25,8 @@ constexpr uint32_t kRound[64] = {
 
 using State = std::array<uint32_t, 8>;
 
-// Mixes one block of 64 bytes into the state (FIPS 180-4, section 6.2.2).
+// Mixes one block of 64 bytes into the state (FIPS 180-4, section 6.2.2): 16 words of the block are expanded to 64, of
+// which each round takes one and turns the state by a word; what comes out is added to what went in.
 void Compress(const uint8_t* block, State& state) {
   uint32_t w[64];
   for (int t = 0; t < 16; ++t) {
@@ -48,6 +52,7 @@ void Compress(const uint8_t* block, State& state) {
 
 }  // namespace
 
+// The first 32 bits of the fractional parts of the square roots of the first 8 primes are where the state begins.
 Digest Sha256(std::string_view message) {
   State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   // The message, a single one bit, zeros up to 8 bytes before the end of a block, and the length in bits.
@@ -64,6 +69,8 @@ Digest Sha256(std::string_view message) {
   return digest;
 }
 
+// H(key ^ 5c.. + H(key ^ 36.. + message)): the outer hash keeps a stranger from appending to a message whose plain hash
+// it knows. The key fills one block; one that is longer is replaced by its digest.
 Digest HmacSha256(std::string_view key, std::string_view message) {
   std::string block(key);
   if (key.size() > kBlockBytes) block = AsBytes(Sha256(key));
@@ -75,6 +82,7 @@ Digest HmacSha256(std::string_view key, std::string_view message) {
   return Sha256(outer.append(AsBytes(hash)));
 }
 
+// All bytes are looked at, whatever the first ones were: no early return.
 bool SameDigest(const Digest& a, const Digest& b) {
   uint8_t difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];

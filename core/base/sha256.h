@@ -7,15 +7,22 @@
 namespace lockstep {
 
 // SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104). Own code, because a system with nothing but a compiler has no
-// library for it; for the few short messages of a rendezvous, so written for clarity and not for speed.
+// library for it; for the few short messages of a rendezvous, so written for clarity and not for speed: each call
+// copies its message. Pure functions; thread-safe. Keys and copies of them are not wiped from memory.
 using Digest = std::array<uint8_t, 32>;
 
+// Of any bytes, zeros among them; "" has a digest as well.
 Digest Sha256(std::string_view message);
+// Proves to who has the same `key` that the sender of `message` has it, and that nobody changed it on the way. Keys are
+// of any length. What is proven is the bytes and nothing else: a message says in itself what it is for ("lockstep
+// guest:", ...) and for whom, so that a proof is worth nothing in another place.
 Digest HmacSha256(std::string_view key, std::string_view message);
 
 // Compares in a time that does not depend on where the digests differ, so that a stranger cannot guess byte by byte.
+// Everything that came from outside is compared by this and not by ==.
 bool SameDigest(const Digest& a, const Digest& b);
 
+// The 32 bytes as a string, for a message or as the key of another digest. A view: `digest` has to outlive it.
 inline std::string_view AsBytes(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }

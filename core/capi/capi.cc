@@ -4,6 +4,9 @@
 #include <string>
 #include <utility>
 
+// The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
+// and keep the one pointer to the default context. What they do is done by Context and Communicator.
+
 namespace lockstep {
 namespace {
 
@@ -22,6 +25,7 @@ Holder& TheHolder() {
 
 thread_local std::string last_error;
 
+// Ends every function that can fail: leaves the text to lockstep_last_error and returns the code.
 int Report(const Status& status) {
   last_error = status.ok() ? "" : status.message();
   return static_cast<int>(status.code());
@@ -33,6 +37,9 @@ std::shared_ptr<Context> CurrentContext() {
   return holder.context;
 }
 
+// Looks twice whether there is a context: before the meeting, to fail at once and not after a minute of waiting, and
+// after it, as two threads may have met at the same time. The second loses, and its context's destructor leaves the
+// job.
 Status Init(const ContextOptions& options) {
   if (CurrentContext() != nullptr) {
     return FailedPrecondition("Lockstep is initialised already; shut it down before another init");
@@ -76,6 +83,7 @@ int lockstep_init(int rank, int size, const char* rendezvous, const char* secret
   return Report(lockstep::Init(options));
 }
 
+// The pointer is taken out under the lock, and everything that may wait happens without it.
 int lockstep_shutdown() {
   std::shared_ptr<lockstep::Context> context;
   {
@@ -93,6 +101,7 @@ int lockstep_shutdown() {
 int lockstep_abort(const char* reason) {
   const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
   if (!context.ok()) return Report(context.status());
+  // Not through the lane, where the collective that is to be ended may run: Abort is for any thread.
   (*context)->communicator().Abort(lockstep::Cancelled(lockstep::TextOf(reason)));
   return Report(lockstep::OkStatus());
 }

@@ -3,29 +3,49 @@
 #include "core/base/status.h"
 #include "core/comm/context.h"
 
-// The few functions that are no tensor operation, for ctypes: Python's lockstep._src.library is their only caller.
-// None throws. Those that return int return 0, or the StatusCode of the error, whose text lockstep_last_error gives to
-// the calling thread until its next call. The only symbols that the op library shows (tf/exports.map).
+// The few functions that are no tensor operation, for ctypes: Python's lockstep._src.library is their only caller, and
+// declares their types a second time. They are the only symbols that the op library shows (tf/exports.map).
+//
+// Errors: none throws. Those that make or end something return 0, or the StatusCode of the error (base/status.h), whose
+// text lockstep_last_error gives to the calling thread until its next such call. The getters (is_initialized, rank,
+// size) cannot fail and leave that text alone.
+//
+// Threads: all may be called from any thread at any time; ctypes lets go of Python's lock meanwhile. Strings are
+// copied, end with a zero byte, and may be null, which means "".
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Meets the other ranks and makes the default context. FAILED_PRECONDITION when there is one already.
+// Meets the other ranks and makes the default context. The arguments are the fields of ContextOptions (comm/context.h),
+// times in seconds. Blocks until all ranks are there, or up to rendezvous_timeout_s and a little longer for rank 0's
+// report of who is missing. Waits without a lock: other threads may ask for the rank meanwhile, and hear -1.
+//
+// FAILED_PRECONDITION when there is a context already, or when another thread made one meanwhile (this call's own then
+// leaves the job again); the errors of Context::Create otherwise. After an error there is no context, and init may be
+// called again, on all ranks.
 int lockstep_init(int rank, int size, const char* rendezvous, const char* secret, const char* backend,
                   double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank);
 
 // Leaves the job: collectives that still run end with CANCELLED, peers that wait for this rank are told. Does nothing
-// without a context.
+// without a context. The context itself goes with its last owner, who may be a kernel that still runs; where that is
+// this call, it returns after the lane has ended. Then lockstep_init may join another job.
+//
+// The library does not call it at the end of a process: a rank that ends without it looks, to the peers that wait for
+// it, like one that died.
 int lockstep_shutdown();
 
-// Aborts the default context's collectives with `reason`, on all ranks.
+// Aborts the default context's collectives with `reason`, on all ranks: for a program that fails outside of a
+// collective, so that no peer waits for it in vain. The context stays, broken: every later collective returns CANCELLED
+// with this reason. FAILED_PRECONDITION without a context.
 int lockstep_abort(const char* reason);
 
+// 1 with a default context, also an aborted one; else 0.
 int lockstep_is_initialized();
 
-// -1 without a context.
+// This process's rank, in [0, R), and the number R of ranks. -1 without a context.
 int lockstep_rank();
 int lockstep_size();
 
+// "" after a call that went well. Belongs to the calling thread; valid until its next call of one that reports.
 const char* lockstep_last_error();
 }
 #pragma GCC visibility pop
@@ -33,7 +53,9 @@ const char* lockstep_last_error();
 namespace lockstep {
 
 // The process's one default context, which the TensorFlow ops use; FAILED_PRECONDITION that says how to make one.
-// Shared, so that a shutdown cannot take it from under a running kernel.
+// Shared, so that a shutdown cannot take it from under a running kernel. Hold it for the length of a call and not
+// longer: the last owner that lets go ends the engine, and waits for what is posted on its lane. Takes a mutex for the
+// time of a copy; thread-safe.
 Result<std::shared_ptr<Context>> DefaultContext();
 
 }  // namespace lockstep

@@ -8,8 +8,10 @@
 namespace lockstep {
 namespace {
 
+// A job of one rank: it meets nobody, so neither address nor secret is needed.
 int InitAlone() { return lockstep_init(0, 1, nullptr, nullptr, "shm", 10, 10, 1 << 20); }
 
+// The tests of this file share the process's one context: each leaves none behind.
 TEST(CapiTest, WithoutAContextTheErrorSaysHowToMakeOne) {
   EXPECT_EQ(lockstep_is_initialized(), 0);
   EXPECT_EQ(lockstep_rank(), -1);
@@ -37,6 +39,7 @@ TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {
   EXPECT_EQ(lockstep_shutdown(), 0);
 }
 
+// ctypes calls from any of Python's threads: another one's error must not be told to this one.
 TEST(CapiTest, BadOptionsComeBackAsCodeAndTextOfTheCallingThread) {
   EXPECT_EQ(lockstep_init(3, 2, "127.0.0.1:1", "s", "shm", 10, 10, 0), static_cast<int>(StatusCode::kInvalidArgument));
   EXPECT_NE(std::string(lockstep_last_error()).find("rank is 3"), std::string::npos) << lockstep_last_error();

@@ -9,6 +9,9 @@
 namespace lockstep {
 namespace {
 
+// A JSON string. Quotes, backslashes and control characters are escaped, as JSON demands; all other bytes are handed
+// through, so that a path in another encoding than UTF-8 comes to Python unchanged. Writing this little is no reason
+// for a library.
 void AppendJson(const std::string& text, std::string* out) {
   *out += '"';
   for (unsigned char c : text) {
@@ -24,6 +27,7 @@ void AppendJson(const std::string& text, std::string* out) {
   *out += '"';
 }
 
+// One entry of "columns": its type, or why it has none.
 void AppendColumn(const columnar::FileColumn& column, std::string* out) {
   *out += "{\"name\": ";
   AppendJson(column.name, out);
@@ -42,6 +46,7 @@ void AppendColumn(const columnar::FileColumn& column, std::string* out) {
   }
 }
 
+// Opens the first file alone, however many the names stand for: the others are looked at when they are read.
 Result<std::string> Describe(const std::vector<std::string>& names) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> files, columnar::ExpandPaths(names));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<columnar::ParquetFile> file,
@@ -60,6 +65,7 @@ Result<std::string> Describe(const std::vector<std::string>& names) {
 }  // namespace lockstep
 
 const char* lockstep_describe_parquet(const char* const* names, int count) {
+  // Keeps the answer alive after the return: of each thread its own, so that nobody's text is changed under them.
   thread_local std::string text;
   auto described = lockstep::Describe(std::vector<std::string>(names, names + count));
   if (described.ok()) {

@@ -9,14 +9,32 @@
 
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <vector>
+
+#include "core/base/strings.h"
 
 // An array is taken apart from the outside in: each list level leaves its offsets and hands the range of values that
 // they span to the next level, until the leaf's buffer is reached. Whatever position the outside has, a null or a list
 // of the wrong length must name its row: `Walk` keeps the splits so far, to find it.
+//
+//   list<fixed_size_list<float>[2]>, wanted as {kFloat32, 1, {2}}
+//
+//   ListArray            offsets 3 4 6   (a slice)   ->  splits[0]  0 1 3, goes on with elements [3, 6)
+//   FixedSizeListArray   size 2 is the dimension     ->  goes on with values [6, 12)
+//   FloatArray           offset 6, buffer            ->  values: 6 floats, buffer + 6 * 4, no copy
+//
+// What is copied, and why: splits, because Arrow's are 32 bits wide and begin anywhere; offsets of strings, because
+// they are 32 bits wide as well; bools, which Arrow packs into bits; numbers and strings with nulls that a default
+// replaces. All other bytes stay where Arrow decoded them, and the array is their owner.
+//
+// Nothing that comes from a file is trusted. Pages without checksums may be damaged in such a way that Arrow decodes
+// them without an error, so offsets are checked to be ascending and inside of their values before anybody follows them.
+// One pass over 4 or 8 bytes for each list or string is cheap beside its decoding.
 namespace lockstep::columnar {
 namespace {
 
+// The form of a type that is neither nested nor a dictionary; nothing where it has none.
 std::optional<ValueType> LeafType(const arrow::DataType& type) {
   switch (type.id()) {
     case arrow::Type::BOOL: return ValueType::kBool;
@@ -60,12 +78,14 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
+// Memory of an array, of which it is a part, as a buffer.
 template <typename T>
 Buffer Owned(std::shared_ptr<arrow::Array> array, const T* data, int64_t bytes) {
   return {data, bytes, std::move(array)};
 }
 
-// One pass over an array.
+// One pass over an array. An object holds the column so far, because messages look back at its levels, and is used
+// once.
 class Walk {
  public:
   Walk(const Field& field, const std::function<int64_t(int64_t)>& file_row) : field_(field), file_row_(file_row) {}
@@ -91,7 +111,9 @@ class Walk {
   }
 
  private:
-  // "row 17": the row, in the file, of element `index` of the level that is being read.
+  // "row 17": the row, in the file, of element `index` of the level that is being read. The way back from the inside
+  // out: fixed dimensions divide the index; of each ragged level it is the last element that begins at or before the
+  // index. Searching beyond the equal positions steps over empty lists, which begin there too but hold nothing.
   std::string Row(int64_t index) const {
     for (int64_t dimension : fixed_) index /= dimension;
     for (size_t level = column_.splits.size(); level-- > 0;) {
@@ -102,19 +124,25 @@ class Walk {
     return "row " + std::to_string(file_row_(index));
   }
 
-  // Checks that no element is null, unless the field has a default.
-  Status CheckNulls(const arrow::Array& array, const char* what) const {
+  // Checks that no element is null, unless the field has a default. `what` an element is where it is not the whole row.
+  Status CheckNulls(const arrow::Array& array, std::string_view what) const {
     if (array.null_count() == 0 || field_.default_value) return OkStatus();
     int64_t index = 0;
     while (array.IsValid(index)) ++index;
-    return DataLoss(Row(index) + " " + what + " null, and the field has no default_value");
+    const bool is_row = column_.splits.empty() && fixed_.empty();
+    return DataLoss(StrCat(Row(index), is_row ? "" : StrCat(" holds a ", what, " that"),
+                           " is null, and the field has no default_value"));
   }
 
+  // One level of lists with 32- or 64-bit offsets. Becomes a ragged level as long as the field wants one more, and a
+  // fixed dimension after that. A null list that passes has no values: Parquet stores none for it, so that it is an
+  // empty list. Returns the values that the lists span.
   template <typename ListArray>
   Result<std::shared_ptr<arrow::Array>> Lists(const ListArray& lists) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, column_.splits.empty() ? "is" : "holds a list that is"));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "list"));
     const auto* offsets = lists.raw_value_offsets();
     const int64_t length = lists.length(), first = offsets[0], last = offsets[length];
+    // Offsets that fall anywhere in between are damage, even where first and last look good.
     for (int64_t i = 0; i < length; ++i) {
       if (offsets[i + 1] < offsets[i]) return DataLoss(Row(i) + " has a list of negative length");
     }
@@ -136,8 +164,10 @@ class Walk {
     return lists.values()->Slice(first, last - first);
   }
 
+  // One level of lists that all have the length of their type. They have no offsets, so there is nothing to keep but
+  // the dimension. A null list takes as many values as others; those of them that are null get the default at the leaf.
   Result<std::shared_ptr<arrow::Array>> FixedSizeLists(const arrow::FixedSizeListArray& lists) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "is"));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "list"));
     LOCKSTEP_ASSIGN_OR_RETURN(int64_t dimension, NextDimension());
     const int64_t size = lists.list_type()->list_size();
     if (size != dimension) {
@@ -150,14 +180,18 @@ class Walk {
     return lists.values()->Slice(lists.value_offset(0), lists.length() * size);
   }
 
+  // What the field wants of the next fixed dimension. ParquetFile::Check has compared the depths: running out of
+  // dimensions is a bug.
   Result<int64_t> NextDimension() const {
     if (fixed_.size() < field_.type.shape.size()) return field_.type.shape[fixed_.size()];
     return Internal("lists are nested deeper than " + field_.type.ToString());
   }
 
+  // The values themselves, once all lists are taken off.
   Status Leaf(std::shared_ptr<arrow::Array> array) {
     if (array->type_id() == arrow::Type::DICTIONARY) {
       const auto& type = static_cast<const arrow::DictionaryType&>(*array->type());
+      // A dictionary of strings saves memory that a tensor of strings needs anyhow.
       LOCKSTEP_RETURN_IF_ERROR(Cast(type.value_type(), &array));
     }
     if (array->type_id() == arrow::Type::STRING_VIEW || array->type_id() == arrow::Type::BINARY_VIEW) {
@@ -166,8 +200,7 @@ class Walk {
     if (LeafType(*array->type()) != field_.type.value) {
       return Internal("values are " + array->type()->ToString() + ", wanted " + field_.type.ToString());
     }
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckNulls(*array, column_.splits.empty() && fixed_.empty() ? "is" : "holds a value that is"));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(*array, "value"));
     column_.count = array->length();
     switch (array->type_id()) {
       case arrow::Type::BOOL: return Bools(static_cast<const arrow::BooleanArray&>(*array));
@@ -180,6 +213,7 @@ class Walk {
     }
   }
 
+  // The array in another type, in new memory. A value that the other type cannot hold would be an error.
   Status Cast(const std::shared_ptr<arrow::DataType>& type, std::shared_ptr<arrow::Array>* array) {
     auto cast = arrow::compute::Cast(**array, type, arrow::compute::CastOptions::Safe());
     if (!cast.ok()) return FromArrow(cast.status());
@@ -187,6 +221,8 @@ class Walk {
     return OkStatus();
   }
 
+  // Values of a fixed size: shared as they are, or copied to put the default in place of nulls. What Arrow leaves in
+  // the bytes of a null is not specified.
   Status Numbers(const std::shared_ptr<arrow::Array>& array) {
     const int64_t size = ValueTypeSize(column_.type), bytes = column_.count * size;
     const arrow::ArrayData& data = *array->data();
@@ -205,6 +241,7 @@ class Walk {
     return OkStatus();
   }
 
+  // Arrow has a bit for each, tensors have a byte.
   Status Bools(const arrow::BooleanArray& array) {
     void* data = nullptr;
     LOCKSTEP_ASSIGN_OR_RETURN(column_.values, AllocateBuffer(column_.count, &data));
@@ -217,6 +254,8 @@ class Walk {
     return OkStatus();
   }
 
+  // Strings with 32- or 64-bit offsets; the offsets are widened, the bytes shared. A slice's offsets begin anywhere:
+  // they are kept as they are, together with the whole buffer of bytes.
   template <typename BinaryArray>
   Status Strings(const std::shared_ptr<arrow::Array>& array) {
     const auto& strings = static_cast<const BinaryArray&>(*array);
@@ -236,6 +275,7 @@ class Walk {
     return array->null_count() == 0 ? OkStatus() : FillStrings(*array);
   }
 
+  // Strings of one size have no offsets in Arrow; they are made up, counted from the array's first byte.
   Status FixedSizeStrings(const std::shared_ptr<arrow::Array>& array) {
     const auto& strings = static_cast<const arrow::FixedSizeBinaryArray&>(*array);
     const int64_t size = strings.byte_width();
@@ -246,7 +286,8 @@ class Walk {
     return array->null_count() == 0 ? OkStatus() : FillStrings(*array);
   }
 
-  // Writes strings and their offsets anew, with the default in place of nulls.
+  // Writes strings and their offsets anew, with the default in place of nulls. The old buffers are held until the end,
+  // as the new ones take their places in the column.
   Status FillStrings(const arrow::Array& array) {
     const Buffer old_values = column_.values, old_offsets = column_.offsets;
     const auto* from = old_offsets.as<int64_t>();
@@ -270,7 +311,7 @@ class Walk {
   const Field& field_;
   const std::function<int64_t(int64_t)>& file_row_;
   Column column_;
-  // Fixed dimensions entered so far.
+  // Fixed dimensions entered so far, outermost first.
   std::vector<int64_t> fixed_;
 };
 
@@ -292,6 +333,7 @@ Result<ColumnType> TypeFromArrow(const arrow::DataType& type) {
   const auto no_form = [&] { return Unimplemented("type " + type.ToString() + " has no form as a tensor"); };
   while (true) {
     if (level->id() == arrow::Type::LIST || level->id() == arrow::Type::LARGE_LIST) {
+      // A tensor's dimensions behind a fixed one would be ragged.
       if (!result.shape.empty()) return no_form();
       ++result.ragged_rank;
     } else if (level->id() == arrow::Type::FIXED_SIZE_LIST) {

@@ -1,3 +1,14 @@
+// Cutting and joining columns. Both come down to moving positions: splits and string offsets are ascending int64
+// positions into the level below, and a piece of them, cut out or put behind another, differs from the original by one
+// constant (Rebase).
+//
+//   Slice of rows [2, 4):      splits[0]   0 2 [2 3 4]   ->  0 1 2      begin, end = 2, 4 of the level below
+//                              splits[1]   0 2 [2 3 6]   ->  0 1 4      begin, end = 2, 6 of the values
+//                              values      1 2 [3 4 5 6]  shared
+//   Concatenate (a, b):        0 2 2 | 0 1 2             ->  0 2 2 3 4  b's positions raised by a's last
+//
+// The level's range [begin, end) of elements is mapped through the splits to the next level's range, until the values
+// are reached. All sizes are known before a buffer is allocated, so that every byte is written once.
 #include "core/columnar/column.h"
 
 #include <array>
@@ -31,10 +42,11 @@ constexpr std::array<Traits, 13> kTraits = {{
     {"string", 0},
 }};
 
-// Bytes that hold for all common vector instructions, and what TensorFlow expects of a tensor.
+// A cache line, the width of the widest vector registers, and what TensorFlow expects of a tensor.
 constexpr int64_t kAlignment = 64;
 
-// Copies `count` + 1 positions, moved so that they begin at `start`, to `out`.
+// Copies `count` + 1 positions, moved so that they begin at `start`, to `out`. Where `out` continues a run, its first
+// position is written a second time, with the same value.
 void Rebase(const int64_t* positions, int64_t count, int64_t start, int64_t* out) {
   const int64_t shift = start - positions[0];
   for (int64_t i = 0; i <= count; ++i) out[i] = positions[i] + shift;
@@ -64,7 +76,8 @@ int64_t Elements(const Column& column, size_t level) {
   return level == 0 ? column.rows : column.splits[level - 1].as<int64_t>()[Elements(column, level - 1)];
 }
 
-// The bytes of a column's values, without what lies before or behind them.
+// The bytes of a column's values, without what lies before or behind them: strings of a slice use a part of a buffer
+// that belongs to more rows.
 std::string_view ValueBytes(const Column& column) {
   const auto* data = column.values.as<char>();
   if (column.type != ValueType::kString) {
@@ -92,6 +105,7 @@ std::string ColumnType::ToString() const {
 }
 
 Result<Buffer> AllocateBuffer(int64_t bytes, void** data) {
+  // aligned_alloc wants a multiple of the alignment, and may give null for nothing at all.
   const int64_t rounded = (std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   *data = std::aligned_alloc(kAlignment, rounded);
   if (*data == nullptr)
@@ -107,6 +121,7 @@ Result<Column> Slice(const Column& column, int64_t first, int64_t rows) {
   out.rows = rows;
   out.width = column.width;
   int64_t begin = first, end = first + rows;
+  // The range of elements that the slice takes of the level at hand: of the rows at first, of the values in the end.
   for (const Buffer& level : column.splits) {
     const auto* splits = level.as<int64_t>();
     void* data = nullptr;
@@ -119,6 +134,7 @@ Result<Column> Slice(const Column& column, int64_t first, int64_t rows) {
   begin *= column.width;
   out.count = end * column.width - begin;
   out.values = column.values;
+  // The offsets' own values stay: they are positions in `values`, which is shared whole.
   if (column.type == ValueType::kString) {
     out.offsets = {column.offsets.as<int64_t>() + begin, (out.count + 1) * 8, column.offsets.owner};
   } else {
@@ -168,6 +184,7 @@ Result<Column> DefaultColumn(const Field& field, int64_t rows) {
   out.width = field.type.width();
   int64_t elements = rows;
   void* data = nullptr;
+  // One empty list for each row; no element is left for the levels below, whose splits are the single 0.
   for (int level = 0; level < field.type.ragged_rank; ++level) {
     LOCKSTEP_ASSIGN_OR_RETURN(Buffer splits, AllocateBuffer((elements + 1) * 8, &data));
     std::memset(data, 0, splits.bytes);

@@ -11,9 +11,28 @@
 
 // The form in which columns leave this folder: plain pointers with an owner, so that neither Arrow's nor TensorFlow's
 // headers are needed to use them. Letters for shapes: B rows, L ids of a row, V values in all.
+//
+// How rows lie in memory, by the example of a column of type list<list<int32>>:
+//
+//   row 0   [[1, 2], []]       splits[0]   0 2 2 3 4         B + 1 positions of lists
+//   row 1   []                 splits[1]   0 2 2 3 6         one more than there are lists: positions of values
+//   row 2   [[3]]              values      1 2 3 4 5 6       V
+//   row 3   [[4, 5, 6]]
+//
+// Element i of a level is what lies between splits[i] and splits[i + 1] of the level below, so that an empty list costs
+// no memory but its position. These are the row splits of a tf.RaggedTensor, and tf/bridge hands them on as they are.
+//
+// Types with fixed dimensions inside (`shape`) have `width` values to each innermost element, one after the other:
+// element e has values [e * width, (e + 1) * width). Strings have one more indirection, because their lengths differ:
+// value v is the bytes [offsets[v], offsets[v + 1]) of `values`.
+//
+// A column is a value. Copies are cheap and share the buffers, which nobody writes to any more; so that copies may be
+// used, sliced and destroyed by any threads at once.
 namespace lockstep::columnar {
 
 // The types of single values. Wider than the engine's DType, because input may carry what nobody computes with.
+// The order is that of the tables in column.cc and tf/bridge/columns.cc, which are indexed by it: new types go to the
+// end of all three.
 enum class ValueType : uint8_t {
   kBool,  // one byte each, 0 or 1
   kInt8,
@@ -37,13 +56,15 @@ std::string_view ValueTypeName(ValueType type);
 int64_t ValueTypeSize(ValueType type);
 
 // What a file stores, or a caller asks for, in one column. A row holds `ragged_rank` nested lists of any length around
-// values of the fixed `shape`: list<int64> is {kInt64, 1, {}}, fixed_size_list<float>[16] is {kFloat32, 0, {16}}.
+// values of the fixed `shape`: list<int64> is {kInt64, 1, {}}, fixed_size_list<float>[16] is {kFloat32, 0, {16}}. A
+// column of B rows becomes a tensor [B] + shape where ragged_rank is 0, else a ragged tensor with `shape` as inner
+// dimensions. Fixed dimensions are always the innermost ones: lists of any length inside fixed ones have no form here.
 struct ColumnType {
   ValueType value = ValueType::kInt64;
   int ragged_rank = 0;
   std::vector<int64_t> shape;
 
-  // Product of `shape`.
+  // Values of an innermost element: the product of `shape`, 1 where that is empty.
   int64_t width() const;
 
   // "int64", "list<list<string>>", "float32[16]".
@@ -52,17 +73,21 @@ struct ColumnType {
   friend bool operator==(const ColumnType&, const ColumnType&) = default;
 };
 
-// One column to read.
+// One column to read: the name under which it is looked for, and the form in which it is wanted. A file's own type must
+// be this one, but that its innermost lists may be wanted as fixed dimensions; nothing is converted.
 struct Field {
   std::string name;
   ColumnType type;
 
-  // Bytes of one value. Where given, a null value reads as it, a null list as an empty list, and a column that a file
-  // lacks as a column of it (of empty lists, where the field is ragged). Where not given, each of these is an error.
+  // Bytes of one value, ValueTypeSize(type.value) of them in the machine's order; for a string any number. Where given,
+  // a null value reads as it, a null list as an empty list, and a column that a file lacks as a column of it (of empty
+  // lists, where the field is ragged). Where not given, each of these is an error. NaN is a value and no null.
   std::optional<std::string> default_value;
 };
 
-// Bytes and what keeps them alive. Never written to once shared.
+// Bytes and what keeps them alive. `data` may point into the middle of what `owner` owns (a slice, or memory that Arrow
+// allocated), so it has the alignment of its type, but not more than that. Never written to once shared, and so safe to
+// read from any thread. `data` may be null where `bytes` is 0.
 struct Buffer {
   const void* data = nullptr;
   int64_t bytes = 0;
@@ -74,11 +99,17 @@ struct Buffer {
   }
 };
 
-// `bytes` uninitialised bytes on a 64-byte border; `*data` is where to write them before the buffer is shared.
-// Running out of memory is RESOURCE_EXHAUSTED.
+// `bytes` uninitialised bytes on a 64-byte border; `*data` is where to write them before the buffer is shared. The
+// border is what TensorFlow asks of a tensor: a buffer from here can be handed on without a copy. Running out of memory
+// is RESOURCE_EXHAUSTED.
 Result<Buffer> AllocateBuffer(int64_t bytes, void** data);
 
-// Rows of one column, decoded.
+// Rows of one column, decoded. The type of its field is not repeated here but for what is needed to cut and join rows.
+//
+// What holds for every column, and what the functions below rely on without checking it:
+//   - splits begin with 0 and never fall; the last position of a level is the number of elements of the next one;
+//   - V is `width` times the last position of the last level, or B * width where nothing is ragged;
+//   - `values.bytes` is V times the size of a value; for strings it may be more, as slices share one buffer of bytes.
 struct Column {
   ValueType type = ValueType::kInt64;
   int64_t rows = 0;   // B
@@ -97,12 +128,17 @@ struct Column {
 
 // Rows [first, first + rows) of `column`. Values are shared, splits are written anew unless these are
 // all rows.
+// The range must lie inside the column. No value is touched: what it costs are 8 bytes for each element of each ragged
+// level inside the range, as splits have to begin with 0. Offsets of strings need not, and are shared.
+// RESOURCE_EXHAUSTED is the only error.
 Result<Column> Slice(const Column& column, int64_t first, int64_t rows);
 
-// The rows of all `parts` (one type, at least one part), in order, copied.
+// The rows of all `parts` (one type, one width, at least one part), in order, copied. The result shares no memory with
+// its parts, and strings lie in it without gaps. RESOURCE_EXHAUSTED is the only error.
 Result<Column> Concatenate(const std::vector<Column>& parts);
 
-// `rows` rows that hold nothing but the field's default value, or empty lists where the field is ragged.
+// `rows` rows that hold nothing but the field's default value, or empty lists where the field is ragged. The field must
+// have a default. RESOURCE_EXHAUSTED is the only error.
 Result<Column> DefaultColumn(const Field& field, int64_t rows);
 
 }  // namespace lockstep::columnar

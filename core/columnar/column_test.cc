@@ -12,6 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
+// What a column holds, as plain vectors: the tests' way in and out.
 Field FieldOf(ColumnType type, std::string default_value) {
   Field field;
   field.name = "a";
@@ -42,7 +43,8 @@ std::vector<std::string> StringsOf(const Column& column) {
   return strings;
 }
 
-// [[1, 2], []], [], [[3]], [[4, 5, 6]]
+// [[1, 2], []], [], [[3]], [[4, 5, 6]]: the example of column.h. Empty lists stand on both levels, because those are
+// what goes wrong when positions are moved.
 Column NestedLists() {
   Column column;
   column.type = ValueType::kInt32;
@@ -68,6 +70,7 @@ Column Strings(const std::vector<std::string>& values) {
   return column;
 }
 
+// The last line holds the address against the original's: a slice of numbers must not copy them.
 TEST(Column, SliceOfNestedListsHasSplitsFromZeroAndSharesItsValues) {
   const Column column = NestedLists();
   auto slice = Slice(column, 2, 2);
@@ -80,6 +83,7 @@ TEST(Column, SliceOfNestedListsHasSplitsFromZeroAndSharesItsValues) {
   EXPECT_EQ(slice->values.data, column.values.as<int32_t>() + 2);
 }
 
+// Every cut, also those that leave an empty part before or behind.
 TEST(Column, ConcatenationOfSlicesIsTheWhole) {
   const Column column = NestedLists();
   for (int64_t cut = 0; cut <= 4; ++cut) {
@@ -93,6 +97,7 @@ TEST(Column, ConcatenationOfSlicesIsTheWhole) {
   }
 }
 
+// The second half first, so that offsets are joined that begin in the middle of their bytes.
 TEST(Column, StringsAreSlicedAndConcatenated) {
   const Column column = Strings({"a", "", "long enough to be told from others", "d"});
   auto joined = Concatenate({*Slice(column, 2, 2), *Slice(column, 0, 2)});
@@ -100,6 +105,7 @@ TEST(Column, StringsAreSlicedAndConcatenated) {
   EXPECT_THAT(StringsOf(*joined), ElementsAre("long enough to be told from others", "d", "a", ""));
 }
 
+// A slice counts rows, and takes `width` values for each.
 TEST(Column, RowsOfFixedWidthStayTogether) {
   Column column;
   column.type = ValueType::kFloat32;
@@ -112,6 +118,7 @@ TEST(Column, RowsOfFixedWidthStayTogether) {
   EXPECT_THAT(ValuesOf<float>(slice->values), ElementsAre(3, 4));
 }
 
+// Fixed dimensions are filled; of nested lists the outer level has a position for each row, the inner one none.
 TEST(Column, DefaultFillsRowsAndLeavesListsEmpty) {
   const int64_t seven = 7;
   const std::string bytes(reinterpret_cast<const char*>(&seven), sizeof(seven));

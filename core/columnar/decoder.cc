@@ -1,3 +1,23 @@
+// How work is shared out. The unit is a column of a piece, because it is the smallest that can be decoded by itself: a
+// Parquet column is a stream without random access inside a row group, so the pieces of one column of a file follow one
+// another (`Stretch::decoded`), while its columns have nothing to do with each other.
+//
+// A thread that looks for work goes through the tasks in order and takes the first column whose piece before is done.
+// So the piece that the consumer waits for always goes first, and a thread turns to a later one only where there is
+// nothing to be done for it. Where nothing can be claimed, it schedules one more piece, if the limit lets it, and else
+// waits.
+//
+// Wake-ups. work_ says that there may be something to claim or room to schedule: a piece was scheduled or taken, a
+// column done. ready_ says that the front may be done, an error has come, or the plan has ended. Waiters look again
+// under mutex_ for whatever they wait for, so a needless notification costs a look and none can be lost.
+//
+// What threads share without the mutex: a stream and its column of a piece belong to who claimed the column, until it
+// raises `decoded` under mutex_. That is also what hands the stream to the next thread, and the columns to the
+// consumer.
+//
+// Rows that a share leaves out inside a file (other ranks' batches, with PartitionBy::kBatches) are part of the
+// stretch: they are passed over by pieces that are not `wanted`, which are skipped column by column and never handed
+// out.
 #include "core/columnar/decoder.h"
 
 #include <pthread.h>
@@ -30,7 +50,8 @@ struct Decoder::Stretch {
   std::vector<int64_t> decoded;  // pieces, for each column
 };
 
-// A piece in the making. Counters and error are guarded by the decoder's mutex_.
+// A piece in the making. Counters and error are guarded by the decoder's mutex_, the columns of `piece` belong to their
+// claimers until `done` counts them. The others do not change.
 struct Decoder::Task {
   std::shared_ptr<Stretch> stretch;
   int64_t index = 0;    // of the piece in its stretch
@@ -85,6 +106,7 @@ Result<std::shared_ptr<const Piece>> Decoder::Next() {
     if (!error_.ok()) return error_;
     if (!tasks_.empty()) {
       const std::shared_ptr<Task> task = tasks_.front();
+      // The threads have nothing left to do: no piece behind an error is handed out.
       if (!task->error.ok()) {
         error_ = task->error;
         stopped_ = true;
@@ -114,10 +136,12 @@ void Decoder::Work() {
       if (!ScheduleNext()) work_.wait(lock);
       continue;
     }
+    // The only time-consuming part, and the only one without the lock.
     lock.unlock();
     Status status = Decode(*task, column);
     lock.lock();
     ++task->stretch->decoded[column];
+    // The column counts as decoded even where it failed: nobody claims behind an error, and who waits is woken.
     if (task->error.ok()) task->error = std::move(status);
     ++task->done;
     if (task->done == source_->options().fields.size() || !task->error.ok()) ready_.notify_all();
@@ -126,7 +150,8 @@ void Decoder::Work() {
   }
 }
 
-// The first column, in the order of the pieces, that is not being decoded and whose piece before has been decoded.
+// The first column, in the order of the pieces, that is not being decoded and whose piece before has been decoded. The
+// columns of a piece are claimed in the order of the fields, so that one number says which are left.
 std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
   const size_t columns = source_->options().fields.size();
   for (const std::shared_ptr<Task>& task : tasks_) {
@@ -139,7 +164,9 @@ std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
   return nullptr;
 }
 
-// Schedules the next piece of the plan's ranges. False where there is no room or no more range.
+// Schedules the next piece of the plan's ranges. False where there is no room or no more range. A range may need
+// several pieces, or none where the last one reaches beyond it; range_ stays until pieces reach its end. The limit is
+// looked at before a piece and not after: it is exceeded by one piece at most.
 bool Decoder::ScheduleNext() {
   if (plan_ended_) return false;
   if (!range_) range_ = plan_.Next();
@@ -170,7 +197,9 @@ bool Decoder::ScheduleNext() {
 }
 
 // What is read of the file in which `range` lies. Its first piece begins at the first row that is wanted and ends where
-// a batch ends.
+// a batch ends: batches are counted over the whole share, so that a file mostly begins in the middle of one,
+// `position_` modulo the batch size into it. The pieces that follow are whole batches and end at borders by themselves.
+// That is a matter of copies alone: a batch that lies in two pieces is right as well.
 std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) const {
   const Source::File& file = source_->files()[range.file];
   const int64_t batch_size = source_->options().plan.batch_size;
@@ -203,6 +232,8 @@ std::shared_ptr<Decoder::Task> Decoder::NewTask(const std::shared_ptr<Stretch>& 
   return task;
 }
 
+// Reads or passes over a column's rows of the piece. The stream is opened by the column's first task and stands,
+// between two tasks, where the next piece begins.
 Status Decoder::Decode(Task& task, size_t column) {
   Stretch& stretch = *task.stretch;
   std::unique_ptr<ColumnStream>& stream = stretch.streams[column];
@@ -211,6 +242,7 @@ Status Decoder::Decode(Task& task, size_t column) {
     LOCKSTEP_RETURN_IF_ERROR(Open(stretch));
     LOCKSTEP_ASSIGN_OR_RETURN(stream,
                               stretch.opened->OpenColumn(stretch.run->groups, source_->options().fields[column]));
+    // A run begins with a whole row group, but the share may begin inside of it.
     LOCKSTEP_RETURN_IF_ERROR(stream->Skip(piece.first));
   }
   if (!task.wanted) return stream->Skip(piece.rows);
@@ -218,6 +250,9 @@ Status Decoder::Decode(Task& task, size_t column) {
   return OkStatus();
 }
 
+// Opens the file for all columns, once; threads that come meanwhile wait for it, and try again if it failed. A file
+// that was replaced since the Source looked it through would give other rows than the plan counts, hence the
+// comparison.
 Status Decoder::Open(Stretch& stretch) const {
   std::lock_guard lock(stretch.open_mutex);
   if (stretch.opened != nullptr) return OkStatus();

@@ -1,3 +1,14 @@
+// Parquet through Arrow. Each column stream has a FileReader of its own, over one shared file descriptor and one shared
+// footer: Arrow's readers are not thread-safe, and decoding columns side by side is where the speed comes from. The
+// reader is made over a subset of the footer that has the stream's row groups alone, so that what Arrow calls the whole
+// column is just the run of rows that is wanted, and it never opens other row groups.
+//
+// Arrow's own threads and its pre-buffering are off. Threads would decode the columns of one batch together and then
+// wait, and know nothing of the decoder's limits; pre-buffering would hold the compressed bytes of a whole row group of
+// all columns in memory at once.
+//
+// Errors. Arrow reports most of what can be wrong by Status, and Parquet's lower layer by exceptions; damaged files
+// bring out both. Whatever comes from a file runs inside of Guard.
 #include "core/columnar/parquet_file.h"
 
 #include <arrow/array.h>
@@ -14,6 +25,7 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <new>
 #include <numeric>
 
@@ -34,12 +46,14 @@ auto Guard(const std::string& who, const Call& call) -> decltype(call()) {
   }
 }
 
+// How messages name a file and a column of it.
 std::string FileText(const std::string& path) { return "file '" + path + "'"; }
 std::string ColumnText(const std::string& path, const std::string& name) {
   return FileText(path) + " column '" + name + "'";
 }
 
 // Whether lists of `found` can be read as `wanted`: the same, or with the innermost ragged levels as fixed dimensions.
+// The levels stay as many as they are, and dimensions that the file fixes have to be equal, counted from the inside.
 bool Fits(const ColumnType& found, const ColumnType& wanted) {
   const size_t levels = found.ragged_rank + found.shape.size();
   return found.value == wanted.value && wanted.ragged_rank <= found.ragged_rank &&
@@ -47,7 +61,7 @@ bool Fits(const ColumnType& found, const ColumnType& wanted) {
          std::equal(found.shape.rbegin(), found.shape.rend(), wanted.shape.rbegin());
 }
 
-// Rows that are decoded at once only to get past them.
+// Rows that are decoded at once only to get past them. Bounds the memory; kMostPieceRows in source.cc is as many.
 constexpr int64_t kSkipRows = 65536;
 
 // Reads a column through a reader of its own, which sees the stream's row groups alone.
@@ -84,7 +98,9 @@ class ArrowStream : public ColumnStream {
   }
 
  private:
-  // Hands the next `rows` rows to `use`, in one or more arrays of `at_once` rows at most.
+  // Hands the next `rows` rows to `use`, in one or more arrays of `at_once` rows at most. Arrow gives several chunks
+  // where a column's strings are more than 2 GB. An end before the footer's number of rows is a damaged file; without
+  // the check for it the loop would never end.
   template <typename Use>
   Status Take(int64_t rows, int64_t at_once, const Use& use) {
     return Guard(who_, [&]() -> Status {
@@ -107,6 +123,8 @@ class ArrowStream : public ColumnStream {
     });
   }
 
+  // The row's number in the file. Row groups without rows begin where the next one does: the last of those that begin
+  // at or before the position is meant.
   int64_t FileRow(int64_t position) const {
     auto next = std::upper_bound(rows_.begin(), rows_.end(), position,
                                  [](int64_t value, const Rows& run) { return value < run.begin; });
@@ -121,7 +139,7 @@ class ArrowStream : public ColumnStream {
   int64_t position_ = 0;  // rows read
 };
 
-// A column that the file lacks.
+// A column that the file lacks, of the field's default. Has no end of its own: the rows of a run are counted elsewhere.
 class DefaultStream : public ColumnStream {
  public:
   explicit DefaultStream(Field field) : field_(std::move(field)) {}
@@ -132,9 +150,11 @@ class DefaultStream : public ColumnStream {
   const Field field_;
 };
 
-// A file through Arrow's reader.
+// A file through Arrow's reader. OpenColumn may be called by several threads: ReadableFile reads at positions, without
+// a cursor that could be shared, and the footer is only read.
 class ArrowFile : public ParquetFile {
  public:
+  // Public for Open, which runs it inside of Guard.
   Status Init(const std::string& path) {
     path_ = path;
     LOCKSTEP_RETURN_IF_ERROR(CheckReadable());
@@ -166,7 +186,25 @@ class ArrowFile : public ParquetFile {
     });
   }
 
+  // A column may have several leaves where it is of a type that cannot be read, and else has one.
+  Result<int64_t> RowBytes(const std::vector<Field>& fields) const override {
+    return Guard(FileText(path_), [&]() -> Result<int64_t> {
+      std::map<std::string, int> leaves;
+      for (int leaf = 0; leaf < footer_->num_columns(); ++leaf) {
+        leaves[footer_->schema()->GetColumnRoot(leaf)->name()] = leaf;
+      }
+      int64_t bytes = 0;
+      for (const Field& field : fields) {
+        const auto leaf = leaves.find(field.name);
+        // Sizes in the footer are those of encoded values, which may be far smaller. A column of the default has none.
+        bytes += std::max<int64_t>(8, leaf == leaves.end() ? 0 : LeafBytes(leaf->second));
+      }
+      return std::max<int64_t>(1, bytes);
+    });
+  }
+
  private:
+  // What a file that is no Parquet file, or whose footer is damaged, is reported as.
   Status NotReadable(const arrow::Status& status) const {
     return FromArrow(status).WithPrefix(FileText(path_) + ": not a readable Parquet file: ");
   }
@@ -187,6 +225,8 @@ class ArrowFile : public ParquetFile {
     return *std::move(reader);
   }
 
+  // Sorts out what Arrow would report as an I/O error with a text of its own, so that each has its code. Pipes and
+  // devices are left to Arrow.
   Status CheckReadable() const {
     namespace fs = std::filesystem;
     std::error_code error;
@@ -200,6 +240,21 @@ class ArrowFile : public ParquetFile {
     return OkStatus();
   }
 
+  // The bytes of one leaf's values in the row group in which its rows are widest, by row. What a damaged footer says is
+  // cut to what can be added up.
+  int64_t LeafBytes(int leaf) const {
+    constexpr int64_t kMost = int64_t{1} << 40;
+    int64_t bytes = 0;
+    for (int group = 0; group < footer_->num_row_groups(); ++group) {
+      if (group_rows_[group] == 0) continue;
+      const int64_t all = footer_->RowGroup(group)->ColumnChunk(leaf)->total_uncompressed_size();
+      bytes = std::max(bytes, std::min(kMost, all / group_rows_[group]));
+    }
+    return bytes;
+  }
+
+  // Takes over what the footer says, as far as it makes sense: sizes are used to allocate and to divide, so that a
+  // damaged one must not get by.
   Status ReadFooter(const parquet::arrow::SchemaManifest& manifest) {
     int64_t rows = 0;
     for (int group = 0; group < footer_->num_row_groups(); ++group) {
@@ -209,15 +264,11 @@ class ArrowFile : public ParquetFile {
                         std::to_string(metadata->num_rows()) + " rows");
       }
       group_rows_.push_back(metadata->num_rows());
-      if (metadata->num_rows() == 0) continue;
-      row_bytes_ = std::max(row_bytes_, metadata->total_byte_size() / metadata->num_rows());
     }
     if (rows != footer_->num_rows()) {
       return DataLoss(FileText(path_) + ": the row groups have " + std::to_string(rows) + " rows, the footer says " +
                       std::to_string(footer_->num_rows()));
     }
-    // Sizes in the footer are those of encoded values, which may be far smaller.
-    row_bytes_ = std::max(row_bytes_, int64_t{8} * footer_->num_columns());
     for (const auto& field : manifest.schema_fields) {
       columns_.push_back({field.field->name(), TypeFromArrow(*field.field->type())});
     }

@@ -11,6 +11,21 @@
 namespace lockstep::columnar {
 
 // A column as a file stores it.
+// A file as columns to choose from, and a column of it as a stream of rows. Nothing of Arrow's or Parquet's appears
+// here; parquet_file.cc is one of the two translation units that see their headers.
+//
+//   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open("day.parquet"));
+//   LOCKSTEP_RETURN_IF_ERROR(file->Check({field}));
+//   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ColumnStream> stream, file->OpenColumn({0, 1}, field));
+//   LOCKSTEP_RETURN_IF_ERROR(stream->Skip(100));
+//   LOCKSTEP_ASSIGN_OR_RETURN(Column column, stream->Read(50));   // rows [100, 150) of row groups 0 and 1
+//
+// Status codes of all calls:
+//   NOT_FOUND           no such file, or no such column and no default for it
+//   INVALID_ARGUMENT    a folder, a column of another type, two columns of one name
+//   UNIMPLEMENTED       a type without a form as a tensor, or an encoding that Arrow does not read
+//   DATA_LOSS           damaged or truncated, or a null without a default
+//   RESOURCE_EXHAUSTED  no memory
 struct FileColumn {
   std::string name;
 
@@ -18,8 +33,9 @@ struct FileColumn {
   Result<ColumnType> type;
 };
 
-// One column of some row groups of a file, as one run of rows from first to last. Thread-compatible; different streams
-// of a file may be read by different threads at once. Keeps its file open.
+// One column of some row groups of a file, as one run of rows from first to last. Forward only: what was read or
+// skipped is gone. Thread-compatible; different streams of a file may be read by different threads at once. Keeps its
+// file open. After an error its position is unspecified: don't read on.
 class ColumnStream {
  public:
   virtual ~ColumnStream() = default;
@@ -28,7 +44,8 @@ class ColumnStream {
   // promised them.
   virtual Result<Column> Read(int64_t rows) = 0;
 
-  // Passes over the next `rows` rows.
+  // Passes over the next `rows` rows. Costs nearly as much as to read them, since Arrow decodes what it passes over;
+  // whole row groups are better left out when the stream is opened.
   virtual Status Skip(int64_t rows) = 0;
 };
 
@@ -36,17 +53,20 @@ class ColumnStream {
 // Nothing of Arrow's is thrown or ends the process, whatever the file holds. Thread-safe.
 class ParquetFile {
  public:
-  // Reads the footer.
+  // Reads the footer, and nothing else.
   static Result<std::shared_ptr<ParquetFile>> Open(const std::string& path);
 
   virtual ~ParquetFile() = default;
 
   const std::string& path() const { return path_; }
+  // The top-level columns, in the file's order; those without a form as a tensor are among them.
   const std::vector<FileColumn>& columns() const { return columns_; }
+  // Rows of each row group; some may be 0.
   const std::vector<int64_t>& group_rows() const { return group_rows_; }
 
-  // About how many bytes a row of all columns takes in memory.
-  int64_t row_bytes() const { return row_bytes_; }
+  // About how many bytes a row of these columns takes in memory, at least 8 each: for choosing how many to decode at
+  // once. `fields` must have passed Check.
+  virtual Result<int64_t> RowBytes(const std::vector<Field>& fields) const = 0;
 
   // Whether each field can be read from this file: that it is there (or has a default) under this name once, in the
   // type that is wanted. NOT_FOUND names the columns that there are, INVALID_ARGUMENT both types.
@@ -56,10 +76,10 @@ class ParquetFile {
   virtual Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) = 0;
 
  protected:
+  // Filled by Open and constant from then on, which is what makes the class thread-safe.
   std::string path_;
   std::vector<FileColumn> columns_;
   std::vector<int64_t> group_rows_;
-  int64_t row_bytes_ = 1;
 };
 
 }  // namespace lockstep::columnar

@@ -1,3 +1,6 @@
+// Names become files. Every worker does this by itself and must come to the same list in the same order, as the shares
+// of the workers are cut out of it: so nothing is left in the order in which a file system lists it, and sorting is by
+// bytes, not by the locale's rules.
 #include "core/columnar/paths.h"
 
 #include <glob.h>
@@ -11,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Markers and temporary files of Spark, Hive and editors: _SUCCESS, _temporary, .part-0.crc.
 bool Hidden(const fs::path& path) {
   const std::string name = path.filename().string();
   return !name.empty() && (name[0] == '.' || name[0] == '_');
@@ -23,6 +27,7 @@ Status AppendFolder(const std::string& folder, std::vector<std::string>* files) 
   fs::recursive_directory_iterator it(folder, fs::directory_options::follow_directory_symlink, error), end;
   while (!error && it != end) {
     const bool is_folder = it->is_directory(error);
+    // A hidden folder hides all that is in it.
     if (Hidden(it->path())) {
       if (is_folder) it.disable_recursion_pending();
     } else if (!is_folder) {
@@ -45,14 +50,27 @@ Status AppendExisting(const std::string& name, std::vector<std::string>* files) 
   return OkStatus();
 }
 
+// Whether a match is hidden by a part of its name that the pattern does not begin as well: `*` stands for no marker, as
+// for glob(3) it stands for no leading '.', and `_*` does. Both have the same folders, one by one.
+bool HiddenMatch(const fs::path& name, const fs::path& pattern) {
+  auto wanted = pattern.begin();
+  for (auto part = name.begin(); part != name.end() && wanted != pattern.end(); ++part, ++wanted) {
+    if (Hidden(*part) && wanted->native()[0] != part->native()[0]) return true;
+  }
+  return false;
+}
+
 Status AppendPattern(const std::string& pattern, std::vector<std::string>* files) {
   glob_t matches{};
+  // Sorted below, since glob(3) would sort by locale.
   const int result = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches);
   std::vector<std::string> names(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
   ::globfree(&matches);
   if (result == GLOB_NOMATCH) return NotFound("no file matches '" + pattern + "'");
   if (result != 0)
     return Internal("pattern '" + pattern + "' cannot be matched (glob returned " + std::to_string(result) + ")");
+  std::erase_if(names, [&](const std::string& name) { return HiddenMatch(name, pattern); });
+  if (names.empty()) return NotFound("no file matches '" + pattern + "', but for hidden ones");
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) LOCKSTEP_RETURN_IF_ERROR(AppendExisting(name, files));
   return OkStatus();
@@ -60,6 +78,7 @@ Status AppendPattern(const std::string& pattern, std::vector<std::string>* files
 
 Status AppendName(std::string name, std::vector<std::string>* files) {
   if (name.empty()) return InvalidArgument("a file name is empty");
+  // A scheme has its "://" before any other '/': "a/b://c" is a strange, but local name.
   if (const size_t scheme = name.find("://"); scheme != std::string::npos && name.find('/') > scheme) {
     const std::string path = name.substr(scheme + 3);
     if (name.substr(0, scheme) != "file") {
@@ -70,8 +89,16 @@ Status AppendName(std::string name, std::vector<std::string>* files) {
     name = path;
   }
   std::error_code error;
-  if (fs::exists(name, error)) return AppendExisting(name, files);
-  if (name.find_first_of("*?[") != std::string::npos) return AppendPattern(name, files);
+  // First, so that names with brackets can be given as they are.
+  const fs::file_type type = fs::status(name, error).type();
+  const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
+  // A file that can't be looked at, for lack of permission mostly, may well exist. Of patterns other errors say
+  // nothing: they may be too long for a name.
+  if (type == fs::file_type::none && (!is_pattern || error == std::errc::permission_denied)) {
+    return Internal("file '" + name + "' cannot be looked up: " + error.message());
+  }
+  if (fs::exists(fs::file_status(type))) return AppendExisting(name, files);
+  if (is_pattern) return AppendPattern(name, files);
   return NotFound("file '" + name + "' does not exist");
 }
 

@@ -38,6 +38,7 @@ class Paths : public testing::Test {
   fs::path before_;
 };
 
+// The files of names that must be good.
 std::vector<std::string> Expand(const std::vector<std::string>& names) {
   auto files = ExpandPaths(names);
   EXPECT_TRUE(files.ok()) << files.status().ToString();
@@ -49,16 +50,44 @@ TEST_F(Paths, NamesKeepTheirOrderAndMayBeRelative) {
               ElementsAre("b.parquet", folder_ + "/a.parquet", folder_ + "/b.parquet"));
 }
 
+// As a pattern, c[1].parquet would stand for c1.parquet.
 TEST_F(Paths, PatternsAreSortedAndAnExactNameIsNoPattern) {
   EXPECT_THAT(Expand({"*.parquet"}), ElementsAre("a.parquet", "b.parquet", "c[1].parquet"));
   EXPECT_THAT(Expand({"c[1].parquet"}), ElementsAre("c[1].parquet"));
 }
 
+// A folder may be named, or match a pattern. Partitioned tables (hour=3) are folders in folders.
 TEST_F(Paths, FoldersAreReadInDepthAndSortedWithoutMarkersAndHiddenFiles) {
   EXPECT_THAT(Expand({"day"}), ElementsAre("day/1.parquet", "day/2.parquet", "day/hour=3/0.parquet"));
   EXPECT_THAT(Expand({"d*"}), ElementsAre("day/1.parquet", "day/2.parquet", "day/hour=3/0.parquet"));
 }
 
+TEST_F(Paths, PatternsMatchMarkersAndHiddenFilesOnlyWhereWrittenOut) {
+  fs::create_directory("day/_temporary");
+  std::ofstream("day/_temporary/0.parquet") << "x";
+  EXPECT_THAT(Expand({"day/*"}), ElementsAre("day/1.parquet", "day/2.parquet", "day/hour=3/0.parquet"));
+  EXPECT_THAT(Expand({"d*/*/*"}), ElementsAre("day/hour=3/0.parquet"));
+  EXPECT_THAT(Expand({"day/_S*"}), ElementsAre("day/_SUCCESS"));
+  EXPECT_THAT(Expand({"day/_*/*", "day/_temporary/*"}),
+              ElementsAre("day/_temporary/0.parquet", "day/_temporary/0.parquet"));
+  EXPECT_EQ(ExpandPaths({"day/*S"}).status().ToString(), "NOT_FOUND: no file matches 'day/*S', but for hidden ones");
+}
+
+// A loop of links is looked up in vain whoever asks; a lack of permission is none for root.
+TEST_F(Paths, WhatCannotBeLookedUpIsNotSaidToBeMissing) {
+  fs::create_symlink("loop", "loop");
+  EXPECT_EQ(ExpandPaths({"loop"}).status().ToString(),
+            "INTERNAL: file 'loop' cannot be looked up: Too many levels of symbolic links");
+  if (geteuid() == 0) return;
+  fs::permissions("day", fs::perms::none);
+  for (const std::string name : {"day/1.parquet", "day/*"}) {
+    EXPECT_EQ(ExpandPaths({name}).status().ToString(),
+              "INTERNAL: file '" + name + "' cannot be looked up: Permission denied");
+  }
+  fs::permissions("day", fs::perms::all);
+}
+
+// Whole messages, because a user sees no more than these.
 TEST_F(Paths, WhatIsNotThereIsNamed) {
   const auto message = [](const std::string& name) { return ExpandPaths({name}).status().ToString(); };
   EXPECT_EQ(message("nope.parquet"), "NOT_FOUND: file 'nope.parquet' does not exist");

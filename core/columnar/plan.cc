@@ -1,3 +1,18 @@
+// Two plans in one class. With kRows and kRowGroups a worker's share is cut out once, as a list of segments: whole row
+// groups, but for the two at the borders of a contiguous share. Lanes then walk through it, one for each file that is
+// read in turn, and a file that ends hands its lane to the next file.
+//
+//   segments   f0:g0 f0:g1 | f1:g0 | f2:g0 f2:g1     2 lanes, a turn is sequential_batches * batch_size rows
+//   lane 0     f0 ------------> f2 ------->
+//   lane 1     f1 -----> (none left: closed)
+//
+// With kBatches the segments are all row groups of all workers, because a worker's batches lie all over them, and a
+// step's rows are arithmetic: step s of worker i is rows [(s * W + i) * B, + B) of all. No list of batches is kept,
+// which for a long pass would be larger than anything else here.
+//
+// Sums and products of numbers of rows are checked in Make (and never OUT_OF_RANGE, which TensorFlow takes for the end
+// of the data), and by steps in StepRows they stay below the sum of all.
+// Only a turn may be too long for 64 bits, and then counts as endless.
 #include "core/columnar/plan.h"
 
 #include <algorithm>
@@ -19,6 +34,9 @@ int64_t Portion(int64_t of, int64_t part, int64_t whole) {
 }
 
 // The owner of each row group, in order: the worker with the fewest rows so far, the first of them.
+// A heap of (rows held, worker): the pair's order makes the lowest worker the first among equals, so that all workers
+// come to the same owners. The greedy rule bounds the difference of shares by one row group: when a worker gets one, it
+// had no more rows than any other.
 class FewestRows {
  public:
   explicit FewestRows(int64_t workers) {
@@ -62,9 +80,11 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
   plan.options_ = options;
   for (const auto& file : group_rows) {
     for (int64_t rows : file) {
-      if (__builtin_add_overflow(plan.all_rows_, rows, &plan.all_rows_)) return OutOfRange("more than 2^63 rows");
+      if (__builtin_add_overflow(plan.all_rows_, rows, &plan.all_rows_))
+        return DataLoss("the files have more than 2^63 rows");
     }
   }
+  // The contiguous share of kRows, as rows of all files; the other ways have no use for it.
   const int64_t begin = Portion(plan.all_rows_, options.partition_index, options.partition_count);
   const int64_t end = Portion(plan.all_rows_, options.partition_index + 1, options.partition_count);
   FewestRows owners(options.partition_by == PartitionBy::kRowGroups ? options.partition_count : 1);
@@ -72,6 +92,7 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
   int64_t start = 0;
   for (int file = 0; file < static_cast<int>(group_rows.size()); ++file) {
     for (int group = 0; group < static_cast<int>(group_rows[file].size()); ++group) {
+      // `first` and `last`: what is this worker's of the group, as rows of the group.
       const int64_t rows = group_rows[file][group];
       int64_t first = 0, last = rows;
       if (options.partition_by == PartitionBy::kRows) {
@@ -90,8 +111,8 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
     // All workers hold the same whole steps; what is left is divided.
     int64_t step_rows;
     if (__builtin_mul_overflow(options.batch_size, options.partition_count, &step_rows)) {
-      return OutOfRange("batch_size " + std::to_string(options.batch_size) + " times partition_count " +
-                        std::to_string(options.partition_count) + " is more than 2^63");
+      return InvalidArgument("batch_size " + std::to_string(options.batch_size) + " times partition_count " +
+                             std::to_string(options.partition_count) + " is more than 2^63");
     }
     const int64_t steps = plan.all_rows_ / step_rows;
     auto [first, last] = plan.StepRows(steps);
@@ -113,10 +134,12 @@ RowPlan::Lane RowPlan::TakeFile() {
 }
 
 std::optional<RowRange> RowPlan::Next() {
+  // What Skip cut in two comes first.
   if (pending_) return std::exchange(pending_, std::nullopt);
   return options_.partition_by == PartitionBy::kBatches ? NextOfBatches() : NextOfLanes();
 }
 
+// A range ends with its segment or with its lane's turn. With one file after the other a turn never ends.
 std::optional<RowRange> RowPlan::NextOfLanes() {
   int64_t turn = std::numeric_limits<int64_t>::max();
   if (options_.parallel_files > 1 && __builtin_mul_overflow(options_.batch_size, options_.sequential_batches, &turn)) {
@@ -125,6 +148,8 @@ std::optional<RowRange> RowPlan::NextOfLanes() {
   if (turn_left_ == 0) turn_left_ = turn;  // at the very beginning
   while (!lanes_.empty()) {
     Lane& lane = lanes_[lane_];
+    // The lane's file has ended: the next one takes its place and fills what is left of its turn. Without one the lane
+    // is closed, and the next lane's turn begins.
     if (lane.segment == lane.end && next_segment_ < segments_->size()) {
       lane = TakeFile();
     } else if (lane.segment == lane.end) {
@@ -152,6 +177,9 @@ std::optional<RowRange> RowPlan::NextOfLanes() {
   return std::nullopt;
 }
 
+// All whole steps are alike. The rows that are left behind them make one more step, of which every worker gets an equal
+// part, so that all workers have the same number of batches, but for a last one that may be missing where fewer rows
+// than workers are left.
 std::pair<int64_t, int64_t> RowPlan::StepRows(int64_t step) const {
   const int64_t step_rows = options_.batch_size * options_.partition_count;
   const int64_t steps = all_rows_ / step_rows;
@@ -169,6 +197,7 @@ std::optional<RowRange> RowPlan::NextOfBatches() {
   auto [begin, end] = StepRows(step_);
   const int64_t row = begin + step_offset_;
   if (row == end) return std::nullopt;  // only a last step is empty
+  // Only ever forward: rows ascend from step to step, and other workers' groups are stepped over here.
   while (row >= segment_start_ + (*segments_)[segment_].rows) segment_start_ += (*segments_)[segment_++].rows;
   const Segment& segment = (*segments_)[segment_];
   const int64_t segment_end = segment_start_ + segment.rows;
@@ -178,6 +207,8 @@ std::optional<RowRange> RowPlan::NextOfBatches() {
     ++step_;
     step_offset_ = 0;
   }
+  // Whether the file is done with shows in the next range alone: it is, where this worker's next row lies behind the
+  // file's last row group, or where there is none.
   auto [next_begin, next_end] = StepRows(step_);
   int64_t file_end = segment_end;
   for (size_t i = segment_ + 1; i < segments_->size() && (*segments_)[i].file == segment.file; ++i) {

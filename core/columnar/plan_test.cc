@@ -13,7 +13,7 @@ namespace {
 using Groups = std::vector<std::vector<int64_t>>;
 using Row = std::tuple<int, int, int64_t>;  // file, row group, row in it
 
-// All rows, in the order of the files.
+// All rows, in the order of the files: the oracle, which knows nothing of shares.
 std::vector<Row> AllRows(const Groups& groups) {
   std::vector<Row> rows;
   for (int file = 0; file < static_cast<int>(groups.size()); ++file) {
@@ -38,12 +38,14 @@ std::vector<Row> RowsOf(RowPlan plan) {
   return rows;
 }
 
+// The plan of options that must be good.
 RowPlan MakePlan(const Groups& groups, const PlanOptions& options) {
   auto plan = RowPlan::Make(groups, options);
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
   return *std::move(plan);
 }
 
+// Up to four files of up to four row groups; a quarter of them, and some files, have no rows.
 Groups RandomGroups(std::mt19937& random) {
   Groups groups(random() % 5);
   for (auto& file : groups) {
@@ -53,6 +55,8 @@ Groups RandomGroups(std::mt19937& random) {
   return groups;
 }
 
+// The promise on which training rests: the workers' rows together are the data, nothing twice and nothing left out.
+// Batch sizes and turns are small, so that they fall on all sides of row groups.
 TEST(RowPlan, GivesEveryRowToExactlyOneWorkerInEveryWay) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
@@ -75,6 +79,7 @@ TEST(RowPlan, GivesEveryRowToExactlyOneWorkerInEveryWay) {
   }
 }
 
+// What PartitionBy says of the difference between shares, for up to six workers.
 TEST(RowPlan, SharesByRowsDifferByOneRowAndByRowGroupsByOneRowGroup) {
   std::mt19937 random(12);
   for (int round = 0; round < 300; ++round) {
@@ -95,6 +100,8 @@ TEST(RowPlan, SharesByRowsDifferByOneRowAndByRowGroupsByOneRowGroup) {
   }
 }
 
+// Step by step the workers' batches, one behind the other, are the rows that one worker with the sum of their batch
+// sizes reads: what makes runs on different numbers of workers comparable.
 TEST(RowPlan, BatchesOfAllWorkersTogetherAreTheBatchesOfOne) {
   const Groups groups = {{10, 7}, {}, {23, 1}};
   const std::vector<Row> all = AllRows(groups);
@@ -128,6 +135,8 @@ TEST(RowPlan, ReadsSeveralFilesInTurnWhereAskedTo) {
   EXPECT_THAT(files, testing::ElementsAre(0, 0, 1, 1, 0, 0, 1, 2, 0, 2));
 }
 
+// Skip and Next agree about where a row lies, also where a skip ends in the middle of a range or beyond the end. And
+// GroupsLeft names every row group that is still to come: what it forgot would not be opened.
 TEST(RowPlan, SkipsAsIfTheRowsHadBeenRead) {
   std::mt19937 random(13);
   for (int round = 0; round < 200; ++round) {
@@ -150,6 +159,7 @@ TEST(RowPlan, SkipsAsIfTheRowsHadBeenRead) {
   }
 }
 
+// By the names that a Python user knows, with what was given and what may be.
 TEST(RowPlan, RefusesOptionsOutOfRangeByName) {
   const auto message = [](const PlanOptions& options) { return RowPlan::Make({{5}}, options).status().message(); };
   EXPECT_EQ(message({.batch_size = 0}), "batch_size is 0, wanted 1 or more");
@@ -159,6 +169,14 @@ TEST(RowPlan, RefusesOptionsOutOfRangeByName) {
             "partition_index is 2, wanted 0 to 1 (partition_count is 2)");
   EXPECT_EQ(message({.parallel_files = 0}), "num_parallel_reads is 0, wanted 1 or more");
   EXPECT_EQ(message({.sequential_batches = 0}), "num_sequential_reads is 0, wanted 1 or more");
+}
+
+// Not OUT_OF_RANGE, which would end the training as if all had been read.
+TEST(RowPlan, NumbersBeyond64BitsAreErrorsAndNoEndOfTheData) {
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  EXPECT_EQ(RowPlan::Make({{kHuge}, {kHuge}}, {}).status().code(), StatusCode::kDataLoss);
+  const PlanOptions options{.partition_by = PartitionBy::kBatches, .partition_count = 2, .batch_size = kHuge};
+  EXPECT_EQ(RowPlan::Make({{5}}, options).status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,3 +1,12 @@
+// Cuts decoded pieces into batches. Two copies of one plan run one behind the other: the decoder's, which decides what
+// is decoded, and this one, which says where the next batch's rows lie. A batch is a list of parts of pieces:
+//
+//   pieces    |------- 0 -------|------- 1 -------|---- 2 ----|      0 and 1 are of one file, 2 is of the next
+//   batches   |--- a ---|--- b ---|--- c ---|--- d ---|-- e --|
+//   parts      0         0, 1      1         1, 2      2
+//
+// Each column of each part is a slice, which shares memory; only where a batch has several parts they are copied
+// together. Pieces are made to end where batches end (Decoder), so that this is the exception.
 #include "core/columnar/reader.h"
 
 #include <algorithm>
@@ -20,7 +29,17 @@ Reader::Reader(std::shared_ptr<const Source> source, int64_t position)
       position_(position),
       decoder_(source_, plan_, runs_, position) {}
 
+// The plan moves before columns are cut, the position after: behind a batch that was lost in between, for lack of
+// memory, the next one would be of other rows than position() says. So no batch follows an error; another reader may be
+// started at position().
 Result<Reader::Batch> Reader::Next() {
+  LOCKSTEP_RETURN_IF_ERROR(error_);
+  Result<Batch> batch = NextBatch();
+  error_ = batch.status();
+  return batch;
+}
+
+Result<Reader::Batch> Reader::NextBatch() {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Part> parts, NextParts());
   Batch batch;
   for (const Part& part : parts) batch.rows += part.rows;
@@ -43,7 +62,9 @@ Result<Reader::Batch> Reader::Next() {
   return batch;
 }
 
-// The parts of pieces that make the next batch; fewer rows at the end.
+// The parts of pieces that make the next batch; fewer rows at the end. Each round takes what the batch still needs, the
+// range still has and the piece still holds, whichever is least. A file's last piece is let go with its last range:
+// with files read in turn, it would else stay to the end of the pass.
 Result<std::vector<Reader::Part>> Reader::NextParts() {
   std::vector<Part> parts;
   int64_t missing = source_->options().plan.batch_size;
@@ -69,7 +90,9 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
   return parts;
 }
 
-// The piece that holds the range's first row: the file's current one, or the decoder's next.
+// The piece that holds the range's first row: the file's current one, or the decoder's next. A file needs one piece at
+// a time, as its ranges ascend. That the decoder's next one is of this file and holds the row follows from both plans
+// being the same; INTERNAL says that they are not, rather than to hand out wrong rows.
 Result<std::shared_ptr<const Piece>> Reader::PieceOf(const RowRange& range) {
   const int64_t position = runs_->at(range.file).Position(range);
   std::shared_ptr<const Piece>& current = pieces_[range.file];

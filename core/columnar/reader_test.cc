@@ -20,7 +20,9 @@
 namespace lockstep::columnar {
 namespace {
 
-// Row i of a test's data: an id, a list of i % 4 ids and a string.
+// Row i of a test's data: an id, a list of i % 4 ids and a string. All of it follows from i, so that a batch can be
+// checked without knowing where it comes from; and a number, a ragged column and strings take three ways through the
+// decoder.
 std::shared_ptr<arrow::Table> TableOf(int64_t first, int64_t rows) {
   arrow::Int64Builder ids;
   auto values = std::make_shared<arrow::Int32Builder>();
@@ -72,7 +74,8 @@ class ReaderTest : public testing::Test {
   std::string folder_;
 };
 
-// Checks the rows of a batch against what TableOf writes and returns their ids.
+// Checks the rows of a batch against what TableOf writes and returns their ids: what is left to compare is which rows
+// came, and in which order.
 std::vector<int64_t> CheckedIds(const Reader::Batch& batch) {
   std::vector<int64_t> ids(batch.columns[0].values.as<int64_t>(), batch.columns[0].values.as<int64_t>() + batch.rows);
   const Column& list = batch.columns[1];
@@ -90,7 +93,7 @@ std::vector<int64_t> CheckedIds(const Reader::Batch& batch) {
   return ids;
 }
 
-// All ids from `position` on; the status of a failure.
+// All ids from `position` on; the status of a failure. The reader's position is checked after every batch.
 Result<std::vector<int64_t>> ReadAll(const SourceOptions& options, int64_t position = 0) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<const Source> source, Source::Make(options));
   Reader reader(source, position);
@@ -104,6 +107,8 @@ Result<std::vector<int64_t>> ReadAll(const SourceOptions& options, int64_t posit
   }
 }
 
+// Row groups, pieces, batches and files end at places that have nothing to do with each other; a file is empty and one
+// has a single row. Positions to begin at are drawn as well, the very end among them.
 TEST_F(ReaderTest, GivesEveryRowOnceInOrderWhateverTheBorders) {
   std::mt19937 random(21);
   std::vector<std::string> files;
@@ -123,6 +128,7 @@ TEST_F(ReaderTest, GivesEveryRowOnceInOrderWhateverTheBorders) {
   }
 }
 
+// Plan, decoder and reader agree about the rows that lie in pieces but not in the share.
 TEST_F(ReaderTest, SharesOfAllWorkersTogetherAreTheData) {
   const std::vector<std::string> files = {Write("a", 0, 90, 20), Write("b", 90, 41, 7)};
   std::mt19937 random(22);
@@ -144,6 +150,8 @@ TEST_F(ReaderTest, SharesOfAllWorkersTogetherAreTheData) {
   }
 }
 
+// Cancels at different times, from before the first batch to, maybe, behind the last one: Next must return in every
+// case. A reader that goes on waiting shows as the test's deadline.
 TEST_F(ReaderTest, CancelEndsAWaitingReader) {
   const std::string file = Write("a", 0, 20000, 20000);
   for (int round = 0; round < 20; ++round) {
@@ -166,6 +174,8 @@ TEST_F(ReaderTest, CancelEndsAWaitingReader) {
   }
 }
 
+// The second file goes away between its footer and its rows. The five batches of the first one are good all the same,
+// although both are decoded ahead.
 TEST_F(ReaderTest, AnErrorComesBehindTheBatchesBeforeItAndStays) {
   const std::string good = Write("a", 0, 50, 50), bad = Write("b", 50, 50, 50);
   SourceOptions options = OptionsOf({good, bad}, 10);
@@ -180,7 +190,9 @@ TEST_F(ReaderTest, AnErrorComesBehindTheBatchesBeforeItAndStays) {
   }
 }
 
-// Whatever stands in a file, reading it gives rows or an error that names it.
+// Whatever stands in a file, reading it gives rows or an error that names it. A flip in a value is a value; so not
+// every round has an error, but a number of them must, or the damage would not be any. Sanitizers see what else goes
+// wrong.
 TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
   const std::string path = Write("a", 0, 300, 70);
   std::ifstream in(path, std::ios::binary);

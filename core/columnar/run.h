@@ -11,7 +11,11 @@
 namespace lockstep::columnar {
 
 // The row groups of one file that a pass reads, as one run of rows: what lies outside a share, or before the position
-// at which a pass begins, is not even opened.
+// at which a pass begins, is not even opened. Streams of the file count rows in the run (ColumnStream), plans count
+// them in row groups, and Position is the way from one to the other.
+//
+//   row groups of the file     0 (100 rows)   1 (50)   2 (70)   3 (30)
+//   read: 1 and 3              run            0..49             50..79        begin = {1: 0, 3: 50}, rows = 80
 struct Run {
   std::vector<int> groups;
   int64_t rows = 0;
@@ -25,6 +29,8 @@ struct Run {
 
 // The runs of all files that `plan` reads from where it stands, by the files' numbers.
 using Runs = std::map<int, Run>;
+// The runs of all files that `plan` reads from where it stands, by the files' numbers. Immutable, so that a reader and
+// its decoder's threads share one.
 std::shared_ptr<const Runs> RunsOf(const Source& source, const RowPlan& plan);
 
 }  // namespace lockstep::columnar

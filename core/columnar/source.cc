@@ -1,8 +1,13 @@
+// Looks through a set of files before the first row is read, and decides how large the pieces are in which each is
+// decoded. Two limits pull at that: a piece is held in memory whole until its last batch is gone, and starting one
+// costs some calls through Arrow for each column. Rows are counted by the width in memory of what is read of them, so
+// that wide ones get short pieces.
 #include "core/columnar/source.h"
 
 #include <algorithm>
 #include <atomic>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "core/base/cores.h"
@@ -13,7 +18,7 @@ namespace lockstep::columnar {
 namespace {
 
 // Small enough that a few pieces of this size in flight don't matter, large enough that the cost of starting one
-// doesn't.
+// doesn't. Narrow rows would make many more rows of it than any batch wants: hence the second limit.
 constexpr int64_t kPieceBytes = 32 << 20;
 constexpr int64_t kMostPieceRows = 65536;
 
@@ -31,15 +36,19 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
   return std::max<int64_t>(1, best_rows / batch_size) * batch_size;
 }
 
+// Reads a file's footer and holds it against the fields. At least 1024 rows a piece, also where rows are very wide; two
+// pieces of the best size are decoded ahead (Decoder).
 Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ParquetFile> file, ParquetFile::Open(path));
   LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
-  const int64_t best_rows = std::clamp<int64_t>(kPieceBytes / file->row_bytes(), 1024, kMostPieceRows);
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t row_bytes, file->RowBytes(options.fields));
+  const int64_t best_rows = std::clamp<int64_t>(kPieceBytes / row_bytes, 1024, kMostPieceRows);
   return Source::File{path, file->group_rows(), options.piece_rows.value_or(PieceRows(options, best_rows)),
                       2 * best_rows};
 }
 
-// FNV-1a.
+// FNV-1a, over strings. After each of them comes a byte that UTF-8 does not have, so that "ab" and "c" are not "a" and
+// "bc".
 class Fingerprint {
  public:
   void Add(std::string_view bytes) {
@@ -69,6 +78,7 @@ Status SourceOptions::Validate() const {
       if (dimension >= 1) continue;
       return InvalidArgument(who + ": shape has a dimension " + std::to_string(dimension) + ", wanted 1 or more");
     }
+    // Strings have size 0: their default may have any length.
     const int64_t size = ValueTypeSize(field.type.value);
     if (field.default_value && size > 0 && static_cast<int64_t>(field.default_value->size()) != size) {
       return InvalidArgument(who + ": default_value has " + std::to_string(field.default_value->size()) +
@@ -88,12 +98,17 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   std::shared_ptr<Source> source(new Source);
   source->options_ = std::move(options);
 
-  // Each thread takes the next file that nobody has; after a failure no later file is begun.
+  // Each thread takes the next file that nobody has; after a failure no later file is begun, but every file that was
+  // taken is looked through: so all files before one that failed have a result. `next` deals out numbers and `failed`
+  // only saves work, so no other memory depends on the order of either; the results are handed over by joining the
+  // threads. This thread works along, and alone where there are no others to be had.
   std::vector<std::optional<Result<File>>> results(paths.size());
   std::atomic<size_t> next = 0;
   std::atomic<bool> failed = false;
   const auto work = [&] {
-    for (size_t i = next++; i < paths.size() && !failed; i = next++) {
+    while (!failed) {
+      const size_t i = next++;
+      if (i >= paths.size()) return;
       results[i].emplace(LookThrough(paths[i], source->options_));
       if (!results[i]->ok()) failed = true;
     }
@@ -101,12 +116,15 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   {
     std::vector<std::jthread> helpers;
     const size_t wanted = std::min<size_t>(source->threads(), paths.size());
-    while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
+    try {
+      while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: fewer do as well
+    }
     work();
   }
   std::vector<std::vector<int64_t>> group_rows;
   for (auto& result : results) {
-    if (!result) continue;  // not begun, so that an error follows or went before
+    // A file that was not begun stands behind one that failed.
     if (!result->ok()) return result->status();
     source->files_.push_back(**std::move(result));
     group_rows.push_back(source->files_.back().group_rows);
@@ -129,6 +147,7 @@ int64_t Source::fingerprint() const {
     for (int64_t rows : file.group_rows) hash.Add(rows);
   }
   const PlanOptions& plan = options_.plan;
+  // How many threads decode, and in what pieces, changes nothing of what is read.
   for (int64_t number : {static_cast<int64_t>(plan.partition_by), plan.partition_count, plan.partition_index,
                          plan.batch_size, plan.parallel_files, plan.sequential_batches}) {
     hash.Add(number);

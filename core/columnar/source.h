@@ -12,7 +12,7 @@
 
 namespace lockstep::columnar {
 
-// What to read and how.
+// What to read and how. All workers of a job have the same, but for plan.partition_index.
 struct SourceOptions {
   // Files, folders and patterns: see ExpandPaths.
   std::vector<std::string> paths;
@@ -37,10 +37,16 @@ struct SourceOptions {
 };
 
 // A set of files that has been looked through: which there are, how many rows each row group has, and that every file
-// holds every field. Immutable, so that any number of readers may share it.
+// holds every field. Immutable, so that any number of readers may share it, from any threads. Holds no file open: a
+// reader opens files again, and refuses one whose row groups have changed meanwhile.
+//
+// To be made once for a dataset and kept: reading the footers of thousands of files is what takes time at the start of
+// an epoch. See reader.h for an example.
 class Source {
  public:
+  // A file and how it is cut: wide rows are decoded in smaller pieces.
   struct File {
+    // As ExpandPaths gives it.
     std::string path;
     std::vector<int64_t> group_rows;
     int64_t piece_rows;  // see SourceOptions
@@ -54,17 +60,19 @@ class Source {
   const SourceOptions& options() const { return options_; }
   const std::vector<File>& files() const { return files_; }
 
-  // Threads that a reader decodes with.
+  // Threads that a reader decodes with, and in which Make reads footers.
   int64_t threads() const;
 
-  // This worker's share, from its beginning.
+  // This worker's share, from its beginning: a copy for each pass.
   RowPlan NewPlan() const { return plan_; }
 
-  // Batches of this worker's share.
+  // Batches of this worker's share in one pass, a last one that is short included, unless drop_remainder leaves it out.
   int64_t batches() const;
 
   // Equal for sources that give the same rows in the same order: over the files' names and rows, the share and the
-  // batch size. A position saved with one fingerprint means nothing under another.
+  // batch size. A position saved with one fingerprint means nothing under another. Contents are not looked at, nor are
+  // fields: other columns of the same rows have the same positions. The value is kept in checkpoints of iterators, so
+  // what goes into it can only be changed at the price of positions that were saved.
   int64_t fingerprint() const;
 
  private:

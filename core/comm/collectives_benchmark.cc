@@ -103,6 +103,8 @@ void Need(const Status& status) {
 }
 
 // Seconds of one sample, on rank 0; the others take part.
+// The time runs from the earliest start to the latest end of all ranks: a rank that begins late or ends early can't
+// make it look faster. The clock is one for all processes of a machine.
 double Sample(Communicator& c, const Case& test, Times& times, char* in, char* out, int repeats) {
   if (repeats == 1) std::memset(in, 0, static_cast<size_t>(test.bytes));
   Need(c.Barrier("before"));
@@ -148,6 +150,7 @@ void RunCase(Communicator& c, const Case& test, Times& times) {
   std::fflush(stdout);
 }
 
+// Ranks are bound to the cores that this process may use, in turn; more ranks than cores share.
 void BindToCore(int rank) {
   cpu_set_t allowed, mine;
   CPU_ZERO(&mine);

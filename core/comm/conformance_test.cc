@@ -40,8 +40,10 @@ class Tensor {
   std::vector<char> private_;
 };
 
-// Draws calls, makes them, and compares. The random numbers of `common` are the same on all ranks; those of `own` are
-// not.
+// Draws calls, makes them, and compares. The random numbers of `common` are the same on all ranks, and decide what is
+// called; those of `own` are not, and decide what a rank may choose for itself: private or shared memory, in place or
+// not. Content depends on seed, call and rank alone, so each rank can compute what every other brings and needs no
+// second exchange to know what it should have received.
 class RandomCalls {
  public:
   RandomCalls(Communicator& communicator, uint64_t seed, int64_t most_bytes)
@@ -181,6 +183,7 @@ class RandomCalls {
                    [&](const Allocate& allocate) { return c_.AllToAllV(name_, item, sends, in.data(), allocate); });
   }
 
+  // An exchange whose output is allocated when its size is known: once, and with the counts that were sent.
   std::string Receive(const std::string& wanted, const std::vector<int64_t>& wanted_counts,
                       const std::function<Status(const Allocate&)>& call) {
     Tensor out(c_, static_cast<int64_t>(wanted.size()), DrawShared());
@@ -210,6 +213,7 @@ class RandomCalls {
 
 class ConformanceTest : public ::testing::TestWithParam<JobShape> {};
 
+// First many small calls, which cross the borders between inline and slot, then fewer large ones, in place and staged.
 TEST_P(ConformanceTest, RandomCallsEqualTheOracle) {
   const uint64_t seed = 7001;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -221,6 +225,7 @@ TEST_P(ConformanceTest, RandomCallsEqualTheOracle) {
   });
 }
 
+// The same ranks in one address space, where a thread sanitizer can see both sides of each flag.
 TEST_P(ConformanceTest, RandomCallsOfRanksThatAreThreadsEqualTheOracle) {
   const uint64_t seed = 7002;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -326,6 +331,7 @@ TEST_P(ConformanceTest, LargeTensorsArePipelined) {
   });
 }
 
+// All ranks make the same mistake, and none waits for another: the barrier behind it is the first exchange.
 TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     float x = 0;
@@ -351,6 +357,7 @@ TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
   });
 }
 
+// Rank 0 has no room for what it receives, but still has to send: in a slot (10 items) and staged (2^20).
 TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     for (int64_t count : {10, (4 << 20) / c.size()}) {
@@ -372,6 +379,7 @@ TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
   });
 }
 
+// 1024 MiB would be more than the 256 MiB that a test's rank has.
 TEST_P(ConformanceTest, SharedMemoryRunsOutAndComesBack) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     std::vector<std::shared_ptr<SharedBuffer>> buffers;

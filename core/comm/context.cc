@@ -13,7 +13,8 @@
 namespace lockstep {
 namespace {
 
-// The backends that are built in.
+// The backends that are built in: a new one is a line in this table. `create` meets the other ranks and connects,
+// within the options' rendezvous timeout.
 struct Backend {
   std::string_view name;
   int max_ranks;
@@ -68,6 +69,7 @@ Status ContextOptions::Validate() const {
   return OkStatus();
 }
 
+// Validate has seen that there is such a backend, so the search below finds it.
 Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(options.Validate());
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, FindBackend(options.backend)->create(options));
@@ -76,8 +78,10 @@ Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) 
 
 Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator)
     : options_(std::move(options)),
-      communicator_(std::move(communicator)),
-      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size))) {}
+      job_(std::make_shared<Job>()),
+      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size), job_)) {
+  job_->communicator = std::move(communicator);
+}
 
 Context::~Context() {
   // The lane ends first: what was posted still runs on the communicator.

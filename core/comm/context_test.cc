@@ -4,7 +4,9 @@
 
 #include <future>
 #include <limits>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "core/comm/test_job.h"
 
@@ -23,6 +25,31 @@ TEST(ContextTest, DefaultsAreAJobOfOneThatMeetsNobody) {
   ran.get_future().wait();
 }
 
+// As when a job was shut down and a kernel lets the engine go on the lane, with more work behind it.
+TEST(ContextTest, WorkBehindTheLastOwnerStillHasItsCommunicator) {
+  Result<std::unique_ptr<Context>> created = Context::Create({});
+  ASSERT_TRUE(created.ok()) << created.status().ToString();
+  std::shared_ptr<Context> context = *std::move(created);
+  Lane& lane = context->lane();
+  Communicator& communicator = context->communicator();
+  RunAgreement& agreement = context->run_agreement();
+  std::promise<void> posted;
+  std::promise<Status> done;
+  lane.Post([&posted, last = std::weak_ptr<Context>(context), owner = context]() mutable {
+    posted.get_future().wait();
+    owner.reset();
+    EXPECT_TRUE(last.expired());
+  });
+  lane.Post([&] {
+    const std::vector<std::string> operations = {"a"};
+    done.set_value(agreement.Reach(communicator, operations));
+  });
+  context.reset();
+  posted.set_value();
+  EXPECT_EQ(done.get_future().get(), OkStatus());
+}
+
+// Each line spoils one field of options that are good.
 TEST(ContextTest, ValidateNamesTheFieldAndWhatItMayBe) {
   ContextOptions good;
   good.size = 2;
@@ -69,6 +96,7 @@ TEST(ContextTest, RanksThatAreConfiguredDifferentlyAreShownBoth) {
   }
 }
 
+// The buffer's memory belongs to the segment, which the buffer keeps alive.
 TEST(ContextTest, SharedBuffersOutliveTheContext) {
   Result<std::unique_ptr<Context>> context = Context::Create({});
   ASSERT_TRUE(context.ok());
@@ -86,7 +114,8 @@ TEST(ContextTest, WithoutSharedBytesEverythingIsPrivate) {
   EXPECT_EQ((*context)->communicator().AllocateShared(1), nullptr);
 }
 
-// Threads that are left over would make later forks dangerous, so this comes after them in a process of its own.
+// A worker that forks (a loader of data) must not take leave for its parent when the fork ends. Threads that are left
+// over would make later forks dangerous, so this comes after them in a process of its own.
 TEST(ContextTest, AForkOfARankHasNoSayInTheJob) {
   ExpectAllWell({"shm", 2}, [](Communicator& c) -> std::string {
     if (c.rank() == 1) {

@@ -81,6 +81,8 @@ struct Operation {
   std::function<Status(Communicator& c, std::vector<float>& memory)> run;
 };
 
+// All ways of a contribution (inline, slot, staged, in place), and the pipeline with and without results: each waits at
+// other places.
 std::vector<Operation> AllOperations() {
   const auto all_reduce = [](int64_t count) {
     return [count](Communicator& c, std::vector<float>& memory) {
@@ -142,6 +144,7 @@ class FaultsTest : public ::testing::TestWithParam<JobShape> {
   int last() const { return GetParam().size - 1; }
 };
 
+// The victim dies before its part of a call, so all others wait for it.
 TEST_P(FaultsTest, AKilledRankIsNamedWhateverTheOthersDo) {
   for (const Operation& operation : AllOperations()) {
     SCOPED_TRACE(operation.name);
@@ -165,6 +168,7 @@ TEST_P(FaultsTest, AKilledRankIsNamedWhateverTheOthersDo) {
   }
 }
 
+// 16 MiB, staged: 64 chunks, between any two of which it may die.
 TEST_P(FaultsTest, ARankKilledInTheMiddleOfACollectiveIsNamed) {
   TimeOfDeath death;
   Job job(GetParam(), [&death, victim = last()](Communicator& c) -> std::string {
@@ -189,6 +193,7 @@ TEST_P(FaultsTest, ARankKilledInTheMiddleOfACollectiveIsNamed) {
   job.ExpectSurvivorsWell({last()});
 }
 
+// A stopped process is alive to the kernel: only time tells.
 TEST_P(FaultsTest, AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo) {
   const Adjust impatient = [](ContextOptions& options) { options.stall_timeout_s = 1; };
   // All at once, since they only wait.
@@ -219,6 +224,7 @@ TEST_P(FaultsTest, ARankThatLeavesEarlyIsSaidToHaveLeft) {
   job.ExpectSurvivorsWell();
 }
 
+// A rank that leaves at once must not spoil the collective for those that are still reading its last step.
 TEST_P(FaultsTest, RanksThatHaveDoneTheirPartMayLeaveInAnyOrder) {
   for (int first = 0; first < size(); ++first) {
     Job job(GetParam(), [first](Communicator& c) -> std::string {
@@ -231,6 +237,7 @@ TEST_P(FaultsTest, RanksThatHaveDoneTheirPartMayLeaveInAnyOrder) {
   }
 }
 
+// As threads, since Leave comes from another thread than the collective that it ends.
 TEST_P(FaultsTest, LeavingEndsTheOwnCollectives) {
   ExpectAllWellAsThreads(GetParam(), [victim = last()](Communicator& c) -> std::string {
     std::thread leaver;
@@ -307,6 +314,8 @@ TEST_P(FaultsTest, DifferentCallsAreDescribedToAllAndBreakNothing) {
   });
 }
 
+// First one rank declines, then two at once: all ranks return the lower one's reason. The reductions in between prove
+// that the ranks are still in step: x is multiplied by R each time.
 TEST_P(FaultsTest, ADeclinedCollectiveFailsOnAllRanksAndBreaksNothing) {
   ExpectAllWell(GetParam(), [victim = last()](Communicator& c) -> std::string {
     float x = 1;

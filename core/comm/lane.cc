@@ -3,6 +3,15 @@
 #include <chrono>
 #include <utility>
 
+// The thread takes the whole queue at a time and runs it without the lock. When it finds nothing it spins on `news`
+// alone, without touching the mutex that posters need, and then sleeps on the condition variable.
+//
+// `news` counts changes of queue and closed. Posters raise it (release) inside the lock; the thread reads it (acquire)
+// before it looks at the queue, and spins until it differs from what it read: a change after that look cannot be
+// missed. It only says "look again"; what is in the queue is made visible by the mutex. `sleeps` saves posters the
+// system call of a wake-up while the thread runs or spins; both sides touch it under the lock, so either the poster
+// sees the sleeper, or the sleeper sees the work in its wait's condition.
+
 namespace lockstep {
 namespace {
 
@@ -22,9 +31,11 @@ bool Spin(const std::atomic<uint64_t>& news, uint64_t seen, int spin_us) {
 
 }  // namespace
 
-Lane::Lane(int spin_us)
-    : state_(std::make_shared<State>()), thread_([state = state_, spin_us] { Run(*state, spin_us); }) {}
+Lane::Lane(int spin_us, std::shared_ptr<const void> kept)
+    : state_(std::make_shared<State>()),
+      thread_([state = state_, spin_us, kept = std::move(kept)] { Run(*state, spin_us); }) {}
 
+// Wakes the thread without asking whether it sleeps: once in a lane's life.
 Lane::~Lane() {
   {
     std::lock_guard lock(state_->mutex);
@@ -32,6 +43,7 @@ Lane::~Lane() {
     state_->news.fetch_add(1, std::memory_order_release);
   }
   state_->wake.notify_one();
+  // A thread cannot join itself. It goes on with its share of the state until the queue is empty.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {
@@ -40,6 +52,7 @@ Lane::~Lane() {
 }
 
 void Lane::Post(std::function<void()> work) {
+  // The wake-up is outside of the lock, so that the thread does not wake only to wait for it.
   bool sleeps;
   {
     std::lock_guard lock(state_->mutex);
@@ -60,6 +73,7 @@ void Lane::Run(State& state, int spin_us) {
       if (batch.empty() && state.closed) return;
     }
     if (!batch.empty()) {
+      // Each piece is destroyed before the next runs: what it holds (tensors, references) is let go early.
       for (; !batch.empty(); batch.pop_front()) batch.front()();
       continue;
     }

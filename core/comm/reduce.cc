@@ -11,11 +11,19 @@
 // target attribute, and the compiler vectorises each copy for its target. The loop goes through a small block of
 // accumulators on the stack: they overlap with nothing, which is what lets it be vectorised although `out` may be one
 // of the sources.
+//
+// The order of the operations on one element is fixed by the loops' order: source by source, never in a tree. That
+// costs a dependency from one source to the next, which is no matter, as the elements of a block are independent of
+// each other and memory is the limit.
+//
+// A trap for changes: nothing that is not forced inline may be called from the loops. A function that the compiler
+// leaves out of line would be compiled once, for the baseline, and shared by all three targets.
 
 namespace lockstep {
 namespace {
 
-// How elements are stored and what they are computed in.
+// How elements are stored and what they are computed in: the policies E of the loops below. Load and Store convert
+// between the two.
 template <typename T>
 struct Plain {
   using Stored = T;
@@ -24,6 +32,7 @@ struct Plain {
   [[gnu::always_inline]] static Stored Store(Value value) { return value; }
 };
 
+// The 16-bit formats accumulate in float: Store rounds once, at the end.
 struct Half {
   using Stored = uint16_t;
   using Value = float;
@@ -46,10 +55,12 @@ struct Bool {
   [[gnu::always_inline]] static Stored Store(Value value) { return value; }
 };
 
-// Integers are added and multiplied as unsigned numbers of at least 32 bits, where overflow wraps by definition.
+// Integers are added and multiplied as unsigned numbers of at least 32 bits, where overflow wraps by definition. (Two
+// uint16 would be promoted to int, whose product may overflow.)
 template <typename T>
 using Wrapping = std::make_unsigned_t<std::common_type_t<T, int>>;
 
+// The operations. Apply takes the accumulator first: floating-point sums and Min and Max of equal zeros depend on it.
 struct Sum {
   template <typename V>
   [[gnu::always_inline]] static V Apply(V a, V b) {
@@ -91,7 +102,9 @@ struct Max {
   }
 };
 
-// Reduces elements [begin, begin + count) through the block `values`.
+// Reduces elements [begin, begin + count) through the block `values`. The first two sources are taken together, which
+// saves a pass over the block; all sources of a block have been read before its result is written, so `out` may be any
+// of them.
 template <typename E, typename Op, bool kMean>
 [[gnu::always_inline]] inline void ReduceBlock(const void* const* sources, int num_sources, int64_t begin,
                                                int64_t count, void* out, typename E::Value* values) {
@@ -115,6 +128,8 @@ template <typename E, typename Op, bool kMean>
   for (int64_t i = 0; i < count; ++i) result[i] = E::Store(values[i]);
 }
 
+// All elements, block by block. Whole blocks have a constant length, for which the compiler knows how to unroll; the
+// rest comes last.
 template <typename E, typename Op, bool kMean>
 [[gnu::always_inline]] inline void ReduceAll(const void* const* sources, int num_sources, int64_t count, void* out) {
   // Small enough for the first-level cache, large enough to keep the loops' overhead out of sight.
@@ -127,6 +142,7 @@ template <typename E, typename Op, bool kMean>
   if (done < count) ReduceBlock<E, Op, kMean>(sources, num_sources, done, count - done, out, values);
 }
 
+// The three copies of the loop, each for the instructions that its attribute allows.
 template <typename E, typename Op, bool kMean>
 void ReduceBaseline(const void* const* sources, int num_sources, int64_t count, void* out) {
   ReduceAll<E, Op, kMean>(sources, num_sources, count, out);

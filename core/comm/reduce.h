@@ -14,9 +14,17 @@ namespace lockstep {
 // in one go, so that a result has the same bits wherever and in whichever pieces it is computed. float16 and bfloat16
 // accumulate in float and round once; integers wrap; NaN wins against any number in kMin and kMax. `out` may be one of
 // the sources; pointers need no alignment beyond that of their type.
+//
+// sources: [num_sources], at least one, each [count]; in a collective source r is rank r's and num_sources is R, by
+// which kMean divides. out: [count]. A pure function; thread-safe. Reads num_sources * count elements and writes count.
+//
+//   const ReduceFunction reduce = FindReduce(ReduceOp::kSum, DType::kFloat32);
+//   const void* sources[] = {a, b, c};
+//   reduce(sources, 3, count, out);
 using ReduceFunction = void (*)(const void* const* sources, int num_sources, int64_t count, void* out);
 
-// The instruction sets for which the kernels are compiled. All give the same bits.
+// The instruction sets for which the kernels are compiled. All give the same bits: no reduction holds a multiplication
+// and an addition that could be fused, and the lanes of a vector are elements, so that no sum is reordered.
 enum class InstructionSet : uint8_t { kBaseline, kAvx2, kAvx512 };
 inline constexpr int kInstructionSetCount = 3;
 
@@ -25,11 +33,12 @@ std::string_view InstructionSetName(InstructionSet set);
 // Whether this machine runs it.
 bool IsSupported(InstructionSet set);
 
-// The widest that this machine runs. (Chosen by a look at the processor at run time and not by an ifunc, which would
-// run before a sanitizer is set up.)
+// The widest that this machine runs, found out once. (Chosen by a look at the processor at run time and not by an
+// ifunc, which would run before a sanitizer is set up.)
 InstructionSet BestInstructionSet();
 
-// Null where `op` has no meaning for `dtype`: the mean of anything but floating-point numbers.
+// Null where `op` has no meaning for `dtype`: the mean of anything but floating-point numbers. A look into a table.
+// Asking for a set that the machine does not have gives a function that would end in an illegal instruction.
 ReduceFunction FindReduce(ReduceOp op, DType dtype, InstructionSet set = BestInstructionSet());
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <thread>
 
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
@@ -16,32 +17,43 @@
 
 // The host (rank 0) serves all connections from one loop around poll, so that none can hold up another. A connection
 // goes through three stages: its proof is awaited, its hello is awaited, it is a rank that waits for the others.
+//
+// What a stranger can do is bounded: it costs one descriptor of kMaxUnproven, for kHandshakeTimeout_s at most, and a
+// buffer of a few KiB, and makes the host compute some digests. Nothing that it sends is answered before its proof was
+// right, but for the banner and the refusal. All sending to guests is done without waiting, or with a deadline, so that
+// none of them can stop the loop by not reading.
 
 namespace lockstep {
 namespace {
 
 using wire::Direction;
 
-// Strangers may not exhaust our descriptors: beyond this many unproven connections the oldest is dropped.
+// Strangers may not exhaust our descriptors: beyond this many connections without a proof the oldest is dropped. More
+// than enough for the guests, who give theirs within milliseconds; one that is dropped all the same connects again.
 constexpr size_t kMaxUnproven = 64;
 // A connection that has not said its hello by then is dropped.
 constexpr double kHandshakeTimeout_s = 10;
 
+// Made from a nonce of the host's that only the answer holds, so each meeting has another key, though the secret may be
+// used again.
 Digest MeetingKey(std::string_view secret, std::string_view nonce) {
   return HmacSha256(secret, StrCat("lockstep meeting:", nonce));
 }
 
-// One guest, or stranger, as the host sees it.
+// One guest, or stranger, as the host sees it. The stage it is in: `proven` false, then true, then `hello` there.
 struct Connection {
   UniqueFd socket;
   Deadline deadline = Deadline::After(kHandshakeTimeout_s);
-  std::string host_nonce = wire::MakeNonce();
+  std::string host_nonce;
   bool proven = false;
   wire::Keys keys = {};
+  // What was received and not yet understood.
   std::string input;
   std::optional<wire::Hello> hello;
 };
 
+// Rank 0. The meeting is complete when each rank from 1 on has a connection with its hello; the connections stay open
+// until the answer is sent, so that a guest that goes away while it waits is seen. All in one thread.
 class Host {
  public:
   explicit Host(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
@@ -55,8 +67,10 @@ class Host {
         return status;
       }
     }
-    wire::Answer answer = {OkStatus(), wire::MakeNonce(), std::vector<std::string>(options_.size)};
+    LOCKSTEP_ASSIGN_OR_RETURN(std::string nonce, wire::MakeNonce());
+    wire::Answer answer = {OkStatus(), std::move(nonce), std::vector<std::string>(options_.size)};
     answer.notes[0] = options_.note;
+    // A connection without a hello is a stranger's, and gets nothing.
     for (const Connection& guest : connections_) {
       if (guest.hello) answer.notes[guest.hello->rank] = guest.hello->note;
     }
@@ -87,7 +101,9 @@ class Host {
                                    options_.timeout_s, " s"));
   }
 
-  // Sends the end of the story to everybody who is there. The first failure is returned, after all were told.
+  // Sends the end of the story to everybody who is there. The first failure is returned, after all were told. (Where
+  // the answer was good and one guest did not get it, the others believe in a job that rank 0 has given up: they find
+  // out as soon as they try to reach it.)
   Status Tell(const wire::Answer& answer) {
     Status first;
     for (Connection& guest : connections_) {
@@ -99,7 +115,8 @@ class Host {
     return first;
   }
 
-  // Waits for something to happen and handles it. An error ends the rendezvous.
+  // Waits for something to happen and handles it. An error ends the rendezvous. New connections are accepted last:
+  // entries[i] belongs to the i-th connection only until there is a new one.
   Status ServeOnce() {
     std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) entries.push_back({connection.socket.get(), POLLIN, 0});
@@ -115,21 +132,22 @@ class Host {
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
-    if (entries[0].revents != 0) AcceptAll();
-    return OkStatus();
+    return entries[0].revents != 0 ? AcceptAll() : OkStatus();
   }
 
-  void AcceptAll() {
+  // The listener does not block, so this takes all who wait and returns.
+  Status AcceptAll() {
     while (true) {
       Connection connection;
       connection.socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!connection.socket.valid()) return;
+      if (!connection.socket.valid()) return OkStatus();
+      LOCKSTEP_ASSIGN_OR_RETURN(connection.host_nonce, wire::MakeNonce());
       std::string banner(wire::kMagic);
       for (int i = 0; i < 4; ++i) banner += static_cast<char>(wire::kVersion >> (8 * i));
       banner += connection.host_nonce;
       // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
       if (!wire::SendAll(connection.socket.get(), banner, Deadline::After(0)).ok()) continue;
-      const auto unproven = [](const Connection& c) { return !c.hello.has_value(); };
+      const auto unproven = [](const Connection& c) { return !c.proven; };
       if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven)) >= kMaxUnproven) {
         connections_.erase(std::find_if(connections_.begin(), connections_.end(), unproven));
       }
@@ -161,6 +179,8 @@ class Host {
     }
   }
 
+  // The guest's proof is for this connection alone, as it covers the host's nonce: one that was recorded is worthless.
+  // False: hang up.
   bool CheckProof(Connection& connection) {
     const std::string_view input = connection.input;
     if (!input.starts_with(wire::kMagic)) return false;
@@ -204,21 +224,30 @@ class Host {
     return true;
   }
 
+  // Outlives the host, who lives during Meet.
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
 };
 
-// A rank other than 0.
+// A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
+// where the connection ends before the verdict.
 class Guest {
  public:
   explicit Guest(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
 
   Result<Meeting> Run() {
-    LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_));
-    Result<Meeting> meeting = Talk();
-    if (meeting.ok()) return meeting;
+    Result<Meeting> meeting = Unavailable("not connected");
+    do {
+      LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_));
+      meeting = Talk();
+      if (meeting.ok()) return meeting;
+      // The host may have taken us for a stranger, among many: it hangs up on those that have not proven themselves.
+      // Later a closed connection means that the host is gone.
+      if (welcome_ || meeting.status().code() != StatusCode::kUnavailable) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    } while (!deadline_.Passed());
     // What the host says is said from the job's point of view; what happened to the connection is not.
     if (answered_) return meeting;
     return meeting.status().WithPrefix(
@@ -226,6 +255,7 @@ class Guest {
   }
 
  private:
+  // The version is looked at before anything is proven: another version may prove differently.
   Result<Meeting> Talk() {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
                               wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
@@ -234,7 +264,9 @@ class Guest {
       return FailedPrecondition(StrCat("it speaks version ", int{static_cast<uint8_t>(banner[8])},
                                        " of the protocol, this is ", wire::kVersion));
     }
-    const std::string nonce = wire::MakeNonce();
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string nonce, wire::MakeNonce());
+    // The guest gives its proof first, to whoever listens there. That is safe, as the two proofs are made from
+    // different words: what the guest says can't be sent back to it as the host's.
     const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);
     LOCKSTEP_RETURN_IF_ERROR(
         wire::SendAll(socket_.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof)), deadline_));
@@ -245,6 +277,7 @@ class Guest {
     if (verdict[0] != wire::kWelcome || !SameDigest(proof, keys.host_proof)) {
       return FailedPrecondition("the secrets differ");
     }
+    welcome_ = true;
     const wire::Hello hello = {static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(options_.size),
                                static_cast<uint64_t>(getpid()), options_.note};
     LOCKSTEP_RETURN_IF_ERROR(
@@ -267,7 +300,8 @@ class Guest {
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd socket_;
-  bool answered_ = false;
+  bool welcome_ = false;   // the host knows the secret, and knows that we do
+  bool answered_ = false;  // the host's last word has come
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "core/comm/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <string>
@@ -30,6 +32,7 @@ std::vector<Result<Meeting>> MeetAll(const std::vector<RendezvousOptions>& all) 
   return results;
 }
 
+// The options of all ranks of a job, each with a note of its own.
 std::vector<RendezvousOptions> WholeJob(int size, const std::string& address) {
   std::vector<RendezvousOptions> all;
   for (int rank = 0; rank < size; ++rank) all.push_back(Options(rank, size, address));
@@ -62,6 +65,7 @@ TEST(RendezvousTest, GuestsMayComeBeforeRankZeroListens) {
   ExpectMet(guest, 2);
 }
 
+// Ports are numbers: a service's name such as "http" is none.
 TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
   ExpectMet(MeetAll(WholeJob(2, "localhost" + port))[1], 2);
@@ -71,6 +75,7 @@ TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   }
 }
 
+// Rank 2's own deadline is far away: it hears the report of rank 0, whose deadline it is.
 TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
   const std::string address = FreeLocalAddress();
   auto host = Options(0, 4, address);
@@ -83,6 +88,7 @@ TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
   }
 }
 
+// The port is free: nobody listens there, and a guest must not connect to itself.
 TEST(RendezvousTest, AMissingRankZeroIsNamed) {
   auto guest = Options(1, 2, FreeLocalAddress());
   guest.timeout_s = 0.2;
@@ -91,6 +97,7 @@ TEST(RendezvousTest, AMissingRankZeroIsNamed) {
   EXPECT_NE(status.message().find("rank 0 is missing"), std::string::npos) << status.ToString();
 }
 
+// The stranger comes first and claims a rank that the job needs.
 TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
@@ -107,6 +114,8 @@ TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
   ExpectMet(guest, 2);
 }
 
+// Nothing, another protocol, more than any message is long, and the beginning of a proof, a proof that is wrong, and
+// one with more behind it.
 TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
@@ -128,6 +137,24 @@ TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
     strangers.push_back(*std::move(stranger));
   }
   const Result<Meeting> guest = Meet(all[1]);
+  thread.join();
+  ExpectMet(host, 2);
+  ExpectMet(guest, 2);
+}
+
+// As the host does with the oldest of too many connections that have not proven themselves.
+TEST(RendezvousTest, AGuestThatIsHungUpOnBeforeItsProofConnectsAgain) {
+  const std::string address = FreeLocalAddress();
+  const auto all = WholeJob(2, address);
+  Result<Meeting> guest = Internal("did not run");
+  Result<UniqueFd> listener = wire::Listen(address);
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  std::thread thread([&] { guest = Meet(all[1]); });
+  pollfd entry = {listener->get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 30000), 1);
+  EXPECT_TRUE(UniqueFd(accept(listener->get(), nullptr, nullptr)).valid());
+  listener = Internal("closed");
+  const Result<Meeting> host = Meet(all[0]);
   thread.join();
   ExpectMet(host, 2);
   ExpectMet(guest, 2);
@@ -204,7 +231,7 @@ TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
     const Deadline deadline = Deadline::After(30);
     const UniqueFd socket = *wire::Connect(address, deadline);
     const std::string banner = *wire::ReceiveExactly(socket.get(), wire::kBannerBytes, deadline);
-    const std::string nonce = wire::MakeNonce();
+    const std::string nonce = *wire::MakeNonce();
     const wire::Keys keys = wire::MakeKeys("secret", banner.substr(12), nonce);
     const std::string hello = wire::Encode(wire::Hello{1, 3, 1, "gone"});
     ASSERT_TRUE(wire::SendAll(socket.get(),
@@ -233,6 +260,8 @@ TEST(RendezvousWireTest, MessagesComeBackAndPiecesOfThemAreRefused) {
   EXPECT_FALSE(wire::DecodeAnswer(bytes + "x").has_value());
 }
 
+// In the length, a changed bit asks for more bytes or for too many, or cuts the body off; anywhere else the tag is
+// wrong.
 TEST(RendezvousWireTest, AFrameHoldsAgainstEveryChangedByte) {
   const Digest key = Sha256("key");
   const std::string frame = wire::MakeFrame(key, wire::Direction::kToHost, "body");

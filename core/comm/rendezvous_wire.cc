@@ -9,16 +9,21 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <thread>
 
 #include "core/base/strings.h"
 
+// Bytes are written and read one by one, by shifts, so that the order on the wire is that of the protocol and not the
+// machine's. Everything that is read comes from somebody who may lie: lengths are compared with what is there before
+// they are used, and the secret's proofs with SameDigest.
+
 namespace lockstep::wire {
 namespace {
 
-// Numbers travel in little-endian order, strings behind their length.
+// Numbers travel in little-endian order, strings behind their length. T is an unsigned integer.
 class Writer {
  public:
   template <typename T>
@@ -36,7 +41,7 @@ class Writer {
 };
 
 // Reads what Writer wrote. After the first thing that is not there, everything reads as zero or empty and good() is
-// false.
+// false: a decoder reads all fields in a row and asks once, at the end. A view: the bytes have to outlive it.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -54,6 +59,7 @@ class Reader {
   bool good() const { return good_; }
 
  private:
+  // The next `size` bytes, without a copy.
   std::string_view Raw(size_t size) {
     if (!good_ || size > bytes_.size()) {
       good_ = false;
@@ -96,7 +102,8 @@ UniqueFd MakeSocket(const addrinfo& address) {
   return UniqueFd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
 }
 
-// Waits until `socket` is ready for `events`.
+// Waits until `socket` is ready for `events`. OK may also mean a signal, or the limit of one poll: callers try their
+// transfer and come back.
 Status Await(int socket, short events, const Deadline& deadline) {
   pollfd entry = {socket, events, 0};
   const int ready = poll(&entry, 1, deadline.PollMs());
@@ -105,7 +112,11 @@ Status Await(int socket, short events, const Deadline& deadline) {
   return deadline.Passed() ? DeadlineExceeded("no answer in time") : OkStatus();
 }
 
-// One attempt at one address.
+// How long an address may be silent before the next one is tried: longer than a first packet that was lost and sent
+// again. The address has its turn again after the others.
+constexpr double kAttempt_s = 2;
+
+// One attempt at one address, which waits for the other side's answer until the deadline.
 Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) {
   UniqueFd fd = MakeSocket(address);
   if (!fd.valid()) return ErrnoStatus("socket", errno);
@@ -117,7 +128,9 @@ Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) 
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return ErrnoStatus("connect", error);
   }
-  // A loopback connection to a port nobody listens on can be connected to itself.
+  // A loopback connection to a port nobody listens on can be connected to itself: where the kernel picks that very port
+  // for our end, the two ends of a simultaneous open are one socket. Guests that try every 10 ms meet this in earnest,
+  // and it would keep rank 0 from its port.
   sockaddr_storage self = {}, peer = {};
   socklen_t self_length = sizeof(self), peer_length = sizeof(peer);
   if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&self), &self_length) != 0 ||
@@ -127,6 +140,7 @@ Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) 
   if (self_length == peer_length && std::memcmp(&self, &peer, self_length) == 0) {
     return Unavailable("connect: nobody listens");
   }
+  // The messages are small and each waits for an answer: not to be held back until more has come together.
   const int one = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   return fd;
@@ -134,14 +148,16 @@ Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) 
 
 }  // namespace
 
-std::string MakeNonce() {
+Result<std::string> MakeNonce() {
   std::string nonce(kNonceBytes, '\0');
-  // Requests of up to 256 bytes are never cut short.
+  // Requests of up to 256 bytes are never cut short. A signal can only end the wait for the kernel's first randomness.
   while (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    if (errno != EINTR) return ErrnoStatus("getrandom", errno);
   }
   return nonce;
 }
 
+// Three digests from three words: none of them tells anything about the others.
 Keys MakeKeys(std::string_view secret, std::string_view host_nonce, std::string_view guest_nonce) {
   const auto derive = [&](std::string_view purpose) {
     return HmacSha256(secret, StrCat("lockstep ", purpose, ":", host_nonce, guest_nonce));
@@ -179,6 +195,7 @@ std::string Encode(const Answer& answer) {
   return writer.Take();
 }
 
+// A number of notes that is a lie ends with the bytes: the loop stops at the first that is not there.
 std::optional<Answer> DecodeAnswer(std::string_view bytes) {
   Reader reader(bytes);
   Answer answer;
@@ -193,6 +210,7 @@ std::optional<Answer> DecodeAnswer(std::string_view bytes) {
   return answer;
 }
 
+// The tag covers direction and body. The length needs none: with another one the body is another.
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body) {
   Writer writer;
   writer.String(body);
@@ -246,6 +264,7 @@ Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& dea
   return received;
 }
 
+// Reads no byte behind the frame. Where the length is too large nothing more is read, and ParseFrame says so.
 Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direction, const Deadline& deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::string frame, ReceiveExactly(socket, sizeof(uint32_t), deadline));
   const uint32_t length = Reader(frame).Number<uint32_t>();
@@ -280,7 +299,7 @@ Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline) {
   std::string reason;
   while (true) {
     for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-      Result<UniqueFd> fd = ConnectOnce(*entry, deadline);
+      Result<UniqueFd> fd = ConnectOnce(*entry, Deadline::After(std::min(kAttempt_s, deadline.Left())));
       if (fd.ok()) return fd;
       reason = fd.status().message();
     }

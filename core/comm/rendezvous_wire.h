@@ -11,32 +11,50 @@
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
-// What the two sides of a rendezvous say to each other, and how it is written (docs/wire_protocol.md).
+// What the two sides of a rendezvous say to each other, and how it is written (docs/wire_protocol.md). Numbers are
+// little-endian; a string is its length (4 bytes) and its bytes.
+//
+//   banner    | "LOCKSTEP" | version 4 | host nonce 32 |                          host to guest
+//   proof     | "LOCKSTEP" | guest nonce 32 | HMAC 32 |                            guest to host
+//   verdict   | 'W' or 'R' | HMAC 32, or zeros |                                   host to guest
+//   frame     | length 4 | body | HMAC 32 |                                        hello, answer
+//   hello     | rank 4 | size 4 | process id 8 | note string |                     a frame's body
+//   answer    | code 4 | message string | nonce string | number 4 | note strings |  a frame's body
+//
+// Pure functions for the bytes and a few for the sockets; without state, thread-safe. Errors of transfers are
+// UNAVAILABLE (the connection is gone), DEADLINE_EXCEEDED and, where what came is no frame of ours, DATA_LOSS.
+// Descriptors of arguments stay the caller's.
 namespace lockstep::wire {
 
 inline constexpr std::string_view kMagic = "LOCKSTEP";
+// Raised with every change of what is on the wire.
 inline constexpr uint32_t kVersion = 1;
+// Enough that no two connections ever have the same.
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kTagBytes = 32;
 inline constexpr size_t kBannerBytes = 8 + 4 + kNonceBytes;         // magic, version, the host's nonce
 inline constexpr size_t kProofBytes = 8 + kNonceBytes + kTagBytes;  // magic, the guest's nonce, proof
 inline constexpr size_t kVerdictBytes = 1 + kTagBytes;              // kWelcome or kRefused, the host's proof
+// The longest body: what a guest may make us keep. The answer to 16 ranks with the longest notes is a quarter of it.
 inline constexpr uint32_t kMaxFrameBytes = 64 << 10;
 inline constexpr char kWelcome = 'W';
 inline constexpr char kRefused = 'R';
 
-// Random bytes of the kernel.
-std::string MakeNonce();
+// Random bytes of the kernel, good enough for keys. Waits, early after the machine's start, until the kernel has such.
+// INTERNAL where it gives none.
+Result<std::string> MakeNonce();
 
-// The keys of one connection. Both sides compute them from the secret and both nonces.
+// The keys of one connection. Both sides compute them from the secret and both nonces: only who knows the secret can,
+// and they are of no use in another connection.
 struct Keys {
+  // What each side sends to prove itself, and the key of the tags of all frames in both directions.
   Digest guest_proof;
   Digest host_proof;
   Digest frames;
 };
 Keys MakeKeys(std::string_view secret, std::string_view host_nonce, std::string_view guest_nonce);
 
-// What a guest says of itself.
+// What a guest says of itself. `pid` is for messages alone.
 struct Hello {
   uint32_t rank = 0;
   uint32_t size = 0;
@@ -44,35 +62,46 @@ struct Hello {
   std::string note;
 };
 
-// What the host answers in the end: an error, or the notes of all and the nonce from which the meeting's key is made.
+// What the host answers in the end: an error, or the notes of all, [size], and the nonce from which the meeting's key
+// is made.
 struct Answer {
   Status status;
   std::string nonce;
   std::vector<std::string> notes;
 };
 
+// To bytes and back. Null where the bytes are not exactly one message: cut off, followed by more, or with a code that
+// this version does not have.
 std::string Encode(const Hello& hello);
 std::optional<Hello> DecodeHello(std::string_view bytes);
 std::string Encode(const Answer& answer);
 std::optional<Answer> DecodeAnswer(std::string_view bytes);
 
 // A frame is the length of its body (4 bytes), the body, and the body's HMAC under the connection's key with the
-// direction before it, so that neither can a frame be made by a stranger nor be sent back to its sender.
+// direction before it, so that neither can a frame be made by a stranger nor be sent back to its sender. Each side
+// sends one frame in each connection; there is no number in it against a frame that is sent twice.
 enum class Direction : char { kToHost = 'h', kToGuest = 'g' };
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body);
 
-// Looks for a frame at the start of `bytes`. Null: more bytes are needed. An error: this is no frame of ours.
+// Looks for a frame at the start of `bytes`, which may be more than it or a part of it. Null: more bytes are needed. An
+// error: this is no frame of ours. A length that is too large is refused as soon as its 4 bytes are there.
 Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direction, std::string_view bytes);
 
-// Blocking transfers on a non-blocking socket, until the deadline.
+// Blocking transfers on a non-blocking socket, until the deadline. A peer that has closed is an error and no signal.
+// After an error it is unknown how much was transferred: the connection is of no more use.
 Status SendAll(int socket, std::string_view bytes, const Deadline& deadline);
 Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& deadline);
 // The body of the next frame.
 Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direction, const Deadline& deadline);
 
-// A socket that listens at, or is connected to, one of the addresses that `address` resolves to. Non-blocking and
-// closed on exec.
+// A socket that listens at, or is connected to, one of the addresses that `address` ("host:port", "[v6]:port") resolves
+// to. Non-blocking and closed on exec. The port is a number. Resolving a name may take as long as the system's resolver
+// does: no deadline holds there. INVALID_ARGUMENT where it does not resolve; UNAVAILABLE where the port is taken or the
+// address not of this machine.
 Result<UniqueFd> Listen(const std::string& address);
+// Tries all of them again and again, every 10 ms, until one answers: DEADLINE_EXCEEDED, with the reason of the last
+// failure, where none does in time. An address that swallows what is sent to it, instead of refusing, holds up the
+// others for 2 s each time.
 Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline);
 
 }  // namespace lockstep::wire

@@ -26,6 +26,7 @@ std::string Serialize(std::span<const std::string> operations) {
   return bytes;
 }
 
+// The lists of all ranks. Behind the last list's end there is nothing, so the list that was begun there is dropped.
 std::vector<List> Parse(std::string_view bytes) {
   std::vector<List> lists(1);
   std::string operation;
@@ -47,6 +48,8 @@ std::optional<std::string> At(const List& list, size_t index) {
   return index < list.size() ? std::optional(list[index]) : std::nullopt;
 }
 
+// Finds the first place at which not all lists are the same, and names the ranks by what they have there. Called only
+// for lists that differ: of equal ones the search would have no end.
 std::string Difference(const std::vector<List>& lists) {
   size_t index = 0;
   while (std::all_of(lists.begin(), lists.end(),
@@ -92,6 +95,8 @@ bool RunAgreement::Holds(uint64_t fingerprint) const {
   return agreed_.contains(fingerprint);
 }
 
+// Two steps: 8 bytes from each rank always, and the text of all lists only where the fingerprints differ. All ranks see
+// the same fingerprints, so either all go on to the second step or none does.
 Status RunAgreement::Reach(Communicator& communicator, std::span<const std::string> operations) {
   // The fingerprints first: they are small, and nearly always all there is to exchange.
   const uint64_t mine = Fingerprint(operations);

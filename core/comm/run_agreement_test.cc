@@ -40,6 +40,7 @@ TEST(RunAgreementTest, RemembersAListThatAllRanksHave) {
   for (const RunAgreement& agreement : agreements) EXPECT_TRUE(agreement.Holds(fingerprint));
 }
 
+// Ranks 0 and 2 differ from each other in the third operation, which is not the first difference of all.
 TEST(RunAgreementTest, NamesTheFirstDifferenceOnEveryRankAndRemembersNothing) {
   std::vector<RunAgreement> agreements(3);
   for (const Status& status : ReachAll(agreements, {{"a", "b", "x"}, {"a", "c"}, {"a", "b", "y"}})) {

@@ -13,9 +13,20 @@
 #include "core/comm/context.h"
 #include "core/testing/ranks.h"
 
-// How tests of communicators make their jobs.
+// How tests of communicators make their jobs: a test writes what one rank does, and this runs it on all of them, as
+// processes (faults, forks) or as threads of one (sanitizers see them all).
+//
+//   TEST_P(MyTest, SumsOnes) {
+//     ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
+//       float x = 1;
+//       const Status status = c.AllReduce("x", ReduceOp::kSum, DType::kFloat32, 1, &x, &x);
+//       if (!status.ok()) return status.ToString();
+//       return x == c.size() ? "" : StrCat("x is ", x);
+//     });
+//   }
 namespace lockstep {
 
+// Sanitizers make everything some ten times slower: sizes shrink and deadlines grow.
 inline constexpr bool kSanitized = LOCKSTEP_SANITIZED;
 
 // A backend and a number of ranks: what the conformance tests are run for.
@@ -30,13 +41,16 @@ inline std::string JobShapeName(const ::testing::TestParamInfo<JobShape>& info) 
   return StrCat(info.param.backend, "_", info.param.size);
 }
 
-// Part of a rank in a test. Returns "" or what went wrong.
+// Part of a rank in a test. Returns "" or what went wrong. Runs in a fork or on a thread: it returns its findings
+// instead of calling EXPECT.
 using Part = std::function<std::string(Communicator& communicator)>;
+// Changes the options of each rank before it joins.
 using Adjust = std::function<void(ContextOptions& options)>;
 
 // Seconds after which a test's job is killed: far more than any healthy one takes.
 inline constexpr double kJobDeadline_s = kSanitized ? 240 : 90;
 
+// Timeouts are far beyond what a busy machine needs, so that only the tests that shorten them depend on time.
 inline ContextOptions JobOptions(const JobShape& shape, const std::string& address, int rank) {
   ContextOptions options;
   options.rank = rank;
@@ -50,6 +64,7 @@ inline ContextOptions JobOptions(const JobShape& shape, const std::string& addre
   return options;
 }
 
+// Joins the job, plays the part, and leaves, as the context ends.
 inline std::string PlayPart(const ContextOptions& options, const Part& part) {
   Result<std::unique_ptr<Context>> context = Context::Create(options);
   return context.ok() ? part((*context)->communicator()) : context.status().ToString();
@@ -67,7 +82,7 @@ class Job {
           return error.empty() ? 0 : 1;
         }) {}
 
-  // Expects all ranks but those that are not to survive to end well and in time.
+  // Expects all ranks but those that are not to survive to end well and in time. To be called once for each job.
   void ExpectSurvivorsWell(const std::vector<int>& victims = {}) {
     const std::vector<testing::Outcome> outcomes = ranks_.Wait(kJobDeadline_s, victims);
     for (int rank = 0; rank < static_cast<int>(outcomes.size()); ++rank) {
@@ -86,13 +101,17 @@ inline void ExpectAllWell(const JobShape& shape, const Part& part) { Job(shape, 
 
 // The same with threads of one process, each with a communicator of its own. The process is a fork again, so that a
 // hang ends at the deadline and the test stays without threads.
-inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part) {
+inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part, const Adjust& adjust = {}) {
   const auto body = [&](int, const testing::Ranks::Report& report) {
     const std::string address = testing::FreeLocalAddress();
     std::vector<std::string> errors(shape.size);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < shape.size; ++rank) {
-      threads.emplace_back([&, rank] { errors[rank] = PlayPart(JobOptions(shape, address, rank), part); });
+      threads.emplace_back([&, rank] {
+        ContextOptions options = JobOptions(shape, address, rank);
+        if (adjust) adjust(options);
+        errors[rank] = PlayPart(options, part);
+      });
     }
     for (std::thread& thread : threads) thread.join();
     std::string all;

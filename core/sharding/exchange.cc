@@ -1,3 +1,10 @@
+// One exchange for any number of tables. What a collective costs before its first byte is about the same whether it
+// carries one table or 26, and a table's share for one rank is mostly a few kilobytes: so messages are joined, and the
+// two copies that this takes are cheaper than the waits that it saves. A single table has nothing to join and travels
+// as it is.
+//
+// Packing walks the ranks and, for each, the blocks (ForEachPiece). The same walk over `recv` instead of `send` finds
+// the pieces on the other side, as both sides see the same counts from their own end.
 #include "core/sharding/exchange.h"
 
 #include <string>
@@ -6,10 +13,12 @@
 namespace lockstep {
 namespace {
 
-// Small messages are cheaper to copy than to allocate in shared memory.
+// Small messages are cheaper to copy than to allocate in shared memory, where a lock and a search for a free range are
+// due; the communicator copies them through memory of its own.
 constexpr int64_t kSharedFromBytes = 1 << 16;
 
-// `what` memory as far as it was foreseen: what arrives must have the sizes that the route agreed on.
+// `out` as far as it was foreseen: what arrives must have the sizes that the route agreed on, or it would be written
+// beyond the end of `out`.
 Allocate Expect(std::span<const int64_t> expected, void* out) {
   return [expected, out](std::span<const int64_t> counts) -> Result<void*> {
     for (size_t r = 0; r < counts.size(); ++r) {

@@ -17,10 +17,12 @@ inline void CopyBytes(void* to, const void* from, int64_t bytes) {
 }
 
 // Memory for what a step packs for its peers: shared with them where the communicator has some left, so that they read
-// it in place, and private otherwise. Its bytes are not cleared.
+// it in place, and private otherwise. Its bytes are not cleared. Belongs to one step: filled before the exchange, not
+// touched while it runs, freed after it. Movable; thread-compatible.
 class SendBuffer {
  public:
   SendBuffer(Communicator& communicator, int64_t bytes);
+  // `bytes` of them; not null, but maybe of no length.
   char* data() const { return data_; }
 
  private:
@@ -29,7 +31,8 @@ class SendBuffer {
   char* data_;
 };
 
-// The rows of one table that travel in an exchange: `send[r]` of them go to rank r and `recv[r]` come from it.
+// The rows of one table that travel in an exchange: `send[r]` of them go to rank r and `recv[r]` come from it. Owns
+// nothing; all that it points to must outlive the exchange.
 struct Block {
   std::span<const int64_t> send;  // [R]
   std::span<const int64_t> recv;  // [R]
@@ -38,8 +41,15 @@ struct Block {
   void* out;       // [sum(recv), row_bytes], by source
 };
 
-// Exchanges the blocks of all tables at once. A single block goes from `in` to `out` without a copy; several are packed
-// so that one rank's rows of all tables are one message. Ranks that disagree about a count get INTERNAL.
+// Exchanges the blocks of all tables at once. A collective: every rank brings as many blocks, in the same order, with
+// the same row_bytes. A single block goes from `in` to `out` without a copy of ours; several are packed so that one
+// rank's rows of all tables are one message, at the price of one copy on either side:
+//
+//   for rank 0: rows of block 0, rows of block 1, ...   for rank 1: rows of block 0, rows of block 1, ...   ...
+//
+// Both ends know all counts, so that the message holds rows and nothing else. A rank that gets another number of rows
+// from a peer than its `recv` says returns INTERNAL, and `out` is unspecified then; the communicator stays usable.
+// Otherwise the communicator's errors (communicator.h).
 Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::span<const Block> blocks);
 
 }  // namespace lockstep

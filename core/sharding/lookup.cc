@@ -26,18 +26,23 @@ namespace {
 
 int64_t Sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
+// By place and range, so that the input can be found that holds it. Every id is looked at here and, in the core,
+// nowhere behind: an owner trusts the local rows that it gets.
 Status CheckId(const LookupIds& lookup, int64_t id, int64_t place) {
   if (id >= 0 && id < lookup.rows) return OkStatus();
   return InvalidArgument(StrCat("table '", lookup.table, "': id ", id, " at position ", place,
                                 " of the lookup is out of range: the table has rows [0, ", lookup.rows, ")"));
 }
 
+// Places among the ids are int32, as TensorFlow's unique has them: half the memory of `inverse`, and no batch is
+// larger.
 Status CheckCount(const LookupIds& lookup) {
   if (lookup.count <= std::numeric_limits<int32_t>::max()) return OkStatus();
   return InvalidArgument(StrCat("table '", lookup.table, "': a lookup of ", lookup.count, " ids; at most 2^31 - 1"));
 }
 
-// With one rank: every id is its own local row, so no pass over distinct ids is worth its time.
+// With one rank: every id is its own local row, so no pass over distinct ids is worth its time. Duplicates go on to the
+// gather and to the sparse gradient, as they do in TensorFlow without sharding.
 template <typename Id>
 Status PlanAlone(const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   const Id* ids = static_cast<const Id*>(lookup.ids);
@@ -67,6 +72,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
     const int64_t id = ids[i];
     LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, id, i));
     const auto next = static_cast<int32_t>(distinct.size());
+    // The owner's count is raised at the first sight of an id: by the end, `send` is complete without another pass.
     lookup.inverse[i] = table.FindOrInsert(id, next);
     if (lookup.inverse[i] == next) {
       distinct.push_back(id);
@@ -77,6 +83,8 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   // Second pass: where the distinct ids of each owner start is the sum of the counts before.
   std::vector<int64_t> next_place(size, 0);
   std::partial_sum(send->begin(), send->end() - 1, next_place.begin() + 1);
+  // place[u]: where distinct id u, in the order of appearance, stands in the order of owners. That order is stable: ids
+  // of one owner stay as they appeared.
   std::vector<int32_t> place(distinct.size());
   local_rows->resize(distinct.size());
   for (size_t u = 0; u < distinct.size(); ++u) {
@@ -88,7 +96,8 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   return OkStatus();
 }
 
-// The memory for all rows that the peers ask for, once it is known how many.
+// The memory for all rows that the peers ask for, once it is known how many. Sizes are not agreed on before: an owner
+// learns from the exchange itself what it has to serve.
 Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Splits* splits) {
   return allocate(lookup, Sum(splits->recv));
 }
@@ -106,6 +115,12 @@ Status ExchangeOne(Communicator& communicator, std::string_view name, const Rout
 
 // Several lookups: a message starts with the number of local rows of each lookup, which the receiver could not tell
 // apart otherwise, and goes on with the local rows, lookup by lookup.
+//
+//   to rank r, 3 lookups    n0 n1 n2 | n0 local rows | n1 local rows | n2 local rows        int64 each
+//
+// The message is taken apart by what it says, so the ranks have to call with the same number of lookups: it is part of
+// the exchange's name, which the communicator compares before any message is read. Memory for the outputs is only asked
+// for when everything has arrived, since their sizes stand in the messages.
 Status ExchangeSeveral(Communicator& communicator, std::string_view name, const RoutePlan& plan,
                        std::span<Splits> splits, const AllocateRows& allocate) {
   const int size = communicator.size();
@@ -114,6 +129,7 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   std::vector<int64_t> sent(lookups, 0);
   for (int r = 0; r < size; ++r) {
     const size_t begin = message.size();
+    // `sent[l]` is how far the lookup's local rows, which lie by owner, have been handed out.
     for (size_t l = 0; l < lookups; ++l) message.push_back(plan.send[l][r]);
     for (size_t l = 0; l < lookups; ++l) {
       const auto first = plan.local_rows[l].begin() + sent[l];
@@ -124,7 +140,8 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   }
 
   std::vector<int64_t> arrived, starts(size + 1, 0);
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, Item{DType::kInt64, 1}, message_counts, message.data(),
+  const std::string full_name = StrCat(name, " of ", lookups, " lookups");
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(full_name, Item{DType::kInt64, 1}, message_counts, message.data(),
                                                   [&](std::span<const int64_t> counts) -> Result<void*> {
                                                     std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
                                                     arrived.resize(starts.back());
@@ -140,6 +157,7 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   for (int r = 0; r < size; ++r) {
     const int64_t* next = arrived.data() + starts[r] + lookups;
     for (size_t l = 0; l < lookups; ++l) {
+      // out[l] walks on: each rank's rows come behind those of the ranks before.
       out[l] = std::copy_n(next, splits[l].recv[r], out[l]);
       next += splits[l].recv[r];
     }
@@ -148,7 +166,8 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
 }
 
 // `inverse` and the splits come from a route, but by way of a graph that others may have built or rewritten: an index
-// out of bounds would read or write memory of others.
+// out of bounds would read or write memory of others. One pass over 4 bytes an id, beside the D bytes that are moved
+// for it.
 Status CheckInverse(const int32_t* inverse, int64_t count, int64_t distinct) {
   for (int64_t i = 0; i < count; ++i) {
     if (inverse[i] < 0 || inverse[i] >= distinct) {
@@ -186,13 +205,15 @@ Status CheckGradient(int size, const LookupGradient& lookup) {
   return CheckInverse(lookup.inverse, lookup.count, Sum(lookup.send));
 }
 
-// out[row] = from[row of each place], places in order.
+// out[i] = from[inverse[i]], i in order: written front to back, read wherever the row lies. Rows of frequent ids are
+// read again and again, and mostly from the cache.
 void PutInPlace(const char* from, int64_t row_bytes, const int32_t* inverse, int64_t count, char* out) {
   for (int64_t i = 0; i < count; ++i) CopyBytes(out + i * row_bytes, from + inverse[i] * row_bytes, row_bytes);
 }
 
 // sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so that only the sums of rows
-// without any need clearing. `to_sum` makes of an element what it counts in the sum.
+// without any need clearing. `to_sum` makes of an element what it counts in the sum. Not shared out over threads:
+// whoever calls runs beside other kernels, and the order of the additions is part of the result.
 template <typename T, typename S, typename ToSum>
 void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
   std::vector<bool> seen(Sum(lookup.send), false);
@@ -211,6 +232,7 @@ void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
   }
 }
 
+// Types that are summed as they are.
 template <typename T>
 void SumOwnRows(const LookupGradient& lookup, void* out) {
   SumRows<T>(
@@ -227,6 +249,7 @@ void SumHalfRows(const LookupGradient& lookup, const ToFloat& to_float, const Fr
   for (int64_t i = 0; i < elements; ++i) static_cast<uint16_t*>(out)[i] = from_float(sums[i]);
 }
 
+// The one place where the element type is told apart.
 void SumLookup(const LookupGradient& lookup, void* out) {
   switch (lookup.dtype) {
     case DType::kFloat32: return SumOwnRows<float>(lookup, out);
@@ -308,6 +331,7 @@ Status ExchangeGradients(Communicator& communicator, std::string_view name, std:
   std::vector<Block> blocks;
   for (size_t l = 0; l < lookups.size(); ++l) {
     const int64_t row_bytes = lookups[l].width * DTypeSize(lookups[l].dtype);
+    // The way of the ids: what was sent is sent, and lands where the local rows lie, in `out`.
     blocks.push_back({lookups[l].send, lookups[l].recv, row_bytes, sums.sums[l].data(), lookups[l].out});
   }
   return ExchangeBlocks(communicator, name, blocks);

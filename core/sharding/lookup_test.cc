@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A table in which every element tells its row and column.
+// A table in which every element tells its row and column: a row that comes from the wrong place shows.
 struct Table {
   std::string name;
   int64_t rows;
@@ -35,11 +35,14 @@ struct Table {
   }
 };
 
-// One rank's part of a lookup in several tables, step by step.
+// One rank's part of a lookup in several tables, step by step, as the ops make it: what fails alone is declined. The
+// gather between the steps is done by hand on the rank's shard. All that a step leaves stays, for tests to look at or
+// to spoil.
 struct Lookup {
   Lookup(Communicator& communicator, std::vector<Table> tables, std::vector<std::vector<int64_t>> ids)
       : communicator(communicator), tables(std::move(tables)), ids(std::move(ids)) {}
 
+  // With kInt32 the ids are narrowed first; they fit.
   Status Route(DType dtype = DType::kInt64) {
     std::vector<LookupIds> lookups;
     std::vector<std::vector<int32_t>> narrow(tables.size());
@@ -91,6 +94,7 @@ struct Lookup {
   std::vector<std::vector<float>> out;
 };
 
+// `count` ids of a table, with many duplicates where it is small; none where it has no rows.
 std::vector<int64_t> RandomIds(std::mt19937& random, int64_t rows, int64_t count) {
   std::vector<int64_t> ids(rows == 0 ? 0 : count);
   for (int64_t& id : ids) id = random() % rows;
@@ -104,6 +108,8 @@ std::vector<Table> Tables(size_t count) {
   return tables;
 }
 
+// Each rank draws ids of its own, of other numbers in each round, now and then none. The oracle is Table::at, which
+// knows nothing of ranks.
 TEST(Lookup, GivesEveryIdItsRow) {
   for (int size : {1, 2, 3, 4}) {
     for (size_t count : {1, 3}) {
@@ -129,6 +135,7 @@ TEST(Lookup, GivesEveryIdItsRow) {
   }
 }
 
+// The example of lookup.cc, nearly, on both ranks: 4 is rank 0's row 2; 7 and 9 are rank 1's rows 3 and 4.
 TEST(Lookup, SendsEachIdOnce) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     Lookup lookup(communicator, Tables(1), {{7, 4, 7, 7, 9, 4}});
@@ -143,6 +150,21 @@ TEST(Lookup, SendsEachIdOnce) {
   });
 }
 
+// A message that is taken apart as one of another number of lookups would be read beyond its end.
+TEST(Lookup, RanksWithDifferentNumbersOfLookupsAreToldBeforeAnythingIsRead) {
+  for (size_t least : {1, 2}) {
+    testing::RunOnThreads(2, [&](Communicator& communicator) {
+      const size_t count = least + communicator.rank();
+      Lookup lookup(communicator, Tables(count), std::vector<std::vector<int64_t>>(count, {0, 1}));
+      EXPECT_EQ(lookup.Route().code(), StatusCode::kFailedPrecondition);
+      Lookup next(communicator, Tables(2), {{0, 1}, {0, 1}});
+      EXPECT_EQ(next.Route(), OkStatus());
+    });
+  }
+}
+
+// The last rank alone has a bad id: just beyond the end, negative, or beyond 32 bits. All ranks get an error that names
+// it, and nobody is left waiting in the exchange.
 TEST(Lookup, AnIdOutOfRangeIsEveryRanksErrorAndTheNextLookupWorks) {
   for (int64_t bad : {int64_t{97}, int64_t{-1}, int64_t{1} << 40}) {
     for (int size : {1, 2, 3}) {
@@ -162,6 +184,7 @@ TEST(Lookup, AnIdOutOfRangeIsEveryRanksErrorAndTheNextLookupWorks) {
   }
 }
 
+// What a graph that was rewritten wrongly might hand to combine: an index beyond the distinct ids, or a row too few.
 TEST(Lookup, RowsThatDontFitTheRouteAreEveryRanksError) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     for (const bool bad_inverse : {false, true}) {
@@ -180,13 +203,15 @@ TEST(Lookup, RowsThatDontFitTheRouteAreEveryRanksError) {
   });
 }
 
+// The gradient step as the op makes it.
 Status Exchange(Communicator& communicator, std::span<const LookupGradient> lookups) {
   const Result<GradientSums> sums = SumGradients(communicator, lookups);
   if (!sums.ok()) return communicator.Decline("gradient", sums.status());
   return ExchangeGradients(communicator, "gradient", lookups, *sums);
 }
 
-// The gradient of every row at its owner, added up in the order in which TensorFlow's sparse updates add.
+// The gradient of every row at its owner, added up in the order in which TensorFlow's sparse updates add: the order of
+// `served`, which is what makes the sums repeatable.
 template <typename T>
 std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served) {
   const Table& table = lookup.tables[t];
@@ -200,6 +225,9 @@ std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served
   return sums;
 }
 
+// The oracle adds in float, in the same order: per rank the ids in order, then the ranks in order. With more than one
+// rank the bits must be the same. With one rank duplicates reach the update one by one, and it is enough that the sums
+// are near.
 TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
   for (int size : {1, 2, 4}) {
     for (size_t count : {1, 3}) {
@@ -272,6 +300,8 @@ TEST(Gradient, OfSixteenBitsIsSummedInFloat) {
   });
 }
 
+// What follows a lookup may use some of its rows only; the owner gets a row for each that was asked for, and those
+// without a gradient must be zero and not what lay in the buffer.
 TEST(Gradient, OfARowThatOnlyTheLookupTouchedIsZero) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     Lookup lookup(communicator, {{"user", 4, 1}}, {{1, 3}});
@@ -292,6 +322,7 @@ TEST(Gradient, OfARowThatOnlyTheLookupTouchedIsZero) {
   });
 }
 
+// Refused before anything is exchanged, and declined, so that it is the error of both ranks.
 TEST(Gradient, OfIntegersIsRefused) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     const std::vector<int64_t> none = {0, 0};

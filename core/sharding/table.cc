@@ -36,7 +36,8 @@ struct Steps {
 
 RowRange Clip(RowRange range, int64_t end) { return {std::min(range.begin, end), std::min(range.end, end)}; }
 
-// The rows of [range) that the modulo placement gives to `owner`, as its local rows.
+// The rows of [range) that the modulo placement gives to `owner`, as its local rows. They are one run, since every
+// size-th row of an ascending range is its own.
 RowRange LocalPart(RowRange range, int owner, int size) {
   return {LocalRows(range.begin, owner, size), LocalRows(range.end, owner, size)};
 }
@@ -48,6 +49,7 @@ RowRange StepRange(int64_t rows, int rank, int size, RowRange step) {
   return {range.begin + part.begin, range.begin + part.end};
 }
 
+// How many rows each rank's part has: the counts of an exchange.
 std::vector<int64_t> PartSizes(int size, auto&& part_of) {
   std::vector<int64_t> sizes(size);
   for (int r = 0; r < size; ++r) sizes[r] = part_of(r).count();
@@ -83,6 +85,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
     const Block block{send, recv, width, packed.data(), arrived.get()};
     LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, {&block, 1}));
 
+    // From each rank its rows of my range, ascending: every size-th row of the range, from another first one.
     const char* row = arrived.get();
     for (int r = 0; r < size; ++r) {
       const RowRange part = got_from(r);
@@ -109,6 +112,7 @@ Status RelayToModulo(Communicator& communicator, std::string_view name, TableRow
     const auto got_from = [&](int r) { return LocalPart(StepRange(table.rows, r, size, step), rank, size); };
     const std::vector<int64_t> send = PartSizes(size, sent_to), recv = PartSizes(size, got_from);
 
+    // The rows of one owner lie `size` rows apart in my range: here packing collects them, and what arrives is one run.
     SendBuffer packed(communicator, source.count() * width);
     char* next = packed.data();
     for (int r = 0; r < size; ++r) {

@@ -20,6 +20,8 @@ std::vector<uint8_t> Rows(int64_t begin, int64_t end, int64_t stride, int64_t ro
   return bytes;
 }
 
+// A table and how it is walked through. Tables have fewer rows than ranks, as many, and numbers that leave any
+// remainder.
 struct Case {
   int size;
   int64_t rows, row_bytes, step_bytes;
@@ -40,6 +42,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+// Both directions against the placements themselves, and not only there and back: two wrongs would make a right.
 TEST(Table, IsRelaidBothWays) {
   for (const Case& c : Cases()) {
     testing::RunOnThreads(c.size, [&](Communicator& communicator) {
@@ -58,6 +61,7 @@ TEST(Table, IsRelaidBothWays) {
   }
 }
 
+// On every rank the result is the whole table, in the order of the ids.
 TEST(Table, IsGatheredById) {
   for (const Case& c : Cases()) {
     testing::RunOnThreads(c.size, [&](Communicator& communicator) {

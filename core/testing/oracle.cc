@@ -8,6 +8,16 @@
 
 #include "core/base/strings.h"
 
+// How the numbers come about, independently of core/base/float16.h and core/comm/reduce.cc:
+//
+//   - a 16-bit float is decoded by its definition, sign * fraction * 2^unit, into a double, which holds it exactly;
+//   - an operation on what the code under test computes in float is done in double and rounded to float. The double
+//     result of +, * or / of two floats is so precise that rounding it a second time gives what a float operation
+//     gives;
+//   - a result is encoded by scaling it to units of the last place and letting nearbyint round (to nearest, ties to
+//     even);
+//   - integers are computed in 64 bits and cut off at the end, which is the same as wrapping at every step.
+
 namespace lockstep::testing {
 namespace {
 
@@ -17,8 +27,11 @@ struct Format {
   int bias;
 };
 
+// Of float16 or bfloat16.
 Format FormatOf(DType dtype) { return dtype == DType::kFloat16 ? Format{10, 15} : Format{7, 127}; }
 
+// The exponent of all ones is infinity and NaN; that of zeros is for subnormals, whose unit is that of exponent 1 and
+// which have no implicit leading bit.
 double Decode16(uint16_t bits, Format format) {
   const int exponent_mask = 0x7fff >> format.fraction_bits;
   const int exponent = (bits >> format.fraction_bits) & exponent_mask;
@@ -31,6 +44,8 @@ double Decode16(uint16_t bits, Format format) {
   return sign * std::ldexp(exponent == 0 ? fraction : (1 << format.fraction_bits) + fraction, unit);
 }
 
+// The inverse, rounded. The unit of the last place is that of the value's own exponent, and no finer than that of the
+// smallest normal number: subnormals come out of the same formula.
 uint16_t Encode16(double value, Format format) {
   const int sign = std::signbit(value) ? 0x8000 : 0;
   const int infinity = 0x7fff >> format.fraction_bits << format.fraction_bits;
@@ -48,6 +63,7 @@ uint16_t Encode16(double value, Format format) {
 }
 
 template <typename T>
+// Element i. By memcpy, as a string's bytes need not be aligned for T.
 T At(std::string_view bytes, int64_t i) {
   T value;
   std::memcpy(&value, bytes.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
@@ -71,6 +87,7 @@ void EncodeFloat(DType dtype, std::string& bytes, int64_t i, double value) {
   Put(bytes, i, Encode16(value, FormatOf(dtype)));
 }
 
+// kUInt8 and kBool by default: a byte without sign.
 int64_t DecodeInt(DType dtype, std::string_view bytes, int64_t i) {
   switch (dtype) {
     case DType::kInt8: return At<int8_t>(bytes, i);
@@ -81,6 +98,7 @@ int64_t DecodeInt(DType dtype, std::string_view bytes, int64_t i) {
   }
 }
 
+// Cuts off what the type does not hold; signed and unsigned types of a size have the same bits.
 void EncodeInt(DType dtype, std::string& bytes, int64_t i, int64_t value) {
   switch (DTypeSize(dtype)) {
     case 1: return Put(bytes, i, static_cast<int8_t>(value));
@@ -105,6 +123,8 @@ double ApplyFloat(std::string_view op, DType dtype, double a, double b) {
   return b > a ? b : a;
 }
 
+// As unsigned numbers, since overflow of signed ones is undefined. kUInt8 is widened without sign, so min and max are
+// right for it, too.
 int64_t ApplyInt(std::string_view op, int64_t a, int64_t b) {
   if (op == "sum") return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   if (op == "product") return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
@@ -115,6 +135,9 @@ int64_t ApplyBool(std::string_view op, int64_t a, int64_t b) {
   return op == "sum" || op == "max" ? (a != 0 || b != 0) : (a != 0 && b != 0);
 }
 
+// Numbers of all magnitudes below 2 and of either sign, so that sums cancel and lose bits: results depend on the order
+// of summation, which is what tests are to see. 60000 is close to the largest float16, 1e-6 a subnormal of it, and
+// -3e38 close to the limit of float and bfloat16.
 double RandomFloat(DType dtype, std::mt19937_64& random) {
   const double extremes[] = {0.0, -0.0, std::numeric_limits<double>::infinity(), std::nan(""), 1e-6, 60000, -3e38};
   if (random() % 64 == 0) return Rounded(dtype, extremes[random() % std::size(extremes)]);
@@ -137,6 +160,7 @@ std::string RandomTensor(DType dtype, int64_t count, uint64_t seed) {
   return bytes;
 }
 
+// For floating-point types `value` is what the accumulator holds after each rank, in rank order.
 std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std::string>& tensors) {
   std::string result = tensors[0];
   const int64_t count = static_cast<int64_t>(result.size()) / DTypeSize(dtype);
@@ -161,6 +185,7 @@ std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std:
 
 std::string FirstDifference(DType dtype, std::string_view got, std::string_view wanted) {
   if (got.size() != wanted.size()) return StrCat(got.size(), " bytes, wanted ", wanted.size());
+  // The usual case first: nothing to look for. What differs below in bits alone may still be two NaNs.
   if (std::memcmp(got.data(), wanted.data(), got.size()) == 0) return "";
   const int64_t width = DTypeSize(dtype);
   for (int64_t i = 0; i < static_cast<int64_t>(got.size()) / width; ++i) {

@@ -12,6 +12,7 @@ std::string Bytes(std::vector<T> values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
+// The oracle judges all reductions; what judges it are examples that were worked out by hand.
 TEST(OracleTest, ReducesByHandMadeExamples) {
   EXPECT_EQ(NaiveReduce("sum", DType::kFloat32, {Bytes<float>({1, 2}), Bytes<float>({3, -5}), Bytes<float>({0.5, 1})}),
             Bytes<float>({4.5, -2}));

@@ -18,6 +18,9 @@
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
 
+// A rank is a fork with a pipe towards the test (its reports) and a pidfd, by which the test waits for its end with a
+// deadline; waitpid has none. The pidfd is opened by the parent before the child was reaped, so it means that child.
+
 namespace lockstep::testing {
 namespace {
 
@@ -33,6 +36,7 @@ T Need(T value, const char* what) {
 
 }  // namespace
 
+// What the test has buffered is written first, or each child would write it again when it flushes.
 Ranks::Ranks(int size, const Body& body) : processes_(size) {
   std::fflush(nullptr);
   for (int rank = 0; rank < size; ++rank) {
@@ -40,6 +44,8 @@ Ranks::Ranks(int size, const Body& body) : processes_(size) {
     Need(pipe2(ends, O_CLOEXEC | O_NONBLOCK), "pipe2");
     UniqueFd reading(ends[0]), writing(ends[1]);
     Process& process = processes_[rank];
+    // The child inherits the reading ends, and the ranks' before it; that does no harm, as nobody waits for their end
+    // of file.
     process.pid = Need(fork(), "fork");
     if (process.pid == 0) {
       const int code = body(rank, [&](const std::string& text) {
@@ -47,6 +53,7 @@ Ranks::Ranks(int size, const Body& body) : processes_(size) {
         (void)!write(writing.get(), text.data(), text.size());
       });
       std::fflush(nullptr);
+      // Not exit: static objects and the test framework belong to the parent.
       _exit(code);
     }
     process.reports = std::move(reading);
@@ -62,6 +69,7 @@ Ranks::~Ranks() {
   }
 }
 
+// One rank after another, all by the same deadline: when the last has been waited for, each has had its time.
 std::vector<Outcome> Ranks::Wait(double deadline_s, const std::vector<int>& bystanders) {
   const Deadline deadline = Deadline::After(deadline_s);
   for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
@@ -83,6 +91,8 @@ std::vector<Outcome> Ranks::Wait(double deadline_s, const std::vector<int>& byst
   return outcomes;
 }
 
+// The process has ended or has its SIGKILL, so waitpid is short. The pipe does not block: a grandchild may still hold
+// its writing end, and then there is no end of file to wait for.
 void Ranks::Reap(Process& process) {
   int status = 0;
   waitpid(process.pid, &status, 0);
@@ -96,12 +106,14 @@ void Ranks::Reap(Process& process) {
   }
 }
 
+// In a process of several threads kill may return before another of them has taken the signal.
 void DieNow() {
   while (true) kill(getpid(), SIGKILL);
 }
 
 void FreezeNow() { kill(getpid(), SIGSTOP); }
 
+// Port 0 lets the kernel choose. The socket never listened, so the port is free again as soon as it is closed.
 std::string FreeLocalAddress() {
   const UniqueFd fd(Need(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
   sockaddr_in address = {};

@@ -10,7 +10,8 @@
 
 namespace lockstep::testing {
 
-// How the process of a rank ended.
+// How the process of a rank ended. Exactly one of exit_code and signal is set; a rank that was killed at the deadline
+// has ended = false and SIGKILL for its signal.
 struct Outcome {
   bool ended = false;  // false: it was still there at the deadline, and was killed
   int exit_code = -1;  // where it exited
@@ -19,14 +20,32 @@ struct Outcome {
 };
 
 // The ranks of a job as processes, for tests that need real deaths. Each is a fork that runs `body` and ends with its
-// value as exit code, without running destructors or exit handlers of the test. Use before the test has threads of its
-// own. Whatever happens, the destructor kills and reaps what was started, by process id.
+// value as exit code, without running destructors or exit handlers of the test.
+//
+//   Ranks ranks(3, [](int rank, const Ranks::Report& report) {
+//     if (rank == 2) FreezeNow();
+//     const std::string error = PlayMyPart(rank);
+//     report(error);
+//     return error.empty() ? 0 : 1;
+//   });
+//   const std::vector<Outcome> outcomes = ranks.Wait(/*deadline_s=*/30, /*bystanders=*/{2});
+//
+// Use before the test has threads of its own: a fork has only the thread that called it, and a mutex that another one
+// held stays locked in it for ever. A failed EXPECT inside `body` does not fail the test, which is another process:
+// report it and return something else than 0.
+//
+// Whatever happens, the destructor kills and reaps what was started, by process id, so that no test leaves processes
+// behind. For one thread at a time.
 class Ranks {
  public:
-  // Says something to the test; see Outcome::report.
+  // Says something to the test; see Outcome::report. May be called several times, from any thread of the rank; the
+  // texts are joined. All in all it has to fit into a pipe's buffer (64 KiB as a rule): what does not is dropped, as
+  // nobody reads before the rank has ended.
   using Report = std::function<void(const std::string& text)>;
+  // What a rank does; its value, 0 to 255, becomes the exit code.
   using Body = std::function<int(int rank, const Report& report)>;
 
+  // Starts all ranks and returns. Where the system refuses, the test aborts.
   Ranks(int size, const Body& body);
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -34,11 +53,13 @@ class Ranks {
 
   pid_t pid(int rank) const { return processes_[rank].pid; }
 
-  // Waits until all ranks but `bystanders` have ended, at most `deadline_s` seconds, then kills the rest. The outcomes
-  // of all ranks, in rank order. To be called once.
+  // Waits until all ranks but `bystanders` have ended, at most `deadline_s` seconds for all together, then kills the
+  // rest. The outcomes of all ranks, in rank order. To be called once. Bystanders are those that are frozen, or may be:
+  // they are not waited for, and are killed with the rest.
   std::vector<Outcome> Wait(double deadline_s, const std::vector<int>& bystanders = {});
 
  private:
+  // One rank, as the test sees it. It has to be reaped once, or it stays as a zombie.
   struct Process {
     pid_t pid = -1;
     UniqueFd pidfd;
@@ -46,19 +67,25 @@ class Ranks {
     bool reaped = false;
     Outcome outcome;
   };
+  // Waits for the end of a process that has ended or was killed, and reads what it had to say.
   void Reap(Process& process);
 
   std::vector<Process> processes_;
 };
 
-// Faults, for bodies: the process that calls them dies at once, or stands still until it is killed.
+// Faults, for bodies. The process that calls DieNow dies at once by SIGKILL: no destructor runs, no farewell is sent,
+// as with a crash or the kernel's lack of memory.
 [[noreturn]] void DieNow();
+// The process stands still, with all of its threads, until it is killed or told to go on: a rank that lives and does
+// nothing. Its sockets stay open and its pidfd silent.
 void FreezeNow();
 
-// "127.0.0.1:port" with a port that was free a moment ago.
+// "127.0.0.1:port" with a port that was free a moment ago. Nothing keeps it free: another process may take it before
+// rank 0 listens there.
 std::string FreeLocalAddress();
 
-// The names of all files in the folder of POSIX shared memory, sorted.
+// The names of all files in /dev/shm, the folder of POSIX shared memory, sorted: compared before and after by tests
+// that nothing was left there. Files of other programs on the machine are among them.
 std::vector<std::string> SharedMemoryFiles();
 
 }  // namespace lockstep::testing

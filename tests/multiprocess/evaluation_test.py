@@ -82,6 +82,14 @@ def test_export_of_a_sharded_table_serves_in_stock_tensorflow(job):
     np.testing.assert_allclose(list(map(float, done.stdout.split())), wanted, rtol=1e-6)
 
 
+def test_export_alone_needs_no_other_worker(job):
+    folder, _ = job
+    # Sooner than the chief gives up to wait for the others.
+    results = call_workers(worker.export_only, 2, str(folder), timeout_s=40)
+    assert [(bool(exported), connected) for exported, _, connected in results] == [(True, False), (False, False)]
+    assert "run only with this library" in results[0][1] and "(Lockstep" in results[0][1]
+
+
 def test_export_with_a_collective_is_refused_by_name(job):
     folder, results = job
     assert "run only with this library" in results[0]["refused"] and "(Lockstep" in results[0]["refused"]

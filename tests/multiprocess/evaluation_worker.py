@@ -53,7 +53,8 @@ def evaluated_ids(rank):
 
 
 def table():
-    with hb.embedding_scope():
+    # TensorFlow gives the scope its name: training, evaluation and export each begin to count anew.
+    with hb.embedding_scope(), tf.variable_scope(None, "input"):
         return tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer())
 
 
@@ -117,6 +118,13 @@ def refused_export(folder):
     except ValueError as error:
         return str(error)
     return "not refused"
+
+
+def export_only(folder):
+    """A program that does nothing but export: no worker waits for another."""
+    tf.disable_v2_behavior()
+    exported = hb.train.export(f"{folder}/export_only", tf.train.latest_checkpoint(f"{folder}/checkpoints"), served)
+    return exported, refused_export(folder), hb.context.is_initialized
 
 
 def work(folder):

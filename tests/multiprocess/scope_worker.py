@@ -1,23 +1,29 @@
-"""What the scope promises, checked by every worker of a job of two. Prints a line per promise kept."""
+"""What the scope promises, checked by every worker of a job of two."""
+
+import contextlib
+import logging
+import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
+from tests.multiprocess import promises
 
 
 def unseeded_variables_start_identical_in_a_plain_session():
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", [64], initializer=tf.random_normal_initializer())
         statistics = tf.get_variable("statistics", [8], trainable=False, initializer=tf.random_normal_initializer())
-        everyone = [hb_allgather(v.read_value()) for v in (w, statistics)]
+        everyone = [_allgather(v.read_value()) for v in (w, statistics)]
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             for values in session.run(everyone):
                 np.testing.assert_array_equal(*np.split(values, 2))
 
 
-def hb_allgather(tensor):
+def _allgather(tensor):
     import lockstep
 
     return lockstep.allgather(tensor[tf.newaxis])
@@ -30,7 +36,7 @@ class Clipping(tf.train.GradientDescentOptimizer):
         return [(tf.clip_by_value(g, -0.5, 0.5), v) for g, v in super().compute_gradients(*args, **kwargs)]
 
 
-def step(make_train_op, gradient_by_rank):
+def _step(make_train_op, gradient_by_rank):
     """The value of a variable that starts at 0 after one step whose local gradient is gradient_by_rank[rank]."""
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
@@ -43,7 +49,7 @@ def step(make_train_op, gradient_by_rank):
 
 def a_subclass_sees_the_mean_before_it_clips():
     # The mean of 3 and -1 is 1, clipped 0.5; the mean of the clipped would be 0.
-    assert step(lambda loss, w: Clipping(1.0).minimize(loss), [3.0, -1.0]) == -0.5
+    assert _step(lambda loss, w: Clipping(1.0).minimize(loss), [3.0, -1.0]) == -0.5
 
 
 def a_class_defined_inside_the_scope_is_covered():
@@ -54,14 +60,14 @@ def a_class_defined_inside_the_scope_is_covered():
 
         return Own(1.0).minimize(loss)
 
-    assert step(train, [3.0, -1.0]) == -1.0
+    assert _step(train, [3.0, -1.0]) == -1.0
 
 
 def gradients_from_elsewhere_are_exchanged_when_applied():
     def train(loss, w):
         return tf.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.gradients(loss, w)[0], w)])
 
-    assert step(train, [3.0, -1.0]) == -1.0
+    assert _step(train, [3.0, -1.0]) == -1.0
 
 
 def compute_then_clip_then_apply_exchanges_once():
@@ -70,7 +76,7 @@ def compute_then_clip_then_apply_exchanges_once():
         ((g, v),) = optimizer.compute_gradients(loss)
         return optimizer.apply_gradients([(tf.clip_by_norm(g * 2.0, 100.0), v)])
 
-    assert step(train, [3.0, -1.0]) == -2.0
+    assert _step(train, [3.0, -1.0]) == -2.0
 
 
 def an_optimizer_made_in_the_scope_exchanges_after_it():
@@ -91,7 +97,7 @@ def data_ends_on_all_workers_together():
     with tf.Graph().as_default(), hb.scope():
         dataset = tf.data.Dataset.range(batches)
         x = tf.data.make_one_shot_iterator(dataset).get_next()
-        total = hb_allgather(x)
+        total = _allgather(x)
         with tf.train.MonitoredTrainingSession("") as session:
             steps = 0
             while not session.should_stop():
@@ -114,12 +120,156 @@ def without_dropping_a_worker_gets_empty_batches_until_all_are_done():
     assert seen == ([4, 0, 0] if hb.context.rank == 0 else [4, 4, 2]), seen
 
 
+def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
+    for kind in ("structure", "handle"):
+        with tf.Graph().as_default(), hb.scope():
+            dataset = tf.data.Dataset.range(3 + 2 * hb.context.rank)
+            types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
+            feeds = {}
+            if kind == "structure":
+                iterator = tf.data.Iterator.from_structure(types, shapes)
+                start = iterator.make_initializer(dataset)
+            else:
+                handle = tf.placeholder(tf.string, [])
+                iterator = tf.data.Iterator.from_string_handle(handle, types, shapes)
+                source = tf.data.make_initializable_iterator(dataset)
+                start, source_handle = source.initializer, source.string_handle()
+            tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, start)
+            # Waits for its peers, in vain where one has ended.
+            total = _allgather(iterator.get_next())
+            with tf.train.MonitoredTrainingSession("") as session:
+                if kind == "handle":
+                    feeds[handle] = session.run(source_handle)
+                steps = 0
+                while not session.should_stop():
+                    session.run(total, feeds)
+                    steps += 1
+        assert steps == 3, (kind, steps)
+
+
+def an_iterator_from_outside_is_warned_of_by_name():
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    tf.get_logger().addHandler(handler)
+    with tf.Graph().as_default():
+        dataset = tf.data.Dataset.range(3)
+        outside = [tf.data.make_one_shot_iterator(dataset).get_next(f"outside_{i}") for i in range(2)]
+        with hb.scope():
+            inside = tf.data.make_one_shot_iterator(dataset).get_next("inside")
+            with tf.train.MonitoredTrainingSession("") as session:
+                session.run([inside, outside])
+    tf.get_logger().removeHandler(handler)
+    warnings = [text for text in records if "side of scope()" in text]
+    assert len(warnings) == (1 if hb.context.rank == 0 else 0), warnings
+    assert all("outside_0, outside_1 were" in text for text in warnings), warnings
+
+
+class Listener(tf.train.CheckpointSaverListener):
+    """Notes the steps at which checkpoints were saved."""
+
+    def __init__(self):
+        self.saved = []
+
+    def after_save(self, session, global_step_value):
+        self.saved.append(int(global_step_value))
+
+
+def checkpoint_listeners_are_told_on_every_worker():
+    listener = Listener()
+    hb.context.add_saving_listener("noting", listener)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            train_a_table(5, checkpoint_dir=folder, save_checkpoint_steps=2)
+    finally:
+        hb.context._saving_listeners.clear()
+    assert listener.saved == [0, 2, 4, 5], listener.saved
+
+
+ROWS, DIM = 10, 3
+
+
+def train_a_table(steps, scope=hb.scope, summary=lambda table: table, make_hooks=lambda summary: {}, **arguments):
+    """Runs so many steps, each of which adds 1 to all of a sharded table; a histogram is what `summary` makes of it."""
+    with tf.Graph().as_default(), scope():
+        with hb.embedding_scope() if scope is hb.scope else contextlib.nullcontext():
+            table = tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer())
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, np.arange(ROWS)))
+        train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
+        arguments.update(make_hooks(tf.summary.histogram("values", summary(table))))
+        with tf.train.MonitoredTrainingSession("", **arguments) as session:
+            for _ in range(steps):
+                session.run(train_op)
+
+
+def histograms(folder):
+    """(step, number of values, their sum) of the histograms that were written to a folder."""
+    return [
+        (event.step, value.histo.num, value.histo.sum)
+        for file in tf.gfile.Glob(f"{folder}/events*")
+        for event in tf.train.summary_iterator(file)
+        for value in event.summary.value
+        if value.tag == "values"
+    ]
+
+
+def summaries_of_a_sharded_table_are_those_of_one_worker_and_written_once():
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as plain:
+        train_a_table(5, checkpoint_dir=folder, save_summaries_steps=2)
+        train_a_table(5, scope=contextlib.nullcontext, checkpoint_dir=plain, save_summaries_steps=2)
+        wanted = histograms(plain)
+        assert [step for step, _, _ in wanted] == [1, 3, 5] and wanted[0][1] == ROWS * DIM, wanted
+        assert histograms(folder) == (wanted if hb.context.rank == 0 else []), histograms(folder)
+        assert hb.context.rank == 0 or not tf.gfile.ListDirectory(folder)
+
+
+def hooks_by_seconds_go_by_the_clock_of_worker_0():
+    # The other worker's clock stands still: nothing of its own would be due.
+    clock = mock.patch("tensorflow.python.training.basic_session_run_hooks.time.time", return_value=1.0)
+    listener = Listener()
+    hb.context.add_saving_listener("noting", listener)
+    try:
+        with tempfile.TemporaryDirectory() as folder, clock if hb.context.rank else contextlib.nullcontext():
+            train_a_table(5, checkpoint_dir=folder, save_summaries_secs=1e-9, save_checkpoint_secs=1e-9)
+            steps = [step for step, _, _ in histograms(folder)]
+    finally:
+        hb.context._saving_listeners.clear()
+    assert listener.saved == [0, 1, 2, 3, 4, 5], listener.saved
+    # Whether one is due is known when the step has ended: every other step takes one.
+    assert steps == ([1, 3, 5] if hb.context.rank == 0 else []), steps
+
+
+def summary_hooks_of_the_program_are_run_the_same_way():
+    for argument in ("hooks", "chief_only_hooks"):
+        with tempfile.TemporaryDirectory() as folder:
+
+            def hook(summary, argument=argument, folder=folder):
+                writer = tf.summary.FileWriter(folder)
+                return {argument: [tf.train.SummarySaverHook(1, summary_writer=writer, summary_op=summary)]}
+
+            train_a_table(2, make_hooks=hook)
+            steps = [step for step, _, _ in histograms(folder)]
+            assert steps == ([1, 2] if hb.context.rank == 0 else []), (argument, steps)
+
+
+def summaries_without_exchanges_are_computed_by_worker_0_alone():
+    computed = []
+
+    def local(table):
+        return tf.py_func(lambda: computed.append(1) or np.float32(1), [], tf.float32)
+
+    with tempfile.TemporaryDirectory() as folder:
+        train_a_table(2, summary=local, checkpoint_dir=folder, save_summaries_steps=1)
+    assert len(computed) == (2 if hb.context.rank == 0 else 0), computed
+
+
 def everything_is_put_back():
     before = (
         tf.train.Optimizer.compute_gradients,
         tf.train.MonitoredTrainingSession,
         tf.train.Saver._build,
         tf.data.make_one_shot_iterator,
+        tf.data.Iterator.from_structure,
         tf.variables_initializer,
     )
     try:
@@ -135,6 +285,7 @@ def everything_is_put_back():
         tf.train.MonitoredTrainingSession,
         tf.train.Saver._build,
         tf.data.make_one_shot_iterator,
+        tf.data.Iterator.from_structure,
         tf.variables_initializer,
     )
     assert before == after
@@ -142,16 +293,4 @@ def everything_is_put_back():
 
 if __name__ == "__main__":
     tf.disable_v2_behavior()
-    for promise in (
-        unseeded_variables_start_identical_in_a_plain_session,
-        a_subclass_sees_the_mean_before_it_clips,
-        a_class_defined_inside_the_scope_is_covered,
-        gradients_from_elsewhere_are_exchanged_when_applied,
-        compute_then_clip_then_apply_exchanges_once,
-        an_optimizer_made_in_the_scope_exchanges_after_it,
-        data_ends_on_all_workers_together,
-        without_dropping_a_worker_gets_empty_batches_until_all_are_done,
-        everything_is_put_back,
-    ):
-        promise()
-        print("kept:", promise.__name__, flush=True)
+    promises.hold(*promises.defined_in("__main__"))

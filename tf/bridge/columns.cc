@@ -1,3 +1,6 @@
+// Columns become tensors. A tensor's memory has to begin on a border that a decoded piece has only at its front, and at
+// places that happen to lie right; so whether a column is shared or copied is decided for each tensor anew. Both give
+// the same values, and nothing but time and memory depends on it.
 #include "tf/bridge/columns.h"
 
 #include <array>
@@ -15,7 +18,7 @@ using columnar::Buffer;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// In the order of columnar::ValueType.
+// In the order of columnar::ValueType, which indexes it.
 constexpr std::array<tensorflow::DataType, 13> kDtypes = {
     tensorflow::DT_BOOL,  tensorflow::DT_INT8,   tensorflow::DT_INT16,  tensorflow::DT_INT32,  tensorflow::DT_INT64,
     tensorflow::DT_UINT8, tensorflow::DT_UINT16, tensorflow::DT_UINT32, tensorflow::DT_UINT64, tensorflow::DT_HALF,
@@ -23,10 +26,11 @@ constexpr std::array<tensorflow::DataType, 13> kDtypes = {
 };
 
 // A tensor that shares less than this would keep a whole decoded piece alive for the sake of a copy that costs nothing.
+// Small batches are also what shuffle buffers hold by the thousand, maybe each of another piece.
 constexpr int64_t kLeastSharedBytes = 16 << 10;
 
 // Memory of a column as the buffer of a tensor. It doesn't own the memory in TensorFlow's sense, so that no operation
-// writes its result in place over values that other tensors see.
+// writes its result in place over values that other tensors see: two batches are often cut out of one piece.
 class SharedBuffer : public tensorflow::TensorBuffer {
  public:
   explicit SharedBuffer(Buffer buffer) : TensorBuffer(const_cast<void*>(buffer.data)), buffer_(std::move(buffer)) {}
@@ -43,6 +47,8 @@ class SharedBuffer : public tensorflow::TensorBuffer {
   const Buffer buffer_;
 };
 
+// Numbers and row splits. Kernels assume aligned memory and would crash on another; slices of a piece begin anywhere,
+// so that this is looked at for every tensor.
 Tensor NumberTensor(const Buffer& buffer, tensorflow::DataType dtype, const TensorShape& shape) {
   const bool aligned = reinterpret_cast<uintptr_t>(buffer.data) % tensorflow::Allocator::kAllocatorAlignment == 0;
   if (aligned && buffer.bytes >= kLeastSharedBytes) {
@@ -53,6 +59,7 @@ Tensor NumberTensor(const Buffer& buffer, tensorflow::DataType dtype, const Tens
   return tensor;
 }
 
+// TensorFlow keeps each string in an object of its own: short ones inside of it, longer ones on the heap.
 Tensor StringTensor(const columnar::Column& column, const TensorShape& shape) {
   Tensor tensor(tensorflow::DT_STRING, shape);
   auto* strings = static_cast<tensorflow::tstring*>(tensor.data());
@@ -74,6 +81,7 @@ std::optional<columnar::ValueType> ToValueType(tensorflow::DataType dtype) {
 }
 
 void AppendTensors(const columnar::Column& column, const columnar::ColumnType& type, std::vector<Tensor>* tensors) {
+  // Innermost elements: B of them where nothing is ragged, else as many as the last splits say.
   TensorShape shape({column.count / column.width});
   for (int64_t dimension : type.shape) shape.AddDim(dimension);
   tensors->push_back(column.type == columnar::ValueType::kString

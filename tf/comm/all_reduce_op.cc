@@ -7,6 +7,13 @@
 //   - outputs below kViewBytes are copied out: a scalar never holds a bucket;
 //   - views hold at most half of this rank's shared memory; beyond that, outputs are copied out;
 //   - where shared memory is used up all the same, the bucket is packed into private memory.
+//
+//   bucket    | tensor 0 ........ 0 | tensor 1 ... 0 | tensor 2 .............. 0 |      each begins at kAlignment;
+//             ^ offsets[0]          ^ offsets[1]     ^ offsets[2]                       the gaps hold zeros
+//
+// What a rank touches of N bytes: read and written once to pack, reduced in place by all ranks together
+// (docs/algorithms.md), and for views nothing more. All ranks take the same way through the communicator even where one
+// has to use private memory; which of them does is no matter of results.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -22,15 +29,21 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Buckets up to this size are exchanged from private memory: the communicator's own staging is as fast.
+// Buckets up to this size are exchanged from private memory: the communicator's own staging is as fast. The size of its
+// slots, within which it needs a single wait.
 constexpr int64_t kSmallBytes = 16 << 10;
+// From here on an output is a view. Smaller ones cost a few microseconds to copy.
 constexpr int64_t kViewBytes = 64 << 10;
+// Of every tensor, so that a view may be one.
 constexpr int64_t kAlignment = EIGEN_MAX_ALIGN_BYTES;
 
-// Bytes of shared memory that views hold, in this process.
+// Bytes of shared memory that views hold, in this process. Raised on the lane alone; lowered by whatever thread lets go
+// of the last view. So a look at it on the lane may find too many bytes, never too few, and the limit holds. It orders
+// no other memory.
 std::atomic<int64_t> g_view_bytes{0};
 
-// A SharedBuffer that counts as held by views while it lives.
+// A SharedBuffer that counts as held by views while it lives. The whole bucket counts, since that is what a single view
+// keeps from being used again.
 class ViewedBuffer : public SharedBuffer {
  public:
   explicit ViewedBuffer(std::shared_ptr<SharedBuffer> memory) : memory_(std::move(memory)) {
@@ -44,7 +57,8 @@ class ViewedBuffer : public SharedBuffer {
   const std::shared_ptr<SharedBuffer> memory_;
 };
 
-// A tensor's own memory as a bucket, where there is none that is shared.
+// A tensor's own memory as a bucket, where there is none that is shared. Peers cannot read it: the communicator sees
+// that by its address and stages the exchange.
 class PrivateBuffer : public SharedBuffer {
  public:
   explicit PrivateBuffer(tf::Tensor tensor) : tensor_(std::move(tensor)) {}
@@ -55,6 +69,7 @@ class PrivateBuffer : public SharedBuffer {
   const tf::Tensor tensor_;
 };
 
+// Tensors packed one behind the other.
 struct Bucket {
   std::shared_ptr<SharedBuffer> memory;
   std::vector<int64_t> offsets;  // of each tensor, bytes
@@ -64,12 +79,16 @@ struct Bucket {
   char* at(int i) const { return static_cast<char*>(memory->data()) + offsets[i]; }
 };
 
+// T and the reduction are attributes. Packing is done by TensorFlow's thread, beside the exchange of the bucket before;
+// copies out are made on the lane, where they hold up the next bucket, one more reason for views.
 class AllReduceKernel : public CollectiveKernel {
  public:
   explicit AllReduceKernel(tf::OpKernelConstruction* construction)
       : CollectiveKernel(construction), reduce_op_(ReduceOpOf(construction)) {}
 
  protected:
+  // The shapes are part of the name: a bucket is compared as a number of elements otherwise, and buckets that are
+  // divided differently on two ranks may have the same.
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpInputList inputs;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->input_list("tensors", &inputs)));
@@ -90,7 +109,8 @@ class AllReduceKernel : public CollectiveKernel {
   }
 
  private:
-  // One small tensor, from its own memory into the output's.
+  // One small tensor, from its own memory into the output's. Most are scalars (metrics, a norm), for which packing
+  // would cost more than the rest.
   Result<Exchange> Direct(tf::OpKernelContext* context, const tf::Tensor& input, DType dtype, std::string name) const {
     tf::Tensor* output = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, input.shape(), &output)));
@@ -100,6 +120,7 @@ class AllReduceKernel : public CollectiveKernel {
     });
   }
 
+  // A failed AllocateShared is not remembered and no error: memory may be there again in the next step.
   static Result<Bucket> Pack(const Call& call, const tf::OpInputList& inputs) {
     Bucket bucket;
     for (const tf::Tensor& input : inputs) {
@@ -126,7 +147,8 @@ class AllReduceKernel : public CollectiveKernel {
     return bucket;
   }
 
-  // Outputs have the inputs' shapes.
+  // Outputs have the inputs' shapes. One ViewedBuffer serves all views of a bucket; where no output turns out to be a
+  // view, it is gone at the end of this function and counts no more.
   static Status Unpack(tf::OpKernelContext* context, const Bucket& bucket, int64_t view_limit) {
     std::shared_ptr<SharedBuffer> viewed;
     if (bucket.is_shared && g_view_bytes + bucket.bytes <= view_limit) {
@@ -149,6 +171,7 @@ class AllReduceKernel : public CollectiveKernel {
   const ReduceOp reduce_op_;
 };
 
+// N tensors of one type make one exchange; that they are one op and not N is what makes a bucket.
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepAllReduce", AllReduceKernel);
 
 LOCKSTEP_COLLECTIVE_OP("LockstepAllReduce")

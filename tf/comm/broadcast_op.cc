@@ -1,3 +1,5 @@
+// Broadcast of a list of tensors of any types, as one buffer of bytes. Mostly used where a program starts, once for all
+// replicated variables: so one exchange matters more than the copy that packing costs at either end.
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -10,7 +12,9 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// One buffer for all tensors: the root packs it, everyone unpacks it.
+// One buffer for all tensors: the root packs it, everyone unpacks it. The root's outputs are copies as well, so that no
+// output shares an input's memory on one rank alone. The shapes are part of the collective's name, so that ranks whose
+// variables differ get an error and not each other's bytes.
 class BroadcastKernel : public CollectiveKernel {
  public:
   explicit BroadcastKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -18,6 +22,9 @@ class BroadcastKernel : public CollectiveKernel {
   }
 
  protected:
+  // The other ranks allocate as much as their own inputs have.
+  // INVALID_ARGUMENT, on all ranks, for a root that is no rank of the job: the size of a job is not known when the
+  // graph is built.
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
     Communicator& communicator = call.engine.communicator();
@@ -50,6 +57,8 @@ class BroadcastKernel : public CollectiveKernel {
     return to + bytes;
   }
 
+  // Outputs have the inputs' shapes and lie in the buffer one behind the other, without gaps; they are copied out of
+  // it, so that alignment doesn't matter.
   static Status Unpack(tf::OpKernelContext* context, const tf::Tensor& packed) {
     const char* from = static_cast<const char*>(Data(packed));
     for (int i = 0; i < context->num_outputs(); ++i) {

@@ -1,3 +1,12 @@
+// The way of a collective through the threads:
+//
+//   TensorFlow's thread     ComputeAsync: Prepare, register for cancellation, post; returns
+//   the lane's thread       the Exchange, among those of all kernels; then done(), which goes on with the graph
+//   a thread that cancels   OnCancel: schedules a look in a second's time, and returns
+//   TensorFlow's timer      aborts the communicator if the collective is still there
+//
+// done() is called on the lane; what becomes ready by it TensorFlow runs on threads of its own. An asynchronous kernel
+// must call done() once on every way: after it, context and kernel may be gone.
 #include "tf/comm/collective_kernel.h"
 
 #include <atomic>
@@ -14,16 +23,20 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// How long a collective of a cancelled step may go on before it is aborted.
+// How long a collective of a cancelled step may go on before it is aborted. Long against a step's skew between ranks
+// that fail alike; short against the patience of who watches a job end.
 constexpr int64_t kCancelGraceUs = 1'000'000;
 
 // Ties one collective to the cancellation of its step. Shared by the collective and by the closures of a cancellation,
-// which may outlive it.
+// which may outlive it: Watch is called once before the collective is posted, Finish once on the lane, OnCancel at any
+// time in between, on any thread. The engine is held weakly, so that a closure that waits for its second keeps no job
+// alive.
 class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
  public:
   CancelGuard(const std::shared_ptr<Context>& engine, std::string name) : engine_(engine), name_(std::move(name)) {}
 
   // False where the step is cancelled already.
+  // Registers with the step's cancellation. The callback holds a share of this guard until it is taken back or has run.
   bool Watch(tf::CancellationManager* manager) {
     if (manager == nullptr) return true;  // an eager op outside of any step
     manager_ = manager;
@@ -31,13 +44,19 @@ class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
     return manager->RegisterCallback(token_, [self = shared_from_this()] { self->OnCancel(); });
   }
 
+  // Must be called before done(): the cancellation manager belongs to the step, which may end with it.
   void Finish() {
+    // Read by the closure of a cancellation, on another thread. Nothing else is handed over by it. A closure that
+    // looked just before aborts a communicator that has nothing to do any more: of a cancelled step, which is the
+    // price.
     finished_.store(true);
     // Not DeregisterCallback, which would make the lane wait for the other callbacks of a cancellation under way.
     if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
   }
 
  private:
+  // On the thread that cancels, under the manager's eyes: must be quick and must not wait. TensorFlow's timer has
+  // threads of its own.
   void OnCancel() {
     tf::Env::Default()->SchedClosureAfter(kCancelGraceUs, [self = shared_from_this()] {
       if (self->finished_.load()) return;
@@ -49,10 +68,12 @@ class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
     });
   }
 
+  // Set once, before the collective is posted, and then only read: posting and scheduling make them visible.
   const std::weak_ptr<Context> engine_;
   const std::string name_;
   tf::CancellationManager* manager_ = nullptr;
   tf::CancellationToken token_ = tf::CancellationManager::kInvalidToken;
+  // Written by the lane, read by the timer.
   std::atomic<bool> finished_{false};
 };
 
@@ -61,26 +82,33 @@ class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction)
     : AsyncOpKernel(construction), collective_name_(CanonicalName(construction->def().name())) {}
 
+// In order: find the engine, prepare, decline what could not be prepared, watch for cancellation, post. Every way out
+// calls done() exactly once; behind it nothing of the kernel or the context may be touched.
 void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback done) {
   Result<std::shared_ptr<Context>> engine = DefaultContext();
   OP_REQUIRES_ASYNC(context, engine.ok(), ToTensorFlow(engine.status()), done);
 
   Result<Exchange> exchange = Prepare({context, **engine});
+  // Nothing to wait for: never gets to the lane.
   if (exchange.ok() && !*exchange) {
     done();
     return;
   }
+  // What is bad here takes the collective's place on the lane, in its order, so that all ranks end the same call.
   if (!exchange.ok()) {
     exchange = Exchange([this, why = exchange.status()](Communicator& communicator) {
       return communicator.Decline(collective_name_, why);
     });
   }
 
+  // After Prepare: what is watched is the time on the lane, which is the only one that can be long.
   auto guard = std::make_shared<CancelGuard>(*engine, collective_name_);
+  // A collective of a step that is cancelled already is left out. Peers whose step failed alike leave it out as well;
+  // others wait for it until this rank goes, calls something else, or the stall timeout ends the job.
   OP_REQUIRES_ASYNC(context, guard->Watch(context->cancellation_manager()),
                     absl::CancelledError(absl::StrCat("'", name(), "' was cancelled before it began")), done);
 
-  // A plain reference: the lane ends before its context does, and must not be the one to end it.
+  // A plain reference: the lane keeps the communicator until it has run everything, whoever lets the engine go.
   Communicator& communicator = (*engine)->communicator();
   (*engine)->lane().Post(
       [context, guard = std::move(guard), exchange = *std::move(exchange), done = std::move(done), &communicator] {
@@ -91,6 +119,8 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback d
       });
 }
 
+// One pass: characters are appended, and at the end of each part its digits are taken off again if a '_' stands before
+// them. "conv2d" and "v2" keep theirs.
 std::string CanonicalName(std::string_view name) {
   std::string result;
   size_t digits = 0;  // after the last '_' of this part
@@ -109,6 +139,8 @@ std::string CanonicalName(std::string_view name) {
   return result;
 }
 
+// Checked when the kernel is made and not when it runs: the mean of an integer is a mistake in the program, the same on
+// all ranks, and is best reported before a step begins.
 ReduceOp ReduceOpOf(tf::OpKernelConstruction* construction) {
   static constexpr std::pair<std::string_view, ReduceOp> kOps[] = {{"sum", ReduceOp::kSum},
                                                                    {"mean", ReduceOp::kMean},
@@ -130,6 +162,8 @@ ReduceOp ReduceOpOf(tf::OpKernelConstruction* construction) {
   return op;
 }
 
+// Names are compared over ranks as part of the call's fingerprint and printed in errors: so a list is its first shape,
+// for people, and a hash of all, for the comparison.
 std::string ShapeSignature(const tf::OpInputList& tensors) {
   if (tensors.size() == 0) return "nothing";
   std::string result = tensors[0].shape().DebugString();

@@ -29,23 +29,41 @@ namespace lockstep {
 // Cancellation (a failing step, session.close): the collective gets a second to end, because on a step that fails on
 // all ranks alike the peers arrive and nothing is lost; then the communicator is aborted, and the peers see why.
 //
-// Kernels are shared by concurrent runs: Prepare keeps no state in the kernel.
+// Kernels are shared by concurrent runs: Prepare keeps no state in the kernel. Inputs and outputs live until the
+// Exchange has returned, so that it may hold their addresses. Collectives reach the lane in the order in which
+// TensorFlow runs them: the pass in tf/graph makes it the same on all ranks.
+//
+//   class SumKernel : public CollectiveKernel {
+//     Result<Exchange> Prepare(const Call& call) override {
+//       const tf::Tensor& in = call.context->input(0);
+//       tf::Tensor* out = nullptr;
+//       LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_output(0, in.shape(), &out)));
+//       return Exchange([=, this, n = in.NumElements(), from = Data(in)](Communicator& communicator) {
+//         return communicator.AllReduce(collective_name(), ReduceOp::kSum, DType::kFloat32, n, from, Data(*out));
+//       });
+//     }
+//   };
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction);
 
+  // Final: what all kernels have in common is here once. FAILED_PRECONDITION where the process has joined no job,
+  // CANCELLED where the step was cancelled before the collective began.
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
 
  protected:
+  // What runs on the lane. Is copied on the way: large state goes into a shared_ptr. Must not throw.
   using Exchange = std::function<Status(Communicator&)>;
 
-  // Where a kernel runs: its inputs and outputs, and the engine.
+  // Where a kernel runs: its inputs and outputs, and the engine, which lives until the exchange has ended as well.
   struct Call {
     tensorflow::OpKernelContext* context;  // valid until the exchange has ended
     Context& engine;
   };
 
-  // An empty Exchange says that there is nothing to wait for: the outputs are there.
+  // An empty Exchange says that there is nothing to wait for: the outputs are there. Whether it is empty must be the
+  // same on all ranks, or some would wait for a collective that others leave out. May be called on several threads at
+  // once.
   virtual Result<Exchange> Prepare(const Call& call) = 0;
 
   // What the communicator calls this collective in errors and compares over the ranks: the node's name without the
@@ -64,7 +82,7 @@ std::string CanonicalName(std::string_view name);
 std::string ShapeSignature(const tensorflow::OpInputList& tensors);
 
 // The reduction that attribute reduce_op of an op (LOCKSTEP_REDUCE_OP_ATTR) names. Fails the construction for the mean
-// of input 0's type where that is an integer.
+// of input 0's type where that is an integer: so on every rank, and before any collective begins.
 ReduceOp ReduceOpOf(tensorflow::OpKernelConstruction* construction);
 
 // Registers `Kernel` for op `name` on the CPU.

@@ -1,4 +1,18 @@
-// Collectives that exchange rows, that is, slices of dimension 0: allgather, alltoall and reducescatter.
+// Collectives that exchange rows, that is, slices of dimension 0: allgather, alltoall and reducescatter. And the
+// barrier, which exchanges nothing.
+//
+//   2 ranks, rows a b c on rank 0 and x y z on rank 1      rank 0 gets      rank 1 gets      counts, splits
+//   allgather                                              a b c x y z      a b c x y z      3 3 on both
+//   alltoall, rank 0 splits 1 2, rank 1 splits 2 1         a x y            b c z            1 2; 2 1
+//   reducescatter of the sum, counts 2 1 on both           a+x b+y          c+z
+//
+// Rows of all ranks have one shape and type; only their number differs. The shape is part of the collective's name,
+// since the communicator compares names but knows no shapes. Inputs go to the communicator as they lie, and outputs are
+// allocated by it as soon as their size is known (Allocate), so that kernels copy nothing themselves.
+//
+// Declined, so that every rank raises it: a scalar, splits or counts that are not [R] or don't add up to the rows
+// (InvalidArgument). Found by the communicator: another shape or name on another rank, and other counts in
+// reducescatter (FailedPrecondition).
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -16,7 +30,7 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-// A tensor as rows.
+// A tensor as rows. Points into the input.
 struct Rows {
   int64_t count;        // of this rank
   tf::TensorShape row;  // shape of one
@@ -25,6 +39,7 @@ struct Rows {
   std::string name;  // of the collective, with the row's shape: it has to be the same on all ranks
 };
 
+// `op` and `node` are for messages, `collective` for the name over the wire.
 Result<Rows> AsRows(const tf::Tensor& input, std::string_view op, const std::string& collective,
                     const std::string& node) {
   if (input.dims() < 1) {
@@ -55,7 +70,7 @@ Result<std::vector<int64_t>> RowCounts(const tf::Tensor& counts, int ranks, int6
   return result;
 }
 
-// An Allocate of output 0 that puts the counts of the ranks into output 1.
+// An Allocate of output 0, [sum(counts)] + row, that puts the counts of the ranks, [R], into output 1.
 Allocate AllocateWithCounts(tf::OpKernelContext* context, const tf::TensorShape& row) {
   return [context, rows = AllocateOutput(context, 0, row)](std::span<const int64_t> counts) -> Result<void*> {
     tf::Tensor* output = nullptr;
@@ -66,6 +81,7 @@ Allocate AllocateWithCounts(tf::OpKernelContext* context, const tf::TensorShape&
   };
 }
 
+// Both outputs are made in the exchange: nobody knows before how many rows the others have.
 class AllGatherKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -80,6 +96,7 @@ class AllGatherKernel : public CollectiveKernel {
   }
 };
 
+// A rank knows what it sends; what it receives comes with the exchange.
 class AllToAllKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -96,6 +113,8 @@ class AllToAllKernel : public CollectiveKernel {
   }
 };
 
+// All sizes are known before. The counts are an input and not divided up here, since who calls knows which rows belong
+// together.
 class ReduceScatterKernel : public CollectiveKernel {
  public:
   explicit ReduceScatterKernel(tf::OpKernelConstruction* construction)
@@ -107,8 +126,10 @@ class ReduceScatterKernel : public CollectiveKernel {
     const Communicator& communicator = call.engine.communicator();
     LOCKSTEP_ASSIGN_OR_RETURN(auto counts, RowCounts(call.context->input(1), communicator.size(), rows.count,
                                                      absl::StrCat("reducescatter '", name(), "': counts")));
+    // Unlike in the others, the size of the output is known before: this rank's count.
     LOCKSTEP_ASSIGN_OR_RETURN(void* out,
                               AllocateOutput(call.context, 0, rows.row)(std::span(&counts[communicator.rank()], 1)));
+    // The communicator reduces elements and knows no rows.
     for (int64_t& count : counts) count *= rows.item.width;
     return Exchange([this, out, rows = std::move(rows), counts = std::move(counts)](Communicator& communicator) {
       return communicator.ReduceScatter(rows.name, reduce_op_, rows.item.dtype, counts, rows.data, out);
@@ -119,6 +140,7 @@ class ReduceScatterKernel : public CollectiveKernel {
   const ReduceOp reduce_op_;
 };
 
+// For programs that have to wait for each other outside of any data; no lookup or gradient needs one.
 class BarrierKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;

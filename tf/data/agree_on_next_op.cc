@@ -1,3 +1,9 @@
+// Ends the input of all ranks in the same step. Ranks may have different numbers of batches; a rank that ran out and
+// left would leave the others waiting in the step's next exchange. So each says, before the step, whether it has a
+// batch, and all do the same: an allreduce of one byte, which travels inside of the announcement (docs/algorithms.md).
+//
+// Who has none but has to go on gets an empty batch from its caller in Python; this op only says so. The end is
+// OUT_OF_RANGE, as that of any dataset, so that sessions and loops end as they always do.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +14,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// A byte over the wire decides for all ranks whether the data goes on.
+// A byte over the wire decides for all ranks whether the data goes on. The message says whether this rank had one left.
 class AgreeOnNextKernel : public CollectiveKernel {
  public:
   explicit AgreeOnNextKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -21,6 +27,7 @@ class AgreeOnNextKernel : public CollectiveKernel {
  protected:
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
+    // Copied into the Exchange: the byte that is sent.
     const bool mine = context->input(0).scalar<bool>()();
     tf::Tensor* go_on = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, tf::TensorShape({}), &go_on)));

@@ -1,6 +1,18 @@
 // LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
 // and attributes, batches to tensors, the position to and from a checkpoint.
 
+// LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
+// and attributes, batches to tensors, the position to and from a checkpoint.
+//
+//   kernel ParquetDatasetOp      reads inputs and attributes, once a dataset is made
+//     -> ParquetDataset          options; the Source (files and footers) when first needed, for all of its iterators
+//       -> Iterator              one pass: a Reader with its threads, and a position
+//
+// An element is the tensors of all fields one behind the other, each 1 + ragged_rank of them (AppendTensors). Python
+// packs them into a dict of tensors and ragged tensors.
+//
+// Errors are the core's, through ToTensorFlow: of options when the dataset is made, of files when an iterator is
+// initialized, of rows when their batch is asked for. There is no end-of-data status: the end is a flag here.
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,11 +39,18 @@ using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
+// What an iterator saves under its prefix, both int64: the rows of the share that it has handed out, and what these are
+// counted in (Source::fingerprint). A position is a number of rows and not of bytes, so it is good for another number
+// of threads as well, and restoring opens only the row groups behind it.
 constexpr char kPosition[] = "position";
 constexpr char kFingerprint[] = "fingerprint";
 
 }  // namespace
 
+// What Python's ParquetDataset becomes; nobody else makes this op. Inputs are what a graph may compute: the file names
+// [n] and three scalars. Attributes are what has to be known for the tensors' types and shapes, and what only concerns
+// speed. For each field a name, dtype, ragged rank, shape of the fixed dimensions, and a default or none; for each
+// tensor of an element output_types and output_shapes, in the order of AppendTensors.
 REGISTER_OP("LockstepParquetDataset")
     .Input("filenames: string")
     .Input("batch_size: int64")
@@ -60,7 +79,8 @@ REGISTER_OP("LockstepParquetDataset")
 
 namespace {
 
-// The op's attributes, kept as they came so that the dataset can be written to a graph again.
+// The op's attributes, kept as they came so that the dataset can be written to a graph again. Lists have one entry for
+// each field; output_types and output_shapes one for each tensor.
 struct Attributes {
   std::vector<std::string> field_names;
   DataTypeVector field_types;
@@ -77,7 +97,7 @@ struct Attributes {
   DataTypeVector output_types;
   std::vector<PartialTensorShape> output_shapes;
 
-  // Calls `visit(name, member)` for each.
+  // Calls `visit(name, member)` for each: the one list of names, for reading and for writing.
   template <typename Self, typename Visit>
   static void ForEach(Self& self, const Visit& visit) {
     visit("field_names", self.field_names);
@@ -97,6 +117,7 @@ struct Attributes {
   }
 };
 
+// Field number i. A default of a number comes as the bytes of a value, which Python has made of the right dtype.
 Result<columnar::Field> FieldOf(const Attributes& attributes, size_t i) {
   columnar::Field field;
   field.name = attributes.field_names[i];
@@ -117,6 +138,7 @@ Result<columnar::Field> FieldOf(const Attributes& attributes, size_t i) {
   return field;
 }
 
+// All but what comes as an input: files, batch size and share.
 Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
   columnar::SourceOptions options;
   const size_t fields = attributes.field_names.size();
@@ -146,7 +168,8 @@ Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
   return options;
 }
 
-// The dataset: options, and the files' footers once somebody has asked for them.
+// The dataset: options, and the files' footers once somebody has asked for them. Immutable to TensorFlow;
+// reference-counted by it, and shared by iterators on any threads.
 class ParquetDataset : public tfd::DatasetBase {
  public:
   ParquetDataset(tensorflow::OpKernelContext* ctx, columnar::SourceOptions options, Attributes attributes)
@@ -159,10 +182,12 @@ class ParquetDataset : public tfd::DatasetBase {
     inputs->clear();
     return absl::OkStatus();
   }
+  // A source: it has no datasets before it, and no state outside of the files. What this allows is saving an iterator.
   absl::Status CheckExternalState() const override { return absl::OkStatus(); }
 
   // Batches of this worker's share. Needs the footers, so that a question that must be cheap gets no answer before they
-  // are known. Dataset.cardinality() asks without a level.
+  // are known. Dataset.cardinality() asks without a level. Files that cannot be read have an unknown number: their
+  // error comes when an iterator is made.
   int64_t CardinalityInternal(tfd::CardinalityOptions options) const override {
     if (options.compute_level() == tfd::CardinalityOptions::CARDINALITY_COMPUTE_LOW) {
       absl::MutexLock lock(&mutex_);
@@ -175,6 +200,8 @@ class ParquetDataset : public tfd::DatasetBase {
   std::unique_ptr<tfd::IteratorBase> MakeIteratorInternal(const std::string& prefix) const override;
 
  protected:
+  // The dataset as a node of a graph again: for checkpoints of iterators, and for rewrites of the input pipeline. What
+  // was an input becomes a constant.
   absl::Status AsGraphDefInternal(tfd::SerializationContext* ctx, DatasetGraphDefBuilder* b,
                                   Node** output) const override {
     Node *filenames, *batch_size, *partition_count, *partition_index;
@@ -196,7 +223,8 @@ class ParquetDataset : public tfd::DatasetBase {
  private:
   class Iterator;
 
-  // Looks the files through, the first time it is asked; a failure is not remembered.
+  // Looks the files through, the first time it is asked; a failure is not remembered. Others that ask meanwhile wait.
+  // Kept for the life of the dataset, so that an epoch after the first opens no footer for planning.
   Result<std::shared_ptr<const columnar::Source>> GetSource() const {
     absl::MutexLock lock(&mutex_);
     if (source_ == nullptr) {
@@ -207,11 +235,13 @@ class ParquetDataset : public tfd::DatasetBase {
 
   const columnar::SourceOptions options_;
   const Attributes attributes_;
+  // Held while footers are read, by whoever is first.
   mutable absl::Mutex mutex_;
   mutable std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One pass. Decoding begins with the first element that is asked for.
+// One pass. Decoding begins with the first element that is asked for: an iterator that is made to be restored, or never
+// used, decodes nothing. After an error the same error again; after the end, the end.
 class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
  public:
   explicit Iterator(const Params& params) : DatasetIterator<ParquetDataset>(params) {}
@@ -225,12 +255,17 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
   }
 
  protected:
+  // May be called by several threads: each gets another batch. Whoever waits does so with mutex_ held, which is also
+  // what saving waits for; a cancellation does not need it.
   absl::Status GetNextInternal(tfd::IteratorContext* ctx, std::vector<Tensor>* out, bool* end_of_sequence) override {
     absl::MutexLock lock(&mutex_);
+    // Threads start here, and files are opened again by them.
     if (reader_ == nullptr) reader_ = std::make_unique<columnar::Reader>(source_, position_);
     tensorflow::CancellationManager* cancellation = ctx->cancellation_manager();
     tensorflow::CancellationToken token = 0;
     if (cancellation != nullptr) {
+      // The reader outlives the callback: it is taken back below before the mutex is released, and that waits for a
+      // callback that is running.
       token = cancellation->get_cancellation_token();
       columnar::Reader* reader = reader_.get();
       if (!cancellation->RegisterCallback(token, [reader] { reader->Cancel(); })) {
@@ -249,20 +284,25 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
     return absl::OkStatus();
   }
 
+  // For tf.data's tuning: a source, which has nothing to tune.
   std::shared_ptr<tfd::model::Node> CreateNode(tfd::IteratorContext* ctx, tfd::model::Node::Args args) const override {
     return tfd::model::MakeSourceNode(std::move(args));
   }
 
+  // Between two batches, as mutex_ is held while one is fetched.
   absl::Status SaveInternal(tfd::SerializationContext* ctx, tfd::IteratorStateWriter* writer) override {
     absl::MutexLock lock(&mutex_);
     TF_RETURN_IF_ERROR(writer->WriteScalar(prefix(), kPosition, position_));
     return writer->WriteScalar(prefix(), kFingerprint, source_->fingerprint());
   }
 
+  // The next batch makes a new reader at the position. Letting go of the old one waits for its threads, at most for
+  // what each is decoding.
   absl::Status RestoreInternal(tfd::IteratorContext* ctx, tfd::IteratorStateReader* reader) override {
     absl::MutexLock lock(&mutex_);
     int64_t fingerprint;
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kFingerprint, &fingerprint));
+    // A number of rows means other rows there.
     if (fingerprint != source_->fingerprint()) {
       return absl::FailedPreconditionError(
           "the saved position belongs to other files, another share of them or another batch size");
@@ -273,6 +313,7 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
   }
 
  private:
+  // Guards all of an iterator's state.
   absl::Mutex mutex_;
   std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<columnar::Reader> reader_ ABSL_GUARDED_BY(mutex_);
@@ -283,7 +324,8 @@ std::unique_ptr<tfd::IteratorBase> ParquetDataset::MakeIteratorInternal(const st
   return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::LockstepParquet"});
 }
 
-// The kernel that makes the dataset of its inputs.
+// The kernel that makes the dataset of its inputs. The constructor only reads the attributes; whether they fit one
+// another is checked with each dataset.
 class ParquetDatasetOp : public tfd::DatasetOpKernel {
  public:
   explicit ParquetDatasetOp(tensorflow::OpKernelConstruction* ctx) : DatasetOpKernel(ctx) {

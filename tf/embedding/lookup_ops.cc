@@ -4,9 +4,22 @@
 //   ids -> LockstepRoute -> ResourceGather of TensorFlow's on the shard -> LockstepCombine -> rows
 //                gradient: ... <- ResourceGather's own <- LockstepCombineGradient <-
 //
+//   tensor          shape             dtype     is
+//   ids             [...], N in all   Tids      what is looked up
+//   local_rows      [M]               int64     rows of this rank's shard, for all ranks, in rank order
+//   inverse         as ids            int32     the place of each id among the U distinct ones
+//   send_splits     [R], U in all     int64     how many rows this rank gets from each
+//   recv_splits     [R], M in all     int64     how many rows it gives to each
+//   rows            [M, ...]          T         of the shard, at local_rows
+//   combined        ids + row         T         the row of each id
+//   row_gradients   [M, ...]          T         with local_rows, the shard's tf.IndexedSlices
+//
 // A kernel's Prepare does what a rank can do alone, on TensorFlow's thread and at the same time as other kernels: to
 // drop duplicates, to sort, to sum gradients, and all checks. The lane only exchanges, and puts rows in place. Each op
 // is one lookup; what it calls takes lists of them.
+//
+// Between the steps values are ordinary tensors, and whoever rewrites the graph may put others there: so each step
+// checks what it gets before it follows an index.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -24,13 +37,15 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-// The attributes by which ids are checked, and messages name the table.
+// The attributes by which ids are checked, and messages name the table. The number of rows is that of the whole table,
+// which the shard's shape does not tell.
 struct TableAttributes {
   explicit TableAttributes(tf::OpKernelConstruction* construction) {
     construction->SetStatus(construction->GetAttr("table", &name));
     construction->SetStatus(construction->GetAttr("num_rows", &rows));
   }
 
+  // Points into `ids` and `inverse`; null where nothing is to be written there.
   LookupIds Lookup(const tf::Tensor& ids, int32_t* inverse) const {
     const DType dtype = ids.dtype() == tf::DT_INT32 ? DType::kInt32 : DType::kInt64;
     return {name, rows, dtype, Data(ids), ids.NumElements(), inverse};
@@ -40,16 +55,28 @@ struct TableAttributes {
   int64_t rows = 0;
 };
 
+// Splits, [R] if nobody has tampered with them; the checks of the core look.
 std::span<const int64_t> AsSpan(const tf::Tensor& splits) {
   return {static_cast<const int64_t*>(Data(splits)), static_cast<size_t>(splits.NumElements())};
 }
 
+// Output `index`, owned by the context. RESOURCE_EXHAUSTED where there is no memory.
 Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
   tf::Tensor* output = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
   return output;
 }
 
+// Inverse and send_splits are known and written before the exchange; local_rows and recv_splits are what comes of it.
+// All outputs whose size is known are allocated here, where a failure can still be declined.
+//
+// An example with 2 ranks: rank 0 looks up 7 4 7, rank 1 looks up 4 6.
+//
+//             send_splits   recv_splits   inverse   local_rows                       asked by
+//   rank 0    1 1           1 2           1 0 1     2 | 2 3     ids 4 | 4 6          rank 0 | rank 1
+//   rank 1    2 0           1 0           0 1       3           id  7                rank 0
+//
+// Row 4 is served twice, once to each rank, and rank 1's part of the shard is read for one id only.
 class RouteKernel : public CollectiveKernel {
  public:
   explicit RouteKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction), table_(construction) {}
@@ -85,7 +112,7 @@ class RouteKernel : public CollectiveKernel {
 };
 
 // The row lookup's and its gradient's view of the route: where its outputs lie among the inputs of the steps that
-// follow it.
+// follow it. Valid while the kernel's context is.
 struct RouteInputs {
   explicit RouteInputs(tf::OpKernelContext* context)
       : inverse(context->input(1)), send(AsSpan(context->input(2))), recv(AsSpan(context->input(3))) {}
@@ -97,6 +124,7 @@ struct RouteInputs {
   std::span<const int64_t> recv;
 };
 
+// Any type, as rows are only moved; LOCKSTEP_DTYPES is what tables can have.
 class CombineKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -121,6 +149,7 @@ class CombineKernel : public CollectiveKernel {
                             route.places(),
                             route.inverse.NumElements(),
                             Data(*out)};
+    // What could be wrong on this rank alone is found here, while it can be declined.
     LOCKSTEP_RETURN_IF_ERROR(CheckRows(call.engine.communicator().size(), {&lookup, 1})
                                  .WithPrefix(absl::StrCat("combine '", name(), "': ")));
     return Exchange([this, lookup](Communicator& communicator) {
@@ -129,6 +158,8 @@ class CombineKernel : public CollectiveKernel {
   }
 };
 
+// The sums are made here, before the lane, so that those of different tables overlap. All that is left for the lane is
+// to send them.
 class CombineGradientKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -139,6 +170,8 @@ class CombineGradientKernel : public CollectiveKernel {
     const RouteInputs route(call.context);
     const std::string who = absl::StrCat("gradient of combine '", name(), "': ");
     // The gradient is [ids..., row...]; what is left after the ids' dimensions is the row.
+    // [ids..., row...] against the ids' shape, dimension by dimension: the number of elements alone would let a
+    // transposed gradient pass.
     tf::TensorShape row = gradient.shape();
     for (int i = 0; i < route.inverse.dims(); ++i) {
       if (row.dims() == 0 || row.dim_size(0) != route.inverse.dim_size(i)) {
@@ -153,7 +186,7 @@ class CombineGradientKernel : public CollectiveKernel {
     int64_t served = 0;
     for (int64_t count : route.recv) served += std::max<int64_t>(0, count);
     tf::TensorShape shape = row;
-    shape.InsertDim(0, served);
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.InsertDimWithStatus(0, served)).WithPrefix(who));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(call.context, 0, shape));
     const LookupGradient lookup{
         route.send, route.recv, dtype, row.num_elements(), Data(gradient), route.places(), route.inverse.NumElements(),
@@ -167,7 +200,9 @@ class CombineGradientKernel : public CollectiveKernel {
   }
 };
 
-// On the only rank of a job ids need no route, but the check of their range that a route makes.
+// On the only rank of a job ids need no route, but the check of their range that a route makes: the message of
+// TensorFlow's gather does not name the table, and on a GPU there is none. No collective; hands the ids on, so that the
+// gather depends on it.
 class CheckIdsKernel : public tf::OpKernel {
  public:
   explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction), table_(construction) {}
@@ -182,6 +217,8 @@ class CheckIdsKernel : public tf::OpKernel {
   const TableAttributes table_;
 };
 
+// What is known of shapes before the run: that of inverse is the ids' own. M depends on all ranks' ids, and R on the
+// job, which a graph does not tell.
 absl::Status RouteShapes(InferenceContext* c) {
   c->set_output(0, c->Vector(c->UnknownDim()));
   c->set_output(1, c->input(0));
@@ -190,6 +227,7 @@ absl::Status RouteShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+// The shape of inverse, then that of a row: as tf.gather's.
 absl::Status CombineShape(InferenceContext* c) {
   ShapeHandle row, out;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &row));
@@ -199,6 +237,7 @@ absl::Status CombineShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+// The dimensions behind the ids' are the row's; known where both ranks are.
 absl::Status CombineGradientShape(InferenceContext* c) {
   ShapeHandle row = c->UnknownShape(), out;
   if (c->RankKnown(c->input(0)) && c->RankKnown(c->input(1))) {

@@ -1,6 +1,14 @@
 // What concerns a whole sharded table (core/sharding/table.h): moving it between the two placements, for checkpoints,
 // and gathering it, for reads that are no lookups. The number of rows is an attribute, because a shard's shape does not
 // tell it; it is part of the collective's name, so that ranks whose tables differ are told so.
+//
+//   op                    in                 out                gradient
+//   LockstepRelayout      [L, ...]           [L, ...]           LockstepRelayout, the other way
+//   LockstepGatherTable   [L, ...]           [num_rows, ...]    LockstepReduceTable
+//   LockstepReduceTable   [num_rows, ...]    [L, ...]           LockstepGatherTable
+//
+// L is what LocalRows gives this rank of num_rows; the gradients are registered in Python. An exchange here is several
+// collectives of one name, one for each step of kTableStepBytes, which all ranks count alike.
 #include <string>
 #include <utility>
 
@@ -16,8 +24,8 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-// Base of ops from a tensor of rows to another: `in_rows` and `out_rows` say how many rows each has on a rank, and
-// `Run` fills the output.
+// Base of ops from a tensor of rows to another: `InRows` and `OutRows` say how many rows each has on a rank, and `Run`
+// fills the output. The base checks the input, allocates the output and makes the name.
 class TableKernel : public CollectiveKernel {
  public:
   explicit TableKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -25,6 +33,7 @@ class TableKernel : public CollectiveKernel {
   }
 
  protected:
+  // What Run works on. Lives until the exchange has ended.
   struct Rows {
     const tf::Tensor& in;
     void* out;
@@ -32,8 +41,10 @@ class TableKernel : public CollectiveKernel {
     int64_t row_bytes;
   };
 
+  // Called in Prepare, on TensorFlow's thread.
   virtual int64_t InRows(const Communicator& communicator) const = 0;
   virtual int64_t OutRows(const Communicator& communicator) const = 0;
+  // Called on the lane.
   virtual Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const = 0;
 
   int64_t table_rows() const { return rows_; }
@@ -41,6 +52,8 @@ class TableKernel : public CollectiveKernel {
     return LocalRows(rows_, communicator.rank(), communicator.size());
   }
 
+  // A shard of the wrong size is found here and declined: INVALID_ARGUMENT on all ranks. The row's shape is part of the
+  // name, so that ranks whose tables have other dimensions are told so, and not served with half rows.
   Result<Exchange> Prepare(const Call& call) final {
     const Communicator& communicator = call.engine.communicator();
     const tf::Tensor& in = call.context->input(0);
@@ -66,6 +79,7 @@ class TableKernel : public CollectiveKernel {
   int64_t rows_ = 0;
 };
 
+// For checkpoints: slots may have types that are never reduced, so more are taken than collectives compute with.
 class RelayoutKernel : public TableKernel {
  public:
   explicit RelayoutKernel(tf::OpKernelConstruction* construction) : TableKernel(construction) {
@@ -84,6 +98,7 @@ class RelayoutKernel : public TableKernel {
   bool to_contiguous_ = true;
 };
 
+// The whole table for every rank: for matmul, a regularizer, or a look at the values.
 class GatherTableKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
@@ -109,7 +124,7 @@ class ReduceTableKernel : public TableKernel {
   }
 };
 
-// The input's shape with another number of rows.
+// The input's shape with another number of rows, for shape inference.
 absl::Status WithRows(InferenceContext* c, tf::shape_inference::DimensionOrConstant rows) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &shape));

@@ -1,3 +1,10 @@
+// Which nodes communicate, and by what they are known. A node is a collective by its op's definition, or because a
+// function that it names does: as its type (a direct call) or in an attribute (If, While, PartitionedCall, and also
+// MapDataset and its like). The first kinds run where they stand in the graph and are put in order as one link; the
+// others run at a time of their own, and are refused.
+//
+// What is compared over ranks is text made of the op, the name and the attributes that the op defines. Attributes that
+// TensorFlow adds to nodes (_class, devices, shapes it inferred) are left out: they may differ where nothing does.
 #include "tf/graph/collective_nodes.h"
 
 #include <algorithm>
@@ -17,7 +24,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Ops that run a function where they stand in the graph. A direct call has the function's name as its type.
+// Ops that run a function where they stand in the graph. A direct call has the function's name as its type. Any op that
+// is missing here and takes a function is refused, if there is a collective inside: an error, and no wrong order.
 constexpr std::array<std::string_view, 10> kCalls = {
     "PartitionedCall",
     "StatefulPartitionedCall",
@@ -31,7 +39,8 @@ constexpr std::array<std::string_view, 10> kCalls = {
     "_While",
 };
 
-// "LockstepAllReduce 'bucket' {N=3, T=DT_FLOAT, reduce_op="sum"}", by the attributes that the op defines.
+// "LockstepAllReduce 'bucket' {N=3, T=DT_FLOAT, reduce_op="sum"}", by the attributes that the op defines. In the order
+// of the definition, which is the same everywhere; a node's own attributes have no order.
 std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice attrs) {
   std::vector<std::string> values;
   for (const auto& attr : op.attr()) {
@@ -42,7 +51,7 @@ std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice a
 }
 
 // The numbers that CanonicalName takes out, one for each part of the name: -1 where a part has none, so that
-// "a_1/b" and "a/b_1" differ.
+// "a_1/b" and "a/b_1" differ. Of more than 18 digits the first 18 count, which fit into 64 bits.
 std::vector<int64_t> NumbersOf(std::string_view name) {
   std::vector<int64_t> numbers;
   size_t begin = std::string_view::npos;  // of the digits behind the last '_'
@@ -71,6 +80,7 @@ bool IsCollective(const tf::OpDef& op) {
                      [](const auto& attr) { return attr.name() == LOCKSTEP_COLLECTIVE_ATTR; });
 }
 
+// Two steps: does it communicate, and if so by a call, is the call made where the node stands.
 Result<bool> CollectiveNodes::Contains(const tf::Node& node) {
   if (IsCollective(node.op_def())) return true;
   const std::vector<std::string> inside = InFunctionsOf(node.type_string(), node.attrs());
@@ -85,6 +95,7 @@ Result<bool> CollectiveNodes::Contains(const tf::Node& node) {
   return true;
 }
 
+// A call has no priority of its own and takes the default.
 OrderKey CollectiveNodes::KeyOf(const tf::Node& node) {
   OrderKey key;
   key.name = CanonicalName(node.name());

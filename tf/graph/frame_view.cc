@@ -1,3 +1,9 @@
+// A frame as a graph without circles. Every node belongs to the vertex of its own (in this frame) or to that of the
+// loop that lies directly in this frame and holds it, however deep. Edges inside of a vertex and a loop's way back are
+// left out (SourceOf); what is left is put in order once, and levels and conditions follow from the vertices before.
+//
+// Edges that were added since count only between nodes that the view knows: the pass adds control edges along the
+// order, which change no condition that it asks for later, and nodes of its own, which are not looked at.
 #include "tf/graph/frame_view.h"
 
 #include <algorithm>
@@ -13,6 +19,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
+// Of sets that are sorted, as all Conditions are.
 Conditions Union(const Conditions& a, const Conditions& b) {
   Conditions result;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result));
@@ -41,6 +48,7 @@ Result<Frames> Frames::Of(const tf::Graph& graph) {
 }
 
 const std::string* Frames::ChildOf(const std::string& frame, const tf::Node& node) const {
+  // Up from the node's frame, until the parent is the frame that was asked for.
   const std::string* name = &frame_of(node);
   if (*name == frame) return name;
   for (auto found = parent_.find(*name); found != parent_.end(); found = parent_.find(*name)) {
@@ -82,12 +90,14 @@ Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, co
 }
 
 int FrameView::SourceOf(const tf::Edge& edge) const {
+  // Nodes that the pass has added since have ids behind all that were known.
   const bool is_new = static_cast<size_t>(edge.src()->id()) >= vertex_of_.size();
   if (is_new || edge.src()->IsNextIteration()) return -1;
   const int source = vertex_of_[edge.src()->id()];
   return source == vertex_of_[edge.dst()->id()] ? -1 : source;
 }
 
+// Kahn's algorithm: a vertex is put behind all that lead to it. An edge counts as often as it occurs, on both sides.
 Status FrameView::Sort() {
   const int count = static_cast<int>(vertices_.size());
   std::vector<std::vector<int>> followers(count);
@@ -117,7 +127,13 @@ Status FrameView::Sort() {
 }
 
 // A node runs if all its inputs do, so it has all their conditions. Only a Merge runs as soon as one does: what remains
-// is what its inputs have in common.
+// is what its inputs have in common. A Merge's control inputs have to run as any other node's.
+//
+//   pred ---> Switch --0--> a --.
+//                  `--1--> b ---+--> Merge        a: {pred is 0}   b: {pred is 1}   Merge: {} and what Switch had
+//
+// A Merge of branches of different predicates keeps too few conditions rather than too many, and so may count as run
+// where it is dead; in what TensorFlow builds, a Merge closes the branches of one Switch.
 void FrameView::SetConditions() {
   for (const int v : order_) {
     Conditions& conditions = vertices_[v].conditions;
@@ -141,6 +157,8 @@ void FrameView::SetConditions() {
   }
 }
 
+// A Switch has a branch on its data outputs alone: who only waits for it, by a control edge, runs whichever it is. A
+// loop's outputs have the conditions of the loop.
 Conditions FrameView::ConditionsOf(const tf::Node& node, int port) const {
   const Vertex& vertex = vertices_[vertex_of_[node.id()]];
   const tf::Edge* pred = nullptr;
@@ -149,6 +167,7 @@ Conditions FrameView::ConditionsOf(const tf::Node& node, int port) const {
   return Union(vertex.conditions, {{pred->src(), pred->src_output(), port}});
 }
 
+// The longest way, by the vertices in order; levels are counted before the vertex itself.
 void FrameView::SetLevels(const std::vector<bool>& counts) {
   for (const int v : order_) {
     int& level = vertices_[v].level;

@@ -11,8 +11,21 @@
 
 namespace lockstep {
 
+// What the pass has to know of a graph's control flow: which nodes run together, and where loops are. By the time the
+// pass runs, conditionals and loops are no more than these nodes:
+//
+//   Switch(data, pred)    data on output 0 or 1, by pred; the other output, and all that depends on it, is dead
+//   _SwitchN              the same with more outputs
+//   Merge(a, b, ...)      the first input that is not dead
+//   Enter, Exit           data into and out of a loop, which is a frame: a part of the graph that runs many times
+//   NextIteration         data back to the loop's beginning; the only edges that close a circle
+//
+// A dead node is not an error: it runs as nothing, and makes what follows it dead. So an order edge from a node that
+// may be dead would kill what waits for it, which is what Conditions are there to prevent.
+//
 // What has to hold for a node to run: that `pred`, output `port` of a node, chose `branch`. Lowered conditionals and
 // loops are Switch nodes, which send their data to one output only; what depends on the others is dead in this run.
+// Equal conditions stem from the same output of the same node: two predicates that always agree are two conditions.
 struct Condition {
   const tensorflow::Node* pred;
   int port;
@@ -25,14 +38,17 @@ struct Condition {
   }
 };
 
-// All of these have to hold; sorted. Empty: the node always runs.
+// All of these have to hold; sorted, so that sets can be compared, cut and joined. Empty: the node always runs.
 using Conditions = std::vector<Condition>;
 
-// A graph's frames: the outermost, named "", and one for each while loop.
+// A graph's frames: the outermost, named "", and one for each while loop. Immutable; refers to the graph's nodes by id,
+// so it must not be asked about nodes that were added since.
 class Frames {
  public:
+  // INVALID_ARGUMENT where the graph's loops are not well-formed, in TensorFlow's words.
   static Result<Frames> Of(const tensorflow::Graph& graph);
 
+  // The innermost frame that a node is in. A loop's Enter nodes are inside of it; so are its Exit nodes.
   const std::string& frame_of(const tensorflow::Node& node) const { return info_[node.id()].frame_name; }
 
   // The frame between `frame` and the one of `node` that lies directly in `frame`: `frame` itself for its own nodes,
@@ -45,9 +61,16 @@ class Frames {
 };
 
 // One frame of a graph with every loop that lies directly in it taken as one vertex. What it tells refers to the graph
-// as it was when the view was made; edges may be added since.
+// as it was when the view was made; edges may be added since. Without the loops' inner circles a frame is a graph
+// without circles, which is what makes order, levels and conditions computable in one pass each.
+//
+//   outermost frame:   a ---> [loop: Enter ... body ... Exit] ---> b        three vertices
+//   the loop's frame:  Enter, Merge, LoopCond, Switch, body ..., NextIteration, Exit: a vertex each
+//
+// Thread-compatible. The graph must outlive it.
 class FrameView {
  public:
+  // A node, or a whole loop.
   struct Vertex {
     tensorflow::Node* node = nullptr;          // null for a loop
     const std::string* loop = nullptr;         // the loop's frame
@@ -60,9 +83,11 @@ class FrameView {
   // INTERNAL where the graph has a circle outside of its loops.
   static Result<FrameView> Of(const tensorflow::Graph& graph, const Frames& frames, const std::string& frame);
 
+  // In the order in which the graph lists their nodes, which ranks need not share.
   std::vector<Vertex>& vertices() { return vertices_; }
 
-  // The conditions under which output `port` of a node of this frame has a value; -1: under which the node runs.
+  // The conditions under which output `port` of a node of this frame has a value; -1: under which the node runs. Those
+  // of the vertex, and for the output of a Switch its branch.
   Conditions ConditionsOf(const tensorflow::Node& node, int port) const;
 
   // Sets each vertex's level: the largest number of vertices, of those that `counts` marks, on any way to it.
@@ -71,7 +96,9 @@ class FrameView {
  private:
   // The vertex where `edge` begins; -1 if that is no other vertex of this view, or a loop's way back.
   int SourceOf(const tensorflow::Edge& edge) const;
+  // Fills order_, by Kahn's algorithm.
   Status Sort();
+  // Sets every vertex's conditions, in that order.
   void SetConditions();
 
   std::vector<Vertex> vertices_;

@@ -4,24 +4,29 @@
 // them (the chief writes summaries). The order is therefore taken from what ranks have in common: a collective's level,
 // which is the number of collectives on the longest way to it, then its priority and its name. Control
 // edges chain the collectives in that order: each waits for the one before, and for nothing else, so that the rest of
-// the graph overlaps with them.
+// the graph overlaps with them. Levels come first because no order can go against the graph's own: a collective that
+// depends on another has a higher level, so the chain closes no circle.
 //
 // The pass runs in POST_REWRITE_FOR_EXEC, which sees the graph of one run signature, after pruning, inlining and
 // Grappler, for sessions and functions alike.
 //
-// Control flow, which is Switch, Merge and loop frames by then:
+// Control flow, which is Switch, Merge and loop frames by then (frame_view.h):
 //   - A node in a branch that is not taken is dead, and so is all that depends on it. A collective therefore never
-//   waits for one
-//     under a condition that it does not have itself, but for a join: a Merge of that collective's end and of the other
-//     branches, built here. As a join says nothing of what was before a branch not taken, the chain reaches back to the
-//     next collective that runs whenever this one does.
+//     waits for one under a condition that it does not have itself, but for a join: a Merge of that collective's end
+//     and of the other branches, built here. As a join says nothing of what was before a branch not taken, the chain
+//     reaches back to the next collective that runs whenever this one does.
 //   - A loop is one link of the chain around it: all its Enter nodes wait, and all its Exit nodes are waited for. Its
-//   body has a
-//     chain of its own, and its iterations run one at a time.
+//     body has a chain of its own, and its iterations run one at a time.
 //   - A call of a function with collectives is one link too; the function's graph has its own pass.
+//
+//   a (always), b (if p), c (always):    a ------------> b ---> join ---> c        and a ---> c
+//                                              p not taken ------^
 //
 // Before the first collective stands a LockstepRunCheck, which compares the list with the other ranks'
 // (run_check_op.cc).
+//
+// Cost: once for each run signature, a few passes over the graph; at run time the control edges, and the check's look
+// into a set.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -45,7 +50,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// A link of a chain.
+// A link of a chain: a collective, a call, or a whole loop. Chains are sorted by operator<, which looks at nothing that
+// ranks may have differently, but for ties.
 struct Link {
   int level = 0;
   OrderKey key{};
@@ -56,17 +62,20 @@ struct Link {
   friend bool operator<(const Link& a, const Link& b) { return std::tie(a.level, a.key) < std::tie(b.level, b.key); }
 };
 
+// Whether `link` runs whenever `other` does: it has no condition that `other` doesn't have.
 bool RunsWhenever(const Link& link, const Link& other) {
   return std::includes(other.conditions.begin(), other.conditions.end(), link.conditions.begin(),
                        link.conditions.end());
 }
 
-// Orders the collectives of one graph.
+// Orders the collectives of one graph. Used once. After an error the graph may be half changed; it is not run then.
 class Orderer {
  public:
   Orderer(tf::Graph* graph, const tf::FunctionLibraryDefinition* library, bool is_function)
       : graph_(graph), is_function_(is_function), nodes_(library) {}
 
+  // Find the collectives; see the frames; put each frame's links in order, from the inside out; stand the check before
+  // the outermost chain; chain it. A graph without collectives is left before anything is computed.
   Status Run() {
     LOCKSTEP_RETURN_IF_ERROR(Find());
     if (collectives_.empty() || IsEagerOp()) return OkStatus();
@@ -80,6 +89,7 @@ class Orderer {
   }
 
  private:
+  // Marks the nodes that communicate.
   Status Find() {
     is_collective_.assign(graph_->num_node_ids(), false);
     for (const tf::Node* node : graph_->op_nodes()) {
@@ -101,7 +111,8 @@ class Orderer {
     });
   }
 
-  // The links of a frame's chain, in order. Those of loops inside are chained on the way.
+  // The links of a frame's chain, in order. Those of loops inside are chained on the way. The frame's view stays: Join
+  // asks it for conditions after edges have been added.
   Result<std::vector<Link>> Order(const std::string& frame) {
     LOCKSTEP_ASSIGN_OR_RETURN(FrameView made, FrameView::Of(*graph_, frames_, frame));
     FrameView& view = views_[frame] = std::move(made);
@@ -133,6 +144,7 @@ class Orderer {
     return links;
   }
 
+  // The chain of a loop's body; empty where nothing in it communicates.
   Result<std::vector<Link>> OrderLoop(const std::string& frame) {
     const bool has_any = std::any_of(collectives_.begin(), collectives_.end(),
                                      [&](const tf::Node* node) { return frames_.ChildOf(frame, *node) != nullptr; });
@@ -142,6 +154,8 @@ class Orderer {
     return links;
   }
 
+  // A loop has no name of its own that ranks share: it stands where its first collective would, by the highest priority
+  // (the lowest number) of all.
   static OrderKey KeyOfLoop(const std::vector<Link>& inside) {
     OrderKey key = inside[0].key;
     std::vector<std::string> descriptions;
@@ -153,7 +167,8 @@ class Orderer {
     return key;
   }
 
-  // Iterations that overlap would run the same collective in an order that ranks don't share.
+  // Iterations that overlap would run the same collective in an order that ranks don't share. TensorFlow takes the
+  // attribute from a loop's Enter nodes.
   static void RunOneIterationAtATime(const std::vector<tf::Node*>& enters) {
     for (tf::Node* enter : enters) {
       enter->ClearAttr("parallel_iterations");
@@ -161,7 +176,8 @@ class Orderer {
     }
   }
 
-  // Makes each link wait for those before.
+  // Makes each link wait for those before. It is enough to reach back to the nearest one that runs whenever this one
+  // does, as that has waited for the rest; those between may be dead and say nothing of what is before them.
   Status Chain(const std::string& frame, const std::vector<Link>& links) {
     for (size_t i = 1; i < links.size(); ++i) {
       for (size_t j = i; j-- > 0;) {
@@ -172,6 +188,7 @@ class Orderer {
     return OkStatus();
   }
 
+  // One control edge for each pair of doors; between two plain collectives, a single one.
   Status Connect(const std::string& frame, const Link& first, const Link& second) {
     std::vector<tf::Node*> ends = first.exits;
     if (!RunsWhenever(first, second)) {
@@ -189,6 +206,18 @@ class Orderer {
   //   gate_i = Switch(gate_{i-1} where c_{i-1} holds, c_i)      runs if c_1 to c_{i-1} hold
   //   end    = Identity(gate_k where c_k holds), after `first`  runs if all hold
   //   join   = Merge(...Merge(Merge(end, gate_k elsewhere), gate_{k-1} elsewhere)..., gate_1 elsewhere)
+  //
+  // For `first` inside of `if p: if q:` and `second` outside of both:
+  //
+  //   p --> gate_1 --p--> gate_2 --q--> end (after first) --> Merge --> Merge = join
+  //            |             `----not q-----------------------^         ^
+  //            `----not p-----------------------------------------------'
+  //
+  // Exactly one of the ways is alive in each run, so every Merge has one input, and the join never waits for a branch
+  // that is not taken. The data on the way is the predicate itself and means nothing; who waits for the join takes none
+  // of it.
+  // Control edges say "after" and not "after, if it runs at all": TensorFlow has nothing else for that than a Merge of
+  // data.
   Result<tf::Node*> Join(const std::string& frame, const Link& first, const Link& second) {
     const FrameView& view = views_[frame];
     Conditions missing;
@@ -204,9 +233,11 @@ class Orderer {
     for (size_t i = 0; i < missing.size(); ++i) {
       tf::Node* const pred = const_cast<tf::Node*>(missing[i].pred);
       const Output data = i == 0 ? Output(pred, missing[i].port) : Output(gates[i - 1], missing[i - 1].branch);
+      // What chooses: a bool has two branches, which is TensorFlow's Switch, a number as many as it likes.
       const bool is_bool = pred->output_type(missing[i].port) == tf::DT_BOOL;
       auto builder = tf::NodeBuilder(graph_->NewName("lockstep/gate"), is_bool ? "Switch" : "_SwitchN");
       builder.Input(data).Input(Output(pred, missing[i].port));
+      // A predicate of a Case is a number, and its Switch has as many outputs as there are branches.
       if (!is_bool) builder.Attr("num_outs", Branches(missing[i]));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Node* const gate, Add(std::move(builder), device));
       gates.push_back(gate);
@@ -237,6 +268,7 @@ class Orderer {
     return branches;
   }
 
+  // The node that compares the list of operations over ranks, as the first link.
   Result<Link> MakeRunCheck(const std::vector<std::string>& operations) {
     // The fingerprint is part of the name: a session has one kernel for all stateful nodes of a name, whatever run they
     // are in.
@@ -250,6 +282,7 @@ class Orderer {
     return link;
   }
 
+  // Adds a node beside the collective that it serves: at this time nodes have their devices, and none is given later.
   Result<tf::Node*> Add(tf::NodeBuilder builder, const std::string& device) {
     tf::Node* node = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(builder.Finalize(graph_, &node)));
@@ -266,6 +299,8 @@ class Orderer {
   std::map<std::string, FrameView> views_;  // of each frame, as it was before edges were added
 };
 
+// Registered when the library is loaded; TensorFlow runs it on every graph, those without collectives included, which
+// it leaves as they are.
 class OrderCollectivesPass : public tf::GraphOptimizationPass {
  public:
   absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {

@@ -11,10 +11,21 @@
 #include "core/comm/rendezvous.h"
 #include "core/comm/shm/mesh.h"
 
+// How R processes come to share memory without a name for it:
+//
+//   1. each listens on a local socket of its own;
+//   2. the rendezvous over TCP tells everybody's settings and socket names to all, and gives them a common key;
+//   3. each pair connects over the local sockets and proves with the key who it is;
+//   4. rank 0 makes the segment and sends its descriptor over these connections; all map it;
+//   5. each writes its cores into its block, announces its first step and waits for that of all.
+//
+// From the last step on, all that ranks say to each other goes through the segment.
+
 namespace lockstep::shm {
 namespace {
 
-// What all ranks have to have in common, as one line.
+// What all ranks have to have in common, as one line: the layout follows from it. Compared as text, so that the message
+// can show it.
 std::string SettingsLine(const ContextOptions& options) {
   return StrCat("backend shm, layout ", kLayoutVersion, ", ", options.shared_bytes_per_rank, " shared bytes per rank");
 }
@@ -30,6 +41,7 @@ Note ParseNote(const std::string& text) {
   return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
 }
 
+// Each rank compares all settings with rank 0's and comes to the same verdict without another exchange.
 Result<std::vector<std::string>> SocketNames(const Meeting& meeting) {
   const Note first = ParseNote(meeting.notes.front());
   std::vector<std::string> names;
@@ -44,7 +56,8 @@ Result<std::vector<std::string>> SocketNames(const Meeting& meeting) {
   return names;
 }
 
-// Connects to all peers and maps the memory that rank 0 makes.
+// Connects to all peers and maps the memory that rank 0 makes. `peers` is filled: it is what is left of the sockets.
+// The descriptor of the segment is closed at the end, as the mapping holds it.
 Result<std::shared_ptr<Segment>> MapShared(const ContextOptions& options, const Layout& layout,
                                            const Deadline& deadline, Peers& peers) {
   LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
@@ -65,7 +78,8 @@ Result<std::shared_ptr<Segment>> MapShared(const ContextOptions& options, const 
   return Segment::Map(fd, layout);
 }
 
-// How many cores the ranks have between them. Each may be bound to its own, so one's own mask says little.
+// How many cores the ranks have between them. Each may be bound to its own, so one's own mask says little. Read after
+// the first wait, which makes what the others wrote visible.
 int CoresOfAllRanks(Segment& segment) {
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -75,6 +89,8 @@ int CoresOfAllRanks(Segment& segment) {
 
 }  // namespace
 
+// The start has the rest of the rendezvous's time; calls have the stall timeout. Until the cores are known, the wait
+// spins as if there were enough of them.
 Result<Attachment> Attach(const ContextOptions& options) {
   const Layout layout = {options.size, (options.shared_bytes_per_rank + kPageBytes - 1) / kPageBytes * kPageBytes};
   const Deadline deadline = Deadline::After(options.rendezvous_timeout_s);

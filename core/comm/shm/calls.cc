@@ -9,18 +9,30 @@
 
 #include "core/base/strings.h"
 
+// An announcement is 24 bytes in the flag's line: the fingerprint of the call and a payload of 16. Comparing costs the
+// reading of one line for each peer, which the wait has brought into the cache already. The record with the whole call
+// lies elsewhere and is read when something is wrong (and by AllToAllV, for its counts).
+//
+// Both are written as plain memory before the announcement, whose store makes them visible. They may be overwritten two
+// calls later: to have begun call n + 1 a rank has ended call n, and this rank begins n + 2 after it has seen all begin
+// n + 1. Where n + 1 broke off instead, nothing is written any more.
+
 namespace lockstep::shm {
 namespace {
 
-// The fingerprint of a refusal. Those of calls are odd.
+// The fingerprint of a refusal. Those of calls are odd, so none of them is it by chance.
 constexpr uint64_t kDeclined = 0;
 
-// One round of a multiply-and-fold hash: both halves of the 128-bit product of odd-looking constants.
+// One round of a multiply-and-fold hash: both halves of the 128-bit product of odd-looking constants. Against accidents
+// and not against attackers: the ranks trust each other.
 uint64_t Mix(uint64_t hash, uint64_t value) {
   const auto product = static_cast<unsigned __int128>(hash ^ value) * 0x9e3779b97f4a7c15u;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64) ^ 0xd1b54a32d192ed03u;
 }
 
+// Of everything that has to be the same: kind, type, reduction, root, width, name and, where they have to agree,
+// counts. The name is taken in words of 8 bytes; its length stands before it, as the last word is filled up with zeros.
+// Differing calls have the same one by a chance of about 2^-63.
 uint64_t Fingerprint(const Call& call) {
   uint64_t hash =
       Mix(0x2545f4914f6cdd1d, static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
@@ -42,7 +54,7 @@ uint64_t Fingerprint(const Call& call) {
   return Mix(hash, rest) | 1;
 }
 
-// "allreduce 'grad' (sum of 10 x float32)".
+// "allreduce 'grad' (sum of 10 x float32)": how a message shows what a rank called, with all that is compared.
 std::string Describe(const CallRecord& call, int size) {
   const std::string_view dtype = DTypeName(call.dtype);
   const std::string title = StrCat(CallKindName(call.kind), " '", call.name, "'");
@@ -78,7 +90,9 @@ Status Calls::Begin(const Call& call, const void* payload, int64_t payload_bytes
   return Exchange(call, Fingerprint(call), payload, payload_bytes);
 }
 
+// The reason goes into the record of the call that Exchange begins; it fills in the rest.
 Status Calls::Decline(std::string_view name, const Status& why) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
   CallRecord& mine = segment_->block(rank_).calls[next_parity()];
   mine.why_code = why.code();
   CopyText(why.message(), mine.why);
@@ -86,8 +100,9 @@ Status Calls::Decline(std::string_view name, const Status& why) {
 }
 
 Status Calls::Exchange(const Call& call, uint64_t fingerprint, const void* payload, int64_t payload_bytes) {
-  if (waiter_.broken()) [[unlikely]]
-    return waiter_.BrokenStatus();
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  // From here on this rank has begun the call. A wait that fails below breaks it, so no next call begins after one that
+  // did not end.
   ++number_;
   RankBlock& block = segment_->block(rank_);
   CallRecord& mine = block.calls[number_ & 1];
@@ -113,6 +128,8 @@ Status Calls::Exchange(const Call& call, uint64_t fingerprint, const void* paylo
   return agreed ? OkStatus() : Disagreement();
 }
 
+// All ranks read the same announcements and records, so the text is the same on all but for the rank at its start. A
+// refusal comes before a disagreement: whoever declines does not know what the others call.
 Status Calls::Disagreement() const {
   for (int rank = 0; rank < size_; ++rank) {
     if (announcement(rank).fingerprint != kDeclined) continue;
@@ -131,6 +148,7 @@ Status Calls::Disagreement() const {
     text += StrCat(&ranks == &groups.front().second ? " " : "; ", ranks.size() == 1 ? "rank " : "ranks ",
                    JoinWithAnd(ranks), " called ", Describe(record(ranks.front()), size_));
   }
+  text += "; every rank has to make the same calls, so none may end its data or its steps before the others";
   return FailedPrecondition(std::move(text));
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/comm/shm/bootstrap.h"
+#include "core/comm/shm/copy.h"
 
 namespace lockstep::shm {
 
@@ -23,12 +24,20 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
       waiter_(std::move(waiter)),
       calls_(segment_, rank, *waiter_) {}
 
+// Peers that wait for this rank hear that it left, and not that it died. Buffers that are still held keep the segment.
 ShmCommunicator::~ShmCommunicator() { Leave(); }
 
 void ShmCommunicator::Leave() {
   if (getpid() == owner_) waiter_->Leave();
 }
 
+Status ShmCommunicator::FillSlot(const void* data, int64_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(calls_.CheckUsable());
+  CopyStreaming(segment_->At(segment_->layout().Slot(rank_, calls_.next_parity())), data, bytes);
+  return OkStatus();
+}
+
+// The start of every collective, and nothing behind it.
 Status ShmCommunicator::Barrier(std::string_view name) {
   return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0);
 }

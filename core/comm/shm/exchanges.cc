@@ -10,13 +10,27 @@
 // Broadcast, AllGatherV and AllToAllV. Each sender's bytes take their own way, so ranks with shared and with private
 // buffers mix freely: what lies in a slot or in place is read from there, and what is staged comes through one pipeline
 // that all ranks run together.
+//
+// The steps of each:
+//
+//   1. Locate decides how the own bytes travel, and copies what is small into the slot.
+//   2. Begin announces that, and tells how all others travel. Sizes come with it: AllGatherV's in the payload,
+//      AllToAllV's in the call record, so the output is allocated here, before any data has moved.
+//   3. What can be read at once (slots, buffers in place, the own bytes) is copied to the output.
+//   4. If anything is staged, all ranks run the pipeline together, as long as the longest flow. Those that have nothing
+//      to send or to receive take part with empty hands: the pipeline's waits are for all.
+//   5. If anything was read in place, all wait until all have read it.
+//
+// Whether there is a step 4 and how long it is, and whether there is a step 5, every rank computes from the
+// announcements of all; a rank that has no use for a step must not leave it out. Each byte is copied once (slots and
+// staged ones twice: in and out).
 
 namespace lockstep::shm {
 namespace {
 
 int64_t Sum(std::span<const int64_t> counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
-// To where a rank receives, if it does.
+// To where a rank receives, if it does: null after an allocation that failed.
 void Deliver(void* to, const void* from, int64_t bytes) {
   if (to != nullptr) CopyToResult(to, from, bytes, bytes);
 }
@@ -28,6 +42,7 @@ struct Received {
   char* data = nullptr;
 };
 
+// Asks the caller for memory, once. Null for no items is right.
 Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts,
                      const Allocate& allocate) {
   Result<void*> memory = allocate(counts);
@@ -40,12 +55,14 @@ Received AllocateFor(std::string_view call, std::string_view name, std::span<con
 
 }  // namespace
 
-ShmCommunicator::Source ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
+// The slot is tried first, even for shared buffers: for what is small, a copy is cheaper than the second wait of in
+// place.
+Result<ShmCommunicator::Source> ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
   if (bytes <= kSlotBytes) {
-    CopyStreaming(OwnSlot(), data, bytes);
-    return {Source::kInSlot, count};
+    LOCKSTEP_RETURN_IF_ERROR(FillSlot(data, bytes));
+    return Source{Source::kInSlot, count};
   }
-  return {heap_->OffsetOf(data, bytes).value_or(Source::kStaged), count};
+  return Source{heap_->OffsetOf(data, bytes).value_or(Source::kStaged), count};
 }
 
 ShmCommunicator::Source ShmCommunicator::SourceOf(int rank) const {
@@ -60,6 +77,7 @@ const char* ShmCommunicator::DirectData(int rank) const {
   return offset == Source::kStaged ? nullptr : segment_->At(offset);
 }
 
+// Offsets in the segment are not negative, unlike the two marks.
 bool ShmCommunicator::AnyInPlace() const {
   for (int rank = 0; rank < size_; ++rank) {
     if (SourceOf(rank).offset >= 0) return true;
@@ -72,6 +90,8 @@ Status ShmCommunicator::AwaitReaders() {
   return waiter_->WaitForAll(waiter_->announced());
 }
 
+// Flows of one outbox do not overlap in it: with one flow it has the whole chunk, with one for each receiver a piece
+// each.
 Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const std::vector<Flow>& out,
                                const std::vector<Flow>& in) {
   const auto produce = [&](int64_t chunk) {
@@ -93,13 +113,17 @@ Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const 
   return RunPipeline(*waiter_, chunks, /*has_results=*/false, produce, combine, [](int64_t) {});
 }
 
+// The root alone has a source; the others announce an empty slot, so that they count neither as staged nor as in place.
 Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
   if (root < 0 || root >= size_ || bytes < 0 || (bytes > 0 && data == nullptr)) {
     return InvalidArgument(
         StrCat("broadcast '", name, "': ", bytes, " bytes at ", data, " of root ", root, " among ", size_, " ranks"));
   }
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
-  const Source source = rank_ == root ? Locate(data, bytes, 0) : Source{Source::kInSlot, 0};
+  Source source = {Source::kInSlot, 0};
+  if (rank_ == root) {
+    LOCKSTEP_ASSIGN_OR_RETURN(source, Locate(data, bytes, 0));
+  }
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
   if (const char* direct = DirectData(root)) {
     if (rank_ != root) Deliver(data, direct, bytes);
@@ -111,6 +135,7 @@ Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes
   return AnyInPlace() ? AwaitReaders() : OkStatus();
 }
 
+// A staged contribution is read by all peers from the same outbox: the sender copies it once, whatever R is.
 Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
                                    const Allocate& allocate) {
   if (count < 0 || item.width < 0 || (count * item.bytes() > 0 && in == nullptr)) {
@@ -122,7 +147,7 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
                      .width = item.width,
                      .count = count,
                      .count_agrees = false};
-  const Source source = Locate(in, count * item.bytes(), count);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, count * item.bytes(), count));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
   std::array<int64_t, kMaxRanks> counts;
@@ -133,6 +158,7 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
   char* to = received.data;
   for (int rank = 0; rank < size_; ++rank) {
     const int64_t bytes = counts[rank] * item.bytes();
+    // The own items are always copied straight from `in`.
     const char* direct = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
     // The pipeline is as long as the longest staged contribution, the own one included: all ranks see the same.
     if (DirectData(rank) == nullptr) longest = std::max(longest, bytes);
@@ -153,9 +179,13 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
   return received.status;
 }
 
+// One outbox serves all receivers: it is divided into R pieces, of which each reads its own. Every rank finds the
+// counts of all others in their call records, and so knows where its items begin in a buffer in place or a slot (those
+// for lower ranks come first), and how long the longest flow between any two ranks is.
 Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                   const void* in, const Allocate& allocate) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, send_counts, in));
+  if (item.width < 0) return InvalidArgument(StrCat("alltoall '", name, "': items of width ", item.width));
   const int64_t width = item.bytes();
   const Call call = {.kind = CallKind::kAllToAllV,
                      .name = name,
@@ -163,7 +193,7 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
                      .width = item.width,
                      .counts = send_counts,
                      .count_agrees = false};
-  const Source source = Locate(in, Sum(send_counts) * width, 0);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, Sum(send_counts) * width, 0));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
   std::array<int64_t, kMaxRanks> counts;
@@ -182,6 +212,8 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
     else if (rank != rank_)
       incoming.push_back({rank, to, bytes, rank_ * piece});
     if (to != nullptr) to += bytes;
+    // All staged senders' flows count for the length, not only those to this rank. What a rank sends to itself does not
+    // travel.
     if (SourceOf(rank).offset != Source::kStaged) continue;
     for (int to_rank = 0; to_rank < size_; ++to_rank) {
       if (to_rank == rank) continue;

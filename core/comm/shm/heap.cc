@@ -34,6 +34,7 @@ Heap::Heap(std::shared_ptr<Segment> segment, int rank)
       end_(begin_ + segment_->layout().heap_bytes),
       free_{{begin_, end_ - begin_}} {}
 
+// The first comparison, with the whole heap, also keeps the rounding from overflowing.
 std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
   if (bytes < 0 || bytes > end_ - begin_) return nullptr;
   const int64_t reserved = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
@@ -51,6 +52,8 @@ std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
   return std::make_shared<Buffer>(shared_from_this(), offset, reserved, bytes);
 }
 
+// Joins the range with the free one behind it, then with the one before it. The list never holds two that touch, so no
+// more than one of each is there.
 void Heap::Free(int64_t offset, int64_t bytes) {
   std::lock_guard lock(mutex_);
   auto next = free_.lower_bound(offset);
@@ -68,6 +71,8 @@ void Heap::Free(int64_t offset, int64_t bytes) {
   free_.emplace(offset, bytes);
 }
 
+// By numbers and not by pointers, which may be compared only inside of one object. `end_ - bytes` cannot overflow, as
+// `offset + bytes` might.
 std::optional<int64_t> Heap::OffsetOf(const void* data, int64_t bytes) const {
   const int64_t offset =
       static_cast<int64_t>(reinterpret_cast<intptr_t>(data) - reinterpret_cast<intptr_t>(segment_->At(0)));

@@ -14,15 +14,19 @@
 
 #include "core/base/strings.h"
 
+// Joining cannot deadlock: a call succeeds as soon as the callee listens, which all do before the rendezvous; nobody
+// has to answer for it. The queue of callers holds 2 * kMaxRanks, more than there are ranks.
+
 namespace lockstep::shm {
 namespace {
 
-// The first message on each connection: who calls, and the proof.
+// The first message on each connection: who calls, and the proof. As it lies in memory: both ends are on one machine.
 struct Introduction {
   int32_t rank;
   Digest proof;
 };
 
+// The proof names caller and callee: it is of no use towards another rank, or in another's name.
 Introduction Introduce(int from, int to, const Digest& key) {
   return {from, HmacSha256(AsBytes(key), StrCat("lockstep mesh:", from, ">", to))};
 }
@@ -32,7 +36,7 @@ UniqueFd MakeSocket() {
   return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// The address with this abstract name: a zero byte, then the name.
+// The address with this abstract name: a zero byte, then the name, whose end is told by the length and not by a zero.
 socklen_t MakeAddress(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -40,7 +44,8 @@ socklen_t MakeAddress(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-// Remembers what the kernel knows of the process at the other end.
+// Remembers what the kernel knows of the process at the other end. The credentials were noted when it connected, or
+// when it began to listen, and come from the kernel and not from the process.
 void AddPeer(Peers& peers, int rank, UniqueFd socket) {
   ucred credentials = {};
   socklen_t length = sizeof(credentials);
@@ -50,6 +55,7 @@ void AddPeer(Peers& peers, int rank, UniqueFd socket) {
   peers.Add(rank, std::move(socket), std::move(pidfd), credentials.pid);
 }
 
+// Calls rank `to` on behalf of rank `from`, and introduces it.
 Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& key, const Deadline& deadline) {
   sockaddr_un address;
   const socklen_t length = MakeAddress(name, address);
@@ -66,12 +72,19 @@ Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& k
   }
   const Introduction introduction = Introduce(from, to, key);
   if (send(socket.get(), &introduction, sizeof(introduction), MSG_NOSIGNAL) != sizeof(introduction)) {
-    return ErrnoStatus(StrCat("rank ", from, ": introduction to rank ", to), errno);
+    const int error = errno;
+    return ErrnoStatus(StrCat("rank ", from, ": introduction to rank ", to), error);
   }
   return socket;
 }
 
-// Takes calls until all higher ranks are there. Strangers are hung up on as soon as they say something wrong.
+// More callers that have not spoken than this are strangers, and the oldest is hung up on: a rank introduces itself as
+// soon as it is connected.
+constexpr size_t kMaxSilent = 64;
+
+// Takes calls until all higher ranks are there. Strangers are hung up on as soon as they say something wrong, and those
+// that say nothing wait until the end, or until there are too many of them. One poll serves the listener and all
+// callers that have not spoken, so that none holds up another.
 class Answering {
  public:
   Answering(int listener, int rank, int size, const Digest& key, Peers& peers)
@@ -94,6 +107,7 @@ class Answering {
   }
 
  private:
+  // One turn: waits until something happens and handles it. What goes wrong with one caller is its own affair.
   void Serve(const Deadline& deadline) {
     std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
     for (const UniqueFd& caller : callers_) entries.push_back({caller.get(), POLLIN, 0});
@@ -108,10 +122,14 @@ class Answering {
     callers_ = std::move(silent);
     if (entries[0].revents != 0) {
       UniqueFd caller(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (caller.valid()) callers_.push_back(std::move(caller));
+      if (!caller.valid()) return;
+      if (callers_.size() >= kMaxSilent) callers_.erase(callers_.begin());
+      callers_.push_back(std::move(caller));
     }
   }
 
+  // A caller has spoken: it becomes a peer, or is hung up on as `caller` ends. A rank that is there already stays;
+  // nobody takes its place.
   void Hear(UniqueFd caller) {
     Introduction got = {};
     if (recv(caller.get(), &got, sizeof(got), 0) != sizeof(got)) return;
@@ -124,7 +142,7 @@ class Answering {
   const int size_;
   const Digest& key_;
   Peers& peers_;
-  std::vector<UniqueFd> callers_;
+  std::vector<UniqueFd> callers_;  // that have not spoken, the oldest first
 };
 
 }  // namespace
@@ -175,6 +193,8 @@ Status SendFd(int socket, const UniqueFd& fd) {
   return OkStatus();
 }
 
+// The descriptor travels beside the byte, as ancillary data, and is installed in this process when it is received;
+// closed on exec like all others.
 Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline) {
   pollfd entry = {socket, POLLIN, 0};
   while (poll(&entry, 1, deadline.PollMs()) <= 0) {

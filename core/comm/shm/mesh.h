@@ -15,15 +15,27 @@ namespace lockstep::shm {
 // closes when its process ends. They listen at abstract addresses (no files) that the kernel picks; callers prove with
 // the key of the meeting which rank they are.
 //
-// Usage: Listen, tell the name to the peers, Join. Thread-compatible.
+//   LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
+//   ... tell mesh.name() to the peers, learn theirs (rendezvous.h) ...
+//   LOCKSTEP_ASSIGN_OR_RETURN(Peers peers, mesh.Join(rank, names, meeting.key, deadline));
+//
+// A rank calls all lower ranks and is called by all higher ones, so that each pair meets once. It listens before its
+// name is known to anybody, so a call finds somebody, even if it is answered later.
+//
+// Abstract addresses can be seen and called by any process in the network namespace; hence the proof. They are gone
+// with the socket. Owns the listening socket and closes it; the connections belong to the Peers that Join returns.
+// Thread-compatible.
 class Mesh {
  public:
+  // INTERNAL where the system has no socket left.
   static Result<Mesh> Listen();
 
   // Where this process listens, as the peers need it for Join.
   const std::string& name() const { return name_; }
 
-  // Connects to all lower ranks and waits for all higher ones. `names[r]` is where rank r listens.
+  // Connects to all lower ranks and waits for all higher ones. `names[r]` is where rank r listens, [R]; `key` is known
+  // to the ranks of this meeting alone. UNAVAILABLE where a rank can't be reached (it is gone, or lives on another host
+  // or in another network namespace); DEADLINE_EXCEEDED that names the ranks that did not call. To be called once.
   Result<Peers> Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline);
 
  private:
@@ -33,7 +45,9 @@ class Mesh {
   std::string name_;
 };
 
-// Hands a descriptor to a peer, and takes one from it.
+// Hands a descriptor to a peer, and takes one from it: the same open file, under another number. Both may close theirs
+// afterwards. One descriptor for each message of one byte. UNAVAILABLE where the sender closed without sending,
+// DEADLINE_EXCEEDED where it takes too long.
 Status SendFd(int socket, const UniqueFd& fd);
 Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline);
 

@@ -12,28 +12,40 @@ namespace lockstep::shm {
 
 // Sees the deaths of peers. For each it holds the two things that the kernel changes when a process ends, however it
 // ends: a pidfd, and the socket over which the ranks met. The pidfd says it even where a child of the peer has
-// inherited the socket; the socket says it even where the peer lives in another process namespace. Thread-compatible.
+// inherited the socket; the socket says it even where the peer lives in another process namespace.
+//
+// Nothing is sent over the sockets once the job has begun: they are kept open to be seen closing. What is not seen here
+// is a peer that lives and does not move: for that there are deadlines (waiter.h).
+//
+// Owns the descriptors; they close with it, which the peers see in turn. Thread-compatible: Look may be called from
+// several threads when all are added.
 class Peers {
  public:
+  // What is seen of a peer at a moment. It never goes back to kAlive.
   enum class Fate {
     kAlive,
     kDied,          // its process ended
     kDisconnected,  // it closed the connection, or its process ended and only that can be seen
   };
 
-  // `pidfd` may be invalid and `pid` 0 where the process can't be seen.
+  // `pidfd` may be invalid and `pid` 0 where the process can't be seen. Not for the own rank, whose entry stays empty.
   void Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid);
 
+  // One system call, which does not wait: not for every turn of a loop.
   Fate Look(int rank) const;
+  // For messages alone: a number that may belong to another process by now.
   pid_t pid(int rank) const { return entries_[rank].pid; }
+  // -1 for a rank that was not added. Stays owned.
   int socket(int rank) const { return entries_[rank].socket.get(); }
 
  private:
+  // Of one peer; both descriptors are invalid for the own rank.
   struct Entry {
     UniqueFd socket;
     UniqueFd pidfd;
     pid_t pid = 0;
   };
+  // By rank.
   std::array<Entry, kMaxRanks> entries_;
 };
 

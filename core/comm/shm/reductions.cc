@@ -10,31 +10,50 @@
 
 // AllReduce and ReduceScatter. Whichever way a tensor takes, every element is reduced by one rank from the
 // contributions of all in rank order, and copied from there: so all ranks, and all ways, get the same bits.
+//
+// In numbers, for R ranks and N bytes (docs/algorithms.md):
+//
+//   way       waits              a rank reads of peers      a rank writes for peers       who reduces
+//   inline    1                  N                    N, in the flag's line         everybody everything
+//   slot      1                  N                    N                             everybody everything
+//   in place  2                  (R-1)/R N                  (R-1)/R N, into their outputs everybody its share
+//   staged    2 + N / kChunk     2 (R-1)/R N                N                             everybody its share
+//
+// In place and staged are a reduce-scatter and an all-gather in one pass over the data: a share is reduced, and while
+// it lies in the first-level cache written to where it is wanted. ReduceScatter is the first half of each, and its
+// ranges are the caller's.
+//
+// Traps for changes. Which way is taken must follow from `count` and the announcements alone, never from this rank's
+// pointers: two ranks that chose differently would wait for different things. The order of sources is the order of
+// ranks, also where the own contribution is read from private memory. And a block's result is written after all of its
+// sources were read, as the output may be one of the inputs.
 
 namespace lockstep::shm {
 namespace {
 
 // Pieces in which a reduction goes when its result is needed in several places: small enough that the copies are made
-// out of the first-level cache.
+// out of the first-level cache. A multiple of every element's size.
 constexpr int64_t kBlockBytes = 8 << 10;
 struct alignas(kCacheLineBytes) Block {
   char bytes[kBlockBytes];
 };
 
-// Where the contributions of an AllReduce or ReduceScatter lie: the payload of its announcement.
+// Where the contributions of an AllReduce or ReduceScatter lie: the payload of its announcement, as it lies in memory.
+// It fills kInlineBytes.
 struct Places {
   int64_t in;   // offset in the segment, or kPrivate
   int64_t out;  // the same
   static constexpr int64_t kPrivate = -1;
 };
 
-// The start of each rank's range, and the end of the last.
+// The start of each rank's range, and the end of the last, in elements: [R + 1], the rest unused.
 std::array<int64_t, kMaxRanks + 1> StartsOf(std::span<const int64_t> counts) {
   std::array<int64_t, kMaxRanks + 1> starts = {};
   std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
   return starts;
 }
 
+// The function, or INVALID_ARGUMENT for the mean of whole numbers.
 Result<ReduceFunction> CheckReduction(std::string_view call, std::string_view name, ReduceOp op, DType dtype) {
   const ReduceFunction reduce = FindReduce(op, dtype);
   if (reduce == nullptr) {
@@ -44,6 +63,7 @@ Result<ReduceFunction> CheckReduction(std::string_view call, std::string_view na
   return reduce;
 }
 
+// What a rank announced; its in and out may be private each by itself.
 Places PlacesOf(const Announcement& announcement) {
   Places places;
   std::memcpy(&places, announcement.payload, sizeof(places));
@@ -52,6 +72,7 @@ Places PlacesOf(const Announcement& announcement) {
 
 }  // namespace
 
+// Checks, and chooses the way. What is small goes off first: its time is that of a few cache lines' travel.
 Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                                   void* out) {
   const ReduceFunction reduce = FindReduce(op, dtype);
@@ -67,10 +88,15 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
   const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivate),
                          heap_->OffsetOf(out, bytes).value_or(Places::kPrivate)};
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
+  // With one rank every operation is the identity, a mean included; but of bools, which become 0 or 1.
   if (size_ == 1) {
-    std::memmove(out, in, static_cast<size_t>(bytes));
+    if (dtype == DType::kBool)
+      reduce(&in, 1, count, out);
+    else
+      std::memmove(out, in, static_cast<size_t>(bytes));
     return OkStatus();
   }
+  // One private buffer on one rank is enough: all go staged, since in place each writes to all outputs.
   for (int rank = 0; rank < size_; ++rank) {
     const Places theirs = PlacesOf(calls_.announcement(rank));
     if (theirs.in == Places::kPrivate || theirs.out == Places::kPrivate) {
@@ -80,10 +106,12 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
   return AllReduceInPlace(call, reduce);
 }
 
+// Every rank reads all slots and reduces all of it. No second wait: the slots are read until this rank begins its next
+// call, and the peers fill the other parity's for that.
 Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t bytes = call.count * DTypeSize(call.dtype);
   const bool fits_inline = bytes <= kInlineBytes;
-  if (!fits_inline) CopyStreaming(OwnSlot(), in, bytes);
+  if (!fits_inline) LOCKSTEP_RETURN_IF_ERROR(FillSlot(in, bytes));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, in, fits_inline ? bytes : 0));
   std::array<const void*, kMaxRanks> sources;
   for (int rank = 0; rank < size_; ++rank) {
@@ -94,13 +122,17 @@ Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce,
 }
 
 ShmCommunicator::Range ShmCommunicator::ShareOf(int rank, int64_t count, int64_t element_bytes) const {
-  // Shares begin at cache lines of the tensor, as two ranks that write to one line slow each other down.
+  // Shares begin at cache lines of the tensor, as two ranks that write to one line slow each other down; at every
+  // second one, since the hardware fetches lines in pairs. So the last ranks' shares of a short tensor may be empty.
   const int64_t line = 2 * kCacheLineBytes / element_bytes;
   const int64_t share = ((count + size_ - 1) / size_ + line - 1) / line * line;
   const int64_t begin = std::min(count, rank * share);
   return {begin, std::min(count, begin + share) - begin};
 }
 
+// Each rank owns a share of the elements: it reads this share of all inputs, in rank order, and writes the sum to all
+// outputs, its own and the peers'. Nobody else reads or writes there, so nothing is ordered but the start (all inputs
+// are complete: Begin) and the end (all outputs are: AwaitReaders).
 Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce) {
   const int64_t width = DTypeSize(call.dtype);
   const Range share = ShareOf(rank_, call.count, width);
@@ -128,6 +160,13 @@ Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce
   return AwaitReaders();
 }
 
+// Chunks of kChunkBytes, each dealt out in shares like a tensor of its own. Of chunk k:
+//   produce   the shares of the others, from the own input into the own outbox, at their places in the chunk
+//   combine   the own share of all: from the peers' outboxes and the own input; to the own output, and to the own
+//             result buffer, from its start
+//   consume   the peers' shares, out of their result buffers, to the own output
+// `out` may be `in`: chunk k of the output is written by combine(k) and consume(k), when produce(k) has taken what
+// others need of the input, and combine reads the own share before it writes it.
 Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce, const char* in, char* out) {
   const int64_t width = DTypeSize(call.dtype);
   const int64_t total = call.count * width;
@@ -171,6 +210,7 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
                      consume);
 }
 
+// Only the inputs have to be shared to go in place: every rank writes its own output alone.
 Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                       const void* in, void* out) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
@@ -194,9 +234,10 @@ Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType 
   return ReduceScatterInPlace(call, reduce, out);
 }
 
+// The whole input goes into the slot, also the part that nobody else needs: it is small.
 Status ShmCommunicator::ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t width = DTypeSize(call.dtype);
-  if (call.count > 0) CopyStreaming(OwnSlot(), in, call.count * width);
+  LOCKSTEP_RETURN_IF_ERROR(FillSlot(in, call.count * width));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, nullptr, 0));
   const int64_t begin = StartsOf(call.counts)[rank_];
   std::array<const void*, kMaxRanks> sources;
@@ -205,6 +246,7 @@ Status ShmCommunicator::ReduceScatterInSlot(const Call& call, ReduceFunction red
   return OkStatus();
 }
 
+// One pass over the own range of all inputs, straight into the output. The wait at the end is for the inputs' sake.
 Status ShmCommunicator::ReduceScatterInPlace(const Call& call, ReduceFunction reduce, void* out) {
   const int64_t begin = StartsOf(call.counts)[rank_] * DTypeSize(call.dtype);
   std::array<const void*, kMaxRanks> sources;
@@ -218,7 +260,9 @@ Status ShmCommunicator::ReduceScatterInPlace(const Call& call, ReduceFunction re
 Status ShmCommunicator::ReduceScatterStaged(const Call& call, ReduceFunction reduce, const char* in, char* out) {
   const int64_t width = DTypeSize(call.dtype);
   const auto starts = StartsOf(call.counts);
-  // An outbox is divided evenly among the ranks; chunk k of a rank's range is its k-th piece of this size.
+  // An outbox is divided evenly among the ranks; chunk k of a rank's range is its k-th piece of this size, in elements.
+  // Pieces are whole cache lines of the outbox, so that no two receivers read the same one. A rank with a short range
+  // has empty pieces at the end, and goes on producing for the others.
   const int64_t piece = kChunkBytes / size_ / kCacheLineBytes * kCacheLineBytes / width;
   const auto piece_of = [&](int rank, int64_t chunk) {
     const int64_t begin = std::min(call.counts[rank], chunk * piece);

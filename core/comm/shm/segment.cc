@@ -19,6 +19,7 @@ Status OutOf(const char* what, int64_t bytes) {
 
 }  // namespace
 
+// F_SEAL_SEAL last: nobody may take the other seals off again. Writing stays allowed to all who have it.
 Result<UniqueFd> Segment::Make(const Layout& layout) {
   UniqueFd fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int64_t bytes = layout.TotalBytes();
@@ -30,6 +31,7 @@ Result<UniqueFd> Segment::Make(const Layout& layout) {
   return fd;
 }
 
+// MAP_NORESERVE, as the heaps are far larger than what most jobs ever touch.
 Result<std::shared_ptr<Segment>> Segment::Map(const UniqueFd& fd, const Layout& layout) {
   const int64_t bytes = layout.TotalBytes();
   struct stat info = {};

@@ -9,17 +9,32 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <optional>
 #include <vector>
 
 #include "core/base/strings.h"
 
+// A wait takes three forms, from the cheapest to the most patient: a look at the flag (WaitForAll, inline), a spin, and
+// sleeps on a futex with a judgement between them.
+//
+// No wake-up is lost. A sleeper registers, then looks at the progress for the last time; an announcer raises the
+// progress, then looks for sleepers. All four are sequentially consistent, so at least one of the two sees the other.
+// The progress is the futex's word: if it changes between the last look and the system call, the kernel sees that it is
+// not what the sleeper believes, and returns at once. With acquire and release alone a store could be delayed behind
+// the load that follows it, on both sides, and the sleeper would lie there until its time is over.
+//
+// State and last words have no such protocol: a rank that breaks wakes everybody, but a peer may go to sleep just
+// after. That costs it one sleep at most.
+
 namespace lockstep::shm {
 namespace {
 
-// The longest sleep without a look at the peers: a bound of how late a death is seen.
+// The longest sleep without a look at the peers: a bound of how late a death, an abort or a farewell is seen. Each look
+// is a system call for each missing rank, so 20 of them a second cost next to nothing.
 constexpr double kSleep_s = 0.05;
 
-// The futex system call on a word that several processes map.
+// The futex system call on a word that several processes map: without FUTEX_PRIVATE_FLAG, which would look for sleepers
+// of this process alone.
 long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
@@ -46,17 +61,32 @@ Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, Peers peers, const Wa
       peers_(std::move(peers)),
       policy_(policy) {}
 
+// The counter is written by this thread alone, so a store does for an increment; announced_ is its copy here.
 void Waiter::Announce() {
   FlagLine& flag = segment_->block(rank_).flag;
   // Sequentially consistent, as is a sleeper's registration: either we see the sleeper or it sees our progress.
   flag.progress.store(++announced_, std::memory_order_seq_cst);
+  // All who sleep are woken: they may wait for different steps, and look again.
   if (flag.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     Futex(flag.progress, FUTEX_WAKE, INT_MAX);
 }
 
-Status Waiter::WaitFor(int peer, uint32_t step) {
-  if (Spin(peer, step)) return OkStatus();
-  const Deadline deadline = Deadline::After(policy_.timeout_s);
+// One deadline for all peers, or a wait could last R - 1 times as long as was promised. It begins with the first sleep:
+// most waits end before, and need not ask the clock for it.
+Status Waiter::WaitFrom(int first, uint32_t step) {
+  std::optional<Deadline> deadline;
+  for (int i = first; i < size_; ++i) {
+    if (Reached(PeerAt(i), step) || Spin(PeerAt(i), step)) continue;
+    if (!deadline) deadline = Deadline::After(policy_.timeout_s);
+    LOCKSTEP_RETURN_IF_ERROR(SleepUntil(PeerAt(i), step, *deadline));
+  }
+  return OkStatus();
+}
+
+// The first judgement comes before the first sleep, so that an end that is known already does not cost 50 ms; it does
+// not look for deaths, which takes a system call and is worth it only when nothing has happened for a whole sleep. So a
+// wait that ends well makes no other system calls than those of its sleep.
+Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
   bool look_for_deaths = false;
   while (!Reached(peer, step)) {
     std::string cause;
@@ -84,12 +114,15 @@ bool Waiter::Spin(int peer, uint32_t step) const {
   return false;
 }
 
+// Registered in `sleepers` from before the last look until after the wake-up, also where it turns out that there is
+// nothing to wait for.
 bool Waiter::Sleep(int peer, uint32_t step, double seconds) {
   FlagLine& flag = segment_->block(peer).flag;
   flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t progress = flag.progress.load(std::memory_order_seq_cst);
   bool timed_out = false;
   if (static_cast<int32_t>(progress - step) < 0) {
+    // Nanoseconds of a second, which `seconds` is less than. Relative to now, as FUTEX_WAIT wants it.
     const timespec timeout = {0, static_cast<long>(seconds * 1e9)};
     timed_out = Futex(flag.progress, FUTEX_WAIT, progress, &timeout) != 0 && errno == ETIMEDOUT;
   }
@@ -97,6 +130,7 @@ bool Waiter::Sleep(int peer, uint32_t step, double seconds) {
   return timed_out;
 }
 
+// Each judgement looks at everything anew: the order of the looks decides which of several reasons is told.
 Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) const {
   if (broken()) return BrokenStatus();
   std::vector<int> missing;
@@ -107,6 +141,7 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
   // What is seen with own eyes comes before what others say.
   for (int peer : missing) {
     Status status = JudgeMissing(peer, look_for_deaths);
+    // (A rank may have done the step and died between the two looks: then it is no reason.)
     if (!status.ok() && !Reached(peer, step)) return status;
   }
   // Who aborted or failed ends the job, whether or not it has done this step.
@@ -127,6 +162,7 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
   return OkStatus();
 }
 
+// What is known of the peer from its own state comes before what the kernel says of its process.
 Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
@@ -156,6 +192,9 @@ Status Waiter::BrokenStatus() const {
   return first_error_;
 }
 
+// The order of the writes is the protocol: last words, then the state (release) that lets peers read them;
+// first_error_, then broken_ (release) that lets other threads here ask for it. A second end, whichever thread it comes
+// from, finds the first.
 Status Waiter::Break(RankState state, const Status& error, const std::string& cause) {
   std::lock_guard lock(mutex_);
   if (!first_error_.ok()) return first_error_;
@@ -176,6 +215,7 @@ void Waiter::Abort(const Status& why) {
   (void)Break(RankState::kAborted, Cancelled(reason), reason);  // the error is for the calls to return
 }
 
+// Calls that are made after it return CANCELLED with this reason; peers never read it, as kLeft says all.
 void Waiter::Leave() {
   const std::string reason = StrCat("rank ", rank_, " has left the job");
   (void)Break(RankState::kLeft, Cancelled(reason), reason);  // as above

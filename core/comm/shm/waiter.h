@@ -16,6 +16,7 @@
 namespace lockstep::shm {
 
 // How long to look for a peer's flag before the thread sleeps. Looking costs a core; being woken costs some 5 to 50 us.
+// A rank picks its policy when it attaches (bootstrap.cc); peers need not have the same.
 struct WaitPolicy {
   double timeout_s = 300;  // how late a peer may be
   int spin_us = 100;       // where each rank has a core of its own
@@ -24,17 +25,34 @@ struct WaitPolicy {
 
 // The heartbeat of a rank: announces its progress, waits for that of the peers, and knows how a wait ends badly.
 //
-// Progress is a counter in shared memory. All ranks announce the same number of times in the same calls, so "rank p has
-// done step n" is "p's counter is at least n" (modulo 2^32). A wait spins briefly, then sleeps on a futex for at most
-// 50 ms at a time. Between sleeps it looks whether a rank that is still missing has died, left, aborted or failed, and
-// whether its time is over. The first such error breaks the rank for good and is told to the peers through LastWords.
+//   waiter.SetOperation(CallKind::kBarrier, "epoch");  // what errors will call it
+//   ... write what the peers are to see ...
+//   waiter.Announce();
+//   LOCKSTEP_RETURN_IF_ERROR(waiter.WaitForAll(waiter.announced()));
+//   ... read what they wrote ...
 //
-// Threads: Announce and WaitForAll by one thread at a time; Abort, Leave and BrokenStatus by any.
+// Progress is a counter in shared memory. All ranks announce the same number of times in the same calls, so "rank p has
+// done step n" is "p's counter is at least n" (modulo 2^32: the difference is looked at, and no two ranks are ever half
+// of that apart). A wait spins briefly, then sleeps on a futex for at most 50 ms at a time. Between sleeps it looks
+// whether a rank that is still missing has died, left, aborted or failed, and whether its time is over. The first such
+// error breaks the rank for good and is told to the peers through LastWords.
+//
+// How a wait ends, where it does not end well, in the order in which it is looked for:
+//   Abort or Leave here, on another thread        CANCELLED
+//   a missing rank has left                       UNAVAILABLE "rank 1 left the job"
+//   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died"
+//   a missing rank's connection is closed         UNAVAILABLE "rank 1 closed its connection"
+//   any rank has aborted or broken                its code, and its words behind its rank
+//   the time is over                              DEADLINE_EXCEEDED with all ranks that are missing
+// A death is seen by the look after a whole sleep: within some 50 ms of waiting.
+//
+// Threads: Announce, WaitForAll, SetOperation and set_policy by one thread at a time; Abort, Leave, broken and
+// BrokenStatus by any. Owns the peers' sockets and pidfds, and a share of the segment; the destructor says no farewell.
 class Waiter {
  public:
   Waiter(std::shared_ptr<Segment> segment, int rank, Peers peers, const WaitPolicy& policy);
 
-  // Once all ranks are attached and their number of cores is known.
+  // Once all ranks are attached and their number of cores is known. Not during a wait.
   void set_policy(const WaitPolicy& policy) { policy_ = policy; }
 
   // What the following waits are for, for their errors. `name` has to outlive them.
@@ -43,38 +61,51 @@ class Waiter {
     name_ = name;
   }
 
-  // Says to the peers that the next step is done: all that was written before is visible to who sees it.
+  // Says to the peers that the next step is done: all that was written before is visible to who sees it. Never waits: a
+  // store, and a system call where a peer sleeps.
   void Announce();
-  // How many steps were announced.
+  // How many steps were announced, modulo 2^32: the number of the last one.
   uint32_t announced() const { return announced_; }
 
-  // Waits until all peers have announced `step`.
+  // Waits until all peers have announced `step`; then all that they wrote before it is visible here. Begins with the
+  // next rank, so that not all ranks look at the same flag. The time of the policy counts for all peers together, from
+  // the first sleep on; a rank that is alone never waits. After an error here the rank is broken.
   Status WaitForAll(uint32_t step) {
     for (int i = 1; i < size_; ++i) {
-      const int peer = rank_ + i < size_ ? rank_ + i : rank_ + i - size_;
-      if (Reached(peer, step)) [[likely]]
-        continue;
-      LOCKSTEP_RETURN_IF_ERROR(WaitFor(peer, step));
+      if (!Reached(PeerAt(i), step)) [[unlikely]]
+        return WaitFrom(i, step);
     }
     return OkStatus();
   }
 
+  // Whether this rank has come to its end. Cheap: asked before every call.
   bool broken() const { return broken_.load(std::memory_order_acquire); }
-  // The first error; OK while there is none.
+  // The first error; OK while there is none. What every later call returns.
   Status BrokenStatus() const;
 
+  // Ends the waits of this rank, and those of the peers, with CANCELLED and `why`. Nothing where the rank is broken
+  // already. From any thread; the wait here notices at its next look, within 50 ms at the latest.
   void Abort(const Status& why);
-  // Takes leave of the peers in good order, unless the rank has come to another end.
+  // Takes leave of the peers in good order, unless the rank has come to another end. Peers that wait for a step of this
+  // rank that it has announced are not disturbed.
   void Leave();
 
  private:
+  // Acquire: what `peer` wrote before it announced `step` may be read after this.
   bool Reached(int peer, uint32_t step) const {
     const uint32_t progress = segment_->block(peer).flag.progress.load(std::memory_order_acquire);
     return static_cast<int32_t>(progress - step) >= 0;
   }
-  Status WaitFor(int peer, uint32_t step);
+  // The i-th rank behind this one, from 1 on.
+  int PeerAt(int i) const { return rank_ + i < size_ ? rank_ + i : rank_ + i - size_; }
+  // The slow way, for PeerAt(first) and those behind it: for each spins, then sleeps.
+  Status WaitFrom(int first, uint32_t step);
+  // Sleeps and judges by turns until the peer is there or the wait has ended badly.
+  Status SleepUntil(int peer, uint32_t step, const Deadline& deadline);
+  // True when the peer is there. Looks at least a few times, whatever the policy.
   bool Spin(int peer, uint32_t step) const;
-  // True when it slept until its time was over, rather than being woken.
+  // Sleeps until the peer announces something, or `seconds` (less than 1) are over, or for no reason. True when it
+  // slept until its time was over, rather than being woken.
   bool Sleep(int peer, uint32_t step, double seconds);
   // Why the wait cannot end well; OK while it can. `cause` becomes what the peers are told: the error itself, or, where
   // it was a peer that told us, what that peer said, so that the first cause travels and not a chain of reports.
@@ -91,12 +122,16 @@ class Waiter {
   const int rank_;
   const int size_;
   const Peers peers_;
+  // These four belong to the thread that waits.
   WaitPolicy policy_;
   uint32_t announced_ = 0;
   CallKind kind_ = CallKind::kBarrier;
   std::string_view name_;
 
+  // Set (release) behind first_error_ and never reset: who reads true (acquire) finds the error there, under the mutex.
   std::atomic<bool> broken_{false};
+  // Orders ends that come from several threads, so that one of them is the first. It guards first_error_ and the
+  // writing of this rank's last words and state.
   mutable std::mutex mutex_;
   Status first_error_;  // guarded by mutex_
 };

@@ -35,6 +35,7 @@ class Context:
         self._connected = False
         self._cluster: Cluster | None = None
         self._options: Options | None = None
+        self._detached = 0  # how many `detached` blocks are open
         self._saving_listeners: dict[str, Any] = {}
 
     def __call__(self) -> Context:
@@ -299,7 +300,7 @@ class Context:
         ranks that are missing.
         """
         with self._lock:
-            if self._connected:
+            if self._connected or self._detached:
                 return
             from lockstep._src import library
 
@@ -318,6 +319,20 @@ class Context:
             self._connected = True
             options.set_connected(True)
             atexit.register(self.shutdown)
+
+    @contextlib.contextmanager
+    def detached(self) -> Iterator[None]:
+        """Inside, `ensure_initialized` does nothing: for graphs that no worker of this job will run.
+
+        A worker builds one alone, and would wait for the others in vain.
+        """
+        with self._lock:
+            self._detached += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._detached -= 1
 
     def shutdown(self) -> None:
         """Leaves the job: collectives that still run are cancelled. Does nothing when not connected."""

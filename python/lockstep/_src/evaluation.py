@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import variable_scope
 
+from lockstep._src.ancestry import ancestors
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
@@ -45,8 +47,10 @@ class EvaluationHook(_tf1.train.SessionRunHook):
     Args:
       fn: builds the evaluated model and its data, and returns a dict of name to (value, update_op), as metrics do. It
         is called once, when the session is made, in the training graph, under name scope 'eval', in a scope with
-        `mode='eval'`; `get_variable` in it finds training's variables. A value that is no metric but computed from a
-        batch, such as a loss, is that of this worker's last batch.
+        `mode='eval'`; `get_variable` in it finds training's variables. Default names (feature columns and layers give
+        them to their variable scopes) are counted from the beginning again, so the calls with which training built its
+        model find its variables. A value that is no metric but computed from a batch, such as a loss, is that of this
+        worker's last batch.
       steps: batches that a worker takes in one evaluation, at most; None: all of its data.
       every_n_iter: evaluates after that many runs of the session, and again after as many.
       summary_dir: worker 0 writes the scalars as TensorBoard events there; None: nobody writes any.
@@ -97,6 +101,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         with (
             scope(mode="eval"),
             _tf1.variable_scope(_tf1.get_variable_scope(), reuse=_tf1.AUTO_REUSE, auxiliary_name_scope=False),
+            _fresh_default_names(),
             tf.name_scope("eval"),
             _restartable_iterators() as restarts,
         ):
@@ -202,17 +207,21 @@ def _checked(metrics: Any) -> dict[str, tuple[tf.Tensor, Any]]:
 
 def _takes_data(tensor: tf.Tensor) -> bool:
     """Whether computing the tensor takes an element out of an iterator."""
-    seen = set()
-    front = [tensor.op]
-    while front:
-        op = front.pop()
-        if op in seen:
-            continue
-        if op.type.startswith("IteratorGetNext"):
-            return True
-        seen.add(op)
-        front.extend([*(source.op for source in op.inputs), *op.control_inputs])
-    return False
+    return any(op.type.startswith("IteratorGetNext") for op in ancestors([tensor]))
+
+
+@contextlib.contextmanager
+def _fresh_default_names() -> Iterator[None]:
+    """Inside, names that TensorFlow gives to variable scopes are counted from the beginning, as in an empty graph.
+
+    So the second `variable_scope(None, "layer")` of the graph is "layer" again, where it would be "layer_1".
+    """
+    store = variable_scope.get_variable_scope_store()
+    counts, store.variable_scopes_count = store.variable_scopes_count, {}
+    try:
+        yield
+    finally:
+        store.variable_scopes_count = counts
 
 
 @contextlib.contextmanager
@@ -236,8 +245,21 @@ def _restartable_iterators() -> Iterator[list[tf.Operation]]:
 
         return wrapped
 
+    def of_structure(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            initializer = original(*args, **kwargs)
+            _, iterator = initializer.inputs
+            if any(iterator is other.inputs[1] for other in initializers):
+                raise ValueError(f"EvaluationHook: fn gives {iterator.op.name} a second dataset, wanted one to start")
+            initializers.append(initializer)
+            return initializer
+
+        return wrapped
+
     interception = Interception()
     try:
+        interception.replace(sync.ITERATOR, "make_initializer", of_structure)
         for owner in sync.ITERATOR_MAKERS:
             interception.replace(owner, "make_initializable_iterator", initializable)
             interception.replace(owner, "make_one_shot_iterator", one_shot)

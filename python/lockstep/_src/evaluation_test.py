@@ -1,5 +1,6 @@
 """Evaluation on one worker. Several workers: tests/multiprocess/evaluation_test.py."""
 
+import contextlib
 import glob
 import logging
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 from lockstep._src import metrics
 from lockstep._src.context import context
 from lockstep._src.evaluation import EvaluationHook
-from lockstep._src.scope import scope
+from lockstep._src.scope import embedding_scope, scope
 
 tf1 = tf.compat.v1
 
@@ -81,6 +82,31 @@ def test_every_evaluation_starts_anew(make_iterator):
     assert ones(history) == [0.25, 0.25, 0.25]
 
 
+def test_iterator_of_a_structure_starts_anew_with_its_dataset():
+    def fn():
+        dataset = batches(1, 0, 0)
+        iterator = tf1.data.Iterator.from_structure(
+            tf1.data.get_output_types(dataset), tf1.data.get_output_shapes(dataset)
+        )
+        iterator.make_initializer(dataset)
+        labels = iterator.get_next()
+        return {"ones": metrics.accuracy(labels, tf.ones_like(labels))}
+
+    history = []
+    train([EvaluationHook(fn, steps=2, every_n_iter=1, history=history)], 3)
+    assert ones(history) == [0.5, 0.5, 0.5]
+
+
+def test_second_dataset_of_a_structure_is_refused():
+    def fn():
+        iterator = tf1.data.Iterator.from_structure(tf.float32, [None])
+        iterator.make_initializer(batches(1))
+        iterator.make_initializer(batches(0))
+
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="second dataset"):
+        EvaluationHook(fn).begin()
+
+
 def test_data_that_ends_ends_the_evaluation_alone():
     for steps in (100, None):
         history = []
@@ -120,6 +146,55 @@ def test_model_is_built_once_for_evaluation_on_trainings_variables():
     assert seen == [("eval", "weight", 1)]
     assert [(float(r["weight"]), float(r["double"])) for r in history] == [(2, 4), (4, 8)]
     assert context.options.mode == "train"
+
+
+def default_named_model(table_scope):
+    """Scores of two rows, by variables in scopes that TensorFlow names: two layers and the tables of two columns."""
+    with tf1.variable_scope(None, "layer"):
+        first = tf1.get_variable("weight", [], initializer=tf1.constant_initializer(3.0))
+    with tf1.variable_scope(None, "layer"):
+        second = tf1.get_variable("weight", [], initializer=tf1.constant_initializer(5.0))
+    columns = [
+        tf1.feature_column.embedding_column(
+            tf1.feature_column.categorical_column_with_identity(name, 10), 1, initializer=tf1.constant_initializer(7.0)
+        )
+        for name in ("user", "item")
+    ]
+    rows = []
+    for column in columns:
+        with table_scope():
+            rows.append(
+                tf1.feature_column.input_layer({column.categorical_column.key: tf.constant([[1], [2]])}, column)
+            )
+    return first * 10.0 + second + tf.add_n(rows)
+
+
+@pytest.mark.parametrize("outer", [{}, {"sharding": True}], ids=["plain", "sharding"])
+@pytest.mark.parametrize("table_scope", [contextlib.nullcontext, embedding_scope], ids=["as outside", "scope a call"])
+@pytest.mark.parametrize("within", ["", "tower"])
+def test_model_function_finds_its_variables_whose_names_are_tensorflows(outer, table_scope, within):
+    def model():
+        with tf1.variable_scope(within) if within else contextlib.nullcontext():
+            return default_named_model(table_scope)
+
+    def fn():
+        return {"score": (tf.reduce_sum(model()), tf.no_op())}
+
+    history = []
+    with tf.Graph().as_default(), scope(**outer):
+        loss = tf.reduce_mean(model())
+        trained = {v.op.name: v for v in tf1.trainable_variables()}
+        train_op = tf1.train.GradientDescentOptimizer(1.0).minimize(loss, tf1.train.get_or_create_global_step())
+        hooks = [EvaluationHook(fn, steps=1, every_n_iter=1, history=history) for _ in range(2)]
+        with tf1.train.MonitoredTrainingSession("", hooks=hooks) as session:
+            session.run(train_op)
+        assert {v.op.name for v in tf1.trainable_variables()} == set(trained) and len(trained) == 4
+        # What comes after the session goes on counting where training's model ended.
+        with tf1.variable_scope(None, "layer") as opened:
+            assert opened.name == ("layer" if within else "layer_2")
+    # Gradients of the mean: 10, 1, and 1/2 for each of the two rows of both tables.
+    score = 2 * (10 * (3.0 - 10) + (5.0 - 1)) + 4 * (7.0 - 0.5)
+    assert [float(record["score"]) for record in history] == [score, score]
 
 
 def test_new_variables_are_refused_by_name():

@@ -75,7 +75,8 @@ def export(
         return None
     checkpoint = _Checkpoint(checkpoint_path)
     extra = _checked_assets(assets_extra)
-    with tf.Graph().as_default() as graph, context.scope(mode=mode, sharding=False):
+    # The chief is alone here: the model's scopes and collectives must not wait for the other workers.
+    with tf.Graph().as_default() as graph, context.scope(mode=mode, sharding=False), context.detached():
         signatures, main_op = _signatures(signature_def_fn())
         checkpoint.check_variables(_tf1.global_variables())
         if main_op is None:

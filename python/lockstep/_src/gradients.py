@@ -6,10 +6,11 @@ Each kind of variable has its own exchange:
   the order in which the backward pass produces them (the last layer first), so that a bucket travels while the rest of
   the backward pass still computes.
 - replicated, `tf.IndexedSlices`: the slices of all workers are gathered, in rank order; the dense form is never built.
-- sharded: the lookup's own gradient has brought the slices to the owner of the rows already. They are scaled alone.
+- sharded: the lookup's own gradient is the mean, at the owner of the rows, already. Nothing is left to do.
 
 All three give the mean over workers, so that W workers with batches of B compute what one computes with a batch of W·B
-and a loss that is a mean over the batch.
+and a loss that is a mean over the batch. What is computed from a mean may be exchanged a second time (a gradient that
+was accumulated in a variable cannot be told from one that never was exchanged): the mean of equal values is that value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import collectives, sharding
+from lockstep._src import ancestry, collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
@@ -60,11 +61,9 @@ def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: in
     dense: list[int] = []
     with tf.name_scope("lockstep_gradients"):
         for i, (gradient, variable) in enumerate(grads_and_vars):
-            if gradient is None:
+            if gradient is None or sharding.is_sharded(variable):
                 continue
-            if sharding.is_sharded(variable):
-                result[i] = _scale(gradient, 1.0 / world)
-            elif isinstance(gradient, tf.IndexedSlices):
+            if isinstance(gradient, tf.IndexedSlices):
                 result[i] = _gather_slices(gradient, variable, world)
             else:
                 dense.append(i)
@@ -82,19 +81,12 @@ def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: in
     return [(gradient, variable) for gradient, (_, variable) in zip(result, grads_and_vars, strict=True)]
 
 
-def _scale(gradient: tf.Tensor | tf.IndexedSlices, factor: float) -> tf.Tensor | tf.IndexedSlices:
-    factor = tf.cast(factor, gradient.dtype)
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
-    return gradient * factor
-
-
 def _gather_slices(gradient: tf.IndexedSlices, variable: tf.Variable, world: int) -> tf.IndexedSlices:
     name = variable.name.split(":")[0].replace("/", "_")
     priority = collectives.Priority.SLICES
     values = collectives.allgather(gradient.values, name=f"{name}_values", priority=priority)
     indices = collectives.allgather(gradient.indices, name=f"{name}_indices", priority=priority)
-    return _scale(tf.IndexedSlices(values, indices, gradient.dense_shape), 1.0 / world)
+    return tf.IndexedSlices(values * tf.cast(1.0 / world, values.dtype), indices, gradient.dense_shape)
 
 
 def _cut_into_buckets(dense: list[int], gradients: Sequence[Gradient], buckets: int) -> list[list[int]]:
@@ -141,21 +133,8 @@ def _stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if not hasattr(tensor, "op"):
         return False
-    exchanged = set(tensor.graph.get_collection(_EXCHANGED))
-    seen: set[Any] = set()
-    front = [tensor.op]
-    while front:
-        following = []
-        for op in front:
-            if op in exchanged:
-                return True
-            if op in seen or op in unrelated:
-                continue
-            seen.add(op)
-            following.extend(x.op for x in op.inputs)
-        front = following
-    unrelated |= seen
-    return False
+    exchanged = functools.cache(lambda graph: frozenset(graph.get_collection(_EXCHANGED)))
+    return ancestry.stems_from(tensor.op, lambda op: op in exchanged(op.graph), unrelated)
 
 
 def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]]) -> GradientsAndVariables:

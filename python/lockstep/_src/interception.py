@@ -16,7 +16,7 @@ class Interception:
     """
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Sets `owner.name` to `make(the present value)`.
@@ -28,13 +28,13 @@ class Interception:
         """
         own = vars(owner).get(name, _MISSING)
         setattr(owner, name, make(getattr(owner, name)))
-        self._undo.append((owner, name, own))
+        self.on_undo(lambda: delattr(owner, name) if own is _MISSING else setattr(owner, name, own))
+
+    def on_undo(self, action: Callable[[], None]) -> None:
+        """Has `action()` called when this place is reached in the undoing."""
+        self._undo.append(action)
 
     def undo(self) -> None:
         """Puts back everything that was replaced. Called twice, the second does nothing."""
         while self._undo:
-            owner, name, own = self._undo.pop()
-            if own is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+            self._undo.pop()()

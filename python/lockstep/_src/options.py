@@ -131,7 +131,7 @@ class Options:
     grad_lazy_sync: bool = _option(False, _only(_to_bool, False), "HB_GRAD_LAZY_SYNC")
     # True: variables made in the scope are sharded over the workers.
     sharding: bool = _option(False, _to_bool)
-    # True: look rows up inside a host first, then between hosts.
+    # True: look rows up inside a host first, then between hosts. Of no effect yet: on one host both are the same.
     use_hierarchical_embedding_lookup: bool = _option(True, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
     # Rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
     batch_size: int | None = _option(None, _to_batch_size)
@@ -147,7 +147,8 @@ class Options:
 
     # Batches that one step takes from the data, as micro-batches.
     data_batch_count: int = _option(1, _only(_at_least(1), 1))
-    # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches.
+    # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches
+    # (a mean over one is NaN: docs/hybridbackend.md).
     data_sync_drop_remainder: bool = _option(True, _to_bool)
     # True: accumulate dense gradients over the micro-batches of a pipeline.
     pipeline_dense_ga_enabled: bool = _option(False, _only(_to_bool, False), "HB_PIPELINE_DENSE_GA_ENABLED")

@@ -5,12 +5,14 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | what | becomes |
 | --- | --- |
 | optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients.py`) |
-| variable initializers | worker 0's values of replicated variables on all workers (here) |
+| creation of variables | sharded, where `sharding=True` (`sharding/scope.py`); else begins as worker 0's (here) |
+| `variables_initializer` | the same for variables that were made outside (here) |
+| `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm` | know of sharded gradients (`norms.py`) |
 | `Saver` | saves and restores for the job (`checkpoint.py`) |
 | `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
 
-Inner scopes change options alone; one with `sharding=True` shards the variables that are made in it.
+Inner scopes change options alone.
 """
 
 from __future__ import annotations
@@ -24,10 +26,16 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import variables as tf_variables
 
-from lockstep._src import checkpoint, collectives, gradients, session, sharding
+from lockstep._src import checkpoint, collectives, gradients, norms, session, sharding
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
+
+# The variables of a graph whose own initializer gives worker 0's value.
+_BEGINS_AS_WORKER_0S = "lockstep/begin_as_worker_0s"
+
+# What TensorFlow initializes variables with: operations of (variable, value).
+_ASSIGN = ("Assign", "AssignVariableOp")
 
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
@@ -53,11 +61,7 @@ def scope(**options: Any) -> Iterator[None]:
         ctx.ensure_initialized()
         _enter()
         try:
-            if ctx.options.sharding and ctx.options.mode != "infer":
-                with sharding.sharding_scope():
-                    yield
-            else:
-                yield
+            yield
         finally:
             _exit()
 
@@ -78,6 +82,8 @@ def _enter() -> None:
             checkpoint.intercept_savers(_interception)
             session.intercept_sessions(_interception)
             sync.intercept_iterators(_interception)
+            norms.intercept_norms(_interception)
+            sharding.intercept_creation(_interception, replicated=_create_replicated)
             _intercept_initializers(_interception)
         except BaseException:
             _interception.undo()
@@ -93,8 +99,47 @@ def _exit() -> None:
             _interception.undo()
 
 
+def _create_replicated(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+    """Makes a variable that all workers hold, whose initial value is worker 0's, whatever initializes it and when."""
+    collections = kwargs.get("collections")
+    initial_value = kwargs.get("initial_value")
+    is_alone = context.world_size == 1 or context.options.mode == "infer"
+    is_local = collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in collections
+    if is_alone or is_local or initial_value is None or kwargs.get("variable_def") is not None:
+        return next_creator(**kwargs)
+    if tf.executing_eagerly():
+        raise NotImplementedError(
+            f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, and "
+            "this variable is made eagerly, where nothing would keep the workers in step. Build the program in a "
+            "tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
+        )
+    variable = next_creator(**kwargs)
+    assign = getattr(variable, "_initializer_op", None)
+    if assign is not None and assign.type in _ASSIGN and variable.dtype.size:
+        variable._initializer_op = _assign_of_worker_0(assign)
+        tf.compat.v1.add_to_collection(_BEGINS_AS_WORKER_0S, variable)
+    return variable
+
+
+def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:
+    """The operation that assigns worker 0's value in place of this worker's.
+
+    The variable's `initial_value` stays this worker's: TensorFlow reads variables that might not be initialized through
+    a conditional on that value (the global step, for one), in steps that not all workers take.
+    """
+    target, value = assign.inputs
+    with tf.init_scope(), tf.name_scope(f"{assign.name}_of_worker_0"):
+        value = collectives.broadcast(value, root=0)
+        if assign.type == "AssignVariableOp":
+            return tf.raw_ops.AssignVariableOp(resource=target, value=value)
+        return tf.raw_ops.Assign(ref=target, value=value, validate_shape=assign.get_attr("validate_shape")).op
+
+
 def _intercept_initializers(interception: Interception) -> None:
-    """Makes `variables_initializer`, and with it `global_variables_initializer`, leave the same values everywhere."""
+    """Makes `variables_initializer`, and with it `global_variables_initializer`, leave the same values everywhere.
+
+    For variables that were made before the scope was entered; others see to it themselves.
+    """
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -120,5 +165,6 @@ def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:
     """Those of the variables whose values all workers share: neither local to a worker nor sharded."""
     if context.world_size == 1 or tf.executing_eagerly():
         return []
-    job = set(tf.compat.v1.global_variables())
-    return [v for v in var_list if v in job and sharding.shard_of(v) is None]
+    by_id = {id(v) for v in tf.compat.v1.global_variables()}
+    by_id -= {id(v) for v in tf.compat.v1.get_collection(_BEGINS_AS_WORKER_0S)}
+    return [v for v in var_list if id(v) in by_id and sharding.shard_of(v) is None]

@@ -16,27 +16,35 @@ import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks, monitored_session
 
 from lockstep._src import agreement, collectives
+from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
+from lockstep._src.data import sync
 from lockstep._src.interception import Interception
 
 _SAVER_HOOK = tf.compat.v1.train.CheckpointSaverHook
+_SUMMARY_HOOK = tf.compat.v1.train.SummarySaverHook
 
 
 class _AgreedTimer:
     """Stands in for a timer by the clock, which differs between workers: triggers where worker 0's would."""
 
     def __init__(self, timer: Any) -> None:
-        self._timer = timer
+        self.timer = timer
         self.agreed = False
 
-    def wants_to_trigger(self, step: int) -> bool:
-        return self._timer.should_trigger_for_step(step)
+    def wants_to_trigger(self) -> bool:
+        # Which step a run ends with is not known before it; any but the last one acted upon lets the clock decide.
+        return self.timer.should_trigger_for_step((self.timer.last_triggered_step() or 0) + 1)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        return self.agreed and self._timer.last_triggered_step() != step
+        return self.agreed and self.timer.last_triggered_step() != step
+
+    def update_last_triggered_step(self, step: int) -> Any:
+        self.agreed = False
+        return self.timer.update_last_triggered_step(step)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._timer, name)
+        return getattr(self.timer, name)
 
 
 class _NoWriter:
@@ -46,20 +54,22 @@ class _NoWriter:
         return lambda *args, **kwargs: None
 
 
-class JobCheckpointHook(tf.compat.v1.train.SessionRunHook):
-    """Runs a `CheckpointSaverHook` on every worker of the job, at the same steps.
+class PeriodicJobHook(tf.compat.v1.train.SessionRunHook):
+    """Runs a hook that acts every so many steps or seconds for the job, rather than for each worker.
 
-    A hook that saves by steps triggers alike everywhere as it is. One that saves by seconds asks worker 0's clock,
-    whose answer travels with each step.
+    Checkpoints are saved by all workers together, at the same steps. So are summaries that stem from a collective, such
+    as those of a sharded table or of a batch that all workers take together; others are computed by worker 0 alone. In
+    either case worker 0 alone writes them.
+
+    A hook that acts by steps triggers alike everywhere as it is. One that acts by seconds asks worker 0's clock, whose
+    answer travels with each step.
+
+    Args:
+      hook: a `CheckpointSaverHook` or `SummarySaverHook`.
     """
 
     def __init__(self, hook: Any) -> None:
         self._hook = hook
-        self._timer: _AgreedTimer | None = None
-        timer = getattr(hook, "_timer", None)
-        if getattr(timer, "_every_secs", None) is not None:
-            self._timer = _AgreedTimer(timer)
-            hook._timer = self._timer
 
     def begin(self) -> None:
         if context.rank == 0:
@@ -68,36 +78,53 @@ class JobCheckpointHook(tf.compat.v1.train.SessionRunHook):
             # Its begin would open an event file of this worker.
             with _replaced(basic_session_run_hooks.SummaryWriterCache, "get", staticmethod(lambda _: _NoWriter())):
                 self._hook.begin()
+            if self._hook._summary_writer is not None:  # the caller's own
+                self._hook._summary_writer = _NoWriter()
             self._hook._save_graph_def = False
-        if self._timer is not None:
-            self._wish = tf.compat.v1.placeholder(tf.int32, (), name="save_wish")
-            self._agreed = collectives.broadcast(self._wish, root=0, name="save_agreed")
-            self._next_step = 0
+        self._by_clock: _AgreedTimer | None = None
+        timer = self._hook._timer
+        if context.world_size > 1 and getattr(timer, "_every_secs", None) is not None:
+            self._by_clock = _AgreedTimer(timer)
+            self._wish = tf.compat.v1.placeholder(tf.int32, (), name="act_wish")
+            self._agreed = collectives.broadcast(self._wish, root=0, name="act_agreed")
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self._hook.after_create_session(session, coord)
+        # Only now is the scaffold's summary known.
+        together = isinstance(self._hook, _SAVER_HOOK) or communicates(self._hook._get_summary_op() or ())
+        self._takes_part = together or context.rank == 0
+        if not together:
+            self._by_clock = None
+        if self._by_clock is not None:
+            self._hook._timer = self._by_clock
+        if self._takes_part:
+            self._hook.after_create_session(session, coord)
 
     def before_run(self, run_context: Any) -> Any:
+        if not self._takes_part:
+            return None
         args = self._hook.before_run(run_context)
-        if self._timer is None:
+        if self._by_clock is None:
             return args
-        # The step that this run ends with is not known yet; any step but the last saved one lets the clock decide.
-        wish = self._timer.wants_to_trigger((self._timer.last_triggered_step() or 0) + 1)
         args = args or tf.compat.v1.train.SessionRunArgs(None)
-        feeds = {**(args.feed_dict or {}), self._wish: int(wish)}
+        feeds = {**(args.feed_dict or {}), self._wish: int(self._by_clock.wants_to_trigger())}
         fetches = {"agreed": self._agreed}
         if args.fetches is not None:
             fetches["hook"] = args.fetches
         return tf.compat.v1.train.SessionRunArgs(fetches, feeds, args.options)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if self._timer is not None:
-            self._timer.agreed = bool(run_values.results["agreed"])
+        if not self._takes_part:
+            return
+        if self._by_clock is not None:
+            self._by_clock.agreed = bool(run_values.results["agreed"])
             run_values = run_values._replace(results=run_values.results.get("hook"))
         self._hook.after_run(run_context, run_values)
 
     def end(self, session: Any) -> None:
-        self._hook.end(session)
+        if self._takes_part:
+            self._hook.end(session)
+        if self._by_clock is not None:
+            self._hook._timer = self._by_clock.timer
 
 
 class _replaced:  # noqa: N801
@@ -114,41 +141,62 @@ class _replaced:  # noqa: N801
         self._interception.undo()
 
 
-def _hooks_of_this_worker(hooks: Sequence[Any] | None, chief_only_hooks: Sequence[Any] | None) -> list[Any]:
-    """The caller's hooks as this worker runs them, in a list of its own.
+def _for_the_job(hook: Any) -> Any:
+    """A caller's hook, as a worker of the job runs it."""
+    return PeriodicJobHook(hook) if isinstance(hook, (_SAVER_HOOK, _SUMMARY_HOOK)) else hook
 
-    Chief-only hooks run on worker 0, but for those that save checkpoints, in which all take part.
+
+def _chief_only(hooks: Sequence[Any] | None) -> list[Any]:
+    """Those of the caller's hooks for the chief that run on this worker.
+
+    Other workers than 0 run those that save checkpoints or summaries, in which they may have to take part.
     """
-    mine = []
-    for hook in chief_only_hooks or ():
-        if isinstance(hook, _SAVER_HOOK):
-            mine.append(JobCheckpointHook(hook))
-        elif context.rank == 0:
-            mine.append(hook)
-    mine.extend(JobCheckpointHook(hook) if isinstance(hook, _SAVER_HOOK) else hook for hook in hooks or ())
-    return mine
+    mine = map(_for_the_job, hooks or ())
+    return [hook for hook in mine if context.rank == 0 or isinstance(hook, PeriodicJobHook)]
 
 
-def _checkpoint_hook(args: dict[str, Any], scaffold: Any) -> list[Any]:
-    """The checkpoint hook that TensorFlow's session would make of these arguments, which are taken out of `args`."""
-    default = monitored_session.USE_DEFAULT
-    steps = args.pop("save_checkpoint_steps", default)
-    seconds = args.pop("save_checkpoint_secs", default)
-    if steps == default and seconds == default:
-        steps, seconds = None, 600
-    steps = None if steps == default else steps
-    seconds = None if seconds == default else seconds
-    args.update(save_checkpoint_steps=None, save_checkpoint_secs=None)
-    if not args.get("checkpoint_dir") or not ((steps and steps > 0) or (seconds and seconds > 0)):
-        return []
-    hook = _SAVER_HOOK(
-        args["checkpoint_dir"],
-        save_secs=seconds,
-        save_steps=steps,
-        scaffold=scaffold,
-        save_graph_def=args.get("save_graph_def", True),
+def _period(args: dict[str, Any], name: str, default: dict[str, float]) -> dict[str, float]:
+    """How often to act, for a hook's arguments `save_steps` and `save_secs`; empty for never.
+
+    Taken out of the session's arguments `args`, where both are then None, with the meaning that TensorFlow gives them.
+    """
+    unset = monitored_session.USE_DEFAULT
+    given = {f"save_{unit}": args.get(f"{name}_{unit}", unset) for unit in ("steps", "secs")}
+    args.update({f"{name}_steps": None, f"{name}_secs": None})
+    given = {key: value for key, value in given.items() if value is not unset}
+    return {key: float(value) for key, value in (given or default).items() if value and value > 0}
+
+
+def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
+    """The hooks for summaries and checkpoints that TensorFlow's session would make of `args`, which makes none then.
+
+    Worker 0's directories and periods count for all workers.
+    """
+    decided = agreement.from_chief(
+        {
+            "checkpoint_dir": _path(args.get("checkpoint_dir")),
+            "summary_dir": _path(args.get("summary_dir")),
+            "summaries": _period(args, "save_summaries", {"save_steps": 100}),
+            "checkpoints": _period(args, "save_checkpoint", {"save_secs": 600}),
+        },
+        "session_arguments",
     )
-    return [JobCheckpointHook(hook)]
+    args["checkpoint_dir"] = checkpoint_dir = decided["checkpoint_dir"]
+    summary_dir = decided["summary_dir"] or checkpoint_dir
+    hooks = []
+    if summary_dir and decided["summaries"]:
+        hooks.append(_SUMMARY_HOOK(scaffold=args["scaffold"], output_dir=summary_dir, **decided["summaries"]))
+    if checkpoint_dir and decided["checkpoints"]:
+        hooks.append(
+            _SAVER_HOOK(
+                checkpoint_dir,
+                scaffold=args["scaffold"],
+                listeners=context.saving_listeners,
+                save_graph_def=args.get("save_graph_def", True),
+                **decided["checkpoints"],
+            )
+        )
+    return [PeriodicJobHook(hook) for hook in hooks]
 
 
 def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
@@ -158,14 +206,13 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
       args: the caller's, by name; neither it nor a list in it is changed.
     """
     args = dict(args)
-    ctx = context
-    args["checkpoint_dir"] = agreement.from_chief(_path(args.get("checkpoint_dir")), "checkpoint_dir")
     args["scaffold"] = args.get("scaffold") or tf.compat.v1.train.Scaffold()
-    hooks = _hooks_of_this_worker(args.get("hooks"), args.pop("chief_only_hooks", None))
-    args["hooks"] = _checkpoint_hook(args, args["scaffold"]) + hooks
+    chief_only = _chief_only(args.pop("chief_only_hooks", None))
+    # In TensorFlow's order.
+    args["hooks"] = [*chief_only, *_periodic_hooks(args), *map(_for_the_job, args.get("hooks") or ())]
     args["is_chief"] = True
-    if ctx.rank != 0:
-        args.update(save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None)
+    if context.rank != 0:
+        args.update(log_step_count_steps=None)
     return args
 
 
@@ -183,6 +230,9 @@ def intercept_sessions(interception: Interception) -> None:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
             if context.world_size > 1:
+                sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
+            # One worker alone has to have its listeners told as well.
+            if context.world_size > 1 or context.saving_listeners:
                 given = job_session_arguments(given)
             return original(**given)
 

@@ -24,6 +24,7 @@ from lockstep._src.library import ops
 
 # Where TensorFlow holds the functions that make iterators of a graph.
 ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
+ITERATOR = tf.compat.v1.data.Iterator
 
 
 class SyncIterator:
@@ -72,6 +73,11 @@ def _empty(spec: tf.TypeSpec) -> Any:
         rank = spec.shape.rank
         shape = [0, *_known(spec.shape[1:])]
         return tf.SparseTensor(tf.zeros([0, rank], tf.int64), tf.zeros([0], spec.dtype), tf.constant(shape, tf.int64))
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank is None:
+        raise ValueError(
+            "an iterator that goes on with empty batches until all workers' data has ended needs elements of known "
+            f"rank, got {spec}; give Iterator.from_structure or from_string_handle their output_shapes"
+        )
     if not isinstance(spec, tf.TensorSpec):
         raise TypeError(f"data_sync_drop_remainder=False: no empty batch is known for an element of {spec}")
     if spec.shape.rank == 0:
@@ -111,3 +117,28 @@ def intercept_iterators(interception: Interception) -> None:
     for owner in ITERATOR_MAKERS:
         for name in ("make_one_shot_iterator", "make_initializable_iterator"):
             interception.replace(owner, name, replace)
+    for name in ("from_structure", "from_string_handle"):
+        interception.replace(ITERATOR, name, lambda original: staticmethod(replace(original)))
+
+
+def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:
+    """Logs one warning, on worker 0, with the names of what takes data without asking the other workers."""
+    if context.rank != 0 or context.options.mode == "infer":
+        return
+    names = [op.name for op in graph.get_operations() if _takes_alone(op)]
+    if names:
+        tf.compat.v1.logging.warning(
+            "The iterators behind %s%s were made outside of scope(), so workers take their data without asking each "
+            "other: if it ends on one worker before the others, the job ends with an error. Make "
+            "the iterators inside of scope(), or give all workers as many batches.",
+            ", ".join(names[:5]),
+            ", ..." if len(names) > 5 else "",
+        )
+
+
+def _takes_alone(op: tf.Operation) -> bool:
+    """Whether `op` takes an iterator's next element on this worker, whatever the others have."""
+    if op.type != "IteratorGetNextAsOptional":
+        return op.type in ("IteratorGetNext", "IteratorGetNextSync")
+    users = [user for reader in op.outputs[0].consumers() for result in reader.outputs for user in result.consumers()]
+    return all(user.type != "LockstepAgreeOnNext" for user in users)

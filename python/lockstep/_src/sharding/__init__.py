@@ -4,7 +4,7 @@
 lookups then work on them unchanged.
 """
 
-from lockstep._src.sharding.scope import ShardingRules, sharding_scope
+from lockstep._src.sharding.scope import ShardingRules, intercept_creation, sharding_scope
 from lockstep._src.sharding.shard import Shard, is_sharded, shard_of, tables
 from lockstep._src.sharding.steps import relayout
 from lockstep._src.sharding.table import RowShardedTable
@@ -13,6 +13,7 @@ __all__ = [
     "RowShardedTable",
     "Shard",
     "ShardingRules",
+    "intercept_creation",
     "is_sharded",
     "relayout",
     "shard_of",

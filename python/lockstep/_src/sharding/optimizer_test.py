@@ -36,7 +36,8 @@ def trained(make_optimizer, make_table, ranks):
     with tf.Graph().as_default():
         table = make_table()
         step_ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in ranks]
-        loss = tf.add_n([tf.reduce_sum(tf.sin(tf.nn.embedding_lookup(table, i))) for i in step_ids])
+        losses = [tf.reduce_sum(tf.sin(tf.nn.embedding_lookup(table, i))) for i in step_ids]
+        loss = tf.add_n(losses) / len(losses)
         train_op = make_optimizer().minimize(loss)
         held = {}
         for v in tf.compat.v1.global_variables():

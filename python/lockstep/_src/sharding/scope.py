@@ -1,16 +1,27 @@
-"""The scope in which variables become sharded tables, and the rules that say which."""
+"""How variables become sharded tables, and the rules that say which.
+
+Whatever creates a variable asks the creators of its graph, and `tf.compat.v1.get_variable` its store before that. Both
+are intercepted, for all graphs: a program may make its graph inside of a scope.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import embedding_ops
+from tensorflow.python.ops import variable_scope as tf_variable_scope
+from tensorflow.python.training import slot_creator
 
 from lockstep._src.context import context
+from lockstep._src.interception import Interception
 from lockstep._src.sharding import initial, shard
 from lockstep._src.sharding.table import RowShardedTable
 
@@ -64,6 +75,10 @@ class ShardingRules:
         )
 
 
+# Makes a variable of the arguments of `tf.Variable`, or asks the next creator to.
+Creator = Callable[..., tf.Variable]
+
+
 @contextlib.contextmanager
 def sharding_scope(rules: ShardingRules | None = None) -> Iterator[None]:
     """Makes variables that are created inside, in whatever way, sharded tables where the rules say so.
@@ -73,50 +88,109 @@ def sharding_scope(rules: ShardingRules | None = None) -> Iterator[None]:
     Args:
       rules: None for those of the context's options at the time of creation.
     """
-
-    def current_rules() -> ShardingRules | None:
-        return rules or ShardingRules.from_options()
-
-    with (
-        tf.variable_creator_scope(_creator(current_rules)),
-        tf.compat.v1.variable_scope(
-            tf.compat.v1.get_variable_scope(), custom_getter=_getter(current_rules), auxiliary_name_scope=False
-        ),
-    ):
+    interception = Interception()
+    intercept_creation(interception, lambda: rules or ShardingRules.from_options())
+    try:
         yield
+    finally:
+        interception.undo()
 
 
-def _creator(current_rules: Callable[[], ShardingRules | None]) -> Callable[..., tf.Variable]:
-    def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+def intercept_creation(
+    interception: Interception,
+    current_rules: Callable[[], ShardingRules | None] = ShardingRules.from_options,
+    replicated: Creator | None = None,
+) -> None:
+    """Makes variables that are created while the interception lasts sharded tables where the rules say so.
+
+    Args:
+      interception: takes the replacements.
+      current_rules: called at each creation; None shards nothing.
+      replicated: creates the variables that are neither tables nor their slots; called as creators are,
+        `replicated(next_creator, ...)`.
+    """
+    lasting = True
+    making = _Making()
+
+    def create(next_creator: Creator, **kwargs: Any) -> tf.Variable:
+        # A stack of creators that was saved meanwhile may be put back after the end.
+        if not lasting or making.slot_of_table:
+            return next_creator(**kwargs)
         rules = current_rules()
-        if rules is None or kwargs.get("trainable") is False or kwargs.get("variable_def") is not None:
-            return next_creator(**kwargs)
-        initial_value = kwargs.get("initial_value")
-        if initial_value is None:
-            return next_creator(**kwargs)
-        shape = initial.shape_of(initial_value, kwargs.get("shape"))
-        dtype = kwargs.get("dtype") or getattr(initial_value, "dtype", None)
-        if not rules.apply_to(kwargs.get("name"), kwargs.get("trainable"), dtype, shape):
-            return next_creator(**kwargs)
-        if getattr(initial_value, "__module__", "").startswith("keras.src."):
-            # Its optimizers and its lookup believe in the shape that the layer asked for.
-            raise NotImplementedError(
-                f"variable '{kwargs.get('name')}' {shape}: layers of Keras 3 cannot hold sharded tables. Make the "
-                "layer outside of the sharding scope, which replicates it; or use tf.nn.embedding_lookup on a "
-                "tf.Variable; or set TF_USE_LEGACY_KERAS=1 for Keras 2"
-            )
-        return RowShardedTable(**{**kwargs, "shape": shape})
+        if rules is not None and _is_sharded_by(rules, kwargs):
+            return RowShardedTable(**kwargs)
+        return next_creator(**kwargs) if replicated is None else replicated(next_creator, **kwargs)
 
-    return create
+    # With priority 0 it is the innermost: it sees what the program's own creators make of the arguments.
+    entry = (0, create)
+
+    def stack(original: property) -> property:
+        def get(graph: tf.Graph) -> list[tuple[int, Creator]]:
+            creators = original.fget(graph)
+            return creators if not lasting or entry in creators else [entry, *creators]
+
+        return property(get, original.fset)
+
+    def end() -> None:
+        nonlocal lasting
+        lasting = False
+
+    interception.on_undo(end)
+    interception.replace(ops.Graph, "_variable_creator_stack", stack)
+    wrap_store = functools.partial(_wrap_store, current_rules)
+    interception.replace(tf_variable_scope._VariableStore, "get_variable", wrap_store)
+    interception.replace(slot_creator, "_create_slot_var", making.wrap)
+    interception.replace(embedding_ops, "_embedding_lookup_and_transform", _wrap_lookup)
 
 
-def _getter(current_rules: Callable[[], ShardingRules | None]) -> Callable[..., tf.Variable]:
-    """A custom getter for `tf.compat.v1.get_variable`, which does two things before any creator is asked.
+class _Making(threading.local):
+    """What this thread is making."""
+
+    slot_of_table = False
+
+    def wrap(self, create_slot: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
+        """TensorFlow's creation of slots: that of a table's has the shape of the shard, and differs between workers."""
+
+        @functools.wraps(create_slot)
+        def wrapped(primary: Any, *args: Any, **kwargs: Any) -> tf.Variable:
+            before, self.slot_of_table = self.slot_of_table, shard.is_sharded(primary)
+            try:
+                return create_slot(primary, *args, **kwargs)
+            finally:
+                self.slot_of_table = before
+
+        return wrapped
+
+
+def _is_sharded_by(rules: ShardingRules, kwargs: dict[str, Any]) -> bool:
+    """Whether a variable of these arguments becomes a table; if so, its shape is written into them."""
+    initial_value = kwargs.get("initial_value")
+    if kwargs.get("trainable") is False or kwargs.get("variable_def") is not None or initial_value is None:
+        return False
+    shape = initial.shape_of(initial_value, kwargs.get("shape"))
+    dtype = kwargs.get("dtype") or getattr(initial_value, "dtype", None)
+    if not rules.apply_to(kwargs.get("name"), kwargs.get("trainable"), dtype, shape):
+        return False
+    if getattr(initial_value, "__module__", "").startswith("keras.src."):
+        # Its optimizers and its lookup believe in the shape that the layer asked for.
+        raise NotImplementedError(
+            f"variable '{kwargs.get('name')}' {shape}: layers of Keras 3 cannot hold sharded tables. Make the "
+            "layer outside of the sharding scope, which replicates it; or use tf.nn.embedding_lookup on a "
+            "tf.Variable; or set TF_USE_LEGACY_KERAS=1 for Keras 2"
+        )
+    kwargs["shape"] = shape
+    return True
+
+
+def _wrap_store(current_rules: Callable[[], ShardingRules | None], get_variable: Callable[..., Any]) -> Any:
+    """The method behind `tf.compat.v1.get_variable`, which does two things before any creator is asked.
 
     It compares shapes where it reuses a variable, and splits one where there is a partitioner.
     """
 
-    def get(getter: Callable[..., tf.Variable], name: str, **kwargs: Any) -> tf.Variable:
+    @functools.wraps(get_variable)
+    def wrapped(store: Any, name: str, *args: Any, **kwargs: Any) -> tf.Variable:
+        kwargs.update(zip(("shape", "dtype", "initializer"), args, strict=False))
         table = next((t for t in shard.tables() if t.logical_name == name), None)
         if table is not None:
             shape = kwargs.get("shape")
@@ -129,9 +203,29 @@ def _getter(current_rules: Callable[[], ShardingRules | None]) -> Callable[..., 
             kwargs.update(shape=shape if shape is None else table.shape, partitioner=None)
         elif kwargs.get("partitioner") is not None and _would_be_sharded(current_rules(), name, kwargs):
             kwargs["partitioner"] = None
-        return getter(name, **kwargs)
+        return get_variable(store, name, **kwargs)
 
-    return get
+    return wrapped
+
+
+def _wrap_lookup(lookup: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """TensorFlow's lookup in one or several tables, which asks several for their first dimension to divide ids up.
+
+    A table tells it that of the shard.
+    """
+
+    @functools.wraps(lookup)
+    def wrapped(params: Any, ids: Any, partition_strategy: str = "mod", *args: Any, **kwargs: Any) -> tf.Tensor:
+        several = list(params) if isinstance(params, (list, tuple)) else [params]
+        names = [p.logical_name for p in several if isinstance(p, RowShardedTable)]
+        if len(several) > 1 and names and partition_strategy != "mod":
+            raise ValueError(
+                f"tables {', '.join(names)} are sharded: a list of sharded tables is looked up with "
+                f"partition_strategy='mod', got {partition_strategy!r}"
+            )
+        return lookup(params, ids, partition_strategy, *args, **kwargs)
+
+    return wrapped
 
 
 def _would_be_sharded(rules: ShardingRules | None, name: str, kwargs: dict[str, Any]) -> bool:

@@ -60,10 +60,13 @@ def shard_of(variable: Any) -> Shard | None:
     info = getattr(variable, "_save_slice_info", None)
     if info is None or not hasattr(variable, "graph") or tf.executing_eagerly():
         return None
-    for table in tables(variable.graph):
-        if info.full_name.startswith(table.logical_name + "/") and variable.shape[:1] == table.shape[:1]:
-            return table.shard
-    return None
+    # Of tables 'user' and 'user/age', a slot 'user/age/Adagrad' belongs to the second.
+    owners = [
+        table
+        for table in tables(variable.graph)
+        if info.full_name.startswith(table.logical_name + "/") and variable.shape[:1] == table.shape[:1]
+    ]
+    return max(owners, key=lambda table: len(table.logical_name)).shard if owners else None
 
 
 def is_sharded(variable: Any) -> bool:

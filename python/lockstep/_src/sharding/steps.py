@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from lockstep._src import library
 from lockstep._src.collectives import Priority
+from lockstep._src.context import context
 
 
 class Route(NamedTuple):
@@ -74,6 +75,15 @@ def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
     return library.ops.lockstep_gather_table(tensor, num_rows=rows)
 
 
+def _mean(summed: tf.Tensor) -> tf.Tensor:
+    """The mean over workers of what was summed over them.
+
+    It is taken here and not where an optimizer is given the gradient: there it could not be told whether a gradient
+    that was accumulated, scaled or passed through a branch has had its mean taken.
+    """
+    return summed * tf.cast(1.0 / context.world_size, summed.dtype)
+
+
 @tf.RegisterGradient("LockstepCombine")
 def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
     _, inverse, send_splits, recv_splits = op.inputs
@@ -84,7 +94,7 @@ def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
     summed = library.ops.lockstep_combine_gradient(
         grad, inverse, send_splits, recv_splits, lockstep_priority=Priority.TABLE
     )
-    return [summed, None, None, None]
+    return [_mean(summed), None, None, None]
 
 
 @tf.RegisterGradient("LockstepCombineGradient")
@@ -99,7 +109,7 @@ def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
         tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"), lockstep_priority=Priority.TABLE
     )
     summed.set_shape(op.inputs[0].shape)
-    return summed
+    return _mean(summed)
 
 
 @tf.RegisterGradient("LockstepReduceTable")

@@ -34,6 +34,17 @@ class _EitherShape(tf.TensorShape):
         return tf.TensorShape, (self.as_list(),)
 
 
+class _SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
+    """The slice of the whole table that a worker would hold if rows were placed by ranges, which they are not."""
+
+    @property
+    def spec(self) -> str:
+        """What TensorFlow's own savers ask for, to write the shard's rows in a range where they don't belong."""
+        raise RuntimeError(
+            f"table '{self.full_name}' is sharded: a tf.train.Saver that saves it has to be made inside the scope"
+        )
+
+
 class RowShardedTable(resource_variable_ops.BaseResourceVariable):
     """A table [rows, D...] of which this worker holds the rows `rank`, `rank + R`, `rank + 2R`, ... of R workers.
 
@@ -46,10 +57,10 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
     | any other use as a tensor: matmul, `v[i]`, `read_value()`, `session.run(v)` | the whole table is gathered |
     | `assign*` of a whole table or of a shard | this worker's rows are assigned |
     | `scatter_add`, `scatter_sub`, `scatter_update` | rows of the shard: what gradients and optimizers speak of |
-    | other scatters, `v[i].assign`, `tf.train.Checkpoint`, `copy.deepcopy` | NotImplementedError |
+    | other scatters, `v[i].assign`, `tf.train.Checkpoint`, `copy.deepcopy`, moving averages | NotImplementedError |
 
-    Gradients of either kind of read are sums over the workers, and come as `tf.IndexedSlices` with rows of the shard,
-    or as a dense tensor of its shape.
+    Gradients of either kind of read are the mean over the workers, and come as `tf.IndexedSlices` with rows of the
+    shard, or as a dense tensor of its shape.
 
     It is a `BaseResourceVariable` and not a `ResourceVariable`, because TensorFlow's eager operations read the handle
     of the latter without asking the object.
@@ -135,9 +146,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         offset, length = self._shard.contiguous_range
         dims = self._logical_shape.as_list()[1:]
         self._set_save_slice_info(
-            tf.compat.v1.Variable.SaveSliceInfo(
-                self.logical_name, [self._shard.rows, *dims], [offset, *([0] * len(dims))], [length, *dims]
-            )
+            _SliceOfTable(self.logical_name, [self._shard.rows, *dims], [offset, *([0] * len(dims))], [length, *dims])
         )
 
     @property
@@ -173,6 +182,11 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             f"<RowShardedTable '{self.name}' shape={self._logical_shape} dtype={self.dtype.name}, "
             f"{s.local_rows} rows on rank {s.rank} of {s.world_size}>"
         )
+
+    @property
+    def initial_value(self) -> NoReturn:
+        """Not to be had: raises NotImplementedError."""
+        self._refuse("initial_value, nor tf.train.ExponentialMovingAverage", "a moving average would be of the shard")
 
     # Reads.
 

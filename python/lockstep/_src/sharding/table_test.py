@@ -94,11 +94,11 @@ LOOKUPS = {
 
 
 def in_graph(make_table, lookup, ranks):
-    """The lookups of some workers, and the table after one step of gradient descent on the sum of their losses."""
+    """The lookups of some workers, and the table after one step of gradient descent on the mean of their losses."""
     with tf.Graph().as_default():
         table = make_table()
         values = [lookup(table, rank) for rank in ranks]
-        loss = tf.add_n([tf.reduce_sum(tf.sin(v)) for v in values])
+        loss = tf.add_n([tf.reduce_sum(tf.sin(v)) for v in values]) / len(values)
         train_op = tf.compat.v1.train.GradientDescentOptimizer(RATE).minimize(loss)
         with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
@@ -114,7 +114,7 @@ def eagerly(make_table, lookup, ranks, wrap=lambda f: f):
     def step():
         with tf.GradientTape() as tape:
             values = [lookup(table, rank) for rank in ranks]
-            loss = tf.add_n([tf.reduce_sum(tf.sin(v)) for v in values])
+            loss = tf.add_n([tf.reduce_sum(tf.sin(v)) for v in values]) / len(values)
         gradient = tape.gradient(loss, table)
         if isinstance(gradient, tf.IndexedSlices):
             table.scatter_sub(tf.IndexedSlices(RATE * gradient.values, gradient.indices))

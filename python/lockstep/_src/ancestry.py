@@ -1,0 +1,93 @@
+"""What the operations of a graph rest on: what runs with them, and what their values are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# The attribute that every op which communicates has, and no other (tf/comm/collective_op.h).
+_COLLECTIVE_ATTR = "lockstep_priority"
+
+
+def ancestors(elements: Iterable[Any]) -> Iterator[tf.Operation]:
+    """The operations that run when `elements` (tensors and operations of one graph) are fetched, each once."""
+    seen = set()
+    front = [getattr(element, "op", element) for element in elements]
+    while front:
+        op = front.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        yield op
+        front.extend([*(source.op for source in op.inputs), *op.control_inputs])
+
+
+def communicates(elements: Iterable[Any]) -> bool:
+    """Whether fetching `elements` runs a collective, be it in a function that is called on the way."""
+    called = set()
+    graph = None
+    for op in ancestors(elements):
+        node = op.node_def
+        if _COLLECTIVE_ATTR in node.attr:
+            return True
+        called |= _functions_of(node)
+        graph = op.graph
+    if not called:
+        return False
+    functions = {function.signature.name: function.node_def for function in graph.as_graph_def().library.function}
+    front, seen = list(called), set()
+    while front:
+        name = front.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for node in functions.get(name, ()):
+            if _COLLECTIVE_ATTR in node.attr:
+                return True
+            front.extend(_functions_of(node))
+    return False
+
+
+def _functions_of(node: Any) -> set[str]:
+    """Names of the functions that a node (NodeDef) refers to."""
+    values = node.attr.values()
+    return {value.func.name for value in values if value.HasField("func")} | {
+        function.name for value in values for function in value.list.func
+    }
+
+
+def stems_from(op: tf.Operation, wanted: Callable[[tf.Operation], bool], unrelated: set[tf.Operation]) -> bool:
+    """Whether an operation is `wanted`, or is computed from one that is.
+
+    Looks out of the branches of conditionals and the bodies of loops, at what they take from around them. It doesn't
+    look through variables: what was assigned to one earlier is not known.
+
+    Args:
+      op: where to begin.
+      wanted: tells what is looked for.
+      unrelated: operations that are known not to stem from any; grows by what is found out. Keep it over calls with
+        the same `wanted`, and no part of a graph is walked through twice.
+    """
+    seen: set[tf.Operation] = set()
+    front = [op]
+    while front:
+        op = front.pop()
+        if op in seen or op in unrelated:
+            continue
+        if wanted(op):
+            return True
+        seen.add(op)
+        front.extend(_sources(op))
+    unrelated |= seen
+    return False
+
+
+def _sources(op: tf.Operation) -> Iterator[tf.Operation]:
+    yield from (tensor.op for tensor in op.inputs)
+    if op.type == "Placeholder":
+        # In the graph of a branch or body: what it captured from the graph around it.
+        for outer, inner in getattr(op.graph, "captures", ()):
+            if inner.op is op and hasattr(outer, "op"):
+                yield outer.op

@@ -1,0 +1,95 @@
+"""Sessions in the scope of one worker. Several workers: tests/multiprocess/scope_test.py."""
+
+import contextlib
+
+import pytest
+import tensorflow as tf
+
+from lockstep._src.context import context
+from lockstep._src.scope import scope
+
+tf1 = tf.compat.v1
+
+
+class Listener(tf1.train.CheckpointSaverListener):
+    """Notes the steps at which checkpoints were saved."""
+
+    def __init__(self):
+        self.saved = []
+
+    def after_save(self, session, global_step_value):
+        self.saved.append(int(global_step_value))
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    monkeypatch.setattr(context, "_saving_listeners", {})
+    listener = Listener()
+    context.add_saving_listener("noting", listener)
+    return listener
+
+
+def train(**arguments):
+    """Five steps, with a summary."""
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        tf1.summary.scalar("two", 2.0)
+        train_op = step.assign_add(1)
+        with tf1.train.MonitoredTrainingSession("", **arguments) as session:
+            for _ in range(5):
+                session.run(train_op)
+
+
+def test_listeners_are_told_of_the_checkpoints_of_a_session_in_a_scope(listener, tmp_path):
+    with scope():
+        train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
+    assert listener.saved == [0, 2, 4, 5]
+
+
+def test_listeners_are_not_told_outside_of_scopes(listener, tmp_path):
+    train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
+    assert listener.saved == []
+
+
+def test_hooks_that_the_program_makes_have_the_listeners_that_it_gives_them(listener, tmp_path):
+    own = Listener()
+    scaffold = tf1.train.Scaffold()
+    hook = tf1.train.CheckpointSaverHook(str(tmp_path), save_steps=2, scaffold=scaffold, listeners=[own])
+    with scope():
+        train(scaffold=scaffold, hooks=[hook])
+    assert listener.saved == []
+    assert own.saved == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "periods",
+    [
+        {},
+        {"save_summaries_steps": 3},
+        {"save_summaries_steps": None},
+        {"save_summaries_secs": 1000},
+        {"save_checkpoint_steps": 3, "save_summaries_steps": 0},
+        {"save_checkpoint_secs": None},
+        {"save_checkpoint_steps": None},
+        {"summary_dir": "elsewhere"},
+    ],
+    ids=str,
+)
+def test_session_with_listeners_writes_what_tensorflows_session_writes(listener, tmp_path, periods):
+    written = []
+    for kind in ("plain", "scope"):
+        folder = tmp_path / kind
+        arguments = {"checkpoint_dir": str(folder), "log_step_count_steps": None, **periods}
+        if "summary_dir" in periods:
+            arguments["summary_dir"] = str(folder / periods["summary_dir"])
+        with scope() if kind == "scope" else contextlib.nullcontext():
+            train(**arguments)
+        files = sorted(p.relative_to(folder).as_posix().split(".tfevents")[0] for p in folder.rglob("*") if p.is_file())
+        summaries = [
+            (event.step, value.tag, value.simple_value)
+            for file in sorted(folder.rglob("*tfevents*"))
+            for event in tf1.train.summary_iterator(str(file))
+            for value in event.summary.value
+        ]
+        written.append((files, summaries))
+    assert written[1] == written[0]

@@ -1,0 +1,34 @@
+"""Workers that hold promises: functions of a module which assert, each named after what it asserts."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from lockstep.testing import run_workers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def hold(*promises) -> None:
+    """In a worker: holds the promises one after the other, and prints a line for each."""
+    for promise in promises:
+        promise()
+        print("kept:", promise.__name__, flush=True)
+
+
+def defined_in(module_name: str) -> list:
+    """The module's own functions with a name of several words and no arguments, in the order of the text."""
+    functions = inspect.getmembers(sys.modules[module_name], inspect.isfunction)
+    own = [f for n, f in functions if f.__module__ == module_name and "_" in n and not inspect.signature(f).parameters]
+    return sorted((f for f in own if not f.__name__.startswith("_")), key=lambda f: f.__code__.co_firstlineno)
+
+
+def assert_kept(worker: str, workers: int = 2, timeout_s: float = 120) -> None:
+    """Runs `tests.multiprocess.<worker>` on some workers, and asserts that each of them kept every promise."""
+    wanted = re.findall(r"^def ([a-z]\w*_\w+)\(\):", (ROOT / f"tests/multiprocess/{worker}.py").read_text(), re.M)
+    command = [sys.executable, "-m", f"tests.multiprocess.{worker}"]
+    for output in run_workers(workers, command, cwd=ROOT, timeout_s=timeout_s):
+        assert re.findall(r"^kept: (\w+)", output, re.M) == wanted

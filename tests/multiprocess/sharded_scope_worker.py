@@ -1,0 +1,258 @@
+"""What a scope promises of programs with sharded tables, checked by every worker of a job of two."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import hybridbackend.tensorflow as hb
+from tests.multiprocess import promises
+
+ROWS, DIM, BATCH = 11, 3, 6
+IDS = np.random.default_rng(5).integers(0, ROWS, [4, 2, BATCH])
+TABLE = np.random.default_rng(6).normal(size=[ROWS, DIM]).astype(np.float32)
+WEIGHTS = np.random.default_rng(7).normal(size=[DIM, 1]).astype(np.float32)
+
+
+def _variables():
+    with hb.embedding_scope():
+        table = tf.get_variable("table", initializer=TABLE)
+    return table, tf.get_variable("weights", initializer=WEIGHTS)
+
+
+def _loss(table, weights, ids):
+    # Distinct ids, so that plain TensorFlow has one slice a row as well.
+    distinct, position = tf.unique(ids)
+    return tf.reduce_mean(tf.square(tf.matmul(tf.gather(tf.nn.embedding_lookup(table, distinct), position), weights)))
+
+
+def _trained(make_train_op, plain=False):
+    """Table and weights after some steps: of this job, or of plain TensorFlow on the data of all workers."""
+    with tf.Graph().as_default():
+        ids = tf.placeholder(tf.int64, [None])
+        if plain:
+            table, weights = (
+                tf.get_variable("table", initializer=TABLE),
+                tf.get_variable("weights", initializer=WEIGHTS),
+            )
+            train_op = make_train_op(_loss(table, weights, ids))
+        else:
+            with hb.scope():
+                table, weights = _variables()
+                train_op = make_train_op(_loss(table, weights, ids))
+        init = tf.global_variables_initializer()
+        with tf.Session() as session:
+            session.run(init)
+            for batch in IDS:
+                session.run(train_op, {ids: batch.ravel() if plain else batch[hb.context.rank]})
+            return session.run([table, weights])
+
+
+def _assert_as_in_plain_tensorflow(make_train_op):
+    got, wanted = _trained(make_train_op), _trained(make_train_op, plain=True)
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def clipping_by_the_global_norm_is_that_of_one_worker():
+    def train(loss):
+        optimizer = tf.train.GradientDescentOptimizer(0.5)
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+        clipped, _ = tf.clip_by_global_norm(gradients, 0.3)
+        return optimizer.apply_gradients(zip(clipped, variables, strict=True))
+
+    _assert_as_in_plain_tensorflow(train)
+
+
+def clipping_each_gradient_by_its_norm_is_that_of_one_worker():
+    def train(loss):
+        optimizer = tf.train.AdagradOptimizer(0.5)
+        pairs = optimizer.compute_gradients(loss)
+        return optimizer.apply_gradients([(tf.clip_by_norm(g, 0.1), v) for g, v in pairs])
+
+    _assert_as_in_plain_tensorflow(train)
+
+
+def an_optimizer_that_clips_inside_is_that_of_one_worker():
+    class Clipping(tf.train.MomentumOptimizer):
+        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+            gradients, variables = zip(*grads_and_vars, strict=True)
+            clipped, _ = tf.clip_by_global_norm(gradients, 0.3)
+            return super().apply_gradients(list(zip(clipped, variables, strict=True)), global_step, name)
+
+    _assert_as_in_plain_tensorflow(lambda loss: Clipping(0.5, 0.9).minimize(loss))
+
+
+def a_row_that_occurs_twice_counts_once_in_the_norm():
+    with tf.Graph().as_default(), hb.scope():
+        table, _ = _variables()
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, tf.constant([3, 3, hb.context.rank])))
+        norm = tf.linalg.global_norm(tf.gradients(loss, [table]))
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            # Row 3 has 2 from each worker, rows 0 and 1 have 1 from one: the means are 2, 1/2 and 1/2.
+            np.testing.assert_allclose(session.run(norm), np.sqrt(DIM * (4 + 0.25 + 0.25)), rtol=1e-6)
+
+
+def accumulated_gradients_have_one_mean_taken():
+    def train(loss):
+        optimizer = tf.train.GradientDescentOptimizer(0.5)
+        sums, add = [], []
+        for gradient, variable in optimizer.compute_gradients(loss):
+            shape = tf.shape(variable.local_value() if hasattr(variable, "local_value") else variable)
+            total = tf.Variable(
+                lambda shape=shape: tf.zeros(shape), trainable=False, collections=[tf.GraphKeys.LOCAL_VARIABLES],
+                validate_shape=False, use_resource=True,
+            )  # fmt: skip
+            total.set_shape(variable.shape)
+            sums.append((total, variable))
+            add.append(total.assign(tf.convert_to_tensor(gradient), read_value=False))
+        with tf.control_dependencies(add):
+            return optimizer.apply_gradients([(total.read_value(), variable) for total, variable in sums])
+
+    with tf.Graph().as_default(), hb.scope():
+        table, weights = _variables()
+        train_op = train(tf.reduce_sum(tf.nn.embedding_lookup(table, [4])) + tf.reduce_sum(weights))
+        with tf.Session() as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            session.run(train_op)
+            after, weights_after = session.run([table, weights])
+    np.testing.assert_allclose(after[4], TABLE[4] - 0.5, rtol=1e-6)
+    np.testing.assert_allclose(weights_after, WEIGHTS - 0.5, rtol=1e-6)
+
+
+def gradients_that_are_applied_in_a_branch_have_one_mean_taken():
+    tf.enable_control_flow_v2()
+    try:
+
+        def train(loss):
+            optimizer = tf.train.GradientDescentOptimizer(0.5)
+            pairs = optimizer.compute_gradients(loss)
+
+            def apply():
+                scaled = []
+                for g, v in pairs:
+                    if isinstance(g, tf.IndexedSlices):
+                        scaled.append((tf.IndexedSlices(g.values * 1.0, g.indices, g.dense_shape), v))
+                    else:
+                        scaled.append((g * 1.0, v))
+                with tf.control_dependencies([optimizer.apply_gradients(scaled)]):
+                    return tf.constant(True)
+
+            return tf.cond(loss < 1e6, apply, lambda: tf.constant(False))
+
+        _assert_as_in_plain_tensorflow(train)
+    finally:
+        tf.disable_control_flow_v2()
+
+
+def variables_start_identical_however_they_are_initialized():
+    with tf.Graph().as_default():
+        with hb.scope():
+            names = ("init after the scope", "own initializer", "monitored session after the scope")
+            made = [
+                tf.get_variable(n.replace(" ", "_"), [5], initializer=tf.random_normal_initializer()) for n in names
+            ]
+            value = tf.Variable(np.full([5], hb.context.rank, np.float32), name="a_value")
+        init = tf.group(made[0].initializer, made[2].initializer, value.initializer)
+        with tf.Session() as session:
+            session.run(init)
+            session.run(made[1].initializer)
+            _assert_same_on_all(session.run([*made, value]))
+        with tf.train.MonitoredTrainingSession("") as session:
+            _assert_same_on_all(session.run([*made, value]))
+
+
+def _assert_same_on_all(arrays):
+    import lockstep
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        for array in arrays:
+            own, other = np.split(session.run(lockstep.allgather(tf.constant(array)[tf.newaxis])), 2)
+            np.testing.assert_array_equal(own, other)
+
+
+def a_graph_that_is_made_inside_the_scope_is_the_jobs():
+    with hb.scope(sharding=True), tf.Graph().as_default():
+        table = tf.get_variable("table", [ROWS, DIM])
+        bias = tf.get_variable("bias", [DIM], initializer=tf.random_normal_initializer())
+        assert table.logical_shape == [ROWS, DIM]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            _assert_same_on_all(session.run([table, bias]))
+    with tf.Graph().as_default():
+        assert not hasattr(tf.get_variable("table", [ROWS, DIM]), "logical_shape")
+
+
+def default_names_count_on_through_embedding_scopes():
+    columns = [tf.feature_column.embedding_column(tf.feature_column.categorical_column_with_identity("a", ROWS), DIM)]
+    with tf.Graph().as_default(), hb.scope():
+        for _ in range(2):
+            with hb.embedding_scope():
+                tf.feature_column.input_layer({"a": tf.constant([[1]], tf.int64)}, columns)
+        names = [v.op.name for v in tf.trainable_variables()]
+    assert names == [f"input_layer{n}/a_embedding/embedding_weights" for n in ("", "_1")], names
+
+
+def a_table_is_reused_outside_of_its_embedding_scope():
+    with tf.Graph().as_default(), hb.scope():
+        with hb.embedding_scope():
+            table = tf.get_variable("table", [ROWS, DIM])
+        with tf.variable_scope("", reuse=True):
+            assert tf.get_variable("table", [ROWS, DIM]) is table
+
+
+def a_list_of_tables_is_looked_up_by_mod_alone():
+    with tf.Graph().as_default(), hb.scope():
+        with hb.embedding_scope():
+            parts = [tf.get_variable(f"part{i}", initializer=TABLE[i::2]) for i in range(2)]
+        rows = tf.nn.embedding_lookup(parts, IDS[0, hb.context.rank])
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            np.testing.assert_array_equal(session.run(rows), TABLE[IDS[0, hb.context.rank]])
+        for lookup in (
+            lambda: tf.nn.embedding_lookup(parts, [1], partition_strategy="div"),
+            lambda: tf.compat.v2.nn.embedding_lookup(parts, [1]),
+        ):
+            _raises(ValueError, "tables part0, part1 are sharded.*partition_strategy='mod', got 'div'", lookup)
+
+
+def what_a_table_cannot_do_is_refused_by_name():
+    with tf.Graph().as_default():
+        with hb.scope():
+            table, _ = _variables()
+            average = tf.train.ExponentialMovingAverage(0.9)
+            _raises(NotImplementedError, "table 'table'.*ExponentialMovingAverage", lambda: average.apply([table]))
+        _raises(RuntimeError, "table 'table' is sharded.*inside the scope", tf.train.Saver)
+
+
+def slots_belong_to_the_table_with_the_longest_name():
+    with tf.Graph().as_default(), hb.scope():
+        with hb.embedding_scope():
+            tables = [tf.get_variable(n, [r, 2]) for n, r in (("user", 7), ("user/age", 8))]
+        loss = tf.add_n([tf.reduce_sum(tf.nn.embedding_lookup(t, [0])) for t in tables])
+        tf.train.AdagradOptimizer(0.1).minimize(loss)
+        from lockstep._src import sharding
+
+        rows = {v.op.name: sharding.shard_of(v).rows for v in tf.global_variables()}
+    assert rows == {"user": 7, "user/age": 8, "user/Adagrad": 7, "user/age/Adagrad": 8}, rows
+
+
+def eager_programs_are_refused():
+    tf.enable_eager_execution()
+    try:
+        with hb.scope():
+            _raises(NotImplementedError, "variable 'w'.*made eagerly.*tf.Graph", lambda: tf.Variable(1.0, name="w"))
+    finally:
+        tf.disable_eager_execution()
+
+
+def _raises(error, pattern, function):
+    import pytest
+
+    with pytest.raises(error, match=pattern):
+        function()
+
+
+if __name__ == "__main__":
+    tf.disable_v2_behavior()
+    tf.enable_resource_variables()
+    promises.hold(*promises.defined_in("__main__"))
