@@ -1,6 +1,6 @@
 """`hb`: HybridBackend's API for TensorFlow (docs/hybridbackend.md). Names alone; what they do is Lockstep's."""
 
-from hybridbackend.tensorflow import data, metrics, saved_model, train
+from hybridbackend.tensorflow import data, distribute, metrics, saved_model, train
 from lockstep import Context, context
 from lockstep.train import embedding_scope, scope
 
@@ -11,6 +11,7 @@ __all__ = [
     "Context",
     "context",
     "data",
+    "distribute",
     "embedding_scope",
     "function",
     "metrics",
