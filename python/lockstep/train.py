@@ -3,5 +3,6 @@
 from lockstep._src.evaluation import EvaluationHook
 from lockstep._src.export import export
 from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.session_config import get_session_config, wraps_session_config
 
-__all__ = ["EvaluationHook", "embedding_scope", "export", "scope"]
+__all__ = ["EvaluationHook", "embedding_scope", "export", "get_session_config", "scope", "wraps_session_config"]

@@ -180,9 +180,7 @@ def partition_by_dual_modulo_stage_two(
         return _partition_by(ids, tf.math.floordiv(within, modulus), num_partitions)
 
 
-def _partition_by(
-    ids: tf.Tensor, owners: tf.Tensor, num_partitions: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _partition_by(ids: tf.Tensor, owners: tf.Tensor, num_partitions: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     ids = tf.convert_to_tensor(ids)
     parts = tf.dynamic_partition(tf.range(tf.size(ids)), tf.cast(owners, tf.int32), num_partitions)
     order = tf.ensure_shape(tf.concat(parts, axis=0), ids.shape)

@@ -20,6 +20,7 @@ from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
+from lockstep._src.session_config import wraps_session_config
 
 _SAVER_HOOK = tf.compat.v1.train.CheckpointSaverHook
 _SUMMARY_HOOK = tf.compat.v1.train.SummarySaverHook
@@ -229,6 +230,7 @@ def intercept_sessions(interception: Interception) -> None:
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
+            given["config"] = wraps_session_config(given.get("config"))
             if context.world_size > 1:
                 sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
             # One worker alone has to have its listeners told as well.

@@ -2,7 +2,7 @@
 
 from hybridbackend.tensorflow import data, distribute, metrics, saved_model, train
 from lockstep import Context, context
-from lockstep.train import embedding_scope, scope
+from lockstep.train import embedding_scope, get_session_config, scope, wraps_session_config
 
 # As a decorator of the function that builds the model: `@hb.function(grad_nbuckets=2)`.
 function = scope
@@ -14,8 +14,10 @@ __all__ = [
     "distribute",
     "embedding_scope",
     "function",
+    "get_session_config",
     "metrics",
     "saved_model",
     "scope",
     "train",
+    "wraps_session_config",
 ]
