@@ -1,0 +1,96 @@
+"""What the tests of the documents' programs share: their data, how they are run, and what they have to compute.
+
+All programs that train do so with one model, `logit = slope * price + table[item]`, which begins at zeros: small enough
+for numpy to say what each step's loss must be, on however many workers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ITEMS, BATCH, RATE = 97, 50, 0.5
+Columns = Mapping[str, np.ndarray]
+
+
+def write_rows(path: Path, seed: int, rows: int) -> Columns:
+    """Labels that hang on the item alone: one that is even is liked."""
+    rng = np.random.default_rng(seed)
+    item = rng.integers(0, ITEMS, rows)
+    columns = {"item": item, "price": rng.integers(-1, 2, rows), "label": (item % 2 == 0).astype(np.int64)}
+    pq.write_table(pa.table(columns), path, row_group_size=100)
+    return columns
+
+
+def run_program(
+    command: Sequence[str], folder: Path, workers: int | None = 2, variables: Mapping[str, str] | None = None
+) -> list[str]:
+    """Runs `python -m hybridbackend.run -n WORKERS --tf1 python COMMAND`; what each worker printed."""
+    launcher = [sys.executable, "-m", "hybridbackend.run", *(["-n", str(workers)] if workers else []), "--tf1"]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **(variables or {})}
+    run = subprocess.run(
+        [*launcher, sys.executable, *command],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=150,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    if workers in (None, 1):
+        return [run.stdout]
+    return ["\n".join(re.findall(rf"^\[{rank}\] (.*)$", run.stdout, re.M)) for rank in range(workers)]
+
+
+def printed(output: str, example: str, what: str = "loss") -> list[float]:
+    """The numbers in a worker's lines `EXAMPLE WHAT NUMBER`."""
+    return [float(value) for value in re.findall(rf"^{re.escape(example)} {what} (\S+)$", output, re.M)]
+
+
+def halves(columns: Columns, workers: int = 2) -> list[Columns]:
+    """Each worker's share: contiguous rows."""
+    parts = {name: np.array_split(values, workers) for name, values in columns.items()}
+    return [{name: values[w] for name, values in parts.items()} for w in range(workers)]
+
+
+class Training:
+    """The model trained by numpy, each step on one batch of each worker, as one process would on all of their rows.
+
+    Args:
+      shares: each worker's rows. A worker that has no more takes part with none.
+      steps: how many; None: until the last worker's end.
+
+    Attributes:
+      losses: [steps][workers], each worker's own mean loss before the step's update; NaN for a batch without rows.
+      slope, table: the weights in the end.
+
+    """
+
+    def __init__(self, shares: Sequence[Columns], steps: int | None = None, rate: float = RATE) -> None:
+        self.slope, self.table = 0.0, np.zeros(ITEMS)
+        self.losses: list[list[float]] = []
+        count = max(-(-len(share["item"]) // BATCH) for share in shares)
+        for step in range(count if steps is None else steps):
+            rows = slice(step * BATCH, (step + 1) * BATCH)
+            self._step([{name: values[rows] for name, values in share.items()} for share in shares], rate)
+
+    def _step(self, batches: Sequence[Columns], rate: float) -> None:
+        self.losses.append([self._loss(batch) for batch in batches])
+        batch = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+        error = (self.predict(batch) - batch["label"]) / len(batch["label"])
+        self.slope -= rate * np.sum(error * batch["price"])
+        np.subtract.at(self.table, batch["item"], rate * error)
+
+    def predict(self, batch: Columns) -> np.ndarray:
+        """Probabilities that the rows' items are liked."""
+        return 1 / (1 + np.exp(-(self.slope * batch["price"] + self.table[batch["item"]])))
+
+    def _loss(self, batch: Columns) -> float:
+        if not len(batch["label"]):
+            return float("nan")
+        p = self.predict(batch)
+        return float(np.mean(-np.where(batch["label"] == 1, np.log(p), np.log1p(-p))))
