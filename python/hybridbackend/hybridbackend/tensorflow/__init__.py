@@ -1,6 +1,6 @@
 """`hb`: HybridBackend's API for TensorFlow (docs/hybridbackend.md). Names alone; what they do is Lockstep's."""
 
-from hybridbackend.tensorflow import data, metrics, saved_model, train
+from hybridbackend.tensorflow import data, estimator, metrics, saved_model, train
 from lockstep import Context, context
 from lockstep.train import embedding_scope, scope
 
@@ -12,6 +12,7 @@ __all__ = [
     "context",
     "data",
     "embedding_scope",
+    "estimator",
     "function",
     "metrics",
     "saved_model",
