@@ -6,7 +6,8 @@ the session below the hooks, so that it takes no training data and no step:
 1. Counters of the metrics, and the iterators over the evaluation data, are put back to their start.
 2. Up to `steps` runs of all metrics' updates. Workers whose data ends early go on with empty batches; when nobody has
    data any more, the evaluation ends on all of them.
-3. One run that reads the metrics' values.
+3. One run that sums, over the workers, the counters of metrics that count a worker's data, as TensorFlow's do.
+4. One run that reads the metrics' values.
 
 When to evaluate is decided by counting runs, which all workers make alike; nothing is exchanged for it.
 """
@@ -25,6 +26,7 @@ from tensorflow.python.ops import variable_scope
 
 from lockstep._src.ancestry import ancestors
 from lockstep._src.context import context
+from lockstep._src.counters import combine_counters
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
 from lockstep._src.scope import scope
@@ -114,7 +116,9 @@ class EvaluationHook(_tf1.train.SessionRunHook):
                 )
             if self._steps is None and not restarts:
                 raise ValueError("EvaluationHook: steps is None, wanted a number: fn made no iterator that could end")
-            self._reset = [v.initializer for v in _local_variables() if v not in local] + restarts
+            counters = [v for v in _local_variables() if v not in local]
+            self._reset = [v.initializer for v in counters] + restarts
+            self._combine = combine_counters(counters)
         for key, content in of_training.items():
             graph.get_collection_ref(key)[:] = content
         values = {name: value for name, (value, _) in metrics.items()}
@@ -160,6 +164,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
                 "EvaluationHook: the evaluation data has no batch on any worker; an iterator that was made outside of "
                 "fn cannot start anew, make it inside"
             )
+        session.run(self._combine)
         values, step = session.run([self._values, [] if self._global_step is None else [self._global_step]])
         result = {**values, **along}
         step = int(step[0]) if step else self._runs

@@ -60,13 +60,8 @@ class TensorFlow1(ModuleType):
 
 
 def _estimator() -> ModuleType:
-    """`tf.estimator` for a TensorFlow without one (2.16 and later), if the distribution that holds it is there."""
-    try:
-        return importlib.import_module("tensorflow_estimator.python.estimator.api._v1.estimator")
-    except ImportError as error:
-        raise AttributeError(
-            f"tf.estimator left TensorFlow in 2.16, and tensorflow-estimator cannot be imported here ({error})"
-        ) from error
+    """`tf.estimator` for a TensorFlow without one (2.16 and later): this project's, which trains on all workers."""
+    return importlib.import_module("lockstep.estimator")
 
 
 _module: TensorFlow1 | None = None

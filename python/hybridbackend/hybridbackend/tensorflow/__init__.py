@@ -1,6 +1,13 @@
 """`hb`: HybridBackend's API for TensorFlow (docs/hybridbackend.md). Names alone; what they do is Lockstep's."""
 
-from hybridbackend.tensorflow import data, distribute, metrics, saved_model, train
+from hybridbackend.tensorflow import (
+    data,
+    distribute,
+    estimator,
+    metrics,
+    saved_model,
+    train,
+)
 from lockstep import Context, context
 from lockstep.train import embedding_scope, get_session_config, scope, wraps_session_config
 
@@ -13,6 +20,7 @@ __all__ = [
     "data",
     "distribute",
     "embedding_scope",
+    "estimator",
     "function",
     "get_session_config",
     "metrics",

@@ -1,0 +1,583 @@
+"""Estimators of a job: every worker trains, evaluates and predicts; after `tf.estimator` of TensorFlow 1.15.
+
+The graph of each call is built inside of a `scope`, so that what a program writes for one worker runs on all:
+
+| call | graph | data |
+| --- | --- | --- |
+| `train` | replicated and sharded variables, a `MonitoredTrainingSession` | ends on all workers together |
+| `evaluate` | the same, values of a checkpoint | all of it, counted over all workers |
+| `predict`, `export_saved_model` | whole tables, values of a checkpoint, no exchange | each worker's own; none |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lockstep._src import agreement
+from lockstep._src import export as saved_models
+from lockstep._src.ancestry import ancestors
+from lockstep._src.context import context
+from lockstep._src.counters import combine_counters
+from lockstep._src.estimator_export import signatures
+from lockstep._src.estimator_specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
+from lockstep._src.scope import scope
+
+_tf1 = tf.compat.v1
+_log = logging.getLogger("lockstep")
+
+InputFn = Callable[..., Any]
+
+
+class Estimator:
+    """Trains, evaluates, predicts with and exports the model that a function builds.
+
+    All methods but `export_saved_model` and the properties are called on all workers together. No argument is changed.
+
+    Args:
+      model_fn: `model_fn(features, labels, mode, params, config)`, of which all but `features` may be left out, returns
+        an `EstimatorSpec` (also TensorFlow's own).
+      model_dir: of checkpoints and summaries, the same for all workers. None: `config`'s, or a temporary one.
+      config: a `RunConfig`; None for its defaults.
+      params: for `model_fn`.
+      warm_start_from: checkpoint, or the directory of one, from which trainable variables begin where `model_dir` has
+        no checkpoint.
+      train_drop_remainder: whether training ends with the first worker's data, or the last one's; None: as option
+        `data_sync_drop_remainder` says.
+      eval_drop_remainder: the same of evaluations. By default all data is evaluated.
+      predict_drop_remainder: taken, and without effect: every worker predicts all of its data.
+
+    Raises:
+      ValueError: `model_fn` has other arguments, or directories of `config` and `model_dir` differ.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | os.PathLike[str] | None = None,
+        config: Any = None,
+        params: Mapping[str, Any] | None = None,
+        warm_start_from: str | None = None,
+        *,
+        train_drop_remainder: bool | None = None,
+        eval_drop_remainder: bool = False,
+        predict_drop_remainder: bool = False,
+    ) -> None:
+        del predict_drop_remainder
+        self._model_fn = model_fn
+        self._model_fn_arguments = _arguments(model_fn, "model_fn", ("features", "labels", "mode", "params", "config"))
+        if warm_start_from is not None and not isinstance(warm_start_from, (str, os.PathLike)):
+            raise NotImplementedError(f"Estimator: warm_start_from is {warm_start_from!r}, wanted a path")
+        self._warm_start_from = warm_start_from
+        self._params = copy.deepcopy(dict(params)) if params is not None else {}
+        self._train_drop_remainder = train_drop_remainder
+        self._eval_drop_remainder = eval_drop_remainder
+        config = RunConfig.build(config)
+        model_dir = None if model_dir is None else os.fspath(model_dir)
+        if model_dir and config.model_dir and model_dir != config.model_dir:
+            raise ValueError(f"Estimator: model_dir is {model_dir!r}, but config has {config.model_dir!r}")
+        model_dir = model_dir or config.model_dir
+        if model_dir is None:
+            model_dir = agreement.from_chief(tempfile.mkdtemp() if context.rank == 0 else None, "model_dir")
+            _log.warning("Estimator: model_dir is not given; checkpoints go to %s", model_dir)
+        self._config = config.replace(model_dir=model_dir)
+
+    @property
+    def model_dir(self) -> str:
+        """Directory of checkpoints and summaries."""
+        return self._config.model_dir
+
+    @property
+    def config(self) -> RunConfig:
+        """A copy of the configuration."""
+        return copy.copy(self._config)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of what `model_fn` is given."""
+        return copy.deepcopy(self._params)
+
+    @property
+    def model_fn(self) -> Callable[..., Any]:
+        """The function that builds the model."""
+        return self._model_fn
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Directory of the summaries of evaluations, for `EvalSpec`'s name."""
+        return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+
+    def latest_checkpoint(self) -> str | None:
+        """Path of the latest checkpoint; None where there is none yet."""
+        return tf.train.latest_checkpoint(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """Names of the variables in the latest checkpoint."""
+        return [name for name, _ in tf.train.list_variables(self.model_dir)]
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Value of a variable in the latest checkpoint; the whole table, of a sharded one."""
+        return tf.train.load_variable(self.model_dir, name)
+
+    # Training.
+
+    def train(
+        self,
+        input_fn: InputFn,
+        hooks: Sequence[Any] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Sequence[Any] | None = None,
+    ) -> Estimator:
+        """Trains on all workers, from the latest checkpoint on.
+
+        Args:
+          input_fn: gives this worker's data: a dataset of (features, labels) or of features, or such tensors. Called
+            with those of `mode`, `params` and `config` that it takes. Iterators made in it end on all workers together.
+          hooks: run on every worker.
+          steps: how many steps to train; None: until the data ends.
+          max_steps: global step at which to end; does nothing where that is reached.
+          saving_listeners: `CheckpointSaverListener`s that are told of checkpoints, on every worker.
+
+        Returns:
+          This estimator.
+
+        Raises:
+          ValueError: both `steps` and `max_steps`, or one of them not positive.
+        """
+        if steps is not None and max_steps is not None:
+            raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}, wanted one of them")
+        for name, number in (("steps", steps), ("max_steps", max_steps)):
+            if number is not None and number <= 0:
+                raise ValueError(f"train: {name} is {number}, wanted None or at least 1")
+        hooks = list(checked_hooks("train: hooks", hooks))
+        if max_steps is not None and self._trained_steps() >= max_steps:
+            _log.info("training is at step %d already", max_steps)
+            return self
+        if steps is not None or max_steps is not None:
+            hooks.append(_tf1.train.StopAtStepHook(steps, max_steps))
+        options = {"mode": "train"}
+        if self._train_drop_remainder is not None:
+            options["data_sync_drop_remainder"] = self._train_drop_remainder
+        with self._graph(), scope(**options):
+            _tf1.train.create_global_step()
+            features, labels, spec = self._build(input_fn, ModeKeys.TRAIN)
+            with self._session(features, labels, spec, hooks, saving_listeners) as session:
+                loss = None
+                while not session.should_stop():
+                    _, loss = session.run([spec.train_op, spec.loss])
+        _log.info("training ended with loss %s", loss)
+        return self
+
+    def _trained_steps(self) -> int:
+        step = 0
+        if context.rank == 0 and self.latest_checkpoint() is not None:
+            step = int(tf.train.load_variable(self.latest_checkpoint(), _tf1.GraphKeys.GLOBAL_STEP))
+        return agreement.from_chief(step, "trained_steps")
+
+    def _session(self, features: Any, labels: Any, spec: Any, hooks: list[Any], listeners: Any) -> Any:
+        config = self._config
+        scaffold = self._scaffold(spec)
+        if not any(op.name == "loss" for op in _tf1.get_collection(_tf1.GraphKeys.SUMMARIES)):
+            _tf1.summary.scalar("loss", spec.loss)
+        hooks = [*hooks, _tf1.train.NanTensorHook(_of_rows(spec.loss, features, labels)), *spec.training_hooks]
+        if config.log_step_count_steps:
+            shown = {"loss": spec.loss, "step": _tf1.train.get_global_step()}
+            hooks.append(_tf1.train.LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps))
+        chief_hooks = list(spec.training_chief_hooks)
+        listeners = [*(listeners or ()), *context.saving_listeners]
+        savers = [hook for hook in (*hooks, *chief_hooks) if isinstance(hook, _tf1.train.CheckpointSaverHook)]
+        period = {"save_secs": config.save_checkpoints_secs, "save_steps": config.save_checkpoints_steps}
+        if savers:
+            telling = copy.copy(savers[0])
+            telling._listeners = [*telling._listeners, *listeners]
+            hooks = [telling if hook is savers[0] else hook for hook in hooks]
+            chief_hooks = [telling if hook is savers[0] else hook for hook in chief_hooks]
+        elif any(period.values()):
+            chief_hooks.append(
+                _tf1.train.CheckpointSaverHook(self.model_dir, scaffold=scaffold, listeners=listeners, **period)
+            )
+        return _tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=self.model_dir,
+            scaffold=scaffold,
+            hooks=hooks,
+            chief_only_hooks=chief_hooks,
+            save_checkpoint_secs=None,
+            save_checkpoint_steps=None,
+            save_summaries_secs=None,
+            save_summaries_steps=config.save_summary_steps or None,
+            config=config.session_config,
+            log_step_count_steps=config.log_step_count_steps,
+        )
+
+    def _scaffold(self, spec: Any) -> Any:
+        """The model's scaffold, with a saver as configured; not the model's own object where something is added."""
+        scaffold = copy.copy(spec.scaffold or _tf1.train.Scaffold())
+        savers = _tf1.get_collection(_tf1.GraphKeys.SAVERS)
+        if scaffold.saver is None and not savers:
+            scaffold._saver = _tf1.train.Saver(
+                max_to_keep=self._config.keep_checkpoint_max,
+                keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
+                defer_build=True,
+                save_relative_paths=True,
+                allow_empty=True,
+            )
+        if self._warm_start_from is not None:
+            scaffold._init_fn = self._warm_start(scaffold.init_fn)
+        return scaffold
+
+    def _warm_start(self, init_fn: Callable[..., None] | None) -> Callable[..., None]:
+        path = tf.train.latest_checkpoint(self._warm_start_from) or os.fspath(self._warm_start_from)
+        variables = _tf1.trainable_variables()
+        there = dict(tf.train.list_variables(path))
+        missing = [v.op.name for v in variables if v.op.name not in there]
+        if missing:
+            raise ValueError(f"warm_start_from: {path!r} lacks {', '.join(missing)}")
+        saver = _tf1.train.Saver(variables)
+
+        def initialize(session: Any) -> None:
+            saver.restore(session, path)
+            if init_fn is not None:
+                init_fn(session)
+
+        return initialize
+
+    # Evaluation.
+
+    def evaluate(
+        self,
+        input_fn: InputFn,
+        steps: int | None = None,
+        hooks: Sequence[Any] | None = None,
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates a checkpoint on the data of all workers.
+
+        Metrics of `tf.compat.v1.metrics` count a worker's data, and are summed over the workers at the end; those of
+        this library count all data as they go. The loss is the mean over all workers' batches.
+
+        Args:
+          input_fn: gives this worker's data, see `train`.
+          steps: batches that a worker takes, at most; None: all of its data.
+          hooks: run on every worker.
+          checkpoint_path: of the checkpoint; None: worker 0's latest.
+          name: tells the summaries of evaluations on different data apart.
+
+        Returns:
+          Name to value, the same on all workers; with 'loss' and 'global_step'.
+
+        Raises:
+          ValueError: there is no checkpoint.
+          RuntimeError: no worker has any data.
+        """
+        if steps is not None and steps <= 0:
+            raise ValueError(f"evaluate: steps is {steps}, wanted None or at least 1")
+        hooks = checked_hooks("evaluate: hooks", hooks)
+        path = self._checkpoint(checkpoint_path)
+        with self._graph(), scope(mode="eval"):
+            step = _tf1.train.create_global_step()
+            metrics, spec = self._build_metrics(input_fn)
+            final = _FinalValues({**{key: value for key, (value, _) in metrics.items()}, "global_step": step})
+            hooks = [*hooks, *(spec.evaluation_hooks or ()), final]
+            creator = _tf1.train.ChiefSessionCreator(
+                scaffold=self._scaffold_of_checkpoint(spec),
+                checkpoint_filename_with_path=path,
+                config=self._config.session_config,
+            )
+            updates = [update for _, update in metrics.values()]
+            taken = 0
+            with _tf1.train.MonitoredSession(creator, hooks) as session:
+                while not session.should_stop() and (steps is None or taken < steps):
+                    along = session.run([updates, final.along])[1]
+                    taken += 1
+            if taken == 0:
+                raise RuntimeError("evaluate: the evaluation data has no batch on any worker")
+        values = {**final.values, **along}
+        self._report(values, taken, name)
+        return values
+
+    def _build_metrics(self, input_fn: InputFn) -> tuple[dict[str, tuple[Any, Any]], Any]:
+        """The metrics of the model for evaluation, the loss among them, in the order of names."""
+        features, labels, spec = self._build(input_fn, ModeKeys.EVAL)
+        metrics = checked_metrics("EstimatorSpec: eval_metric_ops", spec.eval_metric_ops)
+        metrics["loss"] = _mean_over_batches(spec.loss, features, labels)
+        return dict(sorted(metrics.items())), spec
+
+    def _scaffold_of_checkpoint(self, spec: Any) -> Any:
+        scaffold = copy.copy(spec.scaffold or _tf1.train.Scaffold())
+        if scaffold.saver is None:
+            scaffold._saver = _tf1.train.Saver(allow_empty=True, defer_build=True)
+        return scaffold
+
+    def _report(self, values: Mapping[str, Any], batches: int, name: str | None) -> None:
+        if not context.is_chief:
+            return
+        scalars = {key: float(v) for key, v in values.items() if np.ndim(v) == 0 and np.asarray(v).dtype.kind in "fiu"}
+        step = int(values["global_step"])
+        text = ", ".join(f"{key} = {value:.6g}" for key, value in scalars.items() if key != "global_step")
+        _log.info("evaluation at step %d, %d batches a worker: %s", step, batches, text)
+        writer = _tf1.summary.FileWriterCache.get(self.eval_dir(name))
+        writer.add_summary(
+            _tf1.Summary(value=[_tf1.Summary.Value(tag=k, simple_value=v) for k, v in scalars.items()]), step
+        )
+        writer.flush()
+
+    # Prediction and export.
+
+    def predict(
+        self,
+        input_fn: InputFn,
+        predict_keys: str | Sequence[str] | None = None,
+        hooks: Sequence[Any] | None = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Predicts this worker's data.
+
+        Each worker holds the whole model for it and asks nothing of the others, so it may take as many predictions as
+        it likes.
+
+        Args:
+          input_fn: gives this worker's data, see `train`; labels are left out.
+          predict_keys: which of the predictions; None: all.
+          hooks: run while predicting.
+          checkpoint_path: of the checkpoint; None: this worker's latest.
+          yield_single_examples: a prediction for each row, rather than for each batch.
+
+        Yields:
+          The predictions: a dict of name to array, or an array, as the model's are.
+
+        Raises:
+          ValueError: there is no checkpoint, or no prediction of that name.
+        """
+        hooks = checked_hooks("predict: hooks", hooks)
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None:
+            raise ValueError(f"predict: there is no checkpoint in {self.model_dir!r}")
+        with self._graph(), context.scope(mode="infer", sharding=False), context.detached():
+            _tf1.train.create_global_step()
+            features, labels = self._inputs(input_fn, ModeKeys.PREDICT)
+            del labels
+            spec = self._call_model_fn(features, None, ModeKeys.PREDICT)
+            predictions = _chosen(spec.predictions, predict_keys)
+            creator = _tf1.train.ChiefSessionCreator(
+                scaffold=self._scaffold_of_checkpoint(spec),
+                checkpoint_filename_with_path=path,
+                config=self._config.session_config,
+            )
+            session = _tf1.train.MonitoredSession(creator, [*hooks, *(spec.prediction_hooks or ())])
+        return _predictions(session, predictions, yield_single_examples)
+
+    def export_saved_model(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+        experimental_mode: str = ModeKeys.PREDICT,
+    ) -> str | None:
+        """Writes a SavedModel of stock operations, for prediction. Worker 0 does so alone.
+
+        Args:
+          export_dir_base: directory in which a new one is made, named by the time in seconds.
+          serving_input_receiver_fn: returns a `ServingInputReceiver`.
+          assets_extra: files to copy: path inside `assets.extra` to the path of the source.
+          as_text: write the graph as text.
+          checkpoint_path: of the checkpoint; None: the latest.
+          experimental_mode: 'infer'.
+
+        Returns:
+          The directory of the SavedModel on worker 0; None, at once, on others.
+
+        Raises:
+          ValueError: another mode; no checkpoint, or one that does not fit the model.
+        """
+        if experimental_mode != ModeKeys.PREDICT:
+            raise ValueError(f"export_saved_model: experimental_mode is {experimental_mode!r}, wanted 'infer'")
+        if not callable(serving_input_receiver_fn):
+            raise ValueError(f"export_saved_model: got {serving_input_receiver_fn!r}, wanted a function")
+        if not context.is_chief:
+            return None
+
+        def build() -> Any:
+            _tf1.set_random_seed(self._config.tf_random_seed)
+            _tf1.train.create_global_step()
+            receiver = serving_input_receiver_fn()
+            spec = self._call_model_fn(receiver.features, None, ModeKeys.PREDICT)
+            return signatures(spec.export_outputs, spec.predictions, receiver), getattr(
+                spec.scaffold, "local_init_op", None
+            )
+
+        path = checkpoint_path or self.latest_checkpoint()
+        return saved_models.export(export_dir_base, path, build, assets_extra=assets_extra, as_text=as_text)
+
+    def experimental_export_all_saved_models(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        input_receiver_fn_map: Mapping[str, Callable[[], Any]],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+    ) -> str | None:
+        """`export_saved_model`, of a dict that has a function for mode 'infer' and for no other."""
+        if set(input_receiver_fn_map) != {ModeKeys.PREDICT}:
+            raise ValueError(f"input_receiver_fn_map has {sorted(input_receiver_fn_map)}, wanted 'infer' alone")
+        receive = input_receiver_fn_map[ModeKeys.PREDICT]
+        return self.export_saved_model(export_dir_base, receive, assets_extra, as_text, checkpoint_path)
+
+    def train_and_evaluate(
+        self, train_spec: Any, eval_spec: Any, eval_every_n_iter: int | None = None, eval_history: Any = None
+    ) -> tuple[dict[str, Any] | None, list[Any]]:
+        """See `train_and_evaluate`, the function."""
+        from lockstep._src.estimator_evaluations import train_and_evaluate
+
+        return train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
+
+    # Graphs.
+
+    @contextlib.contextmanager
+    def _graph(self) -> Iterator[None]:
+        with tf.Graph().as_default() as graph, graph.device(self._config.device_fn):
+            _tf1.set_random_seed(self._config.tf_random_seed)
+            yield
+
+    def _checkpoint(self, path: str | None) -> str:
+        path = agreement.from_chief(path or self.latest_checkpoint(), "checkpoint")
+        if path is None:
+            raise ValueError(f"there is no checkpoint in {self.model_dir!r}; train first")
+        return path
+
+    def _build(self, input_fn: InputFn, mode: str) -> tuple[Any, Any, Any]:
+        features, labels = self._inputs(input_fn, mode)
+        return features, labels, self._call_model_fn(features, labels, mode)
+
+    def _inputs(self, input_fn: InputFn, mode: str) -> tuple[Any, Any]:
+        """Features and labels of a batch."""
+        offered = {"mode": mode, "params": self.params, "config": self.config}
+        names = _arguments(input_fn, "input_fn", tuple(offered))
+        drops = mode == ModeKeys.EVAL and self._eval_drop_remainder
+        # Iterators of evaluations go on until no worker has data; those of training may end with the first.
+        options = {"mode": "train", "data_sync_drop_remainder": True} if drops else {}
+        with context.scope(**options):
+            data = input_fn(**{name: offered[name] for name in names})
+            if isinstance(data, (tf.data.Dataset, _tf1.data.Dataset)):
+                iterator = _tf1.data.make_initializable_iterator(data)
+                _tf1.add_to_collection(_tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+                data = iterator.get_next()
+        if isinstance(data, (tuple, list)):
+            if len(data) != 2:
+                raise ValueError(f"input_fn returned {len(data)} things, wanted (features, labels)")
+            return data[0], data[1]
+        return data, None
+
+    def _call_model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        offered = {"labels": labels, "mode": mode, "params": self.params, "config": self.config}
+        if "labels" not in self._model_fn_arguments and labels is not None:
+            raise ValueError("model_fn takes no labels, but input_fn returns some")
+        named = {name: offered[name] for name in self._model_fn_arguments if name != "features"}
+        spec = self._model_fn(features, **named)
+        for attribute in ("mode", "loss", "train_op", "predictions", "eval_metric_ops", "export_outputs"):
+            if not hasattr(spec, attribute):
+                raise ValueError(f"model_fn returned {spec!r}, wanted an EstimatorSpec")
+        if spec.mode != mode:
+            raise ValueError(f"model_fn returned a spec for mode {spec.mode!r}, wanted {mode!r}")
+        return spec
+
+
+def _arguments(function: Callable[..., Any], what: str, known: Sequence[str]) -> list[str]:
+    """Those of the known arguments that a function takes by name."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return list(known)
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    unknown = [name for name in needed if name not in known]
+    if unknown or (what == "model_fn" and "features" not in names):
+        raise ValueError(f"{what} takes {', '.join(names) or 'nothing'}, wanted some of {', '.join(known)}")
+    return [name for name in names if name in known]
+
+
+def _rows(*structures: Any) -> tf.Tensor | None:
+    """How many rows a batch has; None where it has no tensor with a first dimension."""
+    for leaf in tf.nest.flatten(structures):
+        if isinstance(leaf, tf.SparseTensor):
+            return leaf.dense_shape[0]
+        if isinstance(leaf, tf.RaggedTensor):
+            return leaf.nrows()
+        if tf.is_tensor(leaf) and leaf.shape.rank:
+            return tf.shape(leaf, out_type=tf.int64)[0]
+    return None
+
+
+def _of_rows(loss: tf.Tensor, features: Any, labels: Any) -> tf.Tensor:
+    """The loss, or 0 of a batch without rows, whose mean is NaN: a worker whose data has ended gets such."""
+    rows = _rows(features, labels)
+    return loss if rows is None else tf.where(rows > 0, loss, tf.zeros_like(loss))
+
+
+def _mean_over_batches(loss: tf.Tensor, features: Any, labels: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    rows = _rows(features, labels)
+    weight = None if rows is None else tf.cast(rows > 0, tf.float32)
+    return _tf1.metrics.mean(_of_rows(loss, features, labels), weight, name="mean_loss")
+
+
+class _FinalValues(_tf1.train.SessionRunHook):
+    """Reads the values of metrics when the last batch has been counted.
+
+    Attributes:
+      along: those that are computed from a batch; reading them by themselves would take another one.
+      values: the others' values, after the end.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        tensors = {name: tf.convert_to_tensor(value) for name, value in values.items()}
+        self.along = {name: tensor for name, tensor in tensors.items() if _takes_data(tensor)}
+        self._tensors = {name: tensor for name, tensor in tensors.items() if name not in self.along}
+        self._combine = combine_counters(_tf1.get_collection(_tf1.GraphKeys.METRIC_VARIABLES))
+        self.values: dict[str, Any] = {}
+
+    def end(self, session: Any) -> None:
+        session.run(self._combine)
+        self.values = session.run(self._tensors)
+
+
+def _takes_data(tensor: tf.Tensor) -> bool:
+    return any(op.type.startswith("IteratorGetNext") for op in ancestors([tensor]))
+
+
+def _chosen(predictions: Any, keys: str | Sequence[str] | None) -> Any:
+    if keys is None:
+        return predictions
+    keys = [keys] if isinstance(keys, str) else list(keys)
+    if not isinstance(predictions, Mapping):
+        raise ValueError(f"predict_keys is {keys}, but the predictions have no names")
+    unknown = [key for key in keys if key not in predictions]
+    if unknown:
+        raise ValueError(f"predict_keys has {', '.join(unknown)}, the predictions are {', '.join(sorted(predictions))}")
+    return {key: predictions[key] for key in keys}
+
+
+def _predictions(session: Any, predictions: Any, one_by_one: bool) -> Iterator[Any]:
+    with session:
+        while not session.should_stop():
+            batch = session.run(predictions)
+            if not one_by_one:
+                yield batch
+            elif not isinstance(batch, Mapping):
+                yield from batch
+            else:
+                lengths = {name: len(values) for name, values in batch.items()}
+                if len(set(lengths.values())) != 1:
+                    raise ValueError(f"predictions have {lengths} rows; use yield_single_examples=False")
+                for row in range(next(iter(lengths.values()))):
+                    yield {name: values[row] for name, values in batch.items()}

@@ -1,0 +1,144 @@
+"""Training and evaluating an estimator in turn, on all workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src import agreement
+from lockstep._src.context import context
+from lockstep._src.estimator import Estimator
+from lockstep._src.estimator_specs import EvalSpec, TrainSpec
+from lockstep._src.evaluation import EvaluationHook
+
+_tf1 = tf.compat.v1
+
+
+def train_and_evaluate(
+    estimator: Estimator,
+    train_spec: Any,
+    eval_spec: Any,
+    eval_every_n_iter: int | None = None,
+    eval_history: Any = None,
+) -> tuple[dict[str, Any] | None, list[Any]]:
+    """Trains and evaluates, both on all workers in parallel; after `tf.estimator.train_and_evaluate`.
+
+    By default an evaluation follows each checkpoint, once `throttle_secs` have passed since the one before by worker
+    0's clock, and the end of training. Where TF_CONFIG has a task 'evaluator', that process evaluates all checkpoints
+    instead, beside the job.
+
+    Args:
+      estimator: what to train.
+      train_spec: a `TrainSpec`.
+      eval_spec: an `EvalSpec`.
+      eval_every_n_iter: evaluates inside of the training session, after that many steps, with no checkpoint; and once
+        more when training has ended.
+      eval_history: a list to which the evaluations of `eval_every_n_iter` are appended.
+
+    Returns:
+      The values of the last evaluation (None where none took place), and what each exporter returned when training had
+      ended: on worker 0, that is; an empty list on others.
+    """
+    for what, spec, cls in (("train_spec", train_spec, TrainSpec), ("eval_spec", eval_spec, EvalSpec)):
+        if not all(hasattr(spec, field) for field in cls._fields):
+            raise TypeError(f"train_and_evaluate: {what} is {spec!r}, wanted a {cls.__name__}")
+    evaluation = _Evaluations(estimator, eval_spec)
+    if context.task_type == "evaluator":
+        evaluation.follow(train_spec.max_steps)
+        return evaluation.values, evaluation.exports
+    hooks = list(train_spec.hooks)
+    listeners = list(train_spec.saving_listeners or ())
+    beside = "evaluator" in estimator.config.cluster_spec.jobs
+    if eval_every_n_iter is not None:
+        hooks.append(
+            EvaluationHook(
+                lambda: estimator._build_metrics(eval_spec.input_fn)[0],
+                steps=eval_spec.steps,
+                every_n_iter=eval_every_n_iter,
+                summary_dir=estimator.eval_dir(eval_spec.name),
+                history=eval_history,
+            )
+        )
+    elif not beside:
+        listeners.append(evaluation)
+    estimator.train(train_spec.input_fn, hooks=hooks, max_steps=train_spec.max_steps, saving_listeners=listeners)
+    if not beside and (evaluation.values is not None or eval_every_n_iter is not None):
+        evaluation.at_the_end()
+    return evaluation.values, evaluation.exports
+
+
+class _Evaluations(_tf1.train.CheckpointSaverListener):
+    """Evaluates checkpoints as they are saved, and has them exported."""
+
+    def __init__(self, estimator: Estimator, spec: Any) -> None:
+        self._estimator = estimator
+        self._spec = spec
+        self._began: float | None = None
+        self._untrained = True
+        self.values: dict[str, Any] | None = None
+        self.exports: list[Any] = []
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        del session
+        if self._untrained:
+            # The checkpoint that is saved before the first step.
+            self._untrained = False
+            return
+        is_due = self._began is None or time.monotonic() - self._began >= self._spec.throttle_secs
+        if agreement.from_chief(is_due, "evaluation_is_due"):
+            self._evaluate(is_final=False)
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        del session
+        if self.values is None or self.values["global_step"] != global_step_value:
+            self._evaluate(is_final=False)
+
+    def at_the_end(self) -> None:
+        """The last evaluation, unless it has taken place, and the final exports."""
+        latest = self._estimator._trained_steps()
+        if self.values is None or int(self.values["global_step"]) != latest:
+            self._evaluate(is_final=False)
+        self._export(is_final=True)
+
+    def follow(self, max_steps: int | None) -> None:
+        """Evaluates checkpoints as another process saves them, until that of step `max_steps`."""
+        time.sleep(self._spec.start_delay_secs)
+        for _ in tf.train.checkpoints_iterator(self._estimator.model_dir, self._spec.throttle_secs):
+            self._evaluate(is_final=False)
+            if max_steps is not None and self.values["global_step"] >= max_steps:
+                break
+        self._export(is_final=True)
+
+    def _evaluate(self, is_final: bool) -> None:
+        self._began = time.monotonic()
+        self._path = self._estimator._checkpoint(None)
+        self.values = self._estimator.evaluate(
+            self._spec.input_fn,
+            steps=self._spec.steps,
+            hooks=self._spec.hooks,
+            checkpoint_path=self._path,
+            name=self._spec.name,
+        )
+        self._export(is_final)
+
+    def _export(self, is_final: bool) -> None:
+        if not context.is_chief:
+            return
+        results = []
+        for exporter in self._spec.exporters:
+            directory = os.path.join(self._estimator.model_dir, "export", exporter.name)
+            tf.io.gfile.makedirs(directory)
+            results.append(
+                exporter.export(
+                    estimator=self._estimator,
+                    export_path=directory,
+                    checkpoint_path=self._path,
+                    eval_result=self.values,
+                    is_the_final_export=is_final,
+                )
+            )
+        if is_final:
+            self.exports = results

@@ -1,0 +1,373 @@
+"""What estimators are told: modes, configurations, and the specifications of models, training and evaluation.
+
+Names, arguments and checks are those of `tf.estimator` of TensorFlow 1.15. Where TensorFlow still has its own (up to
+2.15), objects of its classes can be given wherever one of these is wanted.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from lockstep._src.context import context
+
+_tf1 = tf.compat.v1
+
+
+class ModeKeys:
+    """What a model is built for."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+class _EstimatorSpec(NamedTuple):
+    mode: str
+    predictions: Any
+    loss: tf.Tensor | None
+    train_op: Any
+    eval_metric_ops: dict[str, tuple[Any, Any]]
+    export_outputs: dict[str, Any] | None
+    training_chief_hooks: tuple[Any, ...]
+    training_hooks: tuple[Any, ...]
+    scaffold: Any
+    evaluation_hooks: tuple[Any, ...]
+    prediction_hooks: tuple[Any, ...]
+
+
+class EstimatorSpec(_EstimatorSpec):
+    """What a model function returns: the operations of a model for one mode.
+
+    Args:
+      mode: one of `ModeKeys`.
+      predictions: a tensor or a dict of them; wanted for PREDICT.
+      loss: a scalar (or one element); wanted for TRAIN and EVAL.
+      train_op: one step of training; wanted for TRAIN.
+      eval_metric_ops: name to (value, update), as metrics return them.
+      export_outputs: name to an output of `lockstep.estimator.export`; None exports the predictions.
+      training_chief_hooks: hooks that run on worker 0 alone while training.
+      training_hooks: hooks that run on every worker while training.
+      scaffold: `tf.compat.v1.train.Scaffold`; None makes one.
+      evaluation_hooks: hooks that run while evaluating.
+      prediction_hooks: hooks that run while predicting.
+
+    Raises:
+      ValueError: what the mode wants is missing, or the loss is no scalar.
+      TypeError: hooks or metrics are no such thing.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        mode: str,
+        predictions: Any = None,
+        loss: Any = None,
+        train_op: Any = None,
+        eval_metric_ops: Mapping[str, tuple[Any, Any]] | None = None,
+        export_outputs: Mapping[str, Any] | None = None,
+        training_chief_hooks: Sequence[Any] | None = None,
+        training_hooks: Sequence[Any] | None = None,
+        scaffold: Any = None,
+        evaluation_hooks: Sequence[Any] | None = None,
+        prediction_hooks: Sequence[Any] | None = None,
+    ) -> EstimatorSpec:
+        if mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
+            raise ValueError(f"EstimatorSpec: mode is {mode!r}, wanted one of 'train', 'eval' or 'infer'")
+        wanted = {ModeKeys.TRAIN: ("loss", "train_op"), ModeKeys.EVAL: ("loss",), ModeKeys.PREDICT: ("predictions",)}
+        given = {"loss": loss, "train_op": train_op, "predictions": predictions}
+        for name in wanted[mode]:
+            if given[name] is None:
+                raise ValueError(f"EstimatorSpec: {name} is None, which mode {mode!r} needs")
+        hooks = {
+            "training_chief_hooks": training_chief_hooks,
+            "training_hooks": training_hooks,
+            "evaluation_hooks": evaluation_hooks,
+            "prediction_hooks": prediction_hooks,
+        }
+        return super().__new__(
+            cls,
+            mode=mode,
+            predictions={} if predictions is None else predictions,
+            loss=None if loss is None else _scalar(loss),
+            train_op=train_op,
+            eval_metric_ops=checked_metrics("EstimatorSpec: eval_metric_ops", eval_metric_ops),
+            export_outputs=None if export_outputs is None else dict(export_outputs),
+            scaffold=scaffold or _tf1.train.Scaffold(),
+            **{name: checked_hooks(f"EstimatorSpec: {name}", value) for name, value in hooks.items()},
+        )
+
+
+def _scalar(loss: Any) -> tf.Tensor:
+    loss = tf.convert_to_tensor(loss)
+    if loss.shape.num_elements() not in (None, 1):
+        raise ValueError(f"EstimatorSpec: loss has shape {loss.shape}, wanted a scalar")
+    return tf.reshape(loss, []) if loss.shape.rank != 0 else loss
+
+
+def checked_hooks(what: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
+    """A caller's hooks as a tuple; TypeError names one that is none."""
+    hooks = tuple(hooks or ())
+    for hook in hooks:
+        if not isinstance(hook, _tf1.train.SessionRunHook):
+            raise TypeError(f"{what} has {hook!r}, wanted a tf.train.SessionRunHook")
+    return hooks
+
+
+def checked_metrics(what: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
+    """A caller's metrics as a dict; TypeError names what is no pair of value and update."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"{what} is {metrics!r}, wanted a dict of name to (value, update_op)")
+    for name, metric in metrics.items():
+        if not isinstance(metric, (tuple, list)) or len(metric) != 2:
+            raise TypeError(f"{what} has {name!r}: {metric!r}, wanted (value, update_op)")
+    return {str(name): tuple(metric) for name, metric in metrics.items()}
+
+
+class _TrainSpec(NamedTuple):
+    input_fn: Callable[..., Any]
+    max_steps: int | None
+    hooks: tuple[Any, ...]
+    saving_listeners: tuple[Any, ...]
+
+
+class TrainSpec(_TrainSpec):
+    """How `train_and_evaluate` trains.
+
+    Args:
+      input_fn: makes the training data, see `Estimator.train`.
+      max_steps: global step at which training ends; None: when the data ends.
+      hooks: hooks that run on every worker.
+      saving_listeners: are told when a checkpoint is saved, on every worker.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        input_fn: Callable[..., Any],
+        max_steps: int | None = None,
+        hooks: Sequence[Any] | None = None,
+        saving_listeners: Sequence[Any] | None = None,
+    ) -> TrainSpec:
+        _check_callable("TrainSpec", input_fn)
+        _check_positive("TrainSpec", "max_steps", max_steps)
+        return super().__new__(
+            cls, input_fn, max_steps, checked_hooks("TrainSpec: hooks", hooks), tuple(saving_listeners or ())
+        )
+
+
+class _EvalSpec(NamedTuple):
+    input_fn: Callable[..., Any]
+    steps: int | None
+    name: str | None
+    hooks: tuple[Any, ...]
+    exporters: tuple[Any, ...]
+    start_delay_secs: float
+    throttle_secs: float
+
+
+class EvalSpec(_EvalSpec):
+    """How `train_and_evaluate` evaluates.
+
+    Args:
+      input_fn: makes the evaluation data.
+      steps: batches that a worker takes in one evaluation, at most; None: all of its data.
+      name: tells evaluations on different data apart.
+      hooks: hooks that run while evaluating.
+      exporters: one or several `lockstep.estimator.Exporter`s.
+      start_delay_secs: how long a task 'evaluator' waits before it begins.
+      throttle_secs: seconds, at least, between the beginnings of two evaluations.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        input_fn: Callable[..., Any],
+        steps: int | None = 100,
+        name: str | None = None,
+        hooks: Sequence[Any] | None = None,
+        exporters: Any = None,
+        start_delay_secs: float = 120,
+        throttle_secs: float = 600,
+    ) -> EvalSpec:
+        _check_callable("EvalSpec", input_fn)
+        _check_positive("EvalSpec", "steps", steps)
+        for what, seconds in (("start_delay_secs", start_delay_secs), ("throttle_secs", throttle_secs)):
+            if seconds < 0:
+                raise ValueError(f"EvalSpec: {what} is {seconds}, wanted 0 or more seconds")
+        exporters = exporters or ()
+        exporters = tuple(exporters) if isinstance(exporters, Sequence) else (exporters,)
+        names = [exporter.name for exporter in exporters]
+        if len(set(names)) != len(names):
+            raise ValueError(f"EvalSpec: exporters are named {names}, wanted different names")
+        checked = checked_hooks("EvalSpec: hooks", hooks)
+        return super().__new__(cls, input_fn, steps, name, checked, exporters, start_delay_secs, throttle_secs)
+
+
+def _check_callable(what: str, function: Any) -> None:
+    if not callable(function):
+        raise TypeError(f"{what}: input_fn is {function!r}, wanted a function")
+
+
+def _check_positive(what: str, name: str, number: int | None) -> None:
+    if number is not None and number <= 0:
+        raise ValueError(f"{what}: {name} is {number}, wanted None or at least 1")
+
+
+# What TensorFlow's RunConfig takes beside the fields below, and what it has to be: this project is what distributes.
+_OF_TENSORFLOWS_DISTRIBUTION = (
+    "train_distribute",
+    "eval_distribute",
+    "experimental_distribute",
+    "experimental_max_worker_delay_secs",
+    "session_creation_timeout_secs",
+    "protocol",
+)
+_UNSET = object()
+
+
+class RunConfig:
+    """How an estimator runs.
+
+    Args:
+      model_dir: of checkpoints and summaries.
+      tf_random_seed: seed of the graphs that are built.
+      save_summary_steps: steps between summaries; None or 0: none.
+      save_checkpoints_steps: steps between checkpoints.
+      save_checkpoints_secs: seconds between checkpoints, by worker 0's clock: 600 where neither is given. Both None:
+        no checkpoints.
+      session_config: `tf.compat.v1.ConfigProto`.
+      keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
+      keep_checkpoint_every_n_hours: keeps one checkpoint of so many hours beside those.
+      log_step_count_steps: steps between lines of the log.
+      device_fn: gives operations their devices; None: where the program says.
+      **of_tensorflow: TensorFlow's other arguments (`train_distribute`, `protocol`, ...), which have to be None.
+
+    Raises:
+      TypeError: an unknown argument.
+      ValueError: both periods for checkpoints are given, or a distribution of TensorFlow's is asked for.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str] | None = None,
+        tf_random_seed: int | None = 1,
+        save_summary_steps: int | None = 100,
+        save_checkpoints_steps: Any = _UNSET,
+        save_checkpoints_secs: Any = _UNSET,
+        session_config: Any = None,
+        keep_checkpoint_max: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000,
+        log_step_count_steps: int | None = 100,
+        device_fn: Callable[..., Any] | None = None,
+        **of_tensorflow: Any,
+    ) -> None:
+        for name, value in of_tensorflow.items():
+            if name not in _OF_TENSORFLOWS_DISTRIBUTION:
+                raise TypeError(f"RunConfig: unknown argument {name!r}")
+            if value is not None:
+                raise ValueError(f"RunConfig: {name} is {value!r}, wanted None: the workers are this library's")
+        if save_checkpoints_steps is _UNSET and save_checkpoints_secs is _UNSET:
+            save_checkpoints_secs = 600
+        steps = None if save_checkpoints_steps is _UNSET else save_checkpoints_steps
+        secs = None if save_checkpoints_secs is _UNSET else save_checkpoints_secs
+        if steps is not None and secs is not None:
+            raise ValueError(
+                f"RunConfig: save_checkpoints_steps is {steps} and save_checkpoints_secs is {secs}, wanted one of them"
+            )
+        self.model_dir = None if model_dir is None else os.fspath(model_dir)
+        self.tf_random_seed = tf_random_seed
+        self.save_summary_steps = save_summary_steps
+        self.save_checkpoints_steps = steps
+        self.save_checkpoints_secs = secs
+        self.session_config = session_config
+        self.keep_checkpoint_max = keep_checkpoint_max
+        self.keep_checkpoint_every_n_hours = keep_checkpoint_every_n_hours
+        self.log_step_count_steps = log_step_count_steps
+        self.device_fn = device_fn
+
+    @classmethod
+    def build(cls, prototype: Any = None, **kwargs: Any) -> RunConfig:
+        """A configuration for a worker of a job.
+
+        Args:
+          prototype: a RunConfig, also one of TensorFlow's; it is not changed. None makes a new one.
+          **kwargs: what differs from the prototype.
+        """
+        if prototype is None:
+            return cls(**kwargs)
+        same = {name: getattr(prototype, name) for name in _FIELDS}
+        for name in ("save_checkpoints_steps", "save_checkpoints_secs"):
+            if kwargs.get(name) is not None:
+                same.update(save_checkpoints_steps=None, save_checkpoints_secs=None)
+        of_tensorflow = {name: getattr(prototype, f"_{name}", None) for name in ("train_distribute", "eval_distribute")}
+        return cls(**{**same, **of_tensorflow, **kwargs})
+
+    def replace(self, **kwargs: Any) -> RunConfig:
+        """A copy with other values."""
+        return copy.copy(type(self).build(self, **kwargs))
+
+    @property
+    def task_type(self) -> str:
+        """Of this process in TF_CONFIG; 'worker' without one."""
+        return "worker" if context.task_type == "localhost" else context.task_type
+
+    @property
+    def task_id(self) -> int:
+        """Of this process in TF_CONFIG."""
+        return context.task_id
+
+    @property
+    def cluster_spec(self) -> Any:
+        """Of TF_CONFIG; empty without one."""
+        return context.cluster_spec or tf.train.ClusterSpec({})
+
+    @property
+    def is_chief(self) -> bool:
+        """True on every worker: each initializes and restores what it holds. `hb.context.is_chief` is worker 0's."""
+        return True
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """How many workers train."""
+        return context.world_size
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """None: training is synchronous."""
+        return 0
+
+    @property
+    def global_id_in_cluster(self) -> int:
+        """The worker's rank."""
+        return context.rank
+
+    @property
+    def master(self) -> str:
+        """'': sessions run in this process."""
+        return context.target
+
+    evaluation_master = master
+
+
+_FIELDS = (
+    "model_dir",
+    "tf_random_seed",
+    "save_summary_steps",
+    "save_checkpoints_steps",
+    "save_checkpoints_secs",
+    "session_config",
+    "keep_checkpoint_max",
+    "keep_checkpoint_every_n_hours",
+    "log_step_count_steps",
+    "device_fn",
+)

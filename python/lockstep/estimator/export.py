@@ -1,0 +1,19 @@
+"""What estimators export, after `tf.estimator.export`."""
+
+from lockstep._src.estimator_export import (
+    ClassificationOutput,
+    PredictOutput,
+    RegressionOutput,
+    ServingInputReceiver,
+    build_parsing_serving_input_receiver_fn,
+    build_raw_serving_input_receiver_fn,
+)
+
+__all__ = [
+    "ClassificationOutput",
+    "PredictOutput",
+    "RegressionOutput",
+    "ServingInputReceiver",
+    "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn",
+]

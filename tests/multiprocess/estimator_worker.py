@@ -1,0 +1,143 @@
+"""A model with a sharded table, trained by an estimator, and by plain TensorFlow on the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+ROWS, BATCH, ITEMS, DIM = 96, 8, 23, 4
+HELD_OUT = 37
+
+
+def data(seed, rows):
+    rng = np.random.default_rng(seed)
+    item = rng.integers(0, ITEMS, rows)
+    return {"item": item, "price": rng.normal(size=rows).astype(np.float32)}, (item % 2).astype(np.float32)
+
+
+def table():
+    return np.random.default_rng(7).normal(size=[ITEMS, DIM]).astype(np.float32)
+
+
+def logits_of(features, embedding_scope):
+    import tensorflow.compat.v1 as tf1
+
+    with embedding_scope():
+        weights = tf1.get_variable("table", initializer=table())
+    hidden = tf.nn.embedding_lookup(weights, features["item"])
+    hidden = tf.concat([hidden, features["price"][:, tf.newaxis]], axis=1)
+    kernel = tf1.get_variable("dense/kernel", [DIM + 1, 1], initializer=tf1.ones_initializer())
+    return tf.squeeze(hidden @ kernel, 1)
+
+
+def plain(folder):
+    """Weights after one pass, and the loss, AUC and predictions on held-out rows, by plain TensorFlow alone."""
+    import contextlib
+
+    import tensorflow.compat.v1 as tf1
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        features = {"item": tf1.placeholder(tf.int64, [None]), "price": tf1.placeholder(tf.float32, [None])}
+        labels = tf1.placeholder(tf.float32, [None])
+        logits = logits_of(features, contextlib.nullcontext)
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+        train = tf1.train.AdagradOptimizer(0.1).minimize(loss)
+        auc, update = tf1.metrics.auc(labels, tf.sigmoid(logits))
+        session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+
+        def feed(columns, truth, rows):
+            return {features[name]: column[rows] for name, column in columns.items()} | {labels: truth[rows]}
+
+        columns, truth = data(0, ROWS)
+        for start in range(0, ROWS, 2 * BATCH):
+            session.run(train, feed(columns, truth, slice(start, start + 2 * BATCH)))
+        weights = {v.op.name: session.run(v) for v in tf1.trainable_variables()}
+        columns, truth = data(1, HELD_OUT)
+        predicted, _ = session.run([tf.sigmoid(logits), update], feed(columns, truth, slice(None)))
+        return weights, session.run(auc), predicted
+
+
+def shares(rank, world):
+    """Input functions: this worker's part of each batch of training; every `world`th batch of the held-out rows."""
+
+    def train_input_fn():
+        columns, truth = data(0, ROWS)
+        rows = np.arange(ROWS).reshape(-1, world, 2 * BATCH // world)[:, rank].ravel()
+        return dataset(columns, truth, rows, 2 * BATCH // world)
+
+    def eval_input_fn():
+        columns, truth = data(1, HELD_OUT)
+        # Worker 0 has one row alone: workers have different numbers of batches.
+        rows = np.arange(HELD_OUT) if world == 1 else np.arange(1) if rank == 0 else np.arange(1, HELD_OUT)
+        return dataset(columns, truth, rows, 5)
+
+    return train_input_fn, eval_input_fn
+
+
+def dataset(columns, truth, rows, batch):
+    return tf.data.Dataset.from_tensor_slices(({n: c[rows] for n, c in columns.items()}, truth[rows])).batch(batch)
+
+
+def model_fn(features, labels, mode, params):
+    import hybridbackend.tensorflow as hb
+    import tensorflow.compat.v1 as tf1
+
+    logits = logits_of(features, hb.embedding_scope)
+    predictions = {"score": tf.sigmoid(logits)}
+    keys = hb.estimator.ModeKeys
+    if mode == keys.PREDICT:
+        return hb.estimator.EstimatorSpec(mode, predictions=predictions)
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+    if mode == keys.EVAL:
+        metrics = {
+            "auc": tf1.metrics.auc(labels, predictions["score"]),
+            "auc_of_all": hb.metrics.auc(labels, predictions["score"]),
+        }
+        return hb.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+    optimizer = tf1.train.AdagradOptimizer(params["lr"])
+    train_op = optimizer.minimize(loss, tf1.train.get_global_step())
+    return hb.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def serving_input_fn():
+    import hybridbackend.tensorflow as hb
+    import tensorflow.compat.v1 as tf1
+
+    inputs = {"item": tf1.placeholder(tf.int64, [None]), "price": tf1.placeholder(tf.float32, [None])}
+    return hb.estimator.export.ServingInputReceiver(inputs, inputs)
+
+
+def estimate(folder):
+    """Everything that an estimator does. Returns what it gave."""
+    import hybridbackend.tensorflow as hb
+
+    rank, world = hb.context.rank, hb.context.world_size
+    train_input_fn, eval_input_fn = shares(rank, world)
+    config = hb.estimator.RunConfig(save_checkpoints_steps=4, save_summary_steps=2, log_step_count_steps=2)
+    model = hb.estimator.Estimator(model_fn, model_dir=f"{folder}/model", config=config, params={"lr": 0.1})
+    values, _ = hb.estimator.train_and_evaluate(
+        model,
+        hb.estimator.TrainSpec(train_input_fn),
+        hb.estimator.EvalSpec(eval_input_fn, steps=None, throttle_secs=0),
+    )
+    again = model.evaluate(eval_input_fn)
+    predicted = [float(p["score"]) for p in model.predict(eval_input_fn)]
+    first = next(model.predict(eval_input_fn))["score"] if rank == 0 else None
+    history = []
+    hb.estimator.train_and_evaluate(
+        model,
+        hb.estimator.TrainSpec(train_input_fn),
+        hb.estimator.EvalSpec(eval_input_fn, steps=None),
+        eval_every_n_iter=3,
+        eval_history=history,
+    )
+    exported = model.export_saved_model(f"{folder}/export", serving_input_fn)
+    return {
+        "values": values,
+        "again": again,
+        "predicted": predicted,
+        "first": first,
+        "history": history,
+        "exported": exported,
+        "steps": int(model.get_variable_value("global_step")),
+    }
