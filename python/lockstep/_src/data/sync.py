@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
+from lockstep._src import row_weights
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
@@ -53,11 +54,15 @@ class SyncIterator:
             go_on = ops.lockstep_agree_on_next(has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
             if self._drop_remainder:
                 with tf.control_dependencies([go_on]):
-                    return mine.get_value()
-            with tf.control_dependencies([go_on]):
-                has_value = tf.identity(has_value)
-            spec = self._iterator.element_spec
-            return tf.cond(has_value, mine.get_value, lambda: tf.nest.map_structure(_empty, spec))
+                    element = mine.get_value()
+            else:
+                with tf.control_dependencies([go_on]):
+                    has_value = tf.identity(has_value)
+                spec = self._iterator.element_spec
+                element = tf.cond(has_value, mine.get_value, lambda: tf.nest.map_structure(_empty, spec))
+            if context.options.mode == "train":
+                row_weights.note(element, mine._variant_tensor)
+            return element
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
