@@ -1,8 +1,23 @@
 """Training on all workers of a job: the scope, evaluation along with it, and what is exported of it."""
 
-from lockstep._src.evaluation import EvaluationHook
+from lockstep._src.evaluation import EvaluationHook, EvaluationSpec
+from lockstep._src.evaluation_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.export import export
+from lockstep._src.policies import Policy
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.session_config import get_session_config, wraps_session_config
+from lockstep._src.statistics import StepStatHook
 
-__all__ = ["EvaluationHook", "embedding_scope", "export", "get_session_config", "scope", "wraps_session_config"]
+__all__ = [
+    "BestCheckpoint",
+    "EarlyStopping",
+    "EvaluationHook",
+    "EvaluationSpec",
+    "Policy",
+    "StepStatHook",
+    "embedding_scope",
+    "export",
+    "get_session_config",
+    "scope",
+    "wraps_session_config",
+]

@@ -1,5 +1,21 @@
 """`hb.train`: names of HybridBackend's training API."""
 
-from lockstep.train import EvaluationHook, export
+from lockstep.train import (
+    BestCheckpoint,
+    EarlyStopping,
+    EvaluationHook,
+    EvaluationSpec,
+    Policy,
+    StepStatHook,
+    export,
+)
 
-__all__ = ["EvaluationHook", "export"]
+__all__ = [
+    "BestCheckpoint",
+    "EarlyStopping",
+    "EvaluationHook",
+    "EvaluationSpec",
+    "Policy",
+    "StepStatHook",
+    "export",
+]
