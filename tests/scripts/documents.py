@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tensorflow as tf
 
 ITEMS, BATCH, RATE = 97, 50, 0.5
 Columns = Mapping[str, np.ndarray]
@@ -94,3 +95,15 @@ class Training:
             return float("nan")
         p = self.predict(batch)
         return float(np.mean(-np.where(batch["label"] == 1, np.log(p), np.log1p(-p))))
+
+
+def served(exported: str, price: np.ndarray, item: np.ndarray) -> np.ndarray:
+    """The scores that stock TensorFlow computes from an export; its signature takes the sparse feature apart."""
+    serve = tf.saved_model.load(exported).signatures["serving_default"]
+    scores = serve(
+        price=tf.constant(price),
+        item_indices=tf.constant(np.stack([np.arange(len(item)), np.zeros(len(item), np.int64)], axis=1)),
+        item_values=tf.constant(item),
+        item_dense_shape=tf.constant([len(item), 1], tf.int64),
+    )
+    return scores["score"].numpy()

@@ -38,9 +38,7 @@ def model_fn(features, labels, mode, params):
             eval_metric_ops={"auc": hb.metrics.auc(labels, tf.sigmoid(logits))},
         )
     if mode == tf.estimator.ModeKeys.PREDICT:
-        return hb.estimator.EstimatorSpec(
-            mode=tf.estimator.ModeKeys.PREDICT, predictions={"score": tf.sigmoid(logits)}
-        )
+        return hb.estimator.EstimatorSpec(mode=tf.estimator.ModeKeys.PREDICT, predictions={"score": tf.sigmoid(logits)})
 
 
 def dataset(file):
