@@ -79,8 +79,9 @@ def dataset(columns, truth, rows, batch):
 
 
 def model_fn(features, labels, mode, params):
-    import hybridbackend.tensorflow as hb
     import tensorflow.compat.v1 as tf1
+
+    import hybridbackend.tensorflow as hb
 
     logits = logits_of(features, hb.embedding_scope)
     predictions = {"score": tf.sigmoid(logits)}
@@ -100,8 +101,9 @@ def model_fn(features, labels, mode, params):
 
 
 def serving_input_fn():
-    import hybridbackend.tensorflow as hb
     import tensorflow.compat.v1 as tf1
+
+    import hybridbackend.tensorflow as hb
 
     inputs = {"item": tf1.placeholder(tf.int64, [None]), "price": tf1.placeholder(tf.float32, [None])}
     return hb.estimator.export.ServingInputReceiver(inputs, inputs)

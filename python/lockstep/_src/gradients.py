@@ -184,9 +184,10 @@ def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda function: function if getattr(function, "_lockstep", False) else wrap(function)
 
 
-def _all_subclasses(cls: type) -> list[type]:
+def all_subclasses(cls: type) -> list[type]:
+    """All classes below `cls`, at any depth."""
     direct = cls.__subclasses__()
-    return direct + [sub for d in direct for sub in _all_subclasses(d)]
+    return direct + [sub for d in direct for sub in all_subclasses(d)]
 
 
 def intercept_optimizers(interception: Interception) -> None:
@@ -198,7 +199,7 @@ def intercept_optimizers(interception: Interception) -> None:
     base = tf.compat.v1.train.Optimizer
     wraps = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
 
-    for cls in [base, *_all_subclasses(base)]:
+    for cls in [base, *all_subclasses(base)]:
         for name, wrap in wraps.items():
             if name in vars(cls):
                 interception.replace(cls, name, wrap)

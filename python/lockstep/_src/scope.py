@@ -11,6 +11,7 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | `Saver` | saves and restores for the job (`checkpoint.py`) |
 | `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
+| Keras 3 | trains, evaluates, predicts and saves for the job (`keras_*.py`) |
 
 Inner scopes change options alone.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -85,6 +87,7 @@ def _enter() -> None:
             norms.intercept_norms(_interception)
             sharding.intercept_creation(_interception, replicated=_create_replicated)
             _intercept_initializers(_interception)
+            _intercept_keras(_interception)
         except BaseException:
             _interception.undo()
             _depth = 0
@@ -108,17 +111,45 @@ def _create_replicated(next_creator: Callable[..., tf.Variable], **kwargs: Any) 
     if is_alone or is_local or initial_value is None or kwargs.get("variable_def") is not None:
         return next_creator(**kwargs)
     if tf.executing_eagerly():
-        raise NotImplementedError(
-            f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, and "
-            "this variable is made eagerly, where nothing would keep the workers in step. Build the program in a "
-            "tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
-        )
+        return _create_eagerly(next_creator, **kwargs)
     variable = next_creator(**kwargs)
     assign = getattr(variable, "_initializer_op", None)
     if assign is not None and assign.type in _ASSIGN and variable.dtype.size:
         variable._initializer_op = _assign_of_worker_0(assign)
         tf.compat.v1.add_to_collection(_BEGINS_AS_WORKER_0S, variable)
     return variable
+
+
+def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+    """Makes a variable of Keras 3, whose value is worker 0's from the beginning."""
+    keras_variables = sys.modules.get("lockstep._src.keras_variables")
+    if keras_variables is None or not keras_variables.is_making():
+        raise NotImplementedError(
+            f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, or "
+            "models of Keras 3, and this variable is made eagerly, where nothing would keep the workers in step. Build "
+            "the program in a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
+        )
+    variable = next_creator(**kwargs)
+    if keras_variables.begins_as_worker_0s(kwargs):
+        variable.assign(collectives.broadcast(variable.read_value(), root=0))
+    return variable
+
+
+def _has_keras_3() -> bool:
+    """Whether the program has loaded Keras 3, on TensorFlow."""
+    keras = sys.modules.get("keras")
+    version = getattr(keras, "__version__", "0")
+    return int(version.split(".")[0]) >= 3 and keras.backend.backend() == "tensorflow"
+
+
+def _intercept_keras(interception: Interception) -> None:
+    if _has_keras_3():
+        # They import Keras, which not every TensorFlow has.
+        from lockstep._src import keras_saving, keras_training, keras_variables
+
+        keras_variables.intercept_variables(interception)
+        keras_training.intercept_training(interception)
+        keras_saving.intercept_saving(interception)
 
 
 def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:
