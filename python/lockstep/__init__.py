@@ -14,6 +14,7 @@ _EXPORTS = {
     "alltoall": "lockstep._src.collectives",
     "barrier": "lockstep._src.collectives",
     "broadcast": "lockstep._src.collectives",
+    "buildinfo": "lockstep._src.build",
     "context": "lockstep._src.context",
     "embedding_scope": "lockstep._src.scope",
     "init": "lockstep._src.context",

@@ -203,9 +203,10 @@ def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _WRAPS = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
 
 
-def _all_subclasses(cls: type) -> list[type]:
+def all_subclasses(cls: type) -> list[type]:
+    """All classes below `cls`, at any depth."""
     direct = cls.__subclasses__()
-    return direct + [sub for d in direct for sub in _all_subclasses(d)]
+    return direct + [sub for d in direct for sub in all_subclasses(d)]
 
 
 def intercept_optimizers(interception: Interception) -> None:
@@ -217,7 +218,7 @@ def intercept_optimizers(interception: Interception) -> None:
     base = tf.compat.v1.train.Optimizer
     wraps = _WRAPS
 
-    for cls in [base, *_all_subclasses(base)]:
+    for cls in [base, *all_subclasses(base)]:
         for name, wrap in wraps.items():
             if name in vars(cls):
                 interception.replace(cls, name, wrap)

@@ -46,7 +46,7 @@ def _wrap_global_norm(global_norm: Callable[..., tf.Tensor]) -> Callable[..., tf
         if not any(sharded):
             return global_norm(t_list, name)
         with tf.name_scope(name or "global_norm"):
-            squared = _squared_norm([t for t, is_sharded in zip(t_list, sharded, strict=True) if is_sharded])
+            squared = squared_norm([t for t, is_sharded in zip(t_list, sharded, strict=True) if is_sharded])
             rest = [t for t, is_sharded in zip(t_list, sharded, strict=True) if t is not None and not is_sharded]
             if rest:
                 squared += tf.square(tf.cast(global_norm(rest), squared.dtype))
@@ -61,7 +61,7 @@ def _wrap_clip_by_norm(clip_by_norm: Callable[..., Any]) -> Callable[..., Any]:
         if axes is not None or not is_sharded_gradient(t):
             return clip_by_norm(t, clip_norm, axes, name)
         with tf.name_scope(name or "clip_by_norm"):
-            norm = tf.sqrt(_squared_norm([t]))
+            norm = tf.sqrt(squared_norm([t]))
             clip_norm = tf.cast(clip_norm, t.dtype)
             values = t.values * (clip_norm / tf.maximum(tf.cast(norm, t.dtype), clip_norm))
             return tf.IndexedSlices(values, t.indices, t.dense_shape)
@@ -76,7 +76,7 @@ def is_sharded_gradient(gradient: Any) -> bool:
     return ancestry.stems_from(gradient.indices.op, lambda op: op.type in _ROUTES, set())
 
 
-def _squared_norm(slices: Sequence[tf.IndexedSlices]) -> tf.Tensor:
+def squared_norm(slices: Sequence[tf.IndexedSlices]) -> tf.Tensor:
     """The squared norm of gradients of sharded tables, over all workers: a scalar, the same on each."""
     parts = []
     for gradient in slices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,11 +30,7 @@ def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variab
     if is_alone or is_local or initial_value is None or kwargs.get("variable_def") is not None:
         return next_creator(**kwargs)
     if tf.executing_eagerly():
-        raise NotImplementedError(
-            f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, and "
-            "this variable is made eagerly, where nothing would keep the workers in step. Build the program in a "
-            "tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
-        )
+        return _create_eagerly(next_creator, **kwargs)
     variable = next_creator(**kwargs)
     _begin_as_worker_0s(variable)
     return variable
@@ -53,6 +50,21 @@ def _begin_as_worker_0s(variable: tf.Variable) -> None:
     if assign is not None and assign.type in _ASSIGN and variable.dtype.size:
         variable._initializer_op = _assign_of_worker_0(assign)
         assign.graph.add_to_collection(_BEGINS_AS_WORKER_0S, variable)
+
+
+def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+    """Makes a variable of Keras 3, whose value is worker 0's from the beginning."""
+    keras_variables = sys.modules.get("lockstep._src.keras_variables")
+    if keras_variables is None or not keras_variables.is_making():
+        raise NotImplementedError(
+            f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, or "
+            "models of Keras 3, and this variable is made eagerly, where nothing would keep the workers in step. Build "
+            "the program in a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
+        )
+    variable = next_creator(**kwargs)
+    if keras_variables.begins_as_worker_0s(kwargs):
+        variable.assign(collectives.broadcast(variable.read_value(), root=0))
+    return variable
 
 
 def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:

@@ -12,6 +12,7 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | `Saver` | saves and restores for the job (`checkpoint.py`) |
 | `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
+| Keras 3 | trains, evaluates, predicts and saves for the job (`keras_*.py`) |
 
 Inner scopes change options alone.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -110,6 +112,7 @@ def _enter() -> None:
             batch_statistics.intercept_batch_statistics(_interception)
             sharding.intercept_creation(_interception, replicated=replicas.create)
             replicas.intercept_initializers(_interception)
+            _intercept_keras(_interception)
         except BaseException:
             _interception.undo()
             _depth = 0
@@ -122,3 +125,20 @@ def _exit() -> None:
         _depth -= 1
         if _depth == 0:
             _interception.undo()
+
+
+def _has_keras_3() -> bool:
+    """Whether the program has loaded Keras 3, on TensorFlow."""
+    keras = sys.modules.get("keras")
+    version = getattr(keras, "__version__", "0")
+    return int(version.split(".")[0]) >= 3 and keras.backend.backend() == "tensorflow"
+
+
+def _intercept_keras(interception: Interception) -> None:
+    if _has_keras_3():
+        # They import Keras, which not every TensorFlow has.
+        from lockstep._src import keras_saving, keras_training, keras_variables
+
+        keras_variables.intercept_variables(interception)
+        keras_training.intercept_training(interception)
+        keras_saving.intercept_saving(interception)

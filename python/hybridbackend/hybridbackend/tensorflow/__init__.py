@@ -8,18 +8,24 @@ from hybridbackend.tensorflow import (
     saved_model,
     train,
 )
-from lockstep import Context, context
+from hybridbackend.tensorflow.optimization import disable_optimization, enable_optimization
+from lockstep import Context, buildinfo, context
 from lockstep.train import embedding_scope, get_session_config, scope, wraps_session_config
 
 # As a decorator of the function that builds the model: `@hb.function(grad_nbuckets=2)`.
 function = scope
 
+__version__ = buildinfo()
+
 __all__ = [
     "Context",
+    "buildinfo",
     "context",
     "data",
+    "disable_optimization",
     "distribute",
     "embedding_scope",
+    "enable_optimization",
     "estimator",
     "function",
     "get_session_config",

@@ -59,7 +59,7 @@ class SyncIterator:
                 with tf.control_dependencies([go_on]):
                     has_value = tf.identity(has_value)
                 spec = self._iterator.element_spec
-                element = tf.cond(has_value, mine.get_value, lambda: tf.nest.map_structure(_empty, spec))
+                element = tf.cond(has_value, mine.get_value, lambda: tf.nest.map_structure(empty, spec))
             if context.options.mode == "train":
                 row_weights.note(element, mine._variant_tensor)
             return element
@@ -68,7 +68,7 @@ class SyncIterator:
         return getattr(self._iterator, name)
 
 
-def _empty(spec: tf.TypeSpec) -> Any:
+def empty(spec: tf.TypeSpec) -> Any:
     """An element of `spec` with no rows."""
     if isinstance(spec, tf.RaggedTensorSpec):
         row_splits = [tf.zeros([1], spec.row_splits_dtype) for _ in range(spec.ragged_rank)]

@@ -171,13 +171,6 @@ def _is_sharded_by(rules: ShardingRules, kwargs: dict[str, Any]) -> bool:
     dtype = kwargs.get("dtype") or getattr(initial_value, "dtype", None)
     if not rules.apply_to(kwargs.get("name"), kwargs.get("trainable"), dtype, shape):
         return False
-    if getattr(initial_value, "__module__", "").startswith("keras.src."):
-        # Its optimizers and its lookup believe in the shape that the layer asked for.
-        raise NotImplementedError(
-            f"variable '{kwargs.get('name')}' {shape}: layers of Keras 3 cannot hold sharded tables. Make the "
-            "layer outside of the sharding scope, which replicates it; or use tf.nn.embedding_lookup on a "
-            "tf.Variable; or set TF_USE_LEGACY_KERAS=1 for Keras 2"
-        )
     kwargs["shape"] = shape
     return True
 

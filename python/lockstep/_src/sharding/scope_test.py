@@ -94,14 +94,9 @@ def look_up_in_a_layer_of_keras_2():
     return layer.embeddings.numpy() - values
 
 
-def test_an_embedding_layer_of_keras_2_looks_up_in_a_table_and_one_of_keras_3_says_that_it_cannot():
+@pytest.mark.skipif(not tf.__version__.startswith("2.15."), reason="this TensorFlow comes with Keras 3")
+def test_an_embedding_layer_of_keras_2_looks_up_in_a_table():
     context.ensure_initialized()
-    if not tf.__version__.startswith("2.15."):  # which comes with Keras 2
-        with in_scope():
-            tf.keras.layers.Dense(4).build([None, 9])
-            with pytest.raises(NotImplementedError, match="embeddings.*Keras 3.*tf.nn.embedding_lookup"):
-                tf.keras.layers.Embedding(9, 4).build([None])
-        return
     expected = np.zeros([9, 4], np.float32)
     for row in (0, 8, 3, 3, 1, 8, 3, 3):
         expected[row] -= 0.5

@@ -12,7 +12,7 @@ from lockstep._src.context import context
 from lockstep._src.sharding import initial, shard, steps
 
 
-class _EitherShape(tf.TensorShape):
+class EitherShape(tf.TensorShape):
     """The shape of the shard, which passes for the shape of the whole table as well.
 
     Feature columns compare the shape of a variable that they reuse with the one that they would create.
@@ -174,7 +174,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     def get_shape(self) -> tf.TensorShape:
         """The shape of the shard, which also equals that of the whole table."""
-        return _EitherShape(self._shape, self._logical_shape)
+        return EitherShape(self._shape, self._logical_shape)
 
     def __repr__(self) -> str:
         s = self._shard

@@ -1,0 +1,46 @@
+"""Saving models of Keras 3: worker 0 writes the file, of whole tables; all workers take part.
+
+Imports Keras: a scope imports this module where the program has Keras 3.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from keras.src.saving import saving_api
+
+from lockstep._src import collectives
+from lockstep._src.context import context
+from lockstep._src.interception import Interception
+from lockstep._src.keras_variables import of_this_worker, sharded_variables
+
+
+def intercept_saving(interception: Interception) -> None:
+    """Makes `model.save` and `model.save_weights` save for the job while the interception lasts."""
+    if context.world_size > 1:
+        for name in ("save_model", "save_weights"):
+            interception.replace(saving_api, name, _wrap_save)
+
+
+def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer = getattr(model, "optimizer", None)
+        tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
+        try:
+            for table in tables:
+                whole = table.numpy()
+                table._whole = whole if context.rank == 0 else None
+            if context.rank == 0:
+                # Keras makes optimizers to compare with.
+                with of_this_worker():
+                    save(model, *args, **kwargs)
+        finally:
+            for table in tables:
+                table._whole = None
+        # When it returns on any worker, the file is there.
+        collectives.barrier(name="model_saved")
+
+    return wrapped

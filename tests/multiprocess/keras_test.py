@@ -1,0 +1,76 @@
+"""Keras 3 on several workers computes what plain Keras computes on all rows."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lockstep.testing import call_workers
+from tests.multiprocess import keras_worker as worker
+
+pytestmark = pytest.mark.skipif(
+    not tf.keras.__version__.startswith("3"), reason="TensorFlow before 2.16 has no Keras 3"
+)
+
+OPTIMIZERS = {
+    "Adagrad": {"class": "Adagrad", "arguments": {"learning_rate": 0.1}},
+    "Adam": {"class": "Adam", "arguments": {"learning_rate": 0.02, "global_clipnorm": 0.05}},
+    "SGD": {"class": "SGD", "arguments": {"learning_rate": 0.1, "momentum": 0.9, "clipnorm": 0.1}},
+}
+# 90 rows in batches of 8: worker 0 has 6, the last of which has 8 rows, worker 1 has 6, and 2 in the last.
+CASES = [("Adagrad", 1, True), ("Adagrad", 2, True), ("Adam", 2, False), ("SGD", 2, True)]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
+def job(request, tmp_path_factory):
+    """What plain Keras gave, and each worker."""
+    name, world, drop_remainder = request.param
+    folder = tmp_path_factory.mktemp("keras")
+    expected = call_workers(worker.plain, 1, OPTIMIZERS[name], world, timeout_s=120)[0]
+    return expected, call_workers(worker.fit, world, OPTIMIZERS[name], str(folder), drop_remainder, timeout_s=120)
+
+
+def _assert_close(got, expected):
+    assert len(got) == len(expected)
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_allclose(g, e, atol=1e-5)
+
+
+def test_weights_and_slots_are_those_of_one_process(job):
+    expected, outcomes = job
+    for outcome in outcomes:
+        _assert_close(outcome["weights"], expected["weights"])
+        _assert_close(outcome["slots"], expected["slots"])
+
+
+def test_a_worker_holds_its_rows_of_the_embedding(job):
+    _, outcomes = job
+    rows = [outcome["local"] for outcome in outcomes]
+    assert rows == [[(len(range(rank, worker.ITEMS, len(outcomes))), worker.DIM)] for rank in range(len(outcomes))]
+
+
+def test_metrics_are_over_the_rows_of_all_workers(job):
+    expected, outcomes = job
+    for outcome in outcomes:
+        assert outcome["values"].keys() == expected["values"].keys()
+        for name, value in expected["values"].items():
+            np.testing.assert_allclose(outcome["values"][name], value, atol=1e-5)
+        for name, values in expected["history"].items():
+            np.testing.assert_allclose(outcome["history"][name], values, atol=1e-5)
+
+
+def test_each_worker_predicts_all_of_its_rows(job):
+    expected, outcomes = job
+    predicted = np.concatenate([outcome["predicted"] for outcome in outcomes])
+    np.testing.assert_allclose(predicted, expected["predicted"], atol=1e-5)
+
+
+def test_saved_weights_are_whole_and_load_anywhere(job):
+    expected, outcomes = job
+    for outcome in outcomes:
+        _assert_close(outcome["reloaded"], expected["weights"])
+
+
+def test_layers_begin_as_worker_0s_wherever_they_are_built_and_stay_in_step(tmp_path):
+    first, second = call_workers(worker.begin, 2, str(tmp_path), timeout_s=120)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,113 @@
+"""A model of Keras 3 with a sharded embedding, dropout off: on the workers of a job, and in plain Keras on all rows."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+ROWS, BATCH, ITEMS, DIM, EPOCHS = 90, 8, 23, 4, 2
+
+
+def data(seed, rows):
+    rng = np.random.default_rng(seed)
+    item = rng.integers(0, ITEMS, rows)
+    return {"item": item, "price": rng.normal(size=(rows, 1)).astype(np.float32)}, (item % 2).astype(np.float32)
+
+
+def build(embedding_scope, optimizer, seed=1):
+    """The model, functional; the embedding's layer is built while the model is."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    item, price = keras.Input([], name="item", dtype="int64"), keras.Input([1], name="price")
+    with embedding_scope():
+        vector = keras.layers.Embedding(ITEMS, DIM, name="items")(item)
+    hidden = keras.layers.Concatenate()([vector, price])
+    hidden = keras.layers.Dense(6, activation="tanh", name="hidden")(hidden)
+    hidden = keras.layers.BatchNormalization(name="norm")(hidden)
+    model = keras.Model({"item": item, "price": price}, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    make = getattr(keras.optimizers, optimizer["class"])
+    model.compile(make(**optimizer["arguments"]), loss="binary_crossentropy", metrics=["auc"])
+    return model
+
+
+def dataset(columns, truth, rows, batch):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(({n: c[rows] for n, c in columns.items()}, truth[rows])).batch(batch)
+
+
+def rows_of(rank, world, rows):
+    """Of each batch of W·B rows a worker takes its part; of the last one, what is left."""
+    whole = np.arange(rows)
+    return np.concatenate([whole[start + rank * BATCH :][:BATCH] for start in range(0, rows, world * BATCH)])
+
+
+def plain(optimizer, world):
+    """What plain Keras gives on all rows, with the batches of `world` workers together."""
+    model = build(contextlib.nullcontext, optimizer)
+    columns, truth = data(0, ROWS)
+    history = model.fit(dataset(columns, truth, np.arange(ROWS), world * BATCH), epochs=EPOCHS, verbose=0).history
+    columns, truth = data(1, 37)
+    held_out = dataset(columns, truth, np.arange(37), 5)
+    values = model.evaluate(held_out, verbose=0, return_dict=True)
+    return {
+        "weights": [np.asarray(w) for w in model.get_weights()],
+        "slots": [np.asarray(v) for v in model.optimizer.variables],
+        "history": history,
+        "values": values,
+        "predicted": model.predict(held_out, verbose=0)[:, 0],
+    }
+
+
+def fit(optimizer, folder, drop_remainder):
+    """The same on the workers of a job."""
+    import hybridbackend.tensorflow as hb
+
+    rank, world = hb.context.rank, hb.context.world_size
+    with hb.scope(data_sync_drop_remainder=drop_remainder):
+        # Another seed on each worker but for worker 0's: dense weights begin as its own. Tables need the same.
+        model = build(hb.embedding_scope, optimizer)
+        columns, truth = data(0, ROWS)
+        own = dataset(columns, truth, rows_of(rank, world, ROWS), BATCH)
+        history = model.fit(own, epochs=EPOCHS, verbose=0).history
+        columns, truth = data(1, 37)
+        # Worker 0 has one row alone.
+        rows = np.arange(37) if world == 1 else np.arange(1) if rank == 0 else np.arange(1, 37)
+        held_out = dataset(columns, truth, rows, 5)
+        values = model.evaluate(held_out, verbose=0, return_dict=True)
+        predicted = model.predict(held_out, verbose=0)[:, 0]
+        path = f"{folder}/model.weights.h5"
+        model.save_weights(path)
+        weights = [np.asarray(w) for w in model.get_weights()]
+        local = [tuple(v._value.shape) for v in model.variables if v.path.endswith("embeddings")]
+        slots = [np.asarray(v) for v in model.optimizer.variables]
+        again = build(hb.embedding_scope, optimizer, seed=2)
+        again.load_weights(path)
+        reloaded = [np.asarray(w) for w in again.get_weights()]
+    return {
+        "weights": weights,
+        "local": local,
+        "slots": slots,
+        "history": history,
+        "values": values,
+        "predicted": predicted,
+        "reloaded": reloaded,
+        "path": path,
+    }
+
+
+def begin(folder):
+    """Weights of a model that is built while its first step is traced, from another seed on each worker."""
+    import keras
+
+    import hybridbackend.tensorflow as hb
+
+    with hb.scope():
+        keras.utils.set_random_seed(hb.context.rank)
+        model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        model.compile("sgd", loss="mse")
+        rng = np.random.default_rng(hb.context.rank)
+        model.fit(rng.normal(size=[16, 2]), rng.normal(size=[16, 1]), batch_size=4, verbose=0)
+        return model.get_weights()
