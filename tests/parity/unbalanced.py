@@ -1,4 +1,4 @@
-"""DLRM and wide-and-deep with batch normalization, and shares of data of different lengths, for jobs and plain programs.
+"""DLRM and wide-and-deep with batch normalization, shares of data of different lengths, in jobs and plain programs.
 
 Run as a program, it trains as a worker of a job; `plain` trains on the same rows in one process.
 """
