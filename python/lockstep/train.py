@@ -3,11 +3,13 @@
 from typing import Any
 
 from lockstep._src.checkpoint import Saver, replace_default_saver
-from lockstep._src.evaluation import EvaluationHook
+from lockstep._src.evaluation import EvaluationHook, EvaluationSpec
+from lockstep._src.evaluation_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.export import export
 from lockstep._src.optimizers import names as _names_of_optimizers
 from lockstep._src.optimizers import optimizer as _optimizer
 from lockstep._src.optimizers import wraps, wraps_optimizer
+from lockstep._src.policies import Policy
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.server import (
     Server,
@@ -20,12 +22,18 @@ from lockstep._src.server import (
     wraps_session_config,
 )
 from lockstep._src.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
+from lockstep._src.statistics import StepStatHook
 
 __all__ = [
+    "BestCheckpoint",
+    "EarlyStopping",
     "EvaluationHook",
+    "EvaluationSpec",
     "MonitoredTrainingSession",
+    "Policy",
     "Saver",
     "Server",
+    "StepStatHook",
     "device_setter",
     "embedding_scope",
     "export",

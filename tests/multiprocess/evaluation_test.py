@@ -38,6 +38,21 @@ def test_metrics_are_tensorflows_on_the_data_of_all_workers(job):
                 np.testing.assert_allclose(value, wanted[name], rtol=1e-5, err_msg=f"{name} after update {step}")
 
 
+def test_gauc_is_that_of_all_groups_of_all_workers(job):
+    _, results = job
+    total = count = 0
+    for step, shares in enumerate(zip(*map(worker.samples, range(WORKERS)), strict=True)):
+        for labels, predictions, weights in shares:
+            groups = (3 * weights).astype(np.int64)
+            for rows in np.split(np.arange(labels.size), np.flatnonzero(np.diff(groups)) + 1):
+                won = predictions[rows][labels[rows] == 1][:, None] > predictions[rows][labels[rows] == 0]
+                if won.size:
+                    total, count = total + rows.size * won.mean(), count + rows.size
+        updated, value = results[0]["metrics"]["gauc"][step]
+        assert updated == value
+        np.testing.assert_allclose(value, total / count, rtol=1e-6, err_msg=f"after update {step}")
+
+
 def test_metrics_are_the_same_on_every_worker(job):
     _, results = job
     assert results[1]["metrics"] == results[0]["metrics"] == results[2]["metrics"]

@@ -18,9 +18,14 @@ def samples(rank):
 
 
 def metrics_of(module, labels, predictions, weights):
-    built = {"accuracy": module.accuracy(labels, tf.round(predictions), weights)}
+    built = {
+        "accuracy": module.accuracy(labels, tf.round(predictions), weights),
+        "mean": module.mean(predictions, weights),
+    }
     for curve, method in CURVES:
         built[f"{curve} {method}"] = module.auc(labels, predictions, weights, curve=curve, summation_method=method)
+    if module is hb.metrics:
+        built["gauc"] = module.gauc(labels, predictions, tf.cast(3 * weights, tf.int64))
     return built
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.testing import run_workers
@@ -26,9 +27,9 @@ def defined_in(module_name: str) -> list:
     return sorted((f for f in own if not f.__name__.startswith("_")), key=lambda f: f.__code__.co_firstlineno)
 
 
-def assert_kept(worker: str, workers: int = 2, timeout_s: float = 120) -> None:
+def assert_kept(worker: str, workers: int = 2, timeout_s: float = 120, arguments: Sequence[str] = ()) -> None:
     """Runs `tests.multiprocess.<worker>` on some workers, and asserts that each of them kept every promise."""
     wanted = re.findall(r"^def ([a-z]\w*_\w+)\(\):", (ROOT / f"tests/multiprocess/{worker}.py").read_text(), re.M)
-    command = [sys.executable, "-m", f"tests.multiprocess.{worker}"]
+    command = [sys.executable, "-m", f"tests.multiprocess.{worker}", *arguments]
     for output in run_workers(workers, command, cwd=ROOT, timeout_s=timeout_s):
         assert re.findall(r"^kept: (\w+)", output, re.M) == wanted

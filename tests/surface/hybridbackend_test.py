@@ -18,7 +18,22 @@ SIGNATURES = {
         "(labels, predictions, weights=None, num_thresholds=200, metrics_collections=None, updates_collections=None, "
         "curve='ROC', name=None, summation_method='trapezoidal')"
     ),
-    "train.EvaluationHook": "(fn, steps=100, every_n_iter=1000, summary_dir=None, history=None, *, at_end=False)",
+    "metrics.mean": "(values, weights=None, metrics_collections=None, updates_collections=None, name=None)",
+    "metrics.gauc": (
+        "(labels, predictions, indicators=None, metrics_collections=None, updates_collections=None, name=None)"
+    ),
+    "train.EvaluationHook": (
+        "(fn, steps=100, every_n_iter=1000, summary_dir=None, history=None, *, at_end=False, policies=())"
+    ),
+    "train.EvaluationSpec": "(name, hooks, update_op, eval_dict)",
+    "train.Policy": "(metrics=None, every_n_steps=None, every_n_secs=None, at_end=False)",
+    "train.Policy.Trigger": "(policies, scaffold=None, output_dir=None)",
+    "train.Policy.__call__": "(self, global_step, metrics, session, context=None, scaffold=None, writer=None)",
+    "train.StepStatHook": "(every_n_iter=None, count=None, unit='sample')",
+    "train.export_all": (
+        "(export_dir_base, checkpoint_path, signature_defs_and_main_op_fn, assets_extra=None, as_text=False, "
+        "clear_devices=True, strip_default_attrs=True, modes=None)"
+    ),
     "train.export": (
         "(export_dir_base, checkpoint_path, signature_def_fn, assets_extra=None, as_text=False, clear_devices=True, "
         "strip_default_attrs=True, mode='infer')"

@@ -1,4 +1,4 @@
-"""What workers settle among themselves outside a training step: values that worker 0 decides for all."""
+"""What workers settle among themselves outside a training step: values that worker 0 decides for all, or any does."""
 
 from __future__ import annotations
 
@@ -21,9 +21,21 @@ def from_chief(value: Any, name: str) -> Any:
     """
     if context.world_size == 1:
         return value
-    context.ensure_initialized()
     mine = json.dumps(value).encode() if context.rank == 0 else b""
+    return json.loads(_gather(mine, name))
+
+
+def any_worker(value: bool, name: str) -> bool:
+    """Whether `value` is true on any worker; the same on every one. All workers call it, in the same order."""
+    if context.world_size == 1:
+        return value
+    return b"1" in _gather(b"1" if value else b"0", name)
+
+
+def _gather(mine: bytes, name: str) -> bytes:
+    """What all workers give, in the order of ranks."""
+    context.ensure_initialized()
     # A graph of its own: the caller's may be finalized, and is not to grow by this.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         gathered = collectives.allgather(tf.constant(np.frombuffer(mine, np.uint8)), name=f"agree_{name}")
-        return json.loads(session.run(gathered).tobytes())
+        return session.run(gathered).tobytes()

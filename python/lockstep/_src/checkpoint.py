@@ -5,8 +5,9 @@ A save is one run of the graph on every worker, at the same step:
 1. Sharded variables and their slots are re-laid from rows by modulo to contiguous ranges (one exchange each), so that
    each worker holds a slice of the logical tensor.
 2. Every worker writes its slices to a file of its own beside the target; worker 0 writes the replicated variables too.
-3. When all have written, worker 0 merges the files' indices under the checkpoint's name. Before that the checkpoint
-   does not exist: a worker that dies leaves the last complete one in place.
+3. When all have written, worker 0 merges the files' indices beside the target, syncs all files, and renames them to the
+   checkpoint's name (tf/checkpoint/commit_op.cc). Before that the checkpoint does not exist: a worker that dies, or a
+   machine that loses its power, leaves the last complete one in place.
 
 The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. A restore reads
 the contiguous slice of each worker of the present job, however many there are, and re-lays it back.
@@ -27,6 +28,7 @@ from tensorflow.python.training.saving import saveable_object, saveable_object_u
 from lockstep._src import collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
+from lockstep._src.library import ops
 
 
 class _ShardSaveable(saveable_object.SaveableObject):
@@ -94,10 +96,8 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
         ctx = context
         mine = [s for s in saveables if isinstance(s, _ShardSaveable) or ctx.rank == 0]
-        parts = [
-            tf.strings.join([prefix, f"_temp{os.sep}part-{rank:05d}-of-{ctx.world_size:05d}"])
-            for rank in range(ctx.world_size)
-        ]
+        aside = tf.strings.join([prefix, f"_temp{os.sep}"])
+        parts = [tf.strings.join([aside, f"part-{rank:05d}-of-{ctx.world_size:05d}"]) for rank in range(ctx.world_size)]
         exchanges = [s.contiguous.op for s in mine if isinstance(s, _ShardSaveable)]
         written = exchanges
         writes_own = ctx.rank == 0 or any(s.specs for s in mine)
@@ -106,19 +106,34 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
                 written = [self.save_op(parts[ctx.rank], mine)]
         with tf.control_dependencies(written):
             # Which workers have a file to merge is known from the tables' sizes, but only on each worker: tell it.
-            has_part = collectives.allgather(tf.constant([writes_own]), name="save_written")
-        merged = [has_part.op]
+            has_part = tf.constant([writes_own])
+            if ctx.world_size > 1:
+                has_part = collectives.allgather(has_part, name="save_written")
+            else:
+                has_part = tf.identity(has_part)
+        committed = [has_part.op]
         if ctx.rank == 0:
-            present = tf.boolean_mask(tf.stack(parts), has_part)
-            merged = [
-                tf.raw_ops.MergeV2Checkpoints(
-                    checkpoint_prefixes=present, destination_prefix=prefix, delete_old_dirs=True
-                )
-            ]
-        with tf.control_dependencies(merged):
-            done = collectives.barrier(name="save_merged")
-        with tf.control_dependencies([done]):
+            committed = [_merge_and_commit(tf.boolean_mask(tf.stack(parts), has_part), aside, prefix)]
+        if ctx.world_size > 1:
+            with tf.control_dependencies(committed):
+                committed = [collectives.barrier(name="save_merged")]
+        with tf.control_dependencies(committed):
             return tf.identity(prefix)
+
+
+def _merge_and_commit(parts: tf.Tensor, aside: tf.Tensor, prefix: tf.Tensor) -> tf.Operation:
+    """Makes one checkpoint of the files of all workers, and puts it in its place, complete at once.
+
+    Args:
+      parts: prefixes of the files, [number of files].
+      aside: the folder in which they lie, with a separator at its end.
+      prefix: the checkpoint's name.
+    """
+    merged = tf.strings.join([aside, "merged"])
+    with tf.control_dependencies(
+        [tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=merged, delete_old_dirs=False)]
+    ):
+        return ops.lockstep_commit_checkpoint(merged, prefix, tf.size(parts, tf.int64))
 
 
 def _saveable(name: str, op: Any) -> Any:
@@ -129,7 +144,7 @@ def _saveable(name: str, op: Any) -> Any:
     return op
 
 
-def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation) -> Callable[..., Any]:
+def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
     """`Saver.save` of one worker: files by all, the state file and the meta graph by worker 0."""
 
     @functools.wraps(save)
@@ -141,7 +156,7 @@ def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operati
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
         path = save(sess, save_path, **kwargs)
-        if not saver._is_empty:
+        if state_barrier is not None and not saver._is_empty:
             # When save returns on any worker, tf.train.latest_checkpoint finds it there.
             sess.run(state_barrier)
         return path
@@ -172,15 +187,17 @@ def _init_as_options_say(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
-    """`Saver._build` of a worker of several. A saver that has been through it once stays as it is."""
+    """`Saver._build` of a worker. A saver that has been through it once stays as it is."""
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        is_new = not (tf.executing_eagerly() or self._is_built or self.saver_def or self._builder)
-        if is_new and context.world_size > 1:
+        old_format = context.world_size == 1 and self._write_version != tf.compat.v1.train.SaverDef.V2
+        if not (tf.executing_eagerly() or self._is_built or self.saver_def or self._builder or old_format):
             self._builder = SaverBuilder(self._write_version)
-            with tf.name_scope("save"):
-                state_barrier = collectives.barrier(name="save_recorded")
+            state_barrier = None
+            if context.world_size > 1:
+                with tf.name_scope("save"):
+                    state_barrier = collectives.barrier(name="save_recorded")
             self.save = _save_on_all(self.save, self, state_barrier)
         original(self, *args, **kwargs)
 
@@ -188,7 +205,10 @@ def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def intercept_savers(interception: Interception) -> None:
-    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job."""
+    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job.
+
+    A job of one worker, too, writes its checkpoints aside, and syncs and renames them.
+    """
     interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
     interception.replace(tf_saver.Saver, "_build", _build_for_the_job)
 

@@ -7,6 +7,7 @@ the session below the hooks, so that it takes no training data and no step:
 2. Up to `steps` runs of all metrics' updates. Workers whose data ends early go on with empty batches; when nobody has
    data any more, the evaluation ends on all of them.
 3. One run that reads the metrics' values.
+4. Policies (`policies.py`) get the results: they end training, or keep the best checkpoint.
 
 When to evaluate is decided by counting runs, which all workers make alike; nothing is exchanged for it.
 """
@@ -16,26 +17,51 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow.python.ops import variable_scope
+from tensorflow.python.training import moving_averages
 
+from lockstep._src import agreement
 from lockstep._src.ancestry import ancestors
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
 from lockstep._src.scope import scope
+from lockstep._src.stopping import stop_together
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys
 _log = logging.getLogger("lockstep")
 
 # What the evaluated model adds to these belongs to no training step: a summary of it in training's collection would
-# take evaluation data, and make exchanges, whenever worker 0 writes summaries.
-_OF_TRAINING = (_keys.SUMMARIES, _keys.LOSSES, _keys.REGULARIZATION_LOSSES, _keys.UPDATE_OPS, _keys.TRAIN_OP)
+# take evaluation data, and make exchanges, whenever worker 0 writes summaries. Nor is it in training's checkpoints.
+_OF_TRAINING = (
+    *(_keys.SUMMARIES, _keys.LOSSES, _keys.REGULARIZATION_LOSSES, _keys.UPDATE_OPS, _keys.TRAIN_OP),
+    _keys.SAVEABLE_OBJECTS,
+)
+
+
+class EvaluationSpec(NamedTuple):
+    """What is evaluated, spelled out: what an `fn` of `EvaluationHook` may return in place of a dict of metrics.
+
+    Attributes:
+      name: for people.
+      hooks: `SessionRunHook`s around the runs of the evaluation, and of these alone; or None. One that requests a stop
+        ends the evaluation, on all workers, and not training.
+      update_op: what a batch runs: an operation or tensor, or several in a list.
+      eval_dict: name to value, a tensor; read when all batches have run.
+
+    """
+
+    name: str
+    hooks: Sequence[Any] | None
+    update_op: Any
+    eval_dict: Mapping[str, Any]
 
 
 class EvaluationHook(_tf1.train.SessionRunHook):
@@ -45,33 +71,39 @@ class EvaluationHook(_tf1.train.SessionRunHook):
     (docs/distributed.md, section 3.3).
 
     Args:
-      fn: builds the evaluated model and its data, and returns a dict of name to (value, update_op), as metrics do. It
-        is called once, when the session is made, in the training graph, under name scope 'eval', in a scope with
-        `mode='eval'`; `get_variable` in it finds training's variables. Default names (feature columns and layers give
-        them to their variable scopes) are counted from the beginning again, so the calls with which training built its
-        model find its variables. A value that is no metric but computed from a batch, such as a loss, is that of this
-        worker's last batch.
+      fn: builds the evaluated model and its data, and returns a dict of name to (value, update_op), as metrics do, or
+        an `EvaluationSpec`. It is called once, when the session is made, in the training graph, under name scope
+        'eval', in a scope with `mode='eval'`; `get_variable` in it finds training's variables. Default names (feature
+        columns and layers give them to their variable scopes) are counted from the beginning again, so the calls with
+        which training built its model find its variables; moving averages rest. A value that is no metric but computed
+        from a batch, such as a loss, is that of this worker's last batch.
       steps: batches that a worker takes in one evaluation, at most; None: all of its data.
       every_n_iter: evaluates after that many runs of the session, and again after as many.
       summary_dir: worker 0 writes the scalars as TensorBoard events there; None: nobody writes any.
-      history: a list; each evaluation appends a dict of the values and the 'global_step' (the number of runs in a graph
-        without one) to it.
+      history: a list, or what has its `append`; each evaluation appends a dict of the values and the 'global_step' (the
+        number of runs in a graph without one) to it.
       at_end: also evaluate when training ends, unless that has just happened.
+      policies: called with each evaluation's results, in order, on all workers: `EarlyStopping`, `BestCheckpoint`, or a
+        `Policy` of your own (whose periods don't matter here). The results are worker 0's numbers on all of them.
 
     Raises:
       ValueError: `steps` or `every_n_iter` is less than 1.
 
     """
 
+    # What decides here, decides alike on all workers.
+    stops_alike = True
+
     def __init__(
         self,
-        fn: Callable[[], Mapping[str, tuple[Any, Any]]],
+        fn: Callable[[], Mapping[str, tuple[Any, Any]] | EvaluationSpec],
         steps: int | None = 100,
         every_n_iter: int = 1000,
         summary_dir: str | None = None,
         history: list[dict[str, Any]] | None = None,
         *,
         at_end: bool = False,
+        policies: Sequence[Callable[..., None]] = (),
     ) -> None:
         for name, number in (("steps", steps), ("every_n_iter", every_n_iter)):
             if number is not None and number < 1 or (number is None and name == "every_n_iter"):
@@ -82,6 +114,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         self._summary_dir = summary_dir
         self._history = history
         self._at_end = at_end
+        self._policies = list(policies)
         self._runs = 0
         self._evaluated_at = 0
 
@@ -89,7 +122,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         """Builds the evaluated model. Called by the session, with the training graph as default, before it is final.
 
         Raises:
-          TypeError: `fn` returned something else than a dict of name to (value, update_op).
+          TypeError: `fn` returned something else than a dict of name to (value, update_op) or an EvaluationSpec.
           ValueError: `fn` made variables that training does not have, or its data could never end an evaluation.
 
         """
@@ -103,9 +136,13 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             _tf1.variable_scope(_tf1.get_variable_scope(), reuse=_tf1.AUTO_REUSE, auxiliary_name_scope=False),
             _fresh_default_names(),
             tf.name_scope("eval"),
+            _resting_averages(),
             _restartable_iterators() as restarts,
         ):
-            metrics = _checked(self._fn())
+            spec = _checked(self._fn())
+            self._hooks = stop_together(spec.hooks or ())
+            for hook in self._hooks:
+                hook.begin()
             made = [v.op.name for v in _tf1.global_variables() if v not in trained and v.op.name != "global_step"]
             if made:
                 raise ValueError(
@@ -117,30 +154,40 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             self._reset = [v.initializer for v in _local_variables() if v not in local] + restarts
         for key, content in of_training.items():
             graph.get_collection_ref(key)[:] = content
-        values = {name: value for name, (value, _) in metrics.items()}
         # A value computed from a batch would take another one if it were read by itself: it is taken along.
-        self._along = {name: value for name, value in values.items() if _takes_data(value)}
-        self._values = {name: value for name, value in values.items() if name not in self._along}
-        self._updates = [update for _, update in metrics.values()]
+        self._along = {name: value for name, value in spec.eval_dict.items() if _takes_data(value)}
+        self._values = {name: value for name, value in spec.eval_dict.items() if name not in self._along}
+        self._updates = spec.update_op
         self._global_step = _tf1.train.get_global_step(graph)
+        for policy in self._policies:
+            if hasattr(policy, "begin"):
+                policy.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Hands on to the evaluation's own hooks."""
+        for hook in self._hooks:
+            hook.after_create_session(session, coord)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Counts a run of the session, and evaluates after every `every_n_iter`th."""
         del run_values
         self._runs += 1
         if self._runs % self._every_n_iter == 0:
-            self.evaluate(run_context.session)
+            self.evaluate(run_context.session, run_context)
 
     def end(self, session: Any) -> None:
         """Evaluates the final model where that was asked for."""
         if self._at_end and self._evaluated_at != self._runs:
             self.evaluate(session)
+        for hook in self._hooks:
+            hook.end(session)
 
-    def evaluate(self, session: Any) -> dict[str, Any]:
+    def evaluate(self, session: Any, run_context: Any = None) -> dict[str, Any]:
         """Evaluates now; all workers call it together. Returns what is appended to `history`.
 
         Args:
           session: a session of the graph in which `begin` was called.
+          run_context: that of the training step, in which policies may ask for the end; None: training has ended.
 
         Raises:
           RuntimeError: no worker has any evaluation data.
@@ -150,10 +197,11 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         session.run(self._reset)
         steps = 0
         along: dict[str, Any] = {}
+        stop = False
         # Not left to the session: to it, an iterator at its end is the end of training.
         with contextlib.suppress(tf.errors.OutOfRangeError):
-            while self._steps is None or steps < self._steps:
-                _, along = session.run([self._updates, self._along])
+            while not stop and (self._steps is None or steps < self._steps):
+                along, stop = self._run_batch(session)
                 steps += 1
         if steps == 0:
             raise RuntimeError(
@@ -167,7 +215,37 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         result.setdefault("global_step", step)
         if self._history is not None:
             self._history.append(result)
+        self._tell_policies(result, step, session, run_context)
         return result
+
+    def _run_batch(self, session: Any) -> tuple[dict[str, Any], bool]:
+        """Takes a batch. Returns the values computed from it, and whether a hook asks for the evaluation's end."""
+        fetches, feeds = {"updates": self._updates, "along": self._along}, {}
+        run_context = _tf1.train.SessionRunContext(_tf1.train.SessionRunArgs(self._updates), session)
+        for number, hook in enumerate(self._hooks):
+            request = hook.before_run(run_context)
+            if request is not None:
+                feeds.update(request.feed_dict or {})
+                if request.fetches is not None:
+                    fetches[f"hook_{number}"] = request.fetches
+        results = session.run(fetches, feeds)
+        for number, hook in enumerate(self._hooks):
+            values = _tf1.train.SessionRunValues(
+                results.get(f"hook_{number}"), options=_tf1.RunOptions(), run_metadata=_tf1.RunMetadata()
+            )
+            hook.after_run(run_context, values)
+        return results["along"], run_context.stop_requested
+
+    def _tell_policies(self, result: Mapping[str, Any], step: int, session: Any, run_context: Any) -> None:
+        if not self._policies:
+            return
+        scalars = {name: float(value) for name, value in result.items() if _is_number(value)}
+        scalars = agreement.from_chief(scalars, "evaluation_results")
+        writer = None
+        if self._summary_dir is not None and context.is_chief:
+            writer = _tf1.summary.FileWriterCache.get(self._summary_dir)
+        for policy in self._policies:
+            policy(step, dict(scalars), session, context=run_context, scaffold=None, writer=writer)
 
     def _report(self, values: dict[str, Any], step: int, steps: int) -> None:
         if not context.is_chief:
@@ -176,10 +254,26 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         text = ", ".join(f"{name} = {value:.6g}" for name, value in scalars.items())
         _log.info("evaluation at step %d, %d batches a worker: %s", step, steps, text)
         if self._summary_dir is not None:
-            summary = _tf1.Summary(value=[_tf1.Summary.Value(tag=k, simple_value=v) for k, v in scalars.items()])
             writer = _tf1.summary.FileWriterCache.get(self._summary_dir)
-            writer.add_summary(summary, step)
+            writer.add_summary(_tf1.Summary(value=[v for item in values.items() for v in _events(*item)]), step)
             writer.flush()
+
+
+def _events(name: str, value: Any) -> list[Any]:
+    """A result as values of a TensorBoard summary; none for what is neither number, array nor serialized summary."""
+    if _is_number(value):
+        return [_tf1.Summary.Value(tag=name, simple_value=float(value))]
+    if isinstance(value, bytes):
+        try:
+            summary = _tf1.Summary.FromString(value)
+        except DecodeError:
+            return []
+        for number, part in enumerate(summary.value):
+            part.tag = f"{name}/{number}"
+        return list(summary.value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return [_tf1.Summary.Value(tag=name, node_name=name, tensor=tf.make_tensor_proto(value))]
+    return []
 
 
 def _is_number(value: Any) -> bool:
@@ -192,17 +286,28 @@ def _local_variables() -> list[tf.Variable]:
     return list(dict.fromkeys(variables))
 
 
-def _checked(metrics: Any) -> dict[str, tuple[tf.Tensor, Any]]:
-    """The dict of metrics, in the order of names; its values as tensors."""
-    wanted = "wanted a dict of name to (value, update_op)"
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"EvaluationHook: fn returned {metrics!r}, {wanted}")
-    for name, metric in metrics.items():
-        if not isinstance(name, str) or not isinstance(metric, (tuple, list)) or len(metric) != 2:
-            raise TypeError(f"EvaluationHook: fn returned {name!r}: {metric!r}, {wanted}")
-    if not metrics:
+def _checked(returned: Any) -> EvaluationSpec:
+    """What `fn` returned, with the values as tensors in the order of names."""
+    wanted = "wanted a dict of name to (value, update_op), or an EvaluationSpec"
+    if isinstance(returned, EvaluationSpec):
+        values, hooks, updates = returned.eval_dict, returned.hooks, returned.update_op
+        if not isinstance(values, Mapping) or updates is None:
+            raise TypeError(f"EvaluationHook: fn returned {returned!r}, wanted an update_op and a dict eval_dict")
+    elif isinstance(returned, Mapping):
+        for name, metric in returned.items():
+            if not isinstance(metric, (tuple, list)) or len(metric) != 2:
+                raise TypeError(f"EvaluationHook: fn returned {name!r}: {metric!r}, {wanted}")
+        values, hooks = {name: value for name, (value, _) in returned.items()}, None
+        updates = [returned[name][1] for name in sorted(returned, key=str)]
+    else:
+        raise TypeError(f"EvaluationHook: fn returned {returned!r}, {wanted}")
+    if not values:
         raise TypeError(f"EvaluationHook: fn returned an empty dict, {wanted}")
-    return {name: (tf.convert_to_tensor(value), update) for name, (value, update) in sorted(metrics.items())}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise TypeError(f"EvaluationHook: fn returned {name!r}: {value!r}, {wanted}")
+    tensors = {name: tf.convert_to_tensor(value) for name, value in sorted(values.items())}
+    return EvaluationSpec(getattr(returned, "name", "evaluation"), hooks, updates, tensors)
 
 
 def _takes_data(tensor: tf.Tensor) -> bool:
@@ -222,6 +327,19 @@ def _fresh_default_names() -> Iterator[None]:
         yield
     finally:
         store.variable_scopes_count = counts
+
+
+@contextlib.contextmanager
+def _resting_averages() -> Iterator[None]:
+    """Inside, moving averages are not moved: those that the evaluated model would move are training's."""
+    interception = Interception()
+    interception.replace(
+        moving_averages, "assign_moving_average", lambda _: lambda variable, *args, **kwargs: tf.identity(variable)
+    )
+    try:
+        yield
+    finally:
+        interception.undo()
 
 
 @contextlib.contextmanager

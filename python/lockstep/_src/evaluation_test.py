@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import json
 import logging
 
 import numpy as np
@@ -10,7 +11,8 @@ import tensorflow as tf
 
 from lockstep._src import metrics
 from lockstep._src.context import context
-from lockstep._src.evaluation import EvaluationHook
+from lockstep._src.evaluation import EvaluationHook, EvaluationSpec
+from lockstep._src.evaluation_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.scope import embedding_scope, scope
 
 tf1 = tf.compat.v1
@@ -331,3 +333,163 @@ def test_iterators_are_put_back():
     with tf.Graph().as_default(), pytest.raises(KeyError):
         EvaluationHook(lambda: {}["no such"]).begin()
     assert [tf1.data.make_one_shot_iterator, tf1.data.Dataset.make_initializable_iterator] == before
+
+
+class Counter(tf1.train.SessionRunHook):
+    """Counts the runs that it is called around, and asks for the end after some."""
+
+    def __init__(self, stop_after=None):
+        self.calls, self.stop_after = [], stop_after
+
+    def begin(self):
+        self.calls.append("begin")
+
+    def after_create_session(self, session, coord):
+        self.calls.append("created")
+
+    def before_run(self, run_context):
+        return tf1.train.SessionRunArgs("eval/batch:0")
+
+    def after_run(self, run_context, run_values):
+        self.calls.append(float(run_values.results[0]))
+        if self.calls[-1] == self.stop_after:
+            run_context.request_stop()
+
+    def end(self, session):
+        self.calls.append("end")
+
+
+def test_spec_has_hooks_of_the_evaluation_alone():
+    hook, history = Counter(stop_after=2), []
+
+    def fn():
+        batch = tf.identity(tf1.data.make_one_shot_iterator(batches(1, 2, 3, 4)).get_next(), name="batch")
+        value, update = tf1.metrics.mean(batch)
+        return EvaluationSpec(name="spec", hooks=[hook], update_op=update, eval_dict={"mean": value})
+
+    taken = train([EvaluationHook(fn, every_n_iter=2, history=history)], 5)
+    assert hook.calls == ["begin", "created", 1, 2, 1, 2, "end"]
+    # The hook ended each evaluation after two batches, and not training.
+    assert [float(record["mean"]) for record in history] == [1.5, 1.5] and len(taken) == 5
+
+
+def test_moving_averages_of_training_rest():
+    def model():
+        average = tf1.train.ExponentialMovingAverage(0.5)
+        averaged = tf1.get_variable("averaged", [], initializer=tf1.ones_initializer(), use_resource=True)
+        # Of something else than the variable holds: each move would show.
+        with tf.control_dependencies([averaged.assign(5.0)]), tf.control_dependencies([average.apply([averaged])]):
+            return tf.identity(average.average(averaged))
+
+    history = []
+    hook = EvaluationHook(lambda: {"average": (model(), tf.no_op())}, steps=3, every_n_iter=1, history=history)
+    train([hook], 3, build=model)
+    assert [float(record["average"]) for record in history] == [1, 1, 1]
+
+
+def test_arrays_and_serialized_summaries_are_written_too(tmp_path):
+    def fn():
+        serialized = tf1.summary.histogram("values", [1.0, 2.0])
+        values = {"array": tf.constant([1.0, 2.0]), "histogram": serialized, "text": tf.constant(["a"])}
+        return {name: (value, tf.no_op()) for name, value in values.items()}
+
+    train([EvaluationHook(fn, steps=1, every_n_iter=1, summary_dir=str(tmp_path))], 1)
+    (file,) = glob.glob(f"{tmp_path}/*")
+    values = {v.tag: v for event in tf1.train.summary_iterator(file) for v in event.summary.value}
+    assert sorted(values) == ["array", "histogram/0"]
+    np.testing.assert_array_equal(tf.make_ndarray(values["array"].tensor), [1, 2])
+    assert values["histogram/0"].histo.num == 2
+
+
+@pytest.mark.parametrize("saveable", [False, True])
+def test_what_the_evaluated_model_would_save_stays_out_of_checkpoints(saveable):
+    with tf.Graph().as_default():
+        before = tf1.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS)
+        tf1.train.get_or_create_global_step()
+
+        def fn():
+            tf1.add_to_collection(tf1.GraphKeys.SAVEABLE_OBJECTS, object())
+            return {"one": (tf.constant(1.0), tf.no_op())}
+
+        EvaluationHook(fn).begin()
+        assert tf1.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS) == before
+
+
+def by_step(*values):
+    """An `fn` whose result 'score' at global step 1, 2, ... is the first, second, ... of `values`."""
+
+    def fn():
+        step = tf1.train.get_global_step()
+        return {"score": (tf.constant(values, tf.float32)[tf.cast(step, tf.int32) - 1], tf.no_op())}
+
+    return fn
+
+
+def evaluate_each_step(values, policies):
+    """Trains until stopped or out of values. Returns how many steps that took."""
+    hook = EvaluationHook(by_step(*values), steps=1, every_n_iter=1, policies=policies)
+    with tf.Graph().as_default(), scope():
+        train_op = tf1.train.get_or_create_global_step().assign_add(1)
+        weight = tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), use_resource=True)
+        with tf.control_dependencies([train_op]):
+            train_op = weight.assign_add(1.0)
+        taken = 0
+        with tf1.train.MonitoredTrainingSession("", hooks=[hook]) as session:
+            while taken < len(values) and not session.should_stop():
+                session.run(train_op)
+                taken += 1
+        return taken
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "steps"),
+    [
+        ([1, 2, 3, 2, 4], {}, 4),
+        ([1, 2, 2, 2, 3], {"patience": 2}, 4),
+        ([3, 2, 1, 2, 0], {"mode": "min"}, 4),
+        ([1, 1.1, 1.3, 1.4, 1.4, 5], {"min_delta": 0.15, "patience": 2}, 5),
+        ([1, float("nan"), 2], {}, 2),
+        ([1, 2, 3], {}, 3),
+    ],
+)
+def test_early_stopping_ends_training_when_a_result_no_longer_gets_better(values, arguments, steps):
+    policy = EarlyStopping("score", **arguments)
+    assert evaluate_each_step(values, [policy]) == steps
+    # A second session begins anew.
+    assert evaluate_each_step(values, [policy]) == steps
+
+
+def weight_in(directory):
+    path = tf1.train.latest_checkpoint(str(directory))
+    return tf1.train.load_checkpoint(path).get_tensor("weight")
+
+
+def test_best_checkpoint_is_kept_also_when_training_starts_again(tmp_path):
+    directory = tmp_path / "best"
+    evaluate_each_step([1, 3, 2], [BestCheckpoint("score", directory)])
+    assert weight_in(directory) == 2
+    assert json.loads((directory / "best.json").read_text()) == {
+        **{"metric": "score", "value": 3.0, "global_step": 2, "checkpoint": "best-2"}
+    }
+    evaluate_each_step([1, 2, 2.5], [BestCheckpoint("score", directory)])
+    assert weight_in(directory) == 2
+    evaluate_each_step([4, 2, 2], [BestCheckpoint("score", directory)])
+    assert weight_in(directory) == 1
+    assert {path.stem for path in directory.glob("best-*")} == {"best-1"}  # older ones are deleted
+    with pytest.raises(ValueError, match="is of the metric 'score', wanted 'loss'"):
+        evaluate_each_step([1], [BestCheckpoint("loss", directory)])
+
+
+@pytest.mark.parametrize("policy", [EarlyStopping, BestCheckpoint])
+def test_bad_arguments_of_policies_are_refused(policy, tmp_path):
+    where = (tmp_path,) if policy is BestCheckpoint else ()
+    for arguments in ({"mode": "up"}, {"min_delta": -1}):
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            policy("score", *where, **arguments)
+    with pytest.raises(ValueError, match="no result 'auc', but global_step, score"):
+        evaluate_each_step([1], [policy("auc", *where)])
+
+
+def test_patience_is_at_least_one():
+    with pytest.raises(ValueError, match="patience is 0"):
+        EarlyStopping("score", patience=0)

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from lockstep._src import collectives
 from lockstep._src.context import context
+from lockstep._src.library import ops
 
 _tf1 = tf.compat.v1
 
@@ -64,11 +65,114 @@ def accuracy(
             predictions = tf.cast(predictions, labels.dtype)
         matches = tf.cast(tf.equal(predictions, labels), tf.float64)
         added = tf.stack([tf.reduce_sum(matches * weights), tf.reduce_sum(weights)])
-        total, count = _counter("total", ()), _counter("count", ())
-        update_counters = _add_all([total, count], tf.unstack(_sum_over_workers(added)))
-        return _value_and_update(
-            [total, count], update_counters, tf.math.divide_no_nan, metrics_collections, updates_collections
-        )
+        return _ratio(added, metrics_collections, updates_collections)
+
+
+def mean(
+    values: tf.Tensor,
+    weights: tf.Tensor | None = None,
+    metrics_collections: Sequence[str] | None = None,
+    updates_collections: Sequence[str] | None = None,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The (weighted) mean of values, over all workers; after `tf.compat.v1.metrics.mean`.
+
+    Makes two local variables, `total` (values times weights) and `count` (all weights).
+
+    Args:
+      values: numbers or bools, of any shape [...].
+      weights: of rank 0 or the rank of `values`, broadcastable to it; None is 1.
+      metrics_collections: collections to which the value is added.
+      updates_collections: collections to which the update is added.
+      name: of the variable scope.
+
+    Returns:
+      (value, update): float32 scalars. `value` is total / count, or 0 without data; running `update`, which all workers
+      must do together, adds a batch of each worker and gives the new value.
+
+    Raises:
+      ValueError: shapes of values and weights do not fit, or collections are no list or tuple.
+      RuntimeError: eager execution is on.
+
+    """
+    _check_arguments("mean", metrics_collections, updates_collections)
+    with _tf1.variable_scope(name, "mean", (values, weights)):
+        values, _, weights = _flatten(values, values, weights)
+        values = tf.cast(values, tf.float64)
+        added = tf.stack([tf.reduce_sum(values * weights), tf.reduce_sum(weights)])
+        return _ratio(added, metrics_collections, updates_collections)
+
+
+def gauc(
+    labels: tf.Tensor,
+    predictions: tf.Tensor,
+    indicators: tf.Tensor | None = None,
+    metrics_collections: Sequence[str] | None = None,
+    updates_collections: Sequence[str] | None = None,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The mean of the AUCs of groups, such as users, weighted by their samples, over all workers.
+
+    After HybridBackend's `gauc`. A group is a run of samples in a batch with equal indicators, so data has to come
+    sorted (or at least gathered) by them; what a batch ends within is two groups. Groups whose samples are all positive
+    or all negative have no AUC and are left out. The AUC of a group is exact; ties count half. The measure: Zhou et
+    al., "Deep Interest Network for Click-Through Rate Prediction", 2018.
+
+    Makes two local variables, `total` (samples times AUC) and `count` (samples).
+
+    Args:
+      labels: the truth, of any shape [...]; cast to bool. With `indicators` of shape [N] also [N, 2], whose last column
+        counts, for models with an output for each class.
+      predictions: numbers, of the same shape, higher for what is more likely positive. Only their order matters.
+      indicators: integers of the same shape (or [N], see `labels`), the groups; None: a batch of a worker is one group.
+      metrics_collections: collections to which the value is added.
+      updates_collections: collections to which the update is added.
+      name: of the variable scope.
+
+    Returns:
+      (value, update): float32 scalars. `value` is total / count, or 0 without a group that counts; running `update`,
+      which all workers must do together, adds a batch of each worker and gives the new value. An update with a
+      prediction that is NaN fails with InvalidArgumentError.
+
+    Raises:
+      ValueError: shapes of labels, predictions and indicators do not fit, or collections are no list or tuple.
+      TypeError: indicators are no integers.
+      RuntimeError: eager execution is on.
+
+    """
+    _check_arguments("gauc", metrics_collections, updates_collections)
+    with _tf1.variable_scope(name, "gauc", (labels, predictions, indicators)):
+        labels, predictions = tf.convert_to_tensor(labels), tf.convert_to_tensor(predictions)
+        if indicators is not None:
+            indicators = tf.convert_to_tensor(indicators)
+            if not indicators.dtype.is_integer:
+                raise TypeError(f"gauc: indicators are {indicators.dtype.name}, wanted integers")
+            if indicators.shape.rank == 1:
+                labels, predictions = _second_of_two(labels), _second_of_two(predictions)
+        labels, predictions, _ = _flatten(labels, predictions, None)
+        groups = tf.zeros_like(labels, tf.int64)
+        if indicators is not None:
+            groups = tf.reshape(tf.cast(indicators, tf.int64), [-1])
+            if not groups.shape.is_compatible_with(labels.shape):
+                raise ValueError(f"gauc: {groups.shape[0]} indicators do not match {labels.shape[0]} labels")
+        added = ops.lockstep_grouped_auc(tf.cast(labels, tf.bool), tf.cast(predictions, tf.float64), groups)
+        return _ratio(added, metrics_collections, updates_collections)
+
+
+def _second_of_two(tensor: tf.Tensor) -> tf.Tensor:
+    """[N, 2] -> its last column, [N]; others as they are."""
+    return tensor[:, 1] if tensor.shape.rank == 2 and tensor.shape[1] == 2 else tensor
+
+
+def _ratio(
+    added: tf.Tensor, metrics_collections: Sequence[str] | None, updates_collections: Sequence[str] | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The metric total / count of which this worker's batch adds `added`, [2] float64."""
+    total, count = _counter("total", ()), _counter("count", ())
+    update_counters = _add_all([total, count], tf.unstack(_sum_over_workers(added)))
+    return _value_and_update(
+        [total, count], update_counters, tf.math.divide_no_nan, metrics_collections, updates_collections
+    )
 
 
 def auc(

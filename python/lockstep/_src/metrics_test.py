@@ -78,7 +78,94 @@ def test_accuracy_is_tensorflows(weighted):
     np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_mean_is_tensorflows(weighted):
+    rng = np.random.default_rng(5)
+    batches = [
+        (rng.normal(size=(size, 3)).astype(np.float32), rng.random((size, 1)).astype(np.float32) if weighted else None)
+        for size in (50, 0, 7)
+    ]
+    ours, theirs = stream(metrics.mean, batches), stream(tf1.metrics.mean, batches)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5)
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)
+
+
+def grouped_auc(batches):
+    """The definition: all pairs of each run of equal indicators, weighted by samples."""
+    total = count = 0
+    for labels, predictions, indicators in batches:
+        starts = np.flatnonzero(np.diff(indicators, prepend=indicators[:1] - 1)) if labels.size else []
+        for group in np.split(np.arange(labels.size), starts)[1:]:
+            positive, negative = predictions[group][labels[group] > 0], predictions[group][labels[group] == 0]
+            if positive.size and negative.size:
+                won = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+                total += group.size * won.mean()
+                count += group.size
+    return total / count if count else 0.0
+
+
+@pytest.mark.parametrize("types", [(np.int64, np.float32, np.int64), (np.float32, np.float64, np.int32)])
+def test_gauc_is_the_mean_over_runs_of_equal_indicators(types):
+    rng = np.random.default_rng(17)
+    batches = [
+        (rng.integers(0, 2, n), rng.integers(0, 20, n) / 20, np.sort(rng.integers(0, max(n // 4, 1), n)))
+        for n in (40, 0, 1, 200)
+    ]
+    batches = [tuple(array.astype(t) for array, t in zip(batch, types, strict=True)) for batch in batches]
+    updates, value = stream(metrics.gauc, batches)
+    np.testing.assert_allclose(updates, [grouped_auc(batches[: i + 1]) for i in range(4)], rtol=1e-6)
+    assert value == updates[-1]
+
+
+def test_gauc_counts_first_and_last_group():
+    labels = np.array([1, 0, 1, 0, 1, 0])
+    predictions = np.array([0.9, 0.1, 0.8, 0.2, 0.1, 0.9], np.float32)  # AUC 1, 1 and 0
+    _, value = stream(metrics.gauc, [(labels, predictions, np.array([7, 7, 8, 8, 9, 9]))])
+    np.testing.assert_allclose(value, 2 / 3, rtol=1e-6)
+
+
+def test_gauc_without_indicators_takes_a_batch_as_a_group():
+    labels, predictions, _ = batches_of(np.random.default_rng(2), [100], weighted=False)[0]
+    _, value = stream(metrics.gauc, [(labels, predictions)])
+    np.testing.assert_allclose(value, grouped_auc([(labels, predictions, np.zeros(100, int))]), rtol=1e-6)
+
+
+def test_gauc_takes_the_last_of_two_columns():
+    labels, predictions, _ = batches_of(np.random.default_rng(2), [50], weighted=False)[0]
+    groups = np.arange(50) // 10
+    columns = (np.stack([1 - labels, labels], 1), np.stack([1 - predictions, predictions], 1), groups)
+
+    def of_columns(labels, predictions, groups):
+        return metrics.gauc(tf.ensure_shape(labels, [None, 2]), tf.ensure_shape(predictions, [None, 2]), groups)
+
+    wanted = stream(metrics.gauc, [(labels, predictions, groups)])
+    assert stream(of_columns, [columns]) == wanted
+    # A column alone, of labels or of predictions, is that column.
+    assert stream(metrics.gauc, [(labels[:, None], predictions, groups)]) == wanted
+
+
+def test_gauc_refuses_what_does_not_fit():
+    with tf.Graph().as_default():
+        three, labels = tf.zeros([3]), tf.zeros([2])
+        with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+            metrics.gauc(labels, three)
+        with pytest.raises(ValueError, match="3 indicators do not match 2 labels"):
+            metrics.gauc(labels, labels, tf.zeros([3], tf.int64))
+        with pytest.raises(TypeError, match="indicators are float32, wanted integers"):
+            metrics.gauc(labels, labels, labels)
+    samples = (np.zeros(2, np.int64), np.zeros(2, np.float32))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="wanted one of each a sample"):
+        stream(metrics.gauc, [(*samples, np.zeros(3, np.int64))])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="sample 1 is NaN"):
+        stream(metrics.gauc, [(samples[0], np.array([0, np.nan], np.float32))])
+
+
+def test_mean_refuses_weights_that_do_not_fit():
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="cannot be broadcast"):
+        metrics.mean(tf.zeros([3]), tf.zeros([2]))
+
+
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc, metrics.gauc])
 def test_value_without_data_is_zero(metric):
     empty = (np.zeros(0, np.int64), np.zeros(0, np.float32))
     assert stream(metric, [empty]) == ([0.0], 0.0)
@@ -135,7 +222,7 @@ def test_auc_of_what_is_no_probability_fails(prediction):
         stream(metrics.auc, [(np.zeros(1), np.array([prediction], np.float32))])
 
 
-@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc])
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc, metrics.gauc])
 def test_collections(metric):
     data = tf.zeros  # made inside the graph
     with tf.Graph().as_default() as graph:
@@ -154,7 +241,7 @@ def test_unknown_curves_are_refused():
                 metrics.auc(data, data, **arguments)
 
 
-@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc])
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc, metrics.mean, metrics.gauc])
 def test_eager_execution_is_refused(metric):
     with pytest.raises(RuntimeError, match="eager"):
         metric([1.0], [1.0])

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks, monitored_session
 
-from lockstep._src import agreement, collectives, row_weights
+from lockstep._src import agreement, collectives, policies, row_weights, stopping
 from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
 from lockstep._src.data import sync
@@ -68,6 +68,8 @@ class PeriodicJobHook(tf.compat.v1.train.SessionRunHook):
     Args:
       hook: a `CheckpointSaverHook` or `SummarySaverHook`.
     """
+
+    stops_alike = True
 
     def __init__(self, hook: Any) -> None:
         self._hook = hook
@@ -212,7 +214,8 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
     args["scaffold"] = args.get("scaffold") or tf.compat.v1.train.Scaffold()
     chief_only = _chief_only(args.pop("chief_only_hooks", None))
     # In TensorFlow's order.
-    args["hooks"] = [*chief_only, *_periodic_hooks(args), *map(_for_the_job, args.get("hooks") or ())]
+    hooks = [*chief_only, *_periodic_hooks(args), *map(_for_the_job, args.get("hooks") or ())]
+    args["hooks"] = stopping.stop_together(hooks)
     args["is_chief"] = True
     if context.rank != 0:
         args.update(log_step_count_steps=None)
@@ -293,6 +296,7 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
         if given.get("checkpoint_dir") is None and context.options.model_dir is not None:
             given["checkpoint_dir"] = context.options.model_dir
         given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra)]
+        given = policies.with_triggers(given)
         if context.world_size > 1:
             sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
         # One worker alone has to have its listeners told as well.

@@ -1,10 +1,15 @@
 """`hb.train`: names of HybridBackend's training API. Those of optimizers are TensorFlow's, `hb.train.AdamOptimizer`."""
 
 from lockstep.train import (
+    BestCheckpoint,
+    EarlyStopping,
     EvaluationHook,
+    EvaluationSpec,
     MonitoredTrainingSession,
+    Policy,
     Saver,
     Server,
+    StepStatHook,
     __dir__,
     __getattr__,
     device_setter,
@@ -18,10 +23,15 @@ from lockstep.train import (
 )
 
 __all__ = [
+    "BestCheckpoint",
+    "EarlyStopping",
     "EvaluationHook",
+    "EvaluationSpec",
     "MonitoredTrainingSession",
+    "Policy",
     "Saver",
     "Server",
+    "StepStatHook",
     "__dir__",
     "__getattr__",
     "device_setter",

@@ -1,0 +1,91 @@
+// Puts a checkpoint that was written aside in its place, so that at every moment it is complete or absent there.
+//
+//   aside                                in its place
+//   <aside>.data-0000i-of-0000N    ->    <prefix>.data-0000i-of-0000N
+//   <aside>.index                  ->    <prefix>.index
+//
+// 1. All files are synced: no name appears before the bytes that it stands for are on the disk.
+// 2. An index that is in the place already (an older save of the same step) is removed, so that it never stands beside
+//    data which is not its own.
+// 3. The data files are renamed, then the index. A checkpoint is there for TensorFlow when its index is; a rename is
+//    atomic.
+// 4. The folder is synced, so that the names stay.
+// 5. The folder aside goes, with what a save that was cut short has left there.
+//
+// File systems that are not this machine's (s3://, gs://, hdfs://) have no sync; their files are complete when closed.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/files.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/path.h"
+#include "tf/bridge/convert.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+
+bool IsLocal(const std::string& path) { return path.find("://") == std::string::npos; }
+
+class CommitCheckpointKernel : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const std::string aside(context->input(0).scalar<tf::tstring>()());
+    const std::string prefix(context->input(1).scalar<tf::tstring>()());
+    const int64_t shards = context->input(2).scalar<int64_t>()();
+    OP_REQUIRES_OK(context, Commit(context->env(), aside, prefix, shards));
+  }
+
+ private:
+  static absl::Status Commit(tf::Env* env, const std::string& aside, const std::string& prefix, int64_t shards) {
+    std::vector<std::string> suffixes;  // in the order in which they appear in their place
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      suffixes.push_back(absl::StrFormat(".data-%05d-of-%05d", shard, shards));
+    }
+    suffixes.push_back(".index");
+    if (IsLocal(aside)) {
+      for (const std::string& suffix : suffixes) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(SyncFile(aside + suffix).WithPrefix("checkpoint: ")));
+      }
+    }
+    if (env->FileExists(prefix + ".index").ok()) TF_RETURN_IF_ERROR(env->DeleteFile(prefix + ".index"));
+    for (const std::string& suffix : suffixes) {
+      TF_RETURN_IF_ERROR(env->RenameFile(aside + suffix, prefix + suffix));
+    }
+    if (IsLocal(prefix)) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(SyncFolder(std::string(tf::io::Dirname(prefix))).WithPrefix("checkpoint: ")));
+    }
+    // The checkpoint is there: that its remains can't be removed is no failure of the save.
+    int64_t undeleted_files = 0, undeleted_folders = 0;
+    env->DeleteRecursively(std::string(tf::io::Dirname(aside)), &undeleted_files, &undeleted_folders).IgnoreError();
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("LockstepCommitCheckpoint").Device(tf::DEVICE_CPU), CommitCheckpointKernel);
+
+REGISTER_OP("LockstepCommitCheckpoint")
+    .Input("aside: string")
+    .Input("prefix: string")
+    .Input("shards: int64")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Syncs a checkpoint and renames it to its place, where it is complete or absent at every moment.
+
+aside: its prefix, on the same file system as the place.
+prefix: that of the place.
+shards: how many data files it has.
+)doc");
+
+}  // namespace
+}  // namespace lockstep
