@@ -1,7 +1,7 @@
-"""Collectives and partitions with HybridBackend's arguments."""
+"""Collectives and partitions of ids under HybridBackend's names."""
 
+from lockstep._src.distribute import CollectiveOps as ops
 from lockstep._src.distribute import (
-    CollectiveOps,
     Topology,
     active_size,
     allgather,
@@ -15,13 +15,13 @@ from lockstep._src.distribute import (
 )
 
 __all__ = [
-    "CollectiveOps",
     "Topology",
     "active_size",
     "allgather",
     "allreduce",
     "alltoall",
     "broadcast",
+    "ops",
     "partition",
     "partition_by_dual_modulo_stage_one",
     "partition_by_dual_modulo_stage_two",

@@ -22,7 +22,9 @@ SIGNATURES = {
     "metrics.gauc": (
         "(labels, predictions, indicators=None, metrics_collections=None, updates_collections=None, name=None)"
     ),
-    "train.EvaluationHook": "(fn, steps=100, every_n_iter=1000, summary_dir=None, history=None, *, at_end=False, policies=())",
+    "train.EvaluationHook": (
+        "(fn, steps=100, every_n_iter=1000, summary_dir=None, history=None, *, at_end=False, policies=())"
+    ),
     "train.EvaluationSpec": "(name, hooks, update_op, eval_dict)",
     "train.Policy": "(metrics=None, every_n_steps=None, every_n_secs=None, at_end=False)",
     "train.Policy.Trigger": "(policies, scaffold=None, output_dir=None)",

@@ -10,6 +10,7 @@
 // 3. The data files are renamed, then the index. A checkpoint is there for TensorFlow when its index is; a rename is
 //    atomic.
 // 4. The folder is synced, so that the names stay.
+// 5. The folder aside goes, with what a save that was cut short has left there.
 //
 // File systems that are not this machine's (s3://, gs://, hdfs://) have no sync; their files are complete when closed.
 #include <string>
@@ -60,8 +61,13 @@ class CommitCheckpointKernel : public tf::OpKernel {
     for (const std::string& suffix : suffixes) {
       TF_RETURN_IF_ERROR(env->RenameFile(aside + suffix, prefix + suffix));
     }
-    if (!IsLocal(prefix)) return absl::OkStatus();
-    return ToTensorFlow(SyncFolder(std::string(tf::io::Dirname(prefix))).WithPrefix("checkpoint: "));
+    if (IsLocal(prefix)) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(SyncFolder(std::string(tf::io::Dirname(prefix))).WithPrefix("checkpoint: ")));
+    }
+    // The checkpoint is there: that its remains can't be removed is no failure of the save.
+    int64_t undeleted_files = 0, undeleted_folders = 0;
+    env->DeleteRecursively(std::string(tf::io::Dirname(aside)), &undeleted_files, &undeleted_folders).IgnoreError();
+    return absl::OkStatus();
   }
 };
 

@@ -5,8 +5,9 @@ A save is one run of the graph on every worker, at the same step:
 1. Sharded variables and their slots are re-laid from rows by modulo to contiguous ranges (one exchange each), so that
    each worker holds a slice of the logical tensor.
 2. Every worker writes its slices to a file of its own beside the target; worker 0 writes the replicated variables too.
-3. When all have written, worker 0 merges the files' indices under the checkpoint's name. Before that the checkpoint
-   does not exist: a worker that dies leaves the last complete one in place.
+3. When all have written, worker 0 merges the files' indices beside the target, syncs all files, and renames them to the
+   checkpoint's name (tf/checkpoint/commit_op.cc). Before that the checkpoint does not exist: a worker that dies, or a
+   machine that loses its power, leaves the last complete one in place.
 
 The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. A restore reads
 the contiguous slice of each worker of the present job, however many there are, and re-lays it back.
@@ -15,6 +16,7 @@ the contiguous slice of each worker of the present job, however many there are, 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,6 +28,7 @@ from tensorflow.python.training.saving import saveable_object, saveable_object_u
 from lockstep._src import collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
+from lockstep._src.library import ops
 
 
 class _ShardSaveable(saveable_object.SaveableObject):
@@ -93,10 +96,8 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
         ctx = context
         mine = [s for s in saveables if isinstance(s, _ShardSaveable) or ctx.rank == 0]
-        parts = [
-            tf.strings.join([prefix, f"_temp{os.sep}part-{rank:05d}-of-{ctx.world_size:05d}"])
-            for rank in range(ctx.world_size)
-        ]
+        aside = tf.strings.join([prefix, f"_temp{os.sep}"])
+        parts = [tf.strings.join([aside, f"part-{rank:05d}-of-{ctx.world_size:05d}"]) for rank in range(ctx.world_size)]
         exchanges = [s.contiguous.op for s in mine if isinstance(s, _ShardSaveable)]
         written = exchanges
         writes_own = ctx.rank == 0 or any(s.specs for s in mine)
@@ -105,19 +106,34 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
                 written = [self.save_op(parts[ctx.rank], mine)]
         with tf.control_dependencies(written):
             # Which workers have a file to merge is known from the tables' sizes, but only on each worker: tell it.
-            has_part = collectives.allgather(tf.constant([writes_own]), name="save_written")
-        merged = [has_part.op]
+            has_part = tf.constant([writes_own])
+            if ctx.world_size > 1:
+                has_part = collectives.allgather(has_part, name="save_written")
+            else:
+                has_part = tf.identity(has_part)
+        committed = [has_part.op]
         if ctx.rank == 0:
-            present = tf.boolean_mask(tf.stack(parts), has_part)
-            merged = [
-                tf.raw_ops.MergeV2Checkpoints(
-                    checkpoint_prefixes=present, destination_prefix=prefix, delete_old_dirs=True
-                )
-            ]
-        with tf.control_dependencies(merged):
-            done = collectives.barrier(name="save_merged")
-        with tf.control_dependencies([done]):
+            committed = [_merge_and_commit(tf.boolean_mask(tf.stack(parts), has_part), aside, prefix)]
+        if ctx.world_size > 1:
+            with tf.control_dependencies(committed):
+                committed = [collectives.barrier(name="save_merged")]
+        with tf.control_dependencies(committed):
             return tf.identity(prefix)
+
+
+def _merge_and_commit(parts: tf.Tensor, aside: tf.Tensor, prefix: tf.Tensor) -> tf.Operation:
+    """Makes one checkpoint of the files of all workers, and puts it in its place, complete at once.
+
+    Args:
+      parts: prefixes of the files, [number of files].
+      aside: the folder in which they lie, with a separator at its end.
+      prefix: the checkpoint's name.
+    """
+    merged = tf.strings.join([aside, "merged"])
+    with tf.control_dependencies(
+        [tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=merged, delete_old_dirs=False)]
+    ):
+        return ops.lockstep_commit_checkpoint(merged, prefix, tf.size(parts, tf.int64))
 
 
 def _saveable(name: str, op: Any) -> Any:
@@ -128,7 +144,7 @@ def _saveable(name: str, op: Any) -> Any:
     return op
 
 
-def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation) -> Callable[..., Any]:
+def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
     """`Saver.save` of one worker: files by all, the state file and the meta graph by worker 0."""
 
     @functools.wraps(save)
@@ -140,7 +156,7 @@ def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operati
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
         path = save(sess, save_path, **kwargs)
-        if not saver._is_empty:
+        if state_barrier is not None and not saver._is_empty:
             # When save returns on any worker, tf.train.latest_checkpoint finds it there.
             sess.run(state_barrier)
         return path
@@ -148,21 +164,79 @@ def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operati
     return wrapped
 
 
-def intercept_savers(interception: Interception) -> None:
-    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job."""
-    if context.world_size == 1:
-        return
+# Arguments of a saver, and the options that say what they are where they are not given.
+_KEEP = {
+    "max_to_keep": "keep_checkpoint_max",
+    "keep_checkpoint_every_n_hours": "keep_checkpoint_every_n_hours",
+}
 
-    def build(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-            if not (tf.executing_eagerly() or self._is_built or self.saver_def or self._builder):
-                self._builder = SaverBuilder(self._write_version)
+
+def _init_as_options_say(original: Callable[..., None]) -> Callable[..., None]:
+    """`Saver.__init__` that takes what it isn't given from the options."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs).arguments
+        for name, option in _KEEP.items():
+            if name not in given and getattr(context.options, option) is not None:
+                kwargs[name] = getattr(context.options, option)
+        original(self, *args, **kwargs)
+
+    return wrapped
+
+
+def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
+    """`Saver._build` of a worker. A saver that has been through it once stays as it is."""
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        old_format = context.world_size == 1 and self._write_version != tf.compat.v1.train.SaverDef.V2
+        if not (tf.executing_eagerly() or self._is_built or self.saver_def or self._builder or old_format):
+            self._builder = SaverBuilder(self._write_version)
+            state_barrier = None
+            if context.world_size > 1:
                 with tf.name_scope("save"):
                     state_barrier = collectives.barrier(name="save_recorded")
-                self.save = _save_on_all(self.save, self, state_barrier)
-            original(self, *args, **kwargs)
+            self.save = _save_on_all(self.save, self, state_barrier)
+        original(self, *args, **kwargs)
 
-        return wrapped
+    return wrapped
 
-    interception.replace(tf_saver.Saver, "_build", build)
+
+def intercept_savers(interception: Interception) -> None:
+    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job.
+
+    A job of one worker, too, writes its checkpoints aside, and syncs and renames them.
+    """
+    interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
+    interception.replace(tf_saver.Saver, "_build", _build_for_the_job)
+
+
+class Saver(tf_saver.Saver):
+    """A `tf.compat.v1.train.Saver` that saves and restores for the job, in a scope or not. Takes its arguments.
+
+    All workers make it, and call `save` and `restore`, together.
+    """
+
+    __init__ = _init_as_options_say(tf_saver.Saver.__init__)
+    _build = _build_for_the_job(tf_saver.Saver._build)
+
+
+def replace_default_saver() -> None:
+    """Makes the graph's default saver, the one in its collection `SAVERS`, one for the job, where there is none yet.
+
+    Raises:
+      ValueError: the graph has several.
+      RuntimeError: the graph has one that is built and saves for one worker alone.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    savers = graph.get_collection_ref(tf.compat.v1.GraphKeys.SAVERS)
+    if len(savers) > 1:
+        raise ValueError(f"replace_default_saver: the graph has {len(savers)} savers, wanted at most one")
+    if not savers:
+        savers.append(Saver(sharded=True, allow_empty=True))
+    elif context.world_size > 1 and not isinstance(savers[0]._builder, SaverBuilder):
+        raise RuntimeError(
+            "replace_default_saver: the graph's saver was made outside of a scope; make it as hb.train.Saver"
+        )

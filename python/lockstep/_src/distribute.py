@@ -1,21 +1,20 @@
-"""Collectives and partitions with HybridBackend's arguments (`hb.distribute`), on those of `collectives.py`.
+"""Collectives and partitions under HybridBackend's names and with its arguments (`hb.distribute`).
 
-All of them work on one tensor, in a graph or eagerly, and have gradients, those of `allgather` and `broadcast` as well.
-R is the number of ranks.
+Inside a job of one worker they hand their value on, as there. Gradients are HybridBackend's: that of a sum is a sum.
 """
 
 from __future__ import annotations
 
-import enum
+from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import collectives
+from lockstep._src import collectives, wire
 from lockstep._src.context import context
 
 
-class CollectiveOps(enum.IntEnum):
-    """Reductions of `allreduce`."""
+class CollectiveOps:
+    """How `allreduce` reduces."""
 
     SUM = 0
     PROD = 1
@@ -24,12 +23,15 @@ class CollectiveOps(enum.IntEnum):
     AVG = 4
 
 
-class Topology(enum.IntEnum):
-    """Which workers take part in an exchange."""
+class Topology:
+    """Which workers take part."""
 
-    ALL = 0  # all of the job
-    INTRA_NODE = 1  # those of this worker's host
-    INTER_NODE = 2  # those with this worker's local rank, on all hosts
+    # All of the job.
+    ALL = 0
+    # Those of this host.
+    INTRA_NODE = 1
+    # One of each host: those with this worker's rank in theirs.
+    INTER_NODE = 2
 
 
 _REDUCTIONS = {
@@ -41,147 +43,165 @@ _REDUCTIONS = {
 }
 
 
-def active_size(topology: int = Topology.ALL) -> int:
-    """The number of workers in a topology."""
-    topology = Topology(topology)
-    if topology is Topology.INTRA_NODE:
-        return context.local_world_size
-    if topology is Topology.INTER_NODE:
-        return context.world_size // context.local_world_size
-    return context.world_size
+def active_size(topology: int) -> int:
+    """How many workers a topology has; ValueError for none of `Topology`'s."""
+    sizes = {
+        Topology.ALL: context.world_size,
+        Topology.INTRA_NODE: context.local_world_size,
+        Topology.INTER_NODE: context.world_size // context.local_world_size,
+    }
+    if topology not in sizes:
+        raise ValueError(f"topology is {topology!r}, wanted one of Topology.ALL, INTRA_NODE, INTER_NODE")
+    return sizes[topology]
 
 
-def allreduce(value: tf.Tensor, reduce_op: int | None = None, name: str | None = None) -> tf.Tensor:
-    """Reduces a tensor over all ranks.
+def allreduce(value: Any, reduce_op: int | None = None, name: str | None = None) -> tf.Tensor:
+    """Reduces a tensor over all workers.
 
     Args:
-      value: of one shape on all ranks.
-      reduce_op: one of `CollectiveOps`; None is SUM. AVG takes floating-point types alone.
+      value: of the same shape on all.
+      reduce_op: of `CollectiveOps`; None is SUM.
       name: of the operation.
-
-    Returns:
-      A tensor of the shape of `value`.
-
-    Raises:
-      ValueError: there is no such reduction.
     """
-    reduction = _REDUCTIONS[CollectiveOps.SUM if reduce_op is None else CollectiveOps(reduce_op)]
-    return collectives.allreduce(value, op=reduction, name=name)
+    reduction = _REDUCTIONS.get(CollectiveOps.SUM if reduce_op is None else reduce_op)
+    if reduction is None:
+        raise ValueError(f"allreduce: reduce_op is {reduce_op!r}, wanted one of CollectiveOps")
+    value = tf.convert_to_tensor(value)
+    return value if context.world_size == 1 else collectives.allreduce(value, op=reduction, name=name)
 
 
-def broadcast(value: tf.Tensor, root_rank: int | None = None, name: str | None = None) -> tf.Tensor:
-    """Gives every rank the tensor of rank `root_rank` (None: 0); of one shape on all ranks."""
-    return collectives.broadcast(value, root=root_rank or 0, name=name)
+def broadcast(value: Any, root_rank: int | None = None, name: str | None = None) -> tf.Tensor:
+    """Gives every worker the tensor of worker `root_rank` (0). No gradient flows back."""
+    value = tf.convert_to_tensor(value)
+    if context.world_size > 1:
+        value = collectives.broadcast(value, root=root_rank or 0, name=name)
+    return tf.stop_gradient(value)
 
 
-def allgather(value: tf.Tensor, varying_size: bool = True, name: str | None = None) -> tf.Tensor:
-    """Gives every rank the rows of all ranks, in the order of ranks.
+def allgather(value: Any, varying_size: bool = True, name: str | None = None) -> tf.Tensor:
+    """Gives every worker the rows of all, in the order of ranks. No gradient flows back.
 
     Args:
-      value: [n, ...], or a scalar, which counts as one row.
-      varying_size: whether n differs over ranks. False says that it does not, which makes the result's shape known.
+      value: [n, ...]; a scalar counts as a row.
+      varying_size: False promises that n is the same on all workers, which gives the result its static shape.
       name: of the operation.
 
     Returns:
-      [sum of all n, ...]
+      [sum of all n, ...]; `value` itself in a job of one worker.
     """
     value = tf.convert_to_tensor(value)
-    rows = tf.reshape(value, [1]) if value.shape.rank == 0 else value
-    gathered = collectives.allgather(rows, name=name)
-    if not varying_size and rows.shape.rank and rows.shape[0] is not None:
-        gathered = tf.ensure_shape(gathered, [context.world_size * rows.shape[0], *rows.shape[1:]])
-    return gathered
+    if context.world_size > 1:
+        rows = value[tf.newaxis] if value.shape.rank == 0 else value
+        value = collectives.allgather(rows, name=name)
+        if not varying_size and rows.shape.rank is not None and rows.shape[0] is not None:
+            value.set_shape([rows.shape[0] * context.world_size, *rows.shape[1:]])
+    return tf.stop_gradient(value)
 
 
 def alltoall(
-    value: tf.Tensor,
-    sizes: tf.Tensor | None = None,
-    common_shape: tf.TensorShape | None = None,
+    value: Any,
+    sizes: Any = None,
+    common_shape: Any = None,
     topology: int = Topology.ALL,
     name: str | None = None,
-) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-    """Sends each rank some rows, and receives some from each.
+) -> Any:
+    """Sends each worker some rows, and receives some from each. float32 travels in the type of `comm_wire_dtype`.
 
     Args:
-      value: [n, ...]; the first sizes[0] rows go to rank 0, the next sizes[1] to rank 1, and so on.
-      sizes: [R] integers, n together; None: each rank gets the same number.
-      common_shape: the shape of a row, where `value` does not tell.
-      topology: who takes part, as long as that is all workers.
+      value: [n, ...]. With `sizes`, rows of `common_shape` after one another, in any shape of so many elements.
+      sizes: [R] integers, how many rows go to each of the R workers; None sends each as many.
+      common_shape: of a row; None is a number.
+      topology: of `Topology`. Only one that is the same as ALL, or that has this worker alone, can be had: on one host.
       name: of the operation.
 
     Returns:
-      What was received, in the order of ranks, of the shape of `value`. With `sizes` a pair of it and of how many rows
-      came from each rank, [R] of the type of `sizes`.
+      What came, in the order of ranks; with `sizes` a pair of it and [R], how many rows came from each, of their type.
 
     Raises:
-      NotImplementedError: `topology` leaves workers out.
+      NotImplementedError: a topology that is a part of the job.
     """
-    if active_size(topology) != context.world_size:
-        raise NotImplementedError(
-            f"alltoall: topology {Topology(topology).name} has {active_size(topology)} of the job's "
-            f"{context.world_size} workers; an exchange takes place among all of them"
-        )
     value = tf.convert_to_tensor(value)
+    size = active_size(topology)
+    sizes = None if sizes is None else tf.convert_to_tensor(sizes)
+    if size == 1:
+        return value if sizes is None else (value, sizes)
+    if size != context.world_size:
+        raise NotImplementedError(f"alltoall: a topology of {size} of the job's {context.world_size} workers")
     if sizes is None:
-        return tf.ensure_shape(collectives.alltoall(value, name=name)[0], value.shape)
-    sizes = tf.convert_to_tensor(sizes)
-    received, received_sizes = collectives.alltoall(value, splits=sizes, name=name)
-    if common_shape is not None:
-        received = tf.ensure_shape(received, tf.TensorShape([None]).concatenate(common_shape))
-    return received, tf.cast(received_sizes, sizes.dtype)
+        received = wire.through(value, lambda rows: collectives.alltoall(rows, name=name)[0])
+        received.set_shape(value.shape)
+        return received
+    rows = tf.reshape(value, [-1, *tf.TensorShape(common_shape or ()).as_list()])
+    splits: list[tf.Tensor] = []
+
+    def exchange(rows: tf.Tensor) -> tf.Tensor:
+        received, received_splits = collectives.alltoall(rows, splits=sizes, name=name)
+        splits.append(received_splits)
+        return received
+
+    received = wire.through(rows, exchange)
+    return received, tf.cast(splits[0], sizes.dtype)
 
 
-def partition(ids: tf.Tensor, num_partitions: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Deals ids out: partition p gets those with floormod(id, num_partitions) == p, in their order.
+def partition(ids: Any, num_partitions: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Partitions ids by their remainder.
+
+    Args:
+      ids: integers of any shape.
+      num_partitions: how many parts.
 
     Returns:
-      (parts, positions): for each partition its ids, and where in `ids` they stood (int32).
+      (parts, indices): the ids of each part, [n_p], and where in the flat `ids` they were.
     """
-    ids = tf.reshape(ids, [-1])
-    positions = tf.dynamic_partition(
-        tf.range(tf.size(ids)), tf.cast(tf.math.floormod(ids, num_partitions), tf.int32), num_partitions
-    )
-    return [tf.gather(ids, p) for p in positions], positions
+    ids = tf.reshape(tf.convert_to_tensor(ids), [-1])
+    owners = tf.cast(tf.math.floormod(ids, num_partitions), tf.int32)
+    parts = tf.dynamic_partition(ids, owners, num_partitions)
+    return parts, tf.dynamic_partition(tf.range(tf.size(ids)), owners, num_partitions)
 
 
 def partition_by_modulo(
-    ids: tf.Tensor, num_partitions: int, name: str | None = None
+    ids: Any, num_partitions: int, name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Sorts ids by floormod(id, num_partitions); ids of one partition keep their order.
+    """Sorts ids by their remainder, keeping the order among those of one.
 
     Args:
-      ids: integers [n].
-      num_partitions: P.
+      ids: [n] integers.
+      num_partitions: how many parts.
       name: of the operations.
 
     Returns:
-      (sorted, sizes, indices): the ids [n]; how many each partition has, int32 [P]; and for each of `ids` where it is
-      in `sorted`, int32 [n]: `tf.gather(sorted, indices)` gives `ids`.
+      (sorted, sizes, indices): [n]; [num_partitions] int32, how many ids each part has; [n] int32, where in `sorted`
+      each of `ids` is: `ids == gather(sorted, indices)`.
     """
     with tf.name_scope(name or "partition_by_modulo"):
-        return _partition_by(ids, tf.math.floormod(ids, num_partitions), num_partitions)
+        ids = tf.convert_to_tensor(ids)
+        return _sort(ids, tf.math.floormod(ids, num_partitions), num_partitions)
 
 
 def partition_by_dual_modulo_stage_one(
-    ids: tf.Tensor, num_partitions: int, modulus: int, name: str | None = None
+    ids: Any, num_partitions: int, modulus: int, name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As `partition_by_modulo`, by floormod(id, num_partitions * modulus) % num_partitions: first inside a host."""
+    """Sorts ids by (id mod num_partitions * modulus) mod num_partitions; see `partition_by_modulo`."""
     with tf.name_scope(name or "partition_by_dual_modulo_stage_one"):
-        within = tf.math.floormod(ids, num_partitions * modulus)
-        return _partition_by(ids, tf.math.floormod(within, num_partitions), num_partitions)
+        ids = tf.convert_to_tensor(ids)
+        return _sort(ids, tf.math.floormod(_both(ids, num_partitions, modulus), num_partitions), num_partitions)
 
 
 def partition_by_dual_modulo_stage_two(
-    ids: tf.Tensor, num_partitions: int, modulus: int, name: str | None = None
+    ids: Any, num_partitions: int, modulus: int, name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As `partition_by_modulo`, by floormod(id, num_partitions * modulus) // modulus: then between hosts."""
+    """Sorts ids by (id mod num_partitions * modulus) div modulus; see `partition_by_modulo`."""
     with tf.name_scope(name or "partition_by_dual_modulo_stage_two"):
-        within = tf.math.floormod(ids, num_partitions * modulus)
-        return _partition_by(ids, tf.math.floordiv(within, modulus), num_partitions)
+        ids = tf.convert_to_tensor(ids)
+        return _sort(ids, tf.math.floordiv(_both(ids, num_partitions, modulus), modulus), num_partitions)
 
 
-def _partition_by(ids: tf.Tensor, owners: tf.Tensor, num_partitions: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    ids = tf.convert_to_tensor(ids)
-    parts = tf.dynamic_partition(tf.range(tf.size(ids)), tf.cast(owners, tf.int32), num_partitions)
-    order = tf.ensure_shape(tf.concat(parts, axis=0), ids.shape)
-    return tf.gather(ids, order), tf.stack([tf.size(part) for part in parts]), tf.math.invert_permutation(order)
+def _both(ids: tf.Tensor, num_partitions: int, modulus: int) -> tf.Tensor:
+    return tf.math.floormod(ids, num_partitions * modulus)
+
+
+def _sort(ids: tf.Tensor, owners: tf.Tensor, parts: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    owners = tf.cast(owners, tf.int32)
+    order = tf.argsort(owners, stable=True)
+    sizes = tf.math.bincount(owners, minlength=parts, maxlength=parts, dtype=tf.int32)
+    return tf.gather(ids, order), sizes, tf.math.invert_permutation(order)

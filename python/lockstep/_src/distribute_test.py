@@ -23,7 +23,7 @@ def reductions():
     both = np.stack([np.float32([1, 5, -2]) * (r + 1) for r in range(2)])
     oracles = {OPS.SUM: np.sum, OPS.PROD: np.prod, OPS.MAX: np.max, OPS.MIN: np.min, OPS.AVG: np.mean}
     with tf.Graph().as_default():
-        got = _run(distribute.allreduce(mine), *(distribute.allreduce(mine, reduce_op=int(op)) for op in oracles))
+        got = _run(distribute.allreduce(mine), *(distribute.allreduce(mine, reduce_op=op) for op in oracles))
     np.testing.assert_array_equal(got[0], both.sum(axis=0))
     for value, oracle in zip(got[1:], oracles.values(), strict=True):
         np.testing.assert_allclose(value, oracle(both, axis=0))
@@ -66,7 +66,9 @@ def test_on_two_workers(work):
 
 
 def test_topologies_of_one_host():
-    assert distribute.active_size() == distribute.active_size(distribute.Topology.INTRA_NODE) == 1
+    assert (
+        distribute.active_size(distribute.Topology.ALL) == distribute.active_size(distribute.Topology.INTRA_NODE) == 1
+    )
     assert distribute.active_size(distribute.Topology.INTER_NODE) == 1
     with pytest.raises(ValueError, match="7"):
         distribute.allreduce([1.0], reduce_op=7)

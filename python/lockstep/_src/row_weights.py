@@ -12,7 +12,7 @@ weighs by the sum of their rows; what stems from none, such as what is fed, weig
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -63,7 +63,7 @@ def note(element: Any, source: tf.Tensor) -> None:
         counts as a row. Where the number of dimensions is not known, nothing is noted.
       source: of which each tensor of `element` is computed.
     """
-    parts = tf.nest.flatten(element)
+    parts = list(_parts(element))
     ranks = [part.shape.rank for part in parts]
     if not parts or None in ranks:
         return
@@ -73,6 +73,19 @@ def note(element: Any, source: tf.Tensor) -> None:
         # Pruned where no gradient asks for it.
         total = collectives.allreduce(rows, op="sum", name="total")
     tf.compat.v1.add_to_collection(_BATCHES, _Batch(source.op, RowWeight(rows, total)))
+
+
+def _parts(element: Any) -> Iterator[Any]:
+    if hasattr(element, "to_ragged"):  # a column of lists as HybridBackend's programs know it (data/frames.py)
+        yield element.to_ragged()
+    elif isinstance(element, Mapping):
+        for name in sorted(element):
+            yield from _parts(element[name])
+    elif isinstance(element, (tuple, list)):
+        for item in element:
+            yield from _parts(item)
+    elif hasattr(element, "shape"):
+        yield element
 
 
 def _rows(part: Any) -> tf.Tensor:

@@ -7,6 +7,7 @@ and the range of float32. Sums over workers are taken in that type as well.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,11 +31,36 @@ def to_wire(tensor: tf.Tensor, wire_dtype: tf.DType) -> tf.Tensor:
 
 
 def through(tensor: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """`exchange(tensor)` with values in the type of the wire. Its gradient travels in that of gradients.
+    """`exchange(tensor)` with values in the type of the wire, and its gradient in that of gradients.
 
     Args:
       tensor: of any type.
       exchange: linear, and its gradient exchanges in the type that it is given.
     """
-    narrowed = to_wire(tensor, dtype())
-    return tf.cast(exchange(narrowed), tensor.dtype)
+    is_plain = dtype() == gradient_dtype() == tf.float32
+    if is_plain or tensor.dtype != tf.float32 or context.world_size == 1:
+        return exchange(tensor)
+    return _convert(exchange(_convert(tensor, dtype(), "LockstepToWire")), tf.float32, "LockstepFromWire")
+
+
+def _convert(tensor: tf.Tensor, to: tf.DType, gradient: str) -> tf.Tensor:
+    # A plain cast's gradient would come in the type of the values.
+    with tf.compat.v1.get_default_graph().gradient_override_map({"Cast": gradient, "Identity": gradient}):
+        return tf.identity(tensor) if tensor.dtype == to else tf.cast(tensor, to)
+
+
+@tf.RegisterGradient("LockstepToWire")
+def _to_wire_gradient(op: tf.Operation, grad: Any) -> Any:
+    return _cast(grad, op.inputs[0].dtype)
+
+
+@tf.RegisterGradient("LockstepFromWire")
+def _from_wire_gradient(op: tf.Operation, grad: Any) -> Any:
+    del op
+    return _cast(grad, gradient_dtype())
+
+
+def _cast(grad: Any, to: tf.DType) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.cast(grad.values, to), grad.indices, grad.dense_shape)
+    return tf.cast(grad, to)

@@ -5,12 +5,13 @@ from hybridbackend.tensorflow import (
     distribute,
     estimator,
     metrics,
+    pipeline,
     saved_model,
     train,
 )
 from hybridbackend.tensorflow.optimization import disable_optimization, enable_optimization
 from lockstep import Context, buildinfo, context
-from lockstep.train import embedding_scope, get_session_config, scope, wraps_session_config
+from lockstep.train import embedding_scope, get_session_config, scope, wraps, wraps_session_config
 
 # As a decorator of the function that builds the model: `@hb.function(grad_nbuckets=2)`.
 function = scope
@@ -30,8 +31,10 @@ __all__ = [
     "function",
     "get_session_config",
     "metrics",
+    "pipeline",
     "saved_model",
     "scope",
     "train",
+    "wraps",
     "wraps_session_config",
 ]

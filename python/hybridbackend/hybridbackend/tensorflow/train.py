@@ -1,13 +1,25 @@
-"""`hb.train`: names of HybridBackend's training API."""
+"""`hb.train`: names of HybridBackend's training API. Those of optimizers are TensorFlow's, `hb.train.AdamOptimizer`."""
 
 from lockstep.train import (
     BestCheckpoint,
     EarlyStopping,
     EvaluationHook,
     EvaluationSpec,
+    MonitoredTrainingSession,
     Policy,
+    Saver,
+    Server,
     StepStatHook,
+    __dir__,
+    __getattr__,
+    device_setter,
     export,
+    monitored_session,
+    replace_default_saver,
+    target,
+    wraps_monitored_training_session,
+    wraps_optimizer,
+    wraps_server,
 )
 
 __all__ = [
@@ -15,7 +27,19 @@ __all__ = [
     "EarlyStopping",
     "EvaluationHook",
     "EvaluationSpec",
+    "MonitoredTrainingSession",
     "Policy",
+    "Saver",
+    "Server",
     "StepStatHook",
+    "__dir__",
+    "__getattr__",
+    "device_setter",
     "export",
+    "monitored_session",
+    "replace_default_saver",
+    "target",
+    "wraps_monitored_training_session",
+    "wraps_optimizer",
+    "wraps_server",
 ]

@@ -1,0 +1,93 @@
+"""A worker of crash_test.py: saves a checkpoint, and is killed in the midst of saving the next."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import hybridbackend.tensorflow as hb
+from lockstep._src import checkpoint
+
+ROWS, DIM = 1003, 16
+
+
+def _die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Death:
+    """Kills this process at a stage of a save, once it is armed."""
+
+    def __init__(self, stage, prefix):
+        self.armed = False
+        if stage == "renaming" and hb.context.rank == 0:
+            # As soon as the first file has the new checkpoint's name; the index comes last.
+            threading.Thread(target=self._watch, args=(prefix,), daemon=True).start()
+        elif stage == "written" and hb.context.rank == hb.context.world_size - 1:
+            self._after(checkpoint.SaverBuilder, "save_op")
+        elif stage == "merged" and hb.context.rank == 0:
+            self._before_commit()
+
+    def _operation(self):
+        return tf.py_func(lambda: np.int32(_die() if self.armed else 0), [], tf.int32).op
+
+    def _after(self, owner, name):
+        original = getattr(owner, name)
+
+        def replaced(*args):
+            with tf.control_dependencies([original(*args)]):
+                return self._operation()
+
+        setattr(owner, name, replaced)
+
+    def _before_commit(self):
+        commit = checkpoint.ops.lockstep_commit_checkpoint
+
+        class Ops:
+            @staticmethod
+            def lockstep_commit_checkpoint(*args):
+                with tf.control_dependencies([self._operation()]):
+                    return commit(*args)
+
+        checkpoint.ops = Ops
+
+    def _watch(self, prefix):
+        folder, name = os.path.split(prefix)
+        while not any(file.startswith(f"{name}.data-") for file in os.listdir(folder)):
+            pass
+        _die()
+
+
+def work(folder, stage):
+    """Saves step 1, in which all is 1, then step 2; dies in between on one worker. What the others find is an error."""
+    tf.disable_v2_behavior()
+    os.makedirs(folder, exist_ok=True)
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        with hb.embedding_scope():
+            table = tf.get_variable("table", [ROWS, DIM], initializer=tf.ones_initializer())
+        dense = tf.get_variable("dense", [ROWS], initializer=tf.ones_initializer(), use_resource=True)
+        death = _Death(stage, f"{folder}/model.ckpt-2")
+        saver = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        saver.save(session, f"{folder}/model.ckpt", 1)
+        session.run([v.assign_add(tf.ones_like(v)) for v in (table, dense)])
+        death.armed = True
+        saver.save(session, f"{folder}/model.ckpt", 2)
+        if stage == "renaming":
+            time.sleep(3)  # the one that watches kills, early or late
+        return "saved"
+
+
+def restored(folder):
+    """What a worker of a new job restores: the values of its rows and of the replicated variable, each once."""
+    tf.disable_v2_behavior()
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        with hb.embedding_scope():
+            table = tf.get_variable("table", [ROWS, DIM])
+        dense = tf.get_variable("dense", [ROWS], use_resource=True)
+        rows = tf.nn.embedding_lookup(table, tf.range(ROWS))
+        tf.train.Saver().restore(session, tf.train.latest_checkpoint(folder))
+        return [np.unique(value).tolist() for value in session.run([rows, dense])]
