@@ -156,8 +156,8 @@ class LastEvaluation(tf.train.SessionRunHook):
 
 def example_evaluation_2_3(checkpoint_dir):
     hooks = [tf.train.CheckpointSaverHook(checkpoint_dir, save_steps=100000), LastEvaluation()]
-    train_ds = batches(train_file)
     with tf.Graph().as_default():
+        train_ds = batches(train_file)
         with hb.scope():
             batch = hb.data.make_one_shot_iterator(train_ds).get_next()
             loss = tf.losses.sigmoid_cross_entropy(batch["label"], model(batch))
