@@ -94,7 +94,9 @@ def work_with_monitored_training_session(checkpoint_dir, export_dir_base):
         step = tf.train.get_or_create_global_step()
         train_it = hb.data.make_iterator(train_ds)
         train_features = train_it.get_next()
-        with tf.control_dependencies([tf.assign_add(step, 1)]):
+        with tf.control_dependencies([train_features["label"]]):
+            step_op = tf.assign_add(step, 1)
+        with tf.control_dependencies([step_op]):
             logits = my_logits(train_features["item"], train_features["price"])
         tf.losses.sigmoid_cross_entropy(train_features["label"], logits)
         loss = tf.losses.get_total_loss()

@@ -10,7 +10,7 @@ from lockstep import distribute
 from lockstep._src.context import context
 from lockstep.testing import call_workers
 
-OPS = distribute.CollectiveOps
+OPS = distribute.ops
 
 
 def _run(*fetches):
