@@ -2,7 +2,7 @@
 
 from lockstep._src.evaluation import EvaluationHook, EvaluationSpec
 from lockstep._src.evaluation_policies import BestCheckpoint, EarlyStopping
-from lockstep._src.export import export
+from lockstep._src.export import export, export_all
 from lockstep._src.policies import Policy
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.statistics import StepStatHook
@@ -16,5 +16,6 @@ __all__ = [
     "StepStatHook",
     "embedding_scope",
     "export",
+    "export_all",
     "scope",
 ]

@@ -8,6 +8,7 @@ from lockstep.train import (
     Policy,
     StepStatHook,
     export,
+    export_all,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Policy",
     "StepStatHook",
     "export",
+    "export_all",
 ]
