@@ -20,6 +20,7 @@ from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src import pipeline, row_weights
 from lockstep._src.context import context
+from lockstep._src.data.frames import Value
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 
@@ -62,7 +63,7 @@ class SyncIterator:
             with tf.control_dependencies([go_on]):
                 has_value = tf.identity(has_value)
             spec = self._iterator.element_spec
-            element = tf.cond(has_value, mine.get_value, lambda: tf.nest.map_structure(_empty, spec))
+            element = tf.cond(has_value, mine.get_value, lambda: _empty(spec))
         if context.options.mode == "train":
             row_weights.note(element, mine._variant_tensor)
         return element
@@ -71,8 +72,15 @@ class SyncIterator:
         return getattr(self._iterator, name)
 
 
-def _empty(spec: tf.TypeSpec) -> Any:
-    """An element of `spec` with no rows."""
+def _empty(spec: Any) -> Any:
+    """An element of `spec` with no rows, whatever its structure."""
+    if isinstance(spec, Value):
+        return Value(_empty(spec.values), [tf.zeros([1], splits.dtype) for splits in spec.nested_row_splits])
+    if isinstance(spec, dict):
+        return type(spec)((name, _empty(item)) for name, item in spec.items())
+    if isinstance(spec, tuple):
+        items = [_empty(item) for item in spec]
+        return type(spec)(*items) if hasattr(spec, "_fields") else tuple(items)
     if isinstance(spec, tf.RaggedTensorSpec):
         row_splits = [tf.zeros([1], spec.row_splits_dtype) for _ in range(spec.ragged_rank)]
         inner = spec.shape[spec.ragged_rank + 1 :]
