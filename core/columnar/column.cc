@@ -5,7 +5,7 @@
 //   Slice of rows [2, 4):      splits[0]   0 2 [2 3 4]   ->  0 1 2      begin, end = 2, 4 of the level below
 //                              splits[1]   0 2 [2 3 6]   ->  0 1 4      begin, end = 2, 6 of the values
 //                              values      1 2 [3 4 5 6]  shared
-//   Concatenate (a, b):        0 2 2 | 0 1 2             ->  0 2 2 3 4  b's positions raised by a's last
+//   Gather of rows 3 and 0:    0 2 2 3 4                 ->  0 1 3      the lengths of the runs, added up
 //
 // The level's range [begin, end) of elements is mapped through the splits to the next level's range, until the values
 // are reached. All sizes are known before a buffer is allocated, so that every byte is written once.
@@ -52,39 +52,52 @@ void Rebase(const int64_t* positions, int64_t count, int64_t start, int64_t* out
   for (int64_t i = 0; i <= count; ++i) out[i] = positions[i] + shift;
 }
 
-// Joins the positions (splits or string offsets) of all parts into one run from 0. `positions(part)` and `count(part)`
-// give a part's.
-Result<Buffer> JoinPositions(const std::vector<Column>& parts,
-                             const std::function<const int64_t*(const Column&)>& positions,
-                             const std::function<int64_t(const Column&)>& count) {
-  int64_t total = 0;
-  for (const Column& part : parts) total += count(part);
+// Elements [begin, end) of the level at hand in one column: a run of rows on its way to the values.
+struct Span {
+  const Column* column;
+  int64_t begin;
+  int64_t end;
+};
+
+int64_t CountOf(const std::vector<Span>& spans) {
+  int64_t count = 0;
+  for (const Span& span : spans) count += span.end - span.begin;
+  return count;
+}
+
+// The positions of all spans as one run from 0. `positions(column)` gives a column's; the spans become what they span
+// in the level below.
+template <typename Positions>
+Result<Buffer> GatherPositions(std::vector<Span>* spans, const Positions& positions) {
   void* data = nullptr;
-  LOCKSTEP_ASSIGN_OR_RETURN(Buffer joined, AllocateBuffer((total + 1) * 8, &data));
+  LOCKSTEP_ASSIGN_OR_RETURN(Buffer gathered, AllocateBuffer((CountOf(*spans) + 1) * 8, &data));
   auto* out = static_cast<int64_t*>(data);
   out[0] = 0;
-  for (const Column& part : parts) {
-    // The last position of a part is the first of the next one.
-    Rebase(positions(part), count(part), *out, out);
-    out += count(part);
+  for (Span& span : *spans) {
+    const int64_t* from = positions(*span.column);
+    // The last position of a span is the first of the next one.
+    Rebase(from + span.begin, span.end - span.begin, *out, out);
+    out += span.end - span.begin;
+    span = {span.column, from[span.begin], from[span.end]};
   }
-  return joined;
+  return gathered;
 }
 
-// Elements of ragged level `level`: B at level 0, then as many as the level above has.
-int64_t Elements(const Column& column, size_t level) {
-  return level == 0 ? column.rows : column.splits[level - 1].as<int64_t>()[Elements(column, level - 1)];
-}
-
-// The bytes of a column's values, without what lies before or behind them: strings of a slice use a part of a buffer
-// that belongs to more rows.
-std::string_view ValueBytes(const Column& column) {
-  const auto* data = column.values.as<char>();
-  if (column.type != ValueType::kString) {
-    return {data, static_cast<size_t>(column.count * ValueTypeSize(column.type))};
+// The bytes of all spans, whose positions count elements of `size` bytes. With the size known to the compiler, single
+// elements are moved by an instruction instead of a call.
+template <int64_t kSize>
+void CopySpans(const std::vector<Span>& spans, int64_t size, char* out) {
+  if constexpr (kSize > 0) size = kSize;
+  for (const Span& span : spans) {
+    const char* from = span.column->values.as<char>() + span.begin * size;
+    const int64_t count = span.end - span.begin;
+    if (count == 1 && kSize > 0) {
+      std::memcpy(out, from, kSize);
+    } else if (count > 0) {
+      std::memcpy(out, from, count * size);
+    }
+    out += count * size;
   }
-  const auto* offsets = column.offsets.as<int64_t>();
-  return {data + offsets[0], static_cast<size_t>(offsets[column.count] - offsets[0])};
 }
 
 }  // namespace
@@ -145,36 +158,42 @@ Result<Column> Slice(const Column& column, int64_t first, int64_t rows) {
   return out;
 }
 
-Result<Column> Concatenate(const std::vector<Column>& parts) {
+Result<Column> Gather(const std::vector<RowRun>& runs) {
+  const Column& first = *runs.front().column;
   Column out;
-  out.type = parts[0].type;
-  out.width = parts[0].width;
-  int64_t bytes = 0;
-  for (const Column& part : parts) {
-    out.rows += part.rows;
-    out.count += part.count;
-    bytes += ValueBytes(part).size();
+  out.type = first.type;
+  out.width = first.width;
+  std::vector<Span> spans;
+  spans.reserve(runs.size());
+  for (const RowRun& run : runs) {
+    out.rows += run.rows;
+    spans.push_back({run.column, run.first, run.first + run.rows});
   }
-  for (size_t level = 0; level < parts[0].splits.size(); ++level) {
-    LOCKSTEP_ASSIGN_OR_RETURN(Buffer splits,
-                              JoinPositions(
-                                  parts, [&](const Column& part) { return part.splits[level].as<int64_t>(); },
-                                  [&](const Column& part) { return Elements(part, level); }));
+  for (size_t level = 0; level < first.splits.size(); ++level) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Buffer splits, GatherPositions(&spans, [level](const Column& column) {
+                                return column.splits[level].as<int64_t>();
+                              }));
     out.splits.push_back(std::move(splits));
   }
-  void* data = nullptr;
-  LOCKSTEP_ASSIGN_OR_RETURN(out.values, AllocateBuffer(bytes, &data));
-  for (const Column& part : parts) {
-    const std::string_view values = ValueBytes(part);
-    if (!values.empty()) std::memcpy(data, values.data(), values.size());
-    data = static_cast<char*>(data) + values.size();
-  }
+  out.count = CountOf(spans) * out.width;
   if (out.type == ValueType::kString) {
-    LOCKSTEP_ASSIGN_OR_RETURN(out.offsets, JoinPositions(
-                                               parts, [](const Column& part) { return part.offsets.as<int64_t>(); },
-                                               [](const Column& part) { return part.count; }));
+    for (Span& span : spans) span = {span.column, span.begin * out.width, span.end * out.width};
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        out.offsets, GatherPositions(&spans, [](const Column& column) { return column.offsets.as<int64_t>(); }));
   }
+  // Bytes of an element of what the spans count now: a byte of a string, or the fixed dimensions of a value.
+  const int64_t size = out.type == ValueType::kString ? 1 : out.width * ValueTypeSize(out.type);
+  void* data = nullptr;
+  LOCKSTEP_ASSIGN_OR_RETURN(out.values, AllocateBuffer(CountOf(spans) * size, &data));
+  const auto copy = size == 8 ? CopySpans<8> : size == 4 ? CopySpans<4> : CopySpans<0>;
+  copy(spans, size, static_cast<char*>(data));
   return out;
+}
+
+Result<Column> Concatenate(const std::vector<Column>& parts) {
+  std::vector<RowRun> runs;
+  for (const Column& part : parts) runs.push_back({&part, 0, part.rows});
+  return Gather(runs);
 }
 
 Result<Column> DefaultColumn(const Field& field, int64_t rows) {

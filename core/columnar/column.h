@@ -133,9 +133,26 @@ struct Column {
 // RESOURCE_EXHAUSTED is the only error.
 Result<Column> Slice(const Column& column, int64_t first, int64_t rows);
 
-// The rows of all `parts` (one type, one width, at least one part), in order, copied. The result shares no memory with
-// its parts, and strings lie in it without gaps. RESOURCE_EXHAUSTED is the only error.
+// Rows [first, first + rows) of a column: a word of what Gather puts together. The column must outlive it.
+struct RowRun {
+  const Column* column = nullptr;
+  int64_t first = 0;
+  int64_t rows = 0;
+};
+
+// The rows of all `runs` (at least one; of columns of one type, width and depth), in order, copied. Rows may come from
+// anywhere and more than once. The result shares no memory with them, and strings lie in it without gaps. Long runs
+// cost what copying their bytes costs, single rows some nanoseconds more each. RESOURCE_EXHAUSTED is the only error.
+Result<Column> Gather(const std::vector<RowRun>& runs);
+
+// Gather of all rows of all `parts`, of which there is at least one.
 Result<Column> Concatenate(const std::vector<Column>& parts);
+
+// Rows of all fields of a source, in the order of the fields. A value like its columns.
+struct Batch {
+  int64_t rows = 0;
+  std::vector<Column> columns;
+};
 
 // `rows` rows that hold nothing but the field's default value, or empty lists where the field is ragged. The field must
 // have a default. RESOURCE_EXHAUSTED is the only error.

@@ -32,14 +32,14 @@ Reader::Reader(std::shared_ptr<const Source> source, int64_t position)
 // The plan moves before columns are cut, the position after: behind a batch that was lost in between, for lack of
 // memory, the next one would be of other rows than position() says. So no batch follows an error; another reader may be
 // started at position().
-Result<Reader::Batch> Reader::Next() {
+Result<Batch> Reader::Next() {
   LOCKSTEP_RETURN_IF_ERROR(error_);
   Result<Batch> batch = NextBatch();
   error_ = batch.status();
   return batch;
 }
 
-Result<Reader::Batch> Reader::NextBatch() {
+Result<Batch> Reader::NextBatch() {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Part> parts, NextParts());
   Batch batch;
   for (const Part& part : parts) batch.rows += part.rows;

@@ -22,7 +22,7 @@ namespace lockstep::columnar {
 //   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<const Source> source, Source::Make(options));
 //   Reader reader(source, 0);
 //   while (true) {
-//     LOCKSTEP_ASSIGN_OR_RETURN(Reader::Batch batch, reader.Next());
+//     LOCKSTEP_ASSIGN_OR_RETURN(Batch batch, reader.Next());
 //     if (batch.rows == 0) break;
 //     ...
 //   }
@@ -31,17 +31,11 @@ namespace lockstep::columnar {
 // when the reader is gone. To start over, or from another position, make another reader.
 class Reader {
  public:
-  // Rows of all fields. Shares memory with the pieces and other batches, and is not changed by anybody.
-  struct Batch {
-    int64_t rows = 0;             // 0: the end
-    std::vector<Column> columns;  // in the order of the source's fields
-  };
-
   // A pass that begins after the first `position` rows of the share (0 or more; beyond the end there is nothing to
   // read). Row groups before it are not opened.
   Reader(std::shared_ptr<const Source> source, int64_t position);
 
-  // The next batch, waiting for it. With drop_remainder a last batch that is short counts as the end. Errors of
+  // The next batch, waiting for it; one without rows is the end. It shares memory with pieces and other batches. With drop_remainder a last batch that is short counts as the end. Errors of
   // decoding come behind the batches before them; CANCELLED comes at once. The first error stays.
   Result<Batch> Next();
 

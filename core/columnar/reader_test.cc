@@ -76,7 +76,7 @@ class ReaderTest : public testing::Test {
 
 // Checks the rows of a batch against what TableOf writes and returns their ids: what is left to compare is which rows
 // came, and in which order.
-std::vector<int64_t> CheckedIds(const Reader::Batch& batch) {
+std::vector<int64_t> CheckedIds(const Batch& batch) {
   std::vector<int64_t> ids(batch.columns[0].values.as<int64_t>(), batch.columns[0].values.as<int64_t>() + batch.rows);
   const Column& list = batch.columns[1];
   const Column& text = batch.columns[2];
@@ -99,7 +99,7 @@ Result<std::vector<int64_t>> ReadAll(const SourceOptions& options, int64_t posit
   Reader reader(source, position);
   std::vector<int64_t> ids;
   while (true) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Reader::Batch batch, reader.Next());
+    LOCKSTEP_ASSIGN_OR_RETURN(const Batch batch, reader.Next());
     if (batch.rows == 0) return ids;
     const std::vector<int64_t> more = CheckedIds(batch);
     ids.insert(ids.end(), more.begin(), more.end());

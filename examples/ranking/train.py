@@ -105,7 +105,7 @@ def training_batch(run: Run) -> Features:
         partition_by="batches",
         drop_remainder=True,
     ).take(run.plan.steps_per_epoch)
-    batches = pass_over_rows.repeat().skip(run.start_step % run.plan.steps_per_epoch).prefetch(2)
+    batches = pass_over_rows.apply(hb.data.parse()).repeat().skip(run.start_step % run.plan.steps_per_epoch).prefetch(2)
     return tf1.data.make_one_shot_iterator(batches).get_next()
 
 
@@ -113,7 +113,7 @@ def evaluated_metrics(run: Run) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     """Metrics of the held-out rows, of which each worker evaluates its share."""
     rows = max(1, _EVAL_BATCH // hb.context.world_size)
     held_out = hb.data.ParquetDataset(files(run.folder, EVAL), rows, fields=run.schema.columns)
-    features = tf1.data.make_one_shot_iterator(held_out.prefetch(1)).get_next()
+    features = tf1.data.make_one_shot_iterator(held_out.apply(hb.data.parse()).prefetch(1)).get_next()
     scores = tf.sigmoid(run.model(features, hb.embedding_scope))
     return {
         "auc": hb.metrics.auc(features[LABEL], scores, num_thresholds=_THRESHOLDS),

@@ -1,10 +1,27 @@
-"""Training on all workers of a job: the scope, evaluation along with it, and what is exported of it."""
+"""Training on all workers of a job: the scope, optimizers, sessions, evaluation along with it, and what is exported."""
 
+from typing import Any
+
+from lockstep._src.checkpoint import Saver, replace_default_saver
 from lockstep._src.evaluation import EvaluationHook, EvaluationSpec
 from lockstep._src.evaluation_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.export import export, export_all
+from lockstep._src.optimizers import names as _names_of_optimizers
+from lockstep._src.optimizers import optimizer as _optimizer
+from lockstep._src.optimizers import wraps, wraps_optimizer
 from lockstep._src.policies import Policy
 from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.server import (
+    Server,
+    device_setter,
+    get_session_config,
+    monitored_session,
+    target,
+    wraps_monitored_training_session,
+    wraps_server,
+    wraps_session_config,
+)
+from lockstep._src.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
 from lockstep._src.statistics import StepStatHook
 
 __all__ = [
@@ -12,10 +29,35 @@ __all__ = [
     "EarlyStopping",
     "EvaluationHook",
     "EvaluationSpec",
+    "MonitoredTrainingSession",
     "Policy",
+    "Saver",
+    "Server",
     "StepStatHook",
+    "device_setter",
     "embedding_scope",
     "export",
     "export_all",
+    "get_session_config",
+    "monitored_session",
+    "replace_default_saver",
     "scope",
+    "target",
+    "wraps",
+    "wraps_monitored_training_session",
+    "wraps_optimizer",
+    "wraps_server",
+    "wraps_session_config",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # One class for each optimizer of tf.compat.v1.train, made when it is asked for.
+    try:
+        return _optimizer(name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_names_of_optimizers()])

@@ -3,9 +3,12 @@
 // the same values, and nothing but time and memory depends on it.
 #include "tf/bridge/columns.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "tensorflow/core/framework/allocation_description.pb.h"
@@ -69,6 +72,36 @@ Tensor StringTensor(const columnar::Column& column, const TensorShape& shape) {
   return tensor;
 }
 
+// Bytes of a tensor, which the buffer keeps alive.
+Buffer BufferOf(const Tensor& tensor) {
+  auto owner = std::make_shared<const Tensor>(tensor);
+  const auto bytes = owner->tensor_data();
+  return {bytes.data(), static_cast<int64_t>(bytes.size()), owner};
+}
+
+// The bytes of all strings one after the other, and where each begins.
+Status FillStrings(const Tensor& tensor, columnar::Column* column) {
+  const auto strings = tensor.flat<tensorflow::tstring>();
+  void* data = nullptr;
+  LOCKSTEP_ASSIGN_OR_RETURN(column->offsets, columnar::AllocateBuffer((strings.size() + 1) * 8, &data));
+  auto* offsets = static_cast<int64_t*>(data);
+  offsets[0] = 0;
+  for (int64_t i = 0; i < strings.size(); ++i) offsets[i + 1] = offsets[i] + static_cast<int64_t>(strings(i).size());
+  LOCKSTEP_ASSIGN_OR_RETURN(column->values, columnar::AllocateBuffer(offsets[strings.size()], &data));
+  for (int64_t i = 0; i < strings.size(); ++i) {
+    std::copy_n(strings(i).data(), strings(i).size(), static_cast<char*>(data) + offsets[i]);
+  }
+  return OkStatus();
+}
+
+// Whether `splits` are positions, beginning with 0, of `lists` lists. -1: of any number.
+bool AreSplits(const Tensor& splits, int64_t lists) {
+  if (splits.dtype() != tensorflow::DT_INT64 || splits.dims() != 1 || splits.NumElements() < 1) return false;
+  const auto positions = splits.vec<int64_t>();
+  if (positions(0) != 0 || (lists >= 0 && positions.size() != lists + 1)) return false;
+  return std::is_sorted(positions.data(), positions.data() + positions.size());
+}
+
 }  // namespace
 
 tensorflow::DataType ToTensorFlow(columnar::ValueType type) { return kDtypes[static_cast<int>(type)]; }
@@ -90,6 +123,40 @@ void AppendTensors(const columnar::Column& column, const columnar::ColumnType& t
   for (const Buffer& splits : column.splits) {
     tensors->push_back(NumberTensor(splits, tensorflow::DT_INT64, TensorShape({splits.bytes / 8})));
   }
+}
+
+Result<columnar::Column> ColumnFromTensors(const Tensor* tensors, int ragged_rank) {
+  const Tensor& values = tensors[0];
+  const std::optional<columnar::ValueType> type = ToValueType(values.dtype());
+  if (!type) return InvalidArgument("a column cannot have dtype " + tensorflow::DataTypeString(values.dtype()));
+  if (values.dims() < 1) return InvalidArgument("a scalar has no rows; batch the dataset first");
+  columnar::Column column;
+  column.type = *type;
+  column.count = values.NumElements();
+  column.width = 1;
+  for (int d = 1; d < values.dims(); ++d) column.width *= values.dim_size(d);
+  int64_t elements = -1;
+  for (int level = 0; level < ragged_rank; ++level) {
+    const Tensor& splits = tensors[1 + level];
+    if (!AreSplits(splits, elements)) {
+      return InvalidArgument("row splits are not ascending positions from 0, one more than there are lists");
+    }
+    if (level == 0) column.rows = splits.NumElements() - 1;
+    elements = splits.vec<int64_t>()(splits.NumElements() - 1);
+    column.splits.push_back(BufferOf(splits));
+  }
+  if (ragged_rank == 0) {
+    column.rows = values.dim_size(0);
+  } else if (elements != values.dim_size(0)) {
+    return InvalidArgument("row splits end at " + std::to_string(elements) + ", and there are " +
+                           std::to_string(values.dim_size(0)) + " values");
+  }
+  if (*type == columnar::ValueType::kString) {
+    LOCKSTEP_RETURN_IF_ERROR(FillStrings(values, &column));
+  } else {
+    column.values = BufferOf(values);
+  }
+  return column;
 }
 
 }  // namespace lockstep

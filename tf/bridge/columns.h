@@ -27,4 +27,9 @@ std::optional<columnar::ValueType> ToValueType(tensorflow::DataType dtype);
 void AppendTensors(const columnar::Column& column, const columnar::ColumnType& type,
                    std::vector<tensorflow::Tensor>* tensors);
 
+// The way back: a column of the `1 + ragged_rank` tensors that AppendTensors makes of it, from `tensors` on. Numbers
+// share the tensors' memory, strings are copied. The dimensions of the values behind the first are the fixed ones.
+// INVALID_ARGUMENT, with a message for a user, where the splits do not lead to the values: they may come from anywhere.
+Result<columnar::Column> ColumnFromTensors(const tensorflow::Tensor* tensors, int ragged_rank);
+
 }  // namespace lockstep

@@ -16,6 +16,7 @@ the contiguous slice of each worker of the present job, however many there are, 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -163,25 +164,79 @@ def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operati
     return wrapped
 
 
+# Arguments of a saver, and the options that say what they are where they are not given.
+_KEEP = {
+    "max_to_keep": "keep_checkpoint_max",
+    "keep_checkpoint_every_n_hours": "keep_checkpoint_every_n_hours",
+}
+
+
+def _init_as_options_say(original: Callable[..., None]) -> Callable[..., None]:
+    """`Saver.__init__` that takes what it isn't given from the options."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs).arguments
+        for name, option in _KEEP.items():
+            if name not in given and getattr(context.options, option) is not None:
+                kwargs[name] = getattr(context.options, option)
+        original(self, *args, **kwargs)
+
+    return wrapped
+
+
+def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
+    """`Saver._build` of a worker. A saver that has been through it once stays as it is."""
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        old_format = context.world_size == 1 and self._write_version != tf.compat.v1.train.SaverDef.V2
+        if not (tf.executing_eagerly() or self._is_built or self.saver_def or self._builder or old_format):
+            self._builder = SaverBuilder(self._write_version)
+            state_barrier = None
+            if context.world_size > 1:
+                with tf.name_scope("save"):
+                    state_barrier = collectives.barrier(name="save_recorded")
+            self.save = _save_on_all(self.save, self, state_barrier)
+        original(self, *args, **kwargs)
+
+    return wrapped
+
+
 def intercept_savers(interception: Interception) -> None:
     """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job.
 
     A job of one worker, too, writes its checkpoints aside, and syncs and renames them.
     """
+    interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
+    interception.replace(tf_saver.Saver, "_build", _build_for_the_job)
 
-    def build(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-            old_format = context.world_size == 1 and self._write_version != tf.compat.v1.train.SaverDef.V2
-            if not (tf.executing_eagerly() or self._is_built or self.saver_def or self._builder or old_format):
-                self._builder = SaverBuilder(self._write_version)
-                state_barrier = None
-                if context.world_size > 1:
-                    with tf.name_scope("save"):
-                        state_barrier = collectives.barrier(name="save_recorded")
-                self.save = _save_on_all(self.save, self, state_barrier)
-            original(self, *args, **kwargs)
 
-        return wrapped
+class Saver(tf_saver.Saver):
+    """A `tf.compat.v1.train.Saver` that saves and restores for the job, in a scope or not. Takes its arguments.
 
-    interception.replace(tf_saver.Saver, "_build", build)
+    All workers make it, and call `save` and `restore`, together.
+    """
+
+    __init__ = _init_as_options_say(tf_saver.Saver.__init__)
+    _build = _build_for_the_job(tf_saver.Saver._build)
+
+
+def replace_default_saver() -> None:
+    """Makes the graph's default saver, the one in its collection `SAVERS`, one for the job, where there is none yet.
+
+    Raises:
+      ValueError: the graph has several.
+      RuntimeError: the graph has one that is built and saves for one worker alone.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    savers = graph.get_collection_ref(tf.compat.v1.GraphKeys.SAVERS)
+    if len(savers) > 1:
+        raise ValueError(f"replace_default_saver: the graph has {len(savers)} savers, wanted at most one")
+    if not savers:
+        savers.append(Saver(sharded=True, allow_empty=True))
+    elif context.world_size > 1 and not isinstance(savers[0]._builder, SaverBuilder):
+        raise RuntimeError(
+            "replace_default_saver: the graph's saver was made outside of a scope; make it as hb.train.Saver"
+        )

@@ -16,6 +16,8 @@ SECRET = "LOCKSTEP_SECRET"
 
 # Tasks of a TF_CONFIG that train together, in the order of their ranks.
 _TRAINERS = ("chief", "worker")
+# Tasks beside the job, each a job of its own: one evaluates checkpoints, the other has nothing to do.
+_BESIDE = ("evaluator", "ps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +101,11 @@ class Cluster:
             return cls("localhost", 0, None, 0, 0, 1, (("localhost", 0),), "", "")
         here = (task.task_type, task.task_id)
         if here not in task.trainers:
-            if task.task_type == "evaluator":  # evaluates checkpoints beside the job: a job of its own
+            if task.task_type in _BESIDE:
                 return cls(*here, task.cluster, 0, 0, 1, (here,), "", "")
             raise ValueError(
                 f"TF_CONFIG: task type {task.task_type!r} has no part in synchronous training; "
-                f"wanted one of {', '.join(map(repr, _TRAINERS + ('evaluator',)))}"
+                f"wanted one of {', '.join(map(repr, _TRAINERS + _BESIDE))}"
             )
         hosts = [task.cluster[kind][index] for kind, index in task.trainers]
         rank = task.trainers.index(here)
@@ -141,7 +143,12 @@ class Cluster:
         )
 
     def check_can_connect(self) -> None:
-        """ValueError that names the variable without which the workers cannot meet."""
+        """ValueError that names the variable without which the workers cannot meet, or the role that meets nobody."""
+        if self.task_type == "ps":
+            raise ValueError(
+                "TF_CONFIG: this process is a parameter server, and workers keep the parameters themselves; let it "
+                "call hb.train.Server().join(), which returns at once, or leave 'ps' out of the cluster"
+            )
         for variable, value in ((RENDEZVOUS, self.rendezvous), (SECRET, self.secret)):
             if self.world_size > 1 and not value:
                 raise ValueError(

@@ -133,7 +133,7 @@ class Context:
     @property
     def is_chief(self) -> bool:
         """True on the one worker that writes what the job writes once: rank 0."""
-        return self.rank == 0 and self.task_type != "evaluator"
+        return self.rank == 0 and self.task_type not in ("evaluator", "ps")
 
     @property
     def target(self) -> str:

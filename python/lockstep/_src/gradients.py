@@ -8,9 +8,10 @@ Each kind of variable has its own exchange:
 - replicated, `tf.IndexedSlices`: the slices of all workers are gathered, in rank order; the dense form is never built.
 - sharded: the lookup's own gradient is the mean, at the owner of the rows, already. Nothing is left to do.
 
-All three give the mean over workers, so that W workers with batches of B compute what one computes with a batch of W·B
-and a loss that is a mean over the batch. What is computed from a mean may be exchanged a second time (a gradient that
-was accumulated in a variable cannot be told from one that never was exchanged): the mean of equal values is that value.
+All three give the mean over workers, each weighed by its rows (`row_weights.py`), so that R workers compute what one
+computes with the batches of all and a loss that is a mean over the batch. What is computed from a mean may be exchanged
+a second time (a gradient that was accumulated in a variable cannot be told from one that never was exchanged): the mean
+of equal values is that value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import ancestry, collectives, sharding
+from lockstep._src import ancestry, collectives, replicas, row_weights, sharding, wire
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
@@ -60,31 +61,38 @@ def exchange(grads_and_vars: Sequence[tuple[Gradient, tf.Variable]], buckets: in
     result: list[Gradient] = [gradient for gradient, _ in grads_and_vars]
     dense: list[int] = []
     with tf.name_scope("lockstep_gradients"):
-        for i, (gradient, variable) in enumerate(grads_and_vars):
-            if gradient is None or sharding.is_sharded(variable):
-                continue
-            if isinstance(gradient, tf.IndexedSlices):
-                result[i] = _gather_slices(gradient, variable, world)
+        local = [i for i, (g, v) in enumerate(grads_and_vars) if g is not None and not sharding.is_sharded(v)]
+        weight = row_weights.of(result[i] for i in local)
+        for i in local:
+            if weight is not None:
+                result[i] = weight.times(result[i])
+            if isinstance(result[i], tf.IndexedSlices):
+                result[i] = _gather_slices(result[i], grads_and_vars[i][1], world)
             else:
                 dense.append(i)
         for number, bucket in enumerate(_cut_into_buckets(dense, result, buckets)):
-            reduced = collectives.allreduce(
-                [result[i] for i in bucket],
-                op="mean",
-                name=f"bucket_{number:03d}",
-                priority=collectives.Priority.BUCKET + number,
-            )
+            reduced = _reduce_bucket([result[i] for i in bucket], number)
             for i, tensor in zip(bucket, reduced, strict=True):
                 result[i] = tensor
     for gradient in result:
-        _remember(gradient)
+        remember(gradient)
     return [(gradient, variable) for gradient, (_, variable) in zip(result, grads_and_vars, strict=True)]
+
+
+def _reduce_bucket(tensors: list[tf.Tensor], number: int) -> list[tf.Tensor]:
+    on_wire = [wire.to_wire(tensor, wire.gradient_dtype()) for tensor in tensors]
+    reduced = collectives.allreduce(
+        on_wire, op="mean", name=f"bucket_{number:03d}", priority=collectives.Priority.BUCKET + number
+    )
+    return [tf.cast(after, before.dtype) for after, before in zip(reduced, tensors, strict=True)]
 
 
 def _gather_slices(gradient: tf.IndexedSlices, variable: tf.Variable, world: int) -> tf.IndexedSlices:
     name = variable.name.split(":")[0].replace("/", "_")
     priority = collectives.Priority.SLICES
-    values = collectives.allgather(gradient.values, name=f"{name}_values", priority=priority)
+    values = wire.to_wire(gradient.values, wire.gradient_dtype())
+    values = collectives.allgather(values, name=f"{name}_values", priority=priority)
+    values = tf.cast(values, gradient.values.dtype)
     indices = collectives.allgather(gradient.indices, name=f"{name}_indices", priority=priority)
     return tf.IndexedSlices(values * tf.cast(1.0 / world, values.dtype), indices, gradient.dense_shape)
 
@@ -120,7 +128,8 @@ def _bytes(tensor: tf.Tensor) -> int:
     return (tensor.shape.num_elements() or 1) * tensor.dtype.size
 
 
-def _remember(gradient: Gradient) -> None:
+def remember(gradient: Gradient) -> None:
+    """Notes that a tensor is the same on all workers, by an exchange."""
     if gradient is None or tf.executing_eagerly():
         return
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
@@ -128,8 +137,8 @@ def _remember(gradient: Gradient) -> None:
         tf.compat.v1.add_to_collection(_EXCHANGED, tensor.op)
 
 
-def _stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:
-    """Whether the gradient is computed from one that was exchanged. `unrelated` keeps what is known not to be."""
+def stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:
+    """Whether a gradient is computed from what was exchanged. `unrelated` keeps what is known not to be."""
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if not hasattr(tensor, "op"):
         return False
@@ -142,7 +151,7 @@ def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable
     if tf.executing_eagerly() or context.world_size == 1:
         return pairs
     unrelated: set[Any] = set()
-    local = [i for i, (g, _) in enumerate(pairs) if g is not None and not _stems_from_exchange(g, unrelated)]
+    local = [i for i, (g, _) in enumerate(pairs) if g is not None and not stems_from_exchange(g, unrelated)]
     exchanged = exchange([pairs[i] for i in local], context.options.grad_nbuckets)
     for i, pair in zip(local, exchanged, strict=True):
         pairs[i] = pair
@@ -150,17 +159,17 @@ def _exchange_what_is_local(grads_and_vars: Sequence[tuple[Gradient, tf.Variable
 
 
 def _wrap_compute(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    """`compute_gradients` that returns the mean over workers.
+    """`compute_gradients` that returns the mean over workers, unless the optimizer leaves that to `apply_gradients`.
 
     Of nested ones (a subclass that calls its base, an optimizer that wraps another) the innermost exchanges, so that
     what the outer ones do with the gradients, clipping for instance, sees the mean.
     """
 
     @functools.wraps(compute_gradients)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = _exchanges.count
-        grads_and_vars = compute_gradients(*args, **kwargs)
-        if _exchanges.count != before:
+        grads_and_vars = compute_gradients(self, *args, **kwargs)
+        if _exchanges.count != before or _is_lazy(self):
             return grads_and_vars
         _exchanges.count += 1
         return exchange(grads_and_vars, context.options.grad_nbuckets)
@@ -174,14 +183,24 @@ def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(apply_gradients)
     def wrapped(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        return apply_gradients(self, _exchange_what_is_local(grads_and_vars), *args, **kwargs)
+        applied = apply_gradients(self, _exchange_what_is_local(grads_and_vars), *args, **kwargs)
+        replicas.begin_alike()
+        return applied
 
     wrapped._lockstep = True  # type: ignore[attr-defined]
     return wrapped
 
 
+def _is_lazy(optimizer: Any) -> bool:
+    """Whether an optimizer exchanges in `apply_gradients` alone: as when it was made, if that was in a scope."""
+    return getattr(optimizer, "_lockstep_lazy", context.options.grad_lazy_sync)
+
+
 def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda function: function if getattr(function, "_lockstep", False) else wrap(function)
+
+
+_WRAPS = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
 
 
 def _all_subclasses(cls: type) -> list[type]:
@@ -196,7 +215,7 @@ def intercept_optimizers(interception: Interception) -> None:
     are defined later as they are defined. An optimizer that is made while it lasts keeps exchanging after it.
     """
     base = tf.compat.v1.train.Optimizer
-    wraps = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
+    wraps = _WRAPS
 
     for cls in [base, *_all_subclasses(base)]:
         for name, wrap in wraps.items():
@@ -218,6 +237,7 @@ def intercept_optimizers(interception: Interception) -> None:
         @functools.wraps(original)
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
+            self.__dict__.setdefault("_lockstep_lazy", context.options.grad_lazy_sync)
             for name in wraps:
                 # Bound to this object: it stays when the class gets its own back.
                 setattr(self, name, getattr(self, name))
@@ -225,3 +245,16 @@ def intercept_optimizers(interception: Interception) -> None:
         return wrapped
 
     interception.replace(base, "__init__", init)
+
+
+def exchange_in(optimizer: type, lazy: bool | None = None) -> None:
+    """Makes a class of optimizers exchange its gradients for good, in a scope or not.
+
+    Args:
+      optimizer: a subclass of `tf.compat.v1.train.Optimizer`, which is changed.
+      lazy: whether in `apply_gradients` alone; None: as `grad_lazy_sync` is when gradients are computed.
+    """
+    for name, wrap in _WRAPS.items():
+        setattr(optimizer, name, wrap(getattr(optimizer, name)))
+    if lazy is not None:
+        optimizer._lockstep_lazy = lazy

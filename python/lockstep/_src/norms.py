@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import clip_ops
+from tensorflow.python.training.experimental import loss_scale
 
 from lockstep._src import ancestry, collectives
 from lockstep._src.context import context
@@ -37,6 +38,24 @@ def intercept_norms(interception: Interception) -> None:
         for namespace in dict.fromkeys(namespaces):
             if hasattr(namespace, name):
                 interception.replace(namespace, name, lambda _, wrapped=wrapped: wrapped)
+
+    interception.replace(loss_scale, "_is_all_finite", _wrap_is_all_finite)
+
+
+def _wrap_is_all_finite(is_all_finite: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Of gradients that differ between workers, as those of sharded tables do, all workers' have to be finite.
+
+    A loss scale, which goes by it, would differ between workers otherwise, and so would the steps that are skipped.
+    """
+
+    @functools.wraps(is_all_finite)
+    def wrapped(grads: Sequence[Any]) -> tf.Tensor:
+        finite = is_all_finite(grads)
+        if context.world_size == 1 or tf.executing_eagerly():
+            return finite
+        return tf.cast(collectives.allreduce(tf.cast(finite, tf.int32), op="min", name="all_finite"), tf.bool)
+
+    return wrapped
 
 
 def _wrap_global_norm(global_norm: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:

@@ -90,18 +90,6 @@ def _to_wire_dtype(value: Any) -> str:
     return _one_of("float32", "float16", "bfloat16")(name)
 
 
-def _only(convert: Callable[[Any], Any], wanted: Any) -> Callable[[Any], Any]:
-    """Takes the one value that is implemented; another must not be ignored in silence."""
-
-    def implemented(value: Any) -> Any:
-        converted = convert(value)
-        if converted != wanted:
-            raise ValueError(f"got {converted!r}, which is not implemented, wanted {wanted!r}")
-        return converted
-
-    return implemented
-
-
 @dataclasses.dataclass(frozen=True)
 class _Spec:
     """How the value of one option is made: `convert` gives the value to store, or raises TypeError or ValueError."""
@@ -128,41 +116,41 @@ class Options:
     # Number of buckets in which dense gradients are exchanged: more buckets start earlier, fewer cost less each.
     grad_nbuckets: int = _option(1, _at_least(1), "HB_GRAD_NBUCKETS")
     # True: aggregate gradients in apply_gradients; False: already in compute_gradients, before the user's clipping.
-    grad_lazy_sync: bool = _option(False, _only(_to_bool, False), "HB_GRAD_LAZY_SYNC")
+    grad_lazy_sync: bool = _option(False, _to_bool, "HB_GRAD_LAZY_SYNC")
     # True: variables made in the scope are sharded over the workers.
     sharding: bool = _option(False, _to_bool)
     # True: look rows up inside a host first, then between hosts. Of no effect yet: on one host both are the same.
     use_hierarchical_embedding_lookup: bool = _option(True, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
+    # Gradients of sharded tables: 'mean' over workers, as those of dense variables, or 'sum', as HybridBackend's.
+    embedding_gradient: str = _option("mean", _one_of("mean", "sum"))
     # Rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
     batch_size: int | None = _option(None, _to_batch_size)
     # What the graph is built for: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.
     mode: str = _option("train", _one_of("train", "eval", "infer"))
-    # Seed of initial values and TensorFlow's graph; None: not set.
-    seed: int | None = _option(None, _only(_at_least(0), None))
+    # Seed of random numbers: a scope sets it for Python, numpy, and the graphs inside; None: not set.
+    seed: int | None = _option(None, _at_least(0))
 
-    # Directory of checkpoints and how many of them are kept.
-    model_dir: str | None = _option(None, _only(_to_path, None))
-    keep_checkpoint_max: int | None = _option(None, _only(_at_least(0), None))
-    keep_checkpoint_every_n_hours: float | None = _option(None, _only(_positive("hours"), None))
+    # Directory of checkpoints of sessions that are given none.
+    model_dir: str | None = _option(None, _to_path)
+    # How many checkpoints are kept (0: all), and how often one is kept for good; None: as the Saver is made.
+    keep_checkpoint_max: int | None = _option(None, _at_least(0))
+    keep_checkpoint_every_n_hours: float | None = _option(None, _positive("hours"))
 
-    # Batches that one step takes from the data, as micro-batches.
-    data_batch_count: int = _option(1, _only(_at_least(1), 1))
-    # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches
-    # (a mean over one is NaN: docs/hybridbackend.md).
+    # Batches that one step takes from the data, as micro-batches (`pipeline.py`).
+    data_batch_count: int = _option(1, _at_least(1))
+    # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches.
     data_sync_drop_remainder: bool = _option(True, _to_bool)
-    # True: accumulate dense gradients over the micro-batches of a pipeline.
-    pipeline_dense_ga_enabled: bool = _option(False, _only(_to_bool, False), "HB_PIPELINE_DENSE_GA_ENABLED")
+    # HybridBackend's: accumulate dense gradients over micro-batches. Of no effect: they always are.
+    pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
 
     # Backend of the communication engine.
     comm_default: str = _option("shm", _to_str, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
     # HybridBackend's pool of communicators. One communicator with one ordered lane serves a whole process here.
     comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
     comm_pool_name: str = _option("default", _to_str)
-    # Type in which float32 values travel; None: as they are. Of gradients: None is comm_wire_dtype.
-    comm_wire_dtype: str | None = _option(None, _only(_to_wire_dtype, "float32"), "HB_COMM_WIRE_DTYPE")
-    comm_gradient_wire_dtype: str | None = _option(
-        None, _only(_to_wire_dtype, "float32"), "HB_COMM_GRADIENT_WIRE_DTYPE"
-    )
+    # Type in which float32 values travel; None: as they are. Of gradients: None is comm_wire_dtype (`wire.py`).
+    comm_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_WIRE_DTYPE")
+    comm_gradient_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_GRADIENT_WIRE_DTYPE")
 
     # How long a worker may be late in a collective before the job ends with an error that names it.
     stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)

@@ -5,9 +5,10 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | what | becomes |
 | --- | --- |
 | optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients.py`) |
-| creation of variables | sharded, where `sharding=True` (`sharding/scope.py`); else begins as worker 0's (here) |
-| `variables_initializer` | the same for variables that were made outside (here) |
-| `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm` | know of sharded gradients (`norms.py`) |
+| creation of variables | sharded where `sharding=True` (`sharding/scope.py`), else as worker 0's (`replicas.py`) |
+| `variables_initializer` | the same for variables that were made outside (`replicas.py`) |
+| `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | know of sharded gradients (`norms.py`) |
+| `tf.nn.moments`, moving averages | are of all workers' batches (`batch_statistics.py`) |
 | `Saver` | saves and restores for the job (`checkpoint.py`) |
 | `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
@@ -19,23 +20,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import variables as tf_variables
+from tensorflow.python.framework import ops
 
-from lockstep._src import checkpoint, collectives, gradients, norms, session, sharding
+from lockstep._src import batch_statistics, checkpoint, gradients, norms, replicas, session, sharding
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
-
-# The variables of a graph whose own initializer gives worker 0's value.
-_BEGINS_AS_WORKER_0S = "lockstep/begin_as_worker_0s"
-
-# What TensorFlow initializes variables with: operations of (variable, value).
-_ASSIGN = ("Assign", "AssignVariableOp")
 
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
@@ -59,16 +56,43 @@ def scope(**options: Any) -> Iterator[None]:
     ctx = context
     with ctx.scope(**options):
         ctx.ensure_initialized()
-        _enter()
-        try:
-            yield
-        finally:
-            _exit()
+        with _seeded(options.get("seed")):
+            _enter()
+            try:
+                yield
+            finally:
+                _exit()
 
 
 def embedding_scope(**options: Any) -> contextlib.AbstractContextManager[None]:
     """A `scope` whose variables are sharded: `scope(sharding=True, **options)`."""
     return scope(**{"sharding": True, **options})
+
+
+@contextlib.contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Draws random numbers from `seed`: of Python, of numpy, of the present graph and of those that are made inside."""
+    if seed is None:
+        yield
+        return
+    random.seed(seed)
+    np.random.seed(seed)
+    tf.compat.v1.set_random_seed(seed)
+
+    def init(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def wrapped(graph: tf.Graph) -> None:
+            original(graph)
+            graph.seed = seed
+
+        return wrapped
+
+    interception = Interception()
+    interception.replace(ops.Graph, "__init__", init)
+    try:
+        yield
+    finally:
+        interception.undo()
 
 
 def _enter() -> None:
@@ -83,8 +107,9 @@ def _enter() -> None:
             session.intercept_sessions(_interception)
             sync.intercept_iterators(_interception)
             norms.intercept_norms(_interception)
-            sharding.intercept_creation(_interception, replicated=_create_replicated)
-            _intercept_initializers(_interception)
+            batch_statistics.intercept_batch_statistics(_interception)
+            sharding.intercept_creation(_interception, replicated=replicas.create)
+            replicas.intercept_initializers(_interception)
         except BaseException:
             _interception.undo()
             _depth = 0
@@ -97,74 +122,3 @@ def _exit() -> None:
         _depth -= 1
         if _depth == 0:
             _interception.undo()
-
-
-def _create_replicated(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-    """Makes a variable that all workers hold, whose initial value is worker 0's, whatever initializes it and when."""
-    collections = kwargs.get("collections")
-    initial_value = kwargs.get("initial_value")
-    is_alone = context.world_size == 1 or context.options.mode == "infer"
-    is_local = collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in collections
-    if is_alone or is_local or initial_value is None or kwargs.get("variable_def") is not None:
-        return next_creator(**kwargs)
-    if tf.executing_eagerly():
-        raise NotImplementedError(
-            f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, and "
-            "this variable is made eagerly, where nothing would keep the workers in step. Build the program in a "
-            "tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
-        )
-    variable = next_creator(**kwargs)
-    assign = getattr(variable, "_initializer_op", None)
-    if assign is not None and assign.type in _ASSIGN and variable.dtype.size:
-        variable._initializer_op = _assign_of_worker_0(assign)
-        tf.compat.v1.add_to_collection(_BEGINS_AS_WORKER_0S, variable)
-    return variable
-
-
-def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:
-    """The operation that assigns worker 0's value in place of this worker's.
-
-    The variable's `initial_value` stays this worker's: TensorFlow reads variables that might not be initialized through
-    a conditional on that value (the global step, for one), in steps that not all workers take.
-    """
-    target, value = assign.inputs
-    with tf.init_scope(), tf.name_scope(f"{assign.name}_of_worker_0"):
-        value = collectives.broadcast(value, root=0)
-        if assign.type == "AssignVariableOp":
-            return tf.raw_ops.AssignVariableOp(resource=target, value=value)
-        return tf.raw_ops.Assign(ref=target, value=value, validate_shape=assign.get_attr("validate_shape")).op
-
-
-def _intercept_initializers(interception: Interception) -> None:
-    """Makes `variables_initializer`, and with it `global_variables_initializer`, leave the same values everywhere.
-
-    For variables that were made before the scope was entered; others see to it themselves.
-    """
-
-    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapped(var_list: Sequence[tf.Variable], name: str = "init") -> Any:
-            replicated = _replicated(var_list)
-            if not replicated:
-                return original(var_list, name=name)
-            initialized = original(var_list, name=f"{name}_local")
-            with tf.control_dependencies([initialized]):
-                values = [v.read_value() for v in replicated]
-            values = collectives.broadcast(values, root=0, name=f"{name}_broadcast")
-            assigned = [v.assign(value, read_value=False) for v, value in zip(replicated, values, strict=True)]
-            return tf.group(initialized, *assigned, name=name)
-
-        return wrapped
-
-    for owner in (tf_variables, tf.compat.v1, tf.compat.v1.initializers):
-        name = "variables" if owner is tf.compat.v1.initializers else "variables_initializer"
-        interception.replace(owner, name, replace)
-
-
-def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:
-    """Those of the variables whose values all workers share: neither local to a worker nor sharded."""
-    if context.world_size == 1 or tf.executing_eagerly():
-        return []
-    by_id = {id(v) for v in tf.compat.v1.global_variables()}
-    by_id -= {id(v) for v in tf.compat.v1.get_collection(_BEGINS_AS_WORKER_0S)}
-    return [v for v in var_list if id(v) in by_id and sharding.shard_of(v) is None]

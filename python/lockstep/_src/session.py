@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks, monitored_session
 
-from lockstep._src import agreement, collectives, policies, stopping
+from lockstep._src import agreement, collectives, policies, row_weights, stopping
 from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
 from lockstep._src.data import sync
@@ -145,6 +146,8 @@ class _replaced:  # noqa: N801
 
 def _for_the_job(hook: Any) -> Any:
     """A caller's hook, as a worker of the job runs it."""
+    if isinstance(hook, tf.compat.v1.train.NanTensorHook):
+        return _NanHookOfRows(hook)
     return PeriodicJobHook(hook) if isinstance(hook, (_SAVER_HOOK, _SUMMARY_HOOK)) else hook
 
 
@@ -223,23 +226,96 @@ def _path(value: Any) -> str | None:
     return None if value is None else tf.compat.path_to_str(value)
 
 
-def intercept_sessions(interception: Interception) -> None:
-    """Makes `tf.compat.v1.train.MonitoredTrainingSession` the job's while the interception lasts."""
+# Arguments that a session of the job takes beside those of TensorFlow's, with what they are where they are not given.
+EXTRA_ARGUMENTS = {
+    # Evaluates `eval_fn` every so many runs, as an `EvaluationHook` does; summaries go to 'eval' below the session's.
+    "eval_every_n_iter": None,
+    "eval_fn": None,
+    "eval_steps": 100,
+    # How many checkpoints the default saver keeps; None: as the options say.
+    "keep_checkpoint_max": None,
+    "keep_checkpoint_every_n_hours": None,
+}
 
-    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
 
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            given = policies.with_triggers(signature.bind(*args, **kwargs).arguments)
-            if context.world_size > 1:
-                sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
-            # One worker alone has to have its listeners told as well.
-            if context.world_size > 1 or context.saving_listeners:
-                given = job_session_arguments(given)
+def _evaluation_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
+    every, fn = extra["eval_every_n_iter"], extra["eval_fn"]
+    if (every is None) != (fn is None):
+        missing = "eval_fn" if fn is None else "eval_every_n_iter"
+        raise ValueError(f"MonitoredTrainingSession: {missing} is not given, wanted both it and its fellow or neither")
+    if fn is None:
+        return []
+    from lockstep._src.evaluation import EvaluationHook  # of a layer above
+
+    summary_dir = args.get("summary_dir") or args.get("checkpoint_dir")
+    summary_dir = None if summary_dir is None else os.path.join(_path(summary_dir), "eval")
+    return [EvaluationHook(fn, steps=extra["eval_steps"], every_n_iter=every, summary_dir=summary_dir)]
+
+
+class _NanHookOfRows(tf.compat.v1.train.SessionRunHook):
+    """A `NanTensorHook` that says nothing of a batch without rows, whose mean is no number.
+
+    Args:
+      hook: the caller's.
+    """
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+
+    def begin(self) -> None:
+        self._hook.begin()
+        weight = row_weights.of([self._hook._loss_tensor])
+        self._rows = tf.constant(1) if weight is None else weight.rows
+
+    def before_run(self, run_context: Any) -> Any:
+        args = self._hook.before_run(run_context)
+        return args._replace(fetches={"hook": args.fetches, "rows": self._rows})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.results["rows"]:
+            self._hook.after_run(run_context, run_values._replace(results=run_values.results["hook"]))
+
+
+def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A maker of sessions with the arguments of TensorFlow's MonitoredTrainingSession, whose sessions are the job's.
+
+    It takes `EXTRA_ARGUMENTS` as well. None of its arguments, nor a list among them, is changed.
+    """
+    if getattr(original, "_lockstep", False):
+        return original
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        extra = {name: kwargs.pop(name, default) for name, default in EXTRA_ARGUMENTS.items()}
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        # Some spell the keyword arguments of theirs as **kwargs.
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given.update(given.pop(name, {}))
+        if given.get("checkpoint_dir") is None and context.options.model_dir is not None:
+            given["checkpoint_dir"] = context.options.model_dir
+        given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra)]
+        given = policies.with_triggers(given)
+        if context.world_size > 1:
+            sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
+        # One worker alone has to have its listeners told as well.
+        if context.world_size > 1 or context.saving_listeners:
+            given = job_session_arguments(given)
+        keep = ("keep_checkpoint_max", "keep_checkpoint_every_n_hours")
+        with context.scope(**{name: extra[name] for name in keep if extra[name] is not None}):
             return original(**given)
 
-        return wrapped
+    wrapped._lockstep = True  # type: ignore[attr-defined]
+    return wrapped
 
+
+def monitored_training_session(*args: Any, **kwargs: Any) -> Any:
+    """TensorFlow's present MonitoredTrainingSession: in a scope, the job's."""
+    return tf.compat.v1.train.MonitoredTrainingSession(*args, **kwargs)
+
+
+def intercept_sessions(interception: Interception) -> None:
+    """Makes `tf.compat.v1.train.MonitoredTrainingSession` the job's while the interception lasts."""
     for owner in (tf.compat.v1.train, monitored_session):
-        interception.replace(owner, "MonitoredTrainingSession", replace)
+        interception.replace(owner, "MonitoredTrainingSession", of_the_job)

@@ -1,14 +1,26 @@
-"""`hb.train`: names of HybridBackend's training API."""
+"""`hb.train`: names of HybridBackend's training API. Those of optimizers are TensorFlow's, `hb.train.AdamOptimizer`."""
 
 from lockstep.train import (
     BestCheckpoint,
     EarlyStopping,
     EvaluationHook,
     EvaluationSpec,
+    MonitoredTrainingSession,
     Policy,
+    Saver,
+    Server,
     StepStatHook,
+    __dir__,
+    __getattr__,
+    device_setter,
     export,
     export_all,
+    monitored_session,
+    replace_default_saver,
+    target,
+    wraps_monitored_training_session,
+    wraps_optimizer,
+    wraps_server,
 )
 
 __all__ = [
@@ -16,8 +28,20 @@ __all__ = [
     "EarlyStopping",
     "EvaluationHook",
     "EvaluationSpec",
+    "MonitoredTrainingSession",
     "Policy",
+    "Saver",
+    "Server",
     "StepStatHook",
+    "__dir__",
+    "__getattr__",
+    "device_setter",
     "export",
     "export_all",
+    "monitored_session",
+    "replace_default_saver",
+    "target",
+    "wraps_monitored_training_session",
+    "wraps_optimizer",
+    "wraps_server",
 ]

@@ -74,12 +74,6 @@ class Field:
         return value.astype(self.dtype.as_numpy_dtype).tobytes()
 
 
-class DataFrame:
-    """Names that belong to tables; see `Field`."""
-
-    Field = Field
-
-
 def _is_text(name: str) -> bool:
     try:
         name.encode()
@@ -101,18 +95,51 @@ def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> F
         raise tf.errors.UnimplementedError(None, None, f"file '{file}' column '{field.name}': {column['error']}")
     shape = column["shape"] if field.shape is None else field.shape.as_list()
     ragged_rank = field.ragged_rank
-    if ragged_rank is None:
-        # Dimensions that the file doesn't fix are lists that all have this length.
-        ragged_rank = max(0, column["ragged_rank"] - (len(shape) - len(column["shape"])))
+    more_dimensions = len(shape) - len(column["shape"])
+    if ragged_rank is None or (ragged_rank == column["ragged_rank"] and more_dimensions > 0):
+        # Dimensions that the file doesn't fix are lists that all have this length. HybridBackend's programs give the
+        # file's ragged_rank beside them.
+        ragged_rank = max(0, column["ragged_rank"] - more_dimensions)
     return Field(field.name, field.dtype or column["dtype"], ragged_rank, shape, field.default_value)
 
 
-def resolve(fields: Iterable[Any] | None, filenames: Sequence[str] | None) -> list[Field]:
+def _unknown_file(field: Field) -> Field:
+    """The field as far as it is complete without a file."""
+    if field.dtype is None or field.ragged_rank is None:
+        raise ValueError(
+            f"filenames are not known before the dataset runs: field {field.name!r} needs a dtype and a ragged_rank "
+            "(every field needs a dtype, a ragged_rank and, if it is of fixed-size lists, a shape)"
+        )
+    return Field(field.name, field.dtype, field.ragged_rank, field.shape or [], field.default_value)
+
+
+def _as_in_file(field: Field, columns: dict[str, Any]) -> Field:
+    """The field under the name that the file has for it, whatever the case."""
+    if field.name in columns:
+        return field
+    names = [name for name in columns if name.casefold() == field.name.casefold()]
+    if len(names) > 1:
+        raise ValueError(f"field {field.name!r} may be any of {', '.join(map(repr, names))}")
+    return _renamed(field, names[0]) if names else field
+
+
+def _renamed(field: Field, name: str) -> Field:
+    """The field under another name."""
+    return Field(name, field.dtype, field.ragged_rank, field.shape, field.default_value)
+
+
+def resolve(
+    fields: Iterable[Any] | None,
+    filenames: Sequence[str] | None,
+    *,
+    ignore_case: bool = False,
+) -> list[Field]:
     """Complete fields, sorted by name (the order in which `tf.nest` goes through a dict).
 
     Args:
       fields: names and `Field`s; None for all columns of the first file that can be read.
       filenames: what the first file is looked up by; None where it is known only when the dataset runs.
+      ignore_case: finds columns whose names differ in case; the fields get the file's names.
 
     Raises:
       ValueError: a field is given twice, or is incomplete and `filenames` is None.
@@ -129,11 +156,11 @@ def resolve(fields: Iterable[Any] | None, filenames: Sequence[str] | None) -> li
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"field {name!r} is given twice")
-    if fields is None or any(field.incomplete for field in fields):
-        if filenames is None:
-            raise ValueError(
-                "filenames are not known before the dataset runs: every field needs a dtype, a ragged_rank and a shape"
-            )
+    if filenames is None:
+        if fields is None:
+            raise ValueError("filenames are not known before the dataset runs: fields must be given")
+        fields = [_unknown_file(field) for field in fields]
+    elif fields is None or ignore_case or any(field.incomplete or field.shape.rank for field in fields):
         described = library.describe_parquet(filenames)
         file, columns = described["file"], {column["name"]: column for column in described["columns"]}
         for name, column in columns.items():
@@ -147,5 +174,9 @@ def resolve(fields: Iterable[Any] | None, filenames: Sequence[str] | None) -> li
             if not readable:
                 raise tf.errors.UnimplementedError(None, None, f"file '{file}' has no column that can be read")
             fields = [Field(name) for name in readable]
-        fields = [_completed(field, file, columns) if field.incomplete else field for field in fields]
+        if ignore_case:
+            fields = [_as_in_file(field, columns) for field in fields]
+        fields = [
+            _completed(field, file, columns) if field.incomplete or field.shape.rank else field for field in fields
+        ]
     return sorted(fields, key=lambda field: field.name)

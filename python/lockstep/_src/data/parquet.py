@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -41,13 +42,12 @@ def _encode(columns: dict[str, tuple[tf.Tensor, ...]]) -> dict[str, tf.Tensor]:
     }
 
 
-def _filenames(filenames: Any) -> tuple[list[str] | None, tf.Tensor]:
-    """The names where they are known now, and as a tensor."""
+def _filenames(filenames: Any) -> tuple[list[str] | None, Any]:
+    """The names where they are known now, and as a tensor or a dataset."""
     if isinstance(filenames, dataset_ops.DatasetV2):
         if filenames.element_spec != tf.TensorSpec([], tf.string):
             raise ValueError(f"filenames: a dataset of {filenames.element_spec}, wanted one of scalar strings")
-        every_name = filenames.batch(tf.int64.max)
-        return None, tf.data.experimental.get_single_element(every_name)
+        return None, filenames
     if tf.is_tensor(filenames):
         if filenames.dtype != tf.string:
             raise TypeError(f"filenames: a tensor of {filenames.dtype.name}, wanted strings")
@@ -56,6 +56,102 @@ def _filenames(filenames: Any) -> tuple[list[str] | None, tf.Tensor]:
         filenames = [filenames]
     names = [os.fsdecode(name) for name in filenames]
     return names, tf.constant([os.fsencode(name) for name in names], tf.string, [len(names)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How files are read: arguments of `ParquetDataset`, which explains them, and of its relatives."""
+
+    fields: Iterable[str | Field] | None = None
+    partition_count: int | tf.Tensor | None = None
+    partition_index: int | tf.Tensor | None = None
+    drop_remainder: bool = False
+    num_parallel_reads: int | None = None
+    num_sequential_reads: int = 1
+    partition_by: str = "rows"
+    num_threads: int | None = None
+    name: str | None = None
+    piece_rows: int = 0
+
+    def share(self) -> tuple[Any, Any]:
+        """`partition_count` and `partition_index`, those of this worker where they are not given."""
+        count, index = self.partition_count, self.partition_index
+        if (count is None) != (index is None) and count != 1:
+            raise ValueError(f"partition_count is {count} and partition_index is {index}, wanted both or none")
+        return (context.world_size, context.rank) if count is None else (count, index or 0)
+
+    def columns(
+        self, filenames: Any, batch_size: int | tf.Tensor, spec: Callable[[Field, int | None], Any] | None = None
+    ) -> tuple[Any, list[Field]]:
+        """The dataset that the op makes, and the fields of its columns.
+
+        Args:
+          filenames: as `ParquetDataset` takes them.
+          batch_size: rows of a batch.
+          spec: what a field is in a batch of so many rows (None: of any number), whose flat components are its values
+            and row splits. None: a tuple of these.
+        """
+        names, filenames = _filenames(filenames)
+        complete = resolve(self.fields, names)
+        rows = batch_size if self.drop_remainder and not tf.is_tensor(batch_size) else None
+        specs = {field.name: (spec or tensor_specs)(field, rows) for field in complete}
+        arguments = self._checked(batch_size)
+        if isinstance(filenames, dataset_ops.DatasetV2):
+
+            @tf.autograph.experimental.do_not_convert
+            def of_names(every_name: tf.Tensor) -> Any:
+                return _Columns(self._op(every_name, complete, specs, **arguments), specs)
+
+            return filenames.batch(tf.int64.max).flat_map(of_names), complete
+        return _Columns(self._op(filenames, complete, specs, **arguments), specs), complete
+
+    def _checked(self, batch_size: int | tf.Tensor) -> dict[str, Any]:
+        """Those of the op's arguments that depend on the job or may be wrong in themselves."""
+        if self.partition_by not in _PARTITION_BY:
+            raise ValueError(
+                f"partition_by is {self.partition_by!r}, wanted one of {', '.join(map(repr, _PARTITION_BY))}"
+            )
+        count, index = self.share()
+        num_parallel_reads = 1 if self.num_parallel_reads in (None, tf.data.AUTOTUNE) else self.num_parallel_reads
+        num_threads = self.num_threads
+        if num_threads is None:
+            num_threads = max(1, len(os.sched_getaffinity(0)) // context.local_world_size)
+        for argument, value in (
+            ("batch_size", batch_size),
+            ("partition_count", count),
+            ("num_parallel_reads", num_parallel_reads),
+            ("num_sequential_reads", self.num_sequential_reads),
+            ("num_threads", num_threads),
+        ):
+            if not tf.is_tensor(value) and value < 1:
+                raise ValueError(f"{argument} is {value}, wanted 1 or more")
+        return {
+            "batch_size": batch_size,
+            "partition_count": count,
+            "partition_index": index,
+            "num_parallel_reads": num_parallel_reads,
+            "num_threads": num_threads,
+        }
+
+    def _op(self, filenames: tf.Tensor, complete: list[Field], specs: Any, **arguments: Any) -> tf.Tensor:
+        flat_specs = tf.nest.flatten(specs)
+        return ops.lockstep_parquet_dataset(
+            filenames=filenames,
+            field_names=[field.name for field in complete],
+            field_types=[field.dtype for field in complete],
+            field_ragged_ranks=[field.ragged_rank for field in complete],
+            field_shapes=[field.shape for field in complete],
+            field_has_defaults=[field.default_value is not None for field in complete],
+            field_defaults=[field.default_bytes() for field in complete],
+            partition_by=self.partition_by,
+            drop_remainder=self.drop_remainder,
+            num_sequential_reads=self.num_sequential_reads,
+            piece_rows=self.piece_rows,
+            output_types=[spec.dtype for spec in flat_specs],
+            output_shapes=[spec.shape for spec in flat_specs],
+            name=self.name,
+            **arguments,
+        )
 
 
 class ParquetDataset(dataset_ops.UnaryDataset):
@@ -123,53 +219,21 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         name: str | None = None,
         _piece_rows: int = 0,
     ) -> None:
-        if partition_by not in _PARTITION_BY:
-            raise ValueError(f"partition_by is {partition_by!r}, wanted one of {', '.join(map(repr, _PARTITION_BY))}")
-        if (partition_count is None) != (partition_index is None) and partition_count != 1:
-            raise ValueError(
-                f"partition_count is {partition_count} and partition_index is {partition_index}, wanted both or none"
-            )
-        if partition_count is None:
-            partition_count, partition_index = context.world_size, context.rank
-        for argument, value in (
-            ("batch_size", batch_size),
-            ("partition_count", partition_count),
-            ("num_parallel_reads", 1 if num_parallel_reads is None else num_parallel_reads),
-            ("num_sequential_reads", num_sequential_reads),
-            ("num_threads", 1 if num_threads is None else num_threads),
-        ):
-            if not tf.is_tensor(value) and value < 1:
-                raise ValueError(f"{argument} is {value}, wanted 1 or more")
-        if num_threads is None:
-            num_threads = max(1, len(os.sched_getaffinity(0)) // context.local_world_size)
-        names, filenames = _filenames(filenames)
-        complete = resolve(fields, names)
+        reading = Reading(
+            fields,
+            partition_count,
+            partition_index,
+            drop_remainder,
+            num_parallel_reads,
+            num_sequential_reads,
+            partition_by,
+            num_threads,
+            name,
+            _piece_rows,
+        )
+        source, complete = reading.columns(filenames, batch_size)
         rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None
         self._element_spec = {field.name: _spec(field, rows) for field in complete}
-        specs = {field.name: _tensor_specs(field, rows) for field in complete}
-        flat_specs = tf.nest.flatten(specs)
-        variant = ops.lockstep_parquet_dataset(
-            filenames=filenames,
-            batch_size=batch_size,
-            partition_count=partition_count,
-            partition_index=partition_index or 0,
-            field_names=[field.name for field in complete],
-            field_types=[field.dtype for field in complete],
-            field_ragged_ranks=[field.ragged_rank for field in complete],
-            field_shapes=[field.shape for field in complete],
-            field_has_defaults=[field.default_value is not None for field in complete],
-            field_defaults=[field.default_bytes() for field in complete],
-            partition_by=partition_by,
-            drop_remainder=drop_remainder,
-            num_parallel_reads=num_parallel_reads or 1,
-            num_sequential_reads=num_sequential_reads,
-            num_threads=num_threads,
-            piece_rows=_piece_rows,
-            output_types=[spec.dtype for spec in flat_specs],
-            output_shapes=[spec.shape for spec in flat_specs],
-            name=name,
-        )
-        source = _Columns(variant, specs)
         if any(field.ragged_rank for field in complete):
             source = source.map(_encode)
         super().__init__(source, source._variant_tensor)
@@ -188,7 +252,7 @@ def _spec(field: Field, rows: int | None) -> tf.TypeSpec:
     return tf.RaggedTensorSpec(shape, field.dtype, field.ragged_rank, tf.int64)
 
 
-def _tensor_specs(field: Field, rows: int | None) -> tuple[tf.TensorSpec, ...]:
+def tensor_specs(field: Field, rows: int | None) -> tuple[tf.TensorSpec, ...]:
     """Specs of the tensors that make the column: values, then the row splits of each ragged level."""
     inner = field.shape.as_list()
     if field.ragged_rank == 0:

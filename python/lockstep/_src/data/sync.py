@@ -18,7 +18,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
+from lockstep._src import pipeline, row_weights
 from lockstep._src.context import context
+from lockstep._src.data.frames import Value
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 
@@ -48,23 +50,37 @@ class SyncIterator:
           tf.errors.OutOfRangeError: in the run, on all workers, where the data ends.
         """
         with tf.name_scope(name or "synchronized_get_next"):
-            mine = self._iterator.get_next_as_optional()
-            has_value = mine.has_value()
-            go_on = ops.lockstep_agree_on_next(has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
-            if self._drop_remainder:
-                with tf.control_dependencies([go_on]):
-                    return mine.get_value()
+            return pipeline.take(self._get_next)
+
+    def _get_next(self) -> Any:
+        mine = self._iterator.get_next_as_optional()
+        has_value = mine.has_value()
+        go_on = ops.lockstep_agree_on_next(has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
+        if self._drop_remainder:
+            with tf.control_dependencies([go_on]):
+                element = mine.get_value()
+        else:
             with tf.control_dependencies([go_on]):
                 has_value = tf.identity(has_value)
             spec = self._iterator.element_spec
-            return tf.cond(has_value, mine.get_value, lambda: tf.nest.map_structure(_empty, spec))
+            element = tf.cond(has_value, mine.get_value, lambda: _empty(spec))
+        if context.options.mode == "train":
+            row_weights.note(element, mine._variant_tensor)
+        return element
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
 
 
-def _empty(spec: tf.TypeSpec) -> Any:
-    """An element of `spec` with no rows."""
+def _empty(spec: Any) -> Any:
+    """An element of `spec` with no rows, whatever its structure."""
+    if isinstance(spec, Value):
+        return Value(_empty(spec.values), [tf.zeros([1], splits.dtype) for splits in spec.nested_row_splits])
+    if isinstance(spec, dict):
+        return type(spec)((name, _empty(item)) for name, item in spec.items())
+    if isinstance(spec, tuple):
+        items = [_empty(item) for item in spec]
+        return type(spec)(*items) if hasattr(spec, "_fields") else tuple(items)
     if isinstance(spec, tf.RaggedTensorSpec):
         row_splits = [tf.zeros([1], spec.row_splits_dtype) for _ in range(spec.ragged_rank)]
         inner = spec.shape[spec.ragged_rank + 1 :]
@@ -95,7 +111,9 @@ def _known(shape: tf.TensorShape) -> list[int]:
 def synchronize(iterator: Any) -> Any:
     """The iterator for the present scope: synchronized for training and evaluation by several workers."""
     ctx = context
-    if ctx.world_size == 1 or ctx.options.mode == "infer" or isinstance(iterator, SyncIterator):
+    if ctx.options.mode == "infer" or isinstance(iterator, SyncIterator):
+        return iterator
+    if ctx.world_size == 1 and (ctx.options.data_batch_count == 1 or ctx.options.mode == "eval"):
         return iterator
     if ctx.options.mode == "eval":
         # What is not batched has no empty form to go on with.

@@ -6,11 +6,12 @@ shard, D the dimensions of a row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lockstep._src import library
+from lockstep._src import library, row_weights, wire
 from lockstep._src.collectives import Priority
 from lockstep._src.context import context
 
@@ -44,7 +45,10 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
     """Sends rows [M, D...] back the way the ids came, and puts one at the place of each id: [ids..., D...]."""
-    return library.ops.lockstep_combine(rows, route.inverse, route.send_splits, route.recv_splits)
+    return wire.through(
+        rows,
+        lambda rows: library.ops.lockstep_combine(rows, route.inverse, route.send_splits, route.recv_splits),
+    )
 
 
 def check_ids(ids: tf.Tensor, rows: int, table: str) -> tf.Tensor:
@@ -75,12 +79,20 @@ def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
     return library.ops.lockstep_gather_table(tensor, num_rows=rows)
 
 
+def _exchange_gradient(grad: Any, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """A gradient of rows, weighed by this worker's rows of the batch, summed over workers in the type of the wire."""
+    weighted = row_weights.weighted(tf.convert_to_tensor(grad))
+    return tf.cast(exchange(wire.to_wire(weighted, wire.gradient_dtype())), weighted.dtype)
+
+
 def _mean(summed: tf.Tensor) -> tf.Tensor:
-    """The mean over workers of what was summed over them.
+    """The mean over workers of what was summed over them, or the sum where the option `embedding_gradient` says so.
 
     It is taken here and not where an optimizer is given the gradient: there it could not be told whether a gradient
     that was accumulated, scaled or passed through a branch has had its mean taken.
     """
+    if context.options.embedding_gradient == "sum":
+        return summed
     return summed * tf.cast(1.0 / context.world_size, summed.dtype)
 
 
@@ -91,8 +103,11 @@ def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
         # A gather followed the lookup. Its slices are gradients of the ids that it picked.
         inverse = tf.gather(inverse, grad.indices)
         grad = grad.values
-    summed = library.ops.lockstep_combine_gradient(
-        grad, inverse, send_splits, recv_splits, lockstep_priority=Priority.TABLE
+    summed = _exchange_gradient(
+        grad,
+        lambda grad: library.ops.lockstep_combine_gradient(
+            grad, inverse, send_splits, recv_splits, lockstep_priority=Priority.TABLE
+        ),
     )
     return [_mean(summed), None, None, None]
 
@@ -105,8 +120,11 @@ def _combine_gradient_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Ten
 
 @tf.RegisterGradient("LockstepGatherTable")
 def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
-    summed = library.ops.lockstep_reduce_table(
-        tf.convert_to_tensor(grad), num_rows=op.get_attr("num_rows"), lockstep_priority=Priority.TABLE
+    summed = _exchange_gradient(
+        grad,
+        lambda grad: library.ops.lockstep_reduce_table(
+            grad, num_rows=op.get_attr("num_rows"), lockstep_priority=Priority.TABLE
+        ),
     )
     summed.set_shape(op.inputs[0].shape)
     return _mean(summed)

@@ -1,0 +1,33 @@
+"""`hb.data`: names of HybridBackend's input API."""
+
+from lockstep.data import (
+    DataFrame,
+    RebatchDataset,
+    deduplicate,
+    make_initializable_iterator,
+    make_iterator,
+    make_one_shot_iterator,
+    parse,
+    populate_defaults,
+    read_parquet,
+    rebatch,
+    unbatch_and_to_sparse,
+)
+from lockstep.data import FrameDataset as ParquetDataset
+from lockstep.data import TabularDataset as Dataset
+
+__all__ = [
+    "DataFrame",
+    "Dataset",
+    "ParquetDataset",
+    "RebatchDataset",
+    "deduplicate",
+    "make_initializable_iterator",
+    "make_iterator",
+    "make_one_shot_iterator",
+    "parse",
+    "populate_defaults",
+    "read_parquet",
+    "rebatch",
+    "unbatch_and_to_sparse",
+]

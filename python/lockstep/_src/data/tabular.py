@@ -1,0 +1,317 @@
+"""HybridBackend's datasets of tables: batches of columns, and a table of rows that is batched later.
+
+Follows HybridBackend's `hb.data.Dataset` and `hb.data.ParquetDataset`; docs/input.md says where these differ. Both are
+`tf.compat.v1.data.Dataset`s, in eager mode too, so that they have the methods of either version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops
+
+from lockstep._src.data import frames
+from lockstep._src.data.fields import Field, resolve
+from lockstep._src.data.parquet import Reading, tensor_specs
+from lockstep._src.data.rebatch import RebatchDataset, of_this_mode
+
+# Rows that are read at once where a table is gone through row by row.
+_ROWS_AT_ONCE = 256
+
+
+def _value_spec(shaped: frozenset[str]) -> Callable[[Field, int | None], Any]:
+    """What a field is in a batch: a tensor, or a `Value` where it holds lists or was given a shape."""
+
+    def spec(field: Field, rows: int | None) -> Any:
+        values, *splits = tensor_specs(field, rows)
+        return frames.Value(values, splits) if splits or field.name in shaped else values
+
+    return spec
+
+
+def _is_scalar(value: Any) -> bool:
+    return not tf.is_tensor(value) and not isinstance(value, tf.SparseTensor) and np.ndim(value) == 0
+
+
+def _no_skipping(skip_corrupted_data: bool) -> None:
+    if skip_corrupted_data:
+        raise ValueError(
+            "skip_corrupted_data=True is not supported: rows that cannot be read are an error; nulls can be read as a "
+            "field's default_value"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Which columns of which files: those that are read, and those that are nothing but a default."""
+
+    filenames: Any
+    fields: list[Field]  # all
+    constants: list[Field]  # whose default is no single value; the first file does not have them
+    shaped: frozenset[str]  # that were given a shape
+    reading: Reading
+
+    @classmethod
+    def of(
+        cls,
+        filenames: Any,
+        fields: Iterable[str | Field] | None,
+        ignore_case: bool,
+        field_map_fn: Callable[[Sequence[Field]], Sequence[Field]] | None,
+        reading: Reading,
+    ) -> _Table:
+        names = None
+        if not isinstance(filenames, dataset_ops.DatasetV2) and not tf.is_tensor(filenames):
+            filenames = (
+                [filenames] if isinstance(filenames, (str, bytes)) or hasattr(filenames, "__fspath__") else filenames
+            )
+            filenames = names = list(filenames)
+        fields = None if fields is None else [f if isinstance(f, Field) else Field(f) for f in fields]
+        constants = [field for field in fields or () if not _is_scalar(field.default_value)]
+        if fields is not None:
+            fields = [field for field in fields if _is_scalar(field.default_value)]
+        read = resolve(fields, names, ignore_case=ignore_case)
+        if field_map_fn is not None:
+            read = list(field_map_fn(read))
+        shaped = frozenset(field.name for field in fields or () if field.shape)
+        return cls(filenames, [*read, *constants], constants, shaped, dataclasses.replace(reading, fields=read))
+
+    def batches(self, batch_size: Any, drop_remainder: bool) -> Any:
+        """Batches of tensors and `Value`s."""
+        reading = dataclasses.replace(self.reading, drop_remainder=drop_remainder)
+        dataset, _ = reading.columns(self.filenames, batch_size, _value_spec(self.shaped))
+        return of_this_mode(dataset)
+
+
+class FrameDataset(dataset_ops.DatasetV1Adapter):
+    """Batches of Parquet files, columns of lists as `DataFrame.Value`s: HybridBackend's `hb.data.ParquetDataset`.
+
+    Args:
+      filenames, batch_size, fields, partition_count, partition_index, drop_remainder, num_parallel_reads,
+        num_sequential_reads, partition_by, num_threads: as of `lockstep.data.ParquetDataset`.
+      skip_corrupted_data: only False: rows that cannot be read are an error.
+      num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        batch_size: Any = 1,
+        fields: Iterable[str | Field] | None = None,
+        partition_count: Any = None,
+        partition_index: Any = None,
+        skip_corrupted_data: bool = False,
+        drop_remainder: bool = False,
+        num_parallel_reads: int | None = None,
+        num_sequential_reads: int = 1,
+        num_parallel_parser_calls: int | None = None,
+        *,
+        partition_by: str = "rows",
+        num_threads: int | None = None,
+    ) -> None:
+        _no_skipping(skip_corrupted_data)
+        reading = Reading(
+            None,
+            partition_count,
+            partition_index,
+            num_parallel_reads=num_parallel_reads,
+            num_sequential_reads=num_sequential_reads,
+            partition_by=partition_by,
+            num_threads=_threads(num_threads, num_parallel_parser_calls),
+        )
+        self._table = _Table.of(filenames, fields, False, None, reading)
+        self._drop_remainder = drop_remainder
+        super().__init__(self._table.batches(batch_size, drop_remainder))
+
+    @property
+    def all_fields(self) -> list[Field]:
+        """All fields, those included that are nothing but a default."""
+        return self._table.fields
+
+    @property
+    def fields(self) -> list[Field]:
+        """The fields that a batch has."""
+        return [field for field in self._table.fields if field not in self._table.constants]
+
+    @property
+    def partition_count(self) -> Any:
+        """Number of shares."""
+        return self._table.reading.share()[0]
+
+    @property
+    def partition_index(self) -> Any:
+        """Which share is read."""
+        return self._table.reading.share()[1]
+
+    @property
+    def drop_remainder(self) -> bool:
+        """Whether a last batch of fewer rows is left out."""
+        return self._drop_remainder
+
+    @classmethod
+    def read_schema(
+        cls, filename: str, fields: Iterable[str | Field] | None = None, lower: bool = False
+    ) -> tuple[Field, ...]:
+        """Complete fields of a file, in the order of their names.
+
+        Args:
+          filename: a file, or what stands for several: the first counts.
+          fields: names and fields; None for all columns that can be read.
+          lower: finds columns whatever the case of their names.
+        """
+        return tuple(resolve(fields, [filename], ignore_case=lower))
+
+
+def _threads(num_threads: int | None, num_parallel_parser_calls: int | None) -> int | None:
+    if num_threads is not None or num_parallel_parser_calls in (None, tf.data.AUTOTUNE):
+        return num_threads
+    return num_parallel_parser_calls
+
+
+class TabularDataset(dataset_ops.DatasetV1Adapter):
+    """A table of rows: HybridBackend's `hb.data.Dataset`. Made by `from_parquet` or `from_orc`.
+
+    Gone through as it is, it gives rows; `batch` and `shuffle_batch` give batches and are the way to read fast. Columns
+    of lists are sparse tensors, or dense ones with `to_dense`.
+    """
+
+    def __init__(self, table: _Table, to_dense: Any, deduplicate: frames.Transformation | None) -> None:
+        self._table = table
+        self._to_dense = to_dense
+        self._deduplicate = deduplicate
+        super().__init__(self._parsed(table.batches(_ROWS_AT_ONCE, False)).unbatch())
+
+    @classmethod
+    def from_parquet(
+        cls,
+        filenames: Any,
+        fields: Iterable[str | Field] | None = None,
+        partition_count: Any = None,
+        partition_index: Any = None,
+        skip_corrupted_data: bool = False,
+        to_dense: Any = False,
+        num_parallel_reads: int | None = None,
+        num_parallel_parser_calls: int | None = None,
+        field_ignore_case: bool = False,
+        field_map_fn: Callable[[Sequence[Field]], Sequence[Field]] | None = None,
+        key_idx_field_names: Sequence[str] | None = None,
+        value_field_names: Sequence[Sequence[str]] | None = None,
+        *,
+        partition_by: str = "rows",
+        num_threads: int | None = None,
+    ) -> TabularDataset:
+        """The rows of Parquet files.
+
+        Args:
+          filenames: names of files, folders and patterns, a string tensor, or a dataset of strings.
+          partition_count: number of shares; None for one for each worker of the job.
+          partition_index: which share is read; None for this worker's.
+          num_parallel_reads: files that are read in turn; None for one after the other.
+          partition_by: how rows are shared out, see `lockstep.data.ParquetDataset`.
+          num_threads: threads that decode; None for this worker's part of the cores.
+          fields: names and `DataFrame.Field`s; None for all columns that have a form as a tensor. A `default_value`
+            that is no single value (a list, a tensor, a sparse tensor) is that of a column that no file has.
+          skip_corrupted_data: only False: rows that cannot be read are an error.
+          to_dense: True for columns of lists as dense tensors, filled up to the batch's longest list; a shape to fill
+            up to that; a dict of these by names. See `DataFrame.parse`.
+          num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
+          field_ignore_case: finds columns whatever the case of their names; batches have the files' names.
+          field_map_fn: gets the complete fields, and returns those to read.
+          key_idx_field_names: index columns of columns stored without duplicates, see `deduplicate`; batch sizes count
+            the rows of the file, then.
+          value_field_names: for each of them the columns that it belongs to.
+        """
+        _no_skipping(skip_corrupted_data)
+        if (key_idx_field_names is None) != (value_field_names is None):
+            raise ValueError("key_idx_field_names and value_field_names: wanted both or none")
+        reading = Reading(
+            None,
+            partition_count,
+            partition_index,
+            num_parallel_reads=num_parallel_reads,
+            partition_by=partition_by,
+            num_threads=_threads(num_threads, num_parallel_parser_calls),
+        )
+        table = _Table.of(filenames, fields, field_ignore_case, field_map_fn, reading)
+        deduplicate = None
+        if key_idx_field_names is not None:
+            deduplicate = frames.deduplicate(key_idx_field_names, value_field_names)
+        return cls(table, to_dense, deduplicate)
+
+    @classmethod
+    def from_orc(cls, filenames: Any, *args: Any, **kwargs: Any) -> TabularDataset:
+        """The rows of ORC files; arguments as of `from_parquet`."""
+        return cls.from_parquet(filenames, *args, **kwargs)
+
+    @property
+    def fields(self) -> list[Field]:
+        """All fields, those included that are nothing but a default."""
+        return self._table.fields
+
+    def batch(self, batch_size: Any, drop_remainder: bool = False, **_: Any) -> tf.data.Dataset:
+        """Batches of `batch_size` rows, in order; the last has fewer unless `drop_remainder` leaves it out."""
+        return self._parsed(self._table.batches(batch_size, drop_remainder))
+
+    def shuffle_batch(
+        self,
+        batch_size: Any,
+        drop_remainder: bool = False,
+        buffer_size: Any = None,
+        seed: Any = None,
+        reshuffle_each_iteration: bool | None = None,
+    ) -> tf.data.Dataset:
+        """Batches of rows in random order.
+
+        Args:
+          batch_size: rows of a batch.
+          drop_remainder: leaves out a last batch of fewer rows.
+          buffer_size: each batch is drawn from the next `buffer_size` + `batch_size` rows that were not drawn before.
+            None: `batch_size`.
+          seed: what the draws depend on, see `RebatchDataset`.
+          reshuffle_each_iteration: whether each pass draws differently.
+        """
+        batches = RebatchDataset(
+            self._table.batches(batch_size, False),
+            None,
+            batch_size,
+            drop_remainder,
+            batch_size if buffer_size is None else buffer_size,
+            seed,
+            reshuffle_each_iteration,
+        )
+        return self._parsed(batches)
+
+    def _parsed(self, batches: Any) -> Any:
+        if self._deduplicate is not None:
+            batches = batches.apply(self._deduplicate)
+        if any(isinstance(spec, frames.Value) for spec in batches.element_spec.values()):
+            batches = batches.apply(frames.parse(pad=self._to_dense))
+        if self._table.constants:
+            batches = batches.apply(frames.populate_defaults(self._table.constants))
+        return batches
+
+
+def read_parquet(
+    batch_size: Any,
+    fields: Iterable[str | Field] | None = None,
+    partition_count: Any = None,
+    partition_index: Any = None,
+    drop_remainder: bool = False,
+    num_parallel_reads: int | None = None,
+    num_sequential_reads: int = 1,
+) -> frames.Transformation:
+    """For `apply` to a dataset of file names: their batches, as `FrameDataset` gives them."""
+    return lambda filenames: FrameDataset(
+        filenames,
+        batch_size,
+        fields,
+        partition_count,
+        partition_index,
+        drop_remainder=drop_remainder,
+        num_parallel_reads=num_parallel_reads,
+        num_sequential_reads=num_sequential_reads,
+    )

@@ -1,0 +1,29 @@
+"""Collectives and partitions of ids under HybridBackend's names."""
+
+from lockstep._src.distribute import CollectiveOps as ops
+from lockstep._src.distribute import (
+    Topology,
+    active_size,
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    partition,
+    partition_by_dual_modulo_stage_one,
+    partition_by_dual_modulo_stage_two,
+    partition_by_modulo,
+)
+
+__all__ = [
+    "Topology",
+    "active_size",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "ops",
+    "partition",
+    "partition_by_dual_modulo_stage_one",
+    "partition_by_dual_modulo_stage_two",
+    "partition_by_modulo",
+]
