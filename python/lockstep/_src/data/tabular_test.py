@@ -218,6 +218,18 @@ def test_each_pass_shuffles_differently_and_each_run_alike(path):
     assert same[0] == same[1]
 
 
+def test_passes_of_an_initializable_iterator_shuffle_differently(path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dataset = TabularDataset.from_parquet(path, ["id"]).shuffle_batch(100, buffer_size=100, seed=3)
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        element = iterator.get_next()["id"]
+        passes = []
+        for _ in range(2):
+            session.run(iterator.initializer)
+            passes.append(session.run(element).tolist())
+    assert passes[0] != passes[1] and sorted(passes[0]) == sorted(passes[1])
+
+
 @pytest.mark.parametrize("batches", [0, 1, 4, 10, 13])
 def test_a_shuffles_position_is_saved_and_restored_across_passes(path, tmp_path, batches):
     def iterator():
