@@ -190,12 +190,15 @@ ROWS, DIM = 10, 3
 
 
 def train_a_table(steps, scope=hb.scope, summary=lambda table: table, make_hooks=lambda summary: {}, **arguments):
-    """Runs so many steps, each of which adds 1 to all of a sharded table; a histogram is what `summary` makes of it."""
+    """Runs so many steps on a sharded table, with a histogram of what `summary` makes of it.
+
+    The steps change nothing: whether a summary sees the values before or after its step is open.
+    """
     with tf.Graph().as_default(), scope():
         with hb.embedding_scope() if scope is hb.scope else contextlib.nullcontext():
-            table = tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer())
+            table = tf.get_variable("table", [ROWS, DIM], initializer=tf.constant_initializer(np.arange(ROWS * DIM)))
         loss = tf.reduce_sum(tf.nn.embedding_lookup(table, np.arange(ROWS)))
-        train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
+        train_op = tf.train.GradientDescentOptimizer(0.0).minimize(loss, tf.train.get_or_create_global_step())
         arguments.update(make_hooks(tf.summary.histogram("values", summary(table))))
         with tf.train.MonitoredTrainingSession("", **arguments) as session:
             for _ in range(steps):
