@@ -94,8 +94,8 @@ TEST_F(Paths, WhatIsNotThereIsNamed) {
   EXPECT_EQ(message("nope/*.parquet"), "NOT_FOUND: no file matches 'nope/*.parquet'");
   EXPECT_EQ(message("empty"), "NOT_FOUND: folder 'empty' holds no files");
   EXPECT_EQ(message(""), "INVALID_ARGUMENT: a file name is empty");
-  EXPECT_EQ(message("s3://bucket/key"),
-            "UNIMPLEMENTED: file 's3://bucket/key': only local files are read, as a path or as file:///path");
+  EXPECT_EQ(message("foo://bucket/key"),
+            "UNIMPLEMENTED: file 'foo://bucket/key': Unrecognized filesystem type in URI: foo://bucket/");
   EXPECT_EQ(ExpandPaths({}).status().ToString(), "INVALID_ARGUMENT: no file names are given");
 }
 
