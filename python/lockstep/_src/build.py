@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from lockstep import _build_info
+import lockstep._build_info as _build_info
 
 
 def buildinfo() -> str:
