@@ -5,7 +5,7 @@ from typing import Any
 from lockstep._src.checkpoint import Saver, replace_default_saver
 from lockstep._src.evaluation import EvaluationHook, EvaluationSpec
 from lockstep._src.evaluation_policies import BestCheckpoint, EarlyStopping
-from lockstep._src.export import export
+from lockstep._src.export import export, export_all
 from lockstep._src.optimizers import names as _names_of_optimizers
 from lockstep._src.optimizers import optimizer as _optimizer
 from lockstep._src.optimizers import wraps, wraps_optimizer
@@ -36,6 +36,7 @@ __all__ = [
     "device_setter",
     "embedding_scope",
     "export",
+    "export_all",
     "get_session_config",
     "monitored_session",
     "replace_default_saver",

@@ -277,6 +277,74 @@ def loss_scales_stay_in_step_with_infinite_gradients_in_one_shard():
             np.testing.assert_allclose(session.run(table.read_value())[1], np.full([DIM], 0.5))
 
 
+def statistics_of_a_batch_are_those_of_all_rows():
+    images = np.random.default_rng(8).normal(2, 3, [5, 2, 1, 3]).astype(np.float32)
+    mine = images[:3] if hb.context.rank == 0 else images[3:]
+    scale, offset = np.float32([1, 2, 3]), np.float32([0, 1, 2])
+    wanted = tf.Session(graph=tf.Graph())
+    with wanted.graph.as_default(), wanted:
+        normalized, mean, variance = wanted.run(tf.nn.fused_batch_norm(images, scale, offset))
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 2, 1, 3])
+        got = session.run(tf.nn.fused_batch_norm(x, scale, offset), {x: mine})
+        own = session.run(tf.nn.moments(x, [1, 2]), {x: mine})  # not over the batch
+    np.testing.assert_allclose(got[0], normalized[:3] if hb.context.rank == 0 else normalized[3:], atol=1e-5)
+    np.testing.assert_allclose(got[1], mean, rtol=1e-5)
+    np.testing.assert_allclose(got[2], variance, rtol=1e-5)
+    np.testing.assert_allclose(own[1], mine.var((1, 2)), rtol=1e-4)
+
+
+def averages_of_what_a_batch_gives_are_the_jobs():
+    values = [[1.0, 2.0, 3.0], [10.0]][hb.context.rank]
+    with tf.Graph().as_default(), hb.scope():
+        dataset = tf.data.Dataset.from_tensor_slices(np.float32(values)).batch(3)
+        loss = tf.reduce_mean(tf.data.make_one_shot_iterator(dataset).get_next())
+        average = tf.train.ExponentialMovingAverage(0.5)
+        update = average.apply([loss])
+        with tf.train.MonitoredTrainingSession("") as session:
+            session.run(update)
+            # Weighed by rows: (1 + 2 + 3 + 10) / 4, and half of it, as the average begins at zero.
+            got = session.run_step_fn(lambda step_context: step_context.session.run(average.average(loss)))
+    np.testing.assert_allclose(got, 2.0)
+    _same_on_all(got)
+
+
+def a_worker_without_rows_raises_no_alarm_and_no_nan():
+    rows = [4, 0][hb.context.rank]
+    with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False):
+        dataset = tf.data.Dataset.from_tensor_slices(np.ones([rows, 2], np.float32)).batch(2)
+        x = tf.data.make_one_shot_iterator(dataset).get_next()
+        w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+        loss = tf.reduce_mean(x) * w
+        train_op = tf.train.GradientDescentOptimizer(0.25).minimize(loss, tf.train.get_or_create_global_step())
+        hooks = [tf.train.NanTensorHook(loss)]
+        seen = []
+        with tf.train.MonitoredTrainingSession("", hooks=hooks) as session:
+            while not session.should_stop():
+                seen.append(session.run([loss, train_op])[0])
+                final = session.run_step_fn(lambda step_context: step_context.session.run(w))
+    assert np.isnan(seen).all() == (hb.context.rank == 1), seen
+    assert final == 0.5, final
+
+
+def several_iterators_end_together():
+    counts = [(3, 5), (4, 2)][hb.context.rank]
+    # The first iterator that ends, on one worker or on all, ends the data.
+    for drop_remainder, wanted in ((True, 2), (False, 4)):
+        with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=drop_remainder):
+            datasets = [tf.data.Dataset.from_tensor_slices(np.ones([n, 2], np.float32)).batch(1) for n in counts]
+            batches = [tf.data.make_one_shot_iterator(dataset).get_next() for dataset in datasets]
+            w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+            loss = tf.add_n([tf.reduce_sum(batch) for batch in batches]) * w
+            train_op = tf.train.GradientDescentOptimizer(1.0).minimize(loss)
+            steps = 0
+            with tf.train.MonitoredTrainingSession("") as session:
+                while not session.should_stop():
+                    assert np.isfinite(session.run([w, train_op])[0])
+                    steps += 1
+        assert steps == wanted, (drop_remainder, steps)
+
+
 def micro_batches_step_as_one_batch():
     data = np.random.default_rng(3).normal(size=[2, 12, DIM]).astype(np.float32)
     ids = np.random.default_rng(4).integers(0, ROWS, [2, 12])

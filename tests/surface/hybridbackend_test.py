@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
 import lockstep
@@ -42,6 +43,28 @@ SIGNATURES = {
         "(export_dir_base, checkpoint_path, signature_def_fn, assets_extra=None, as_text=False, clear_devices=True, "
         "strip_default_attrs=True, mode='infer')"
     ),
+    "train.Server": "(server_or_cluster_def=None, **kwargs)",
+    "train.MonitoredTrainingSession": "(*args, **kwargs)",
+    "train.device_setter": "()",
+    "train.wraps_optimizer": "(cls, aggregation=None)",
+    "train.monitored_session": "(**kwargs)",
+    "train.replace_default_saver": "()",
+    "train.target": "()",
+    "train.wraps_monitored_training_session": "(function)",
+    "train.wraps_server": "(cls)",
+    "wraps": "(cls)",
+    "get_session_config": "(*args, **kwargs)",
+    "wraps_session_config": "(session_config, *args, **kwargs)",
+    "pipeline.compute_pipeline": "()",
+    "distribute.active_size": "(topology)",
+    "distribute.allreduce": "(value, reduce_op=None, name=None)",
+    "distribute.alltoall": "(value, sizes=None, common_shape=None, topology=0, name=None)",
+    "distribute.broadcast": "(value, root_rank=None, name=None)",
+    "distribute.allgather": "(value, varying_size=True, name=None)",
+    "distribute.partition": "(ids, num_partitions)",
+    "distribute.partition_by_modulo": "(ids, num_partitions, name=None)",
+    "distribute.partition_by_dual_modulo_stage_one": "(ids, num_partitions, modulus, name=None)",
+    "distribute.partition_by_dual_modulo_stage_two": "(ids, num_partitions, modulus, name=None)",
     "scope": "(**options)",
     "embedding_scope": "(**options)",
     "function": "(**options)",
@@ -87,3 +110,36 @@ def test_property_of_the_context(name):
 
 def test_singleton():
     assert hb.context is hb.Context.get() is lockstep.context
+
+
+def test_every_optimizer_of_tensorflow_has_one_that_exchanges():
+    names = [name for name in dir(hb.train) if name.endswith("Optimizer")]
+    of_tensorflow = [
+        n for n in dir(tf.train) if n.endswith("Optimizer") and n not in ("Optimizer", "SyncReplicasOptimizer")
+    ]
+    assert set(names) == {*of_tensorflow, "MixedPrecisionLossScaleOptimizer"}
+    for name in of_tensorflow:
+        wrapped = getattr(hb.train, name)
+        assert issubclass(wrapped, getattr(tf.train, name)) and wrapped is getattr(hb.train, name)
+        assert wrapped.compute_gradients is not getattr(tf.train, name).compute_gradients
+    with pytest.raises(AttributeError, match="NoSuchOptimizer"):
+        hb.train.NoSuchOptimizer  # noqa: B018
+
+
+def test_what_is_no_class_of_optimizers_is_refused_or_left():
+    class Other:
+        pass
+
+    assert hb.wraps(Other) is Other
+    with pytest.raises(TypeError, match="wanted a subclass of tf.compat.v1.train.Optimizer"):
+        hb.train.wraps_optimizer(Other)
+    with pytest.raises(ValueError, match="aggregation is 'never'"):
+        hb.train.wraps_optimizer(tf.train.AdamOptimizer, aggregation="never")
+
+
+def test_configs_are_not_changed():
+    given = tf.ConfigProto(log_device_placement=True)
+    made = hb.wraps_session_config(given)
+    assert made.gpu_options.allow_growth and made.log_device_placement
+    assert given == tf.ConfigProto(log_device_placement=True)
+    assert hb.get_session_config().allow_soft_placement

@@ -50,9 +50,16 @@ def test_evaluator_is_a_job_of_its_own():
     assert (cluster.rank, cluster.world_size, cluster.task_type) == (0, 1, "evaluator")
 
 
-def test_parameter_server_is_refused():
-    with pytest.raises(ValueError, match="'ps' has no part"):
-        Cluster.from_environment(tf_config("ps", 0, {**HOSTS, "ps": ["c:1"]}))
+def test_parameter_server_is_beside_the_job_and_cannot_train():
+    cluster = Cluster.from_environment(tf_config("ps", 0, {**HOSTS, "ps": ["c:1"]}))
+    assert (cluster.rank, cluster.world_size, cluster.task_type) == (0, 1, "ps")
+    with pytest.raises(ValueError, match=r"parameter server.*Server\(\).join"):
+        cluster.check_can_connect()
+
+
+def test_unknown_role_is_refused():
+    with pytest.raises(ValueError, match="'master' has no part"):
+        Cluster.from_environment(tf_config("master", 0, {**HOSTS, "master": ["c:1"]}))
 
 
 def test_launcher_wins_over_tf_config():

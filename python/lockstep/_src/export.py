@@ -1,24 +1,23 @@
 """SavedModels from checkpoints: stock TensorFlow operations and logical tensors, for servers without this library.
 
-The model is built once more in a graph of its own, where nothing is sharded. Its variables are not loaded: their
-tensors are copied from the checkpoint to the SavedModel in pieces, so that a table larger than memory can be exported.
-(A checkpoint of several workers holds a large table in slices; what is read at once is at least one of these.)
+The model is built once more in a graph of its own, where nothing is sharded. Its variables are not loaded: the bytes of
+their tensors are copied from the checkpoint to the SavedModel, a little at a time (`bundle.py`), so that tables larger
+than memory can be exported.
 
 A SavedModel is complete or absent: it is made in a directory `temp-...` and renamed.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
+from lockstep._src import bundle
 from lockstep._src.context import context
 
 _tf1 = tf.compat.v1
@@ -26,12 +25,11 @@ _gfile = tf.io.gfile
 
 # The spellings of TensorFlow's two classes of mode keys, and the SavedModel's tag for each mode.
 _MODES = {"infer": "infer", "predict": "infer", "train": "train", "eval": "eval", "test": "eval"}
+# The name of the signature for each mode, as TensorFlow's estimators give it.
+_KEYS = {"infer": tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY, "train": "train", "eval": "eval"}
 _TAGS = {"infer": tf.saved_model.SERVING, "train": tf.saved_model.TRAINING, "eval": "eval"}
 
 _SIGNATURE = type(_tf1.saved_model.build_signature_def())
-
-# How much of the tensors is in memory at a time, and the size of the files that are written.
-_PIECE_BYTES = 256 << 20
 
 
 def export(
@@ -68,16 +66,93 @@ def export(
       TypeError: `signature_def_fn` returned something else than signatures.
 
     """
+    mode = _checked_mode(mode)
+    return _export(
+        *("export", export_dir_base, checkpoint_path, signature_def_fn, assets_extra),
+        as_text=as_text,
+        clear_devices=clear_devices,
+        strip_default_attrs=strip_default_attrs,
+        build_mode=mode,
+        default_key=_KEYS[mode],
+        modes=[mode],
+    )
+
+
+def export_all(
+    export_dir_base: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str],
+    signature_defs_and_main_op_fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None = None,
+    as_text: bool = False,
+    clear_devices: bool = True,
+    strip_default_attrs: bool = True,
+    modes: Sequence[str] | None = None,
+) -> str | None:
+    """Writes a SavedModel with signatures for several modes; after HybridBackend's `export_all`.
+
+    Args:
+      export_dir_base: as `export`'s, as are the arguments that are not listed here.
+      checkpoint_path: prefix of a checkpoint.
+      signature_defs_and_main_op_fn: builds the model in the default graph, for mode 'infer', and returns its signatures
+        by name, or a pair of them and the operation to run when the SavedModel is loaded. The signature of mode 'infer'
+        is named 'serving_default', those of the others 'train' and 'eval'. Signatures of other names are kept.
+      assets_extra: files to copy.
+      as_text: write the graph as text.
+      clear_devices: forget the devices of operations.
+      strip_default_attrs: leave out attributes that have their default value.
+      modes: of 'infer', 'train' and 'eval', with the spellings of `export`: the SavedModel has their tags, and no
+        signature of the other modes; None: of all modes that have a signature.
+
+    Returns:
+      The directory of the SavedModel on the chief; None, at once, on other workers.
+
+    Raises:
+      ValueError: as `export`; no signature of any of the modes.
+      FileNotFoundError: a file of `assets_extra` does not exist.
+      TypeError: the function returned something else than signatures.
+
+    """
+    return _export(
+        *("export_all", export_dir_base, checkpoint_path, signature_defs_and_main_op_fn, assets_extra),
+        as_text=as_text,
+        clear_devices=clear_devices,
+        strip_default_attrs=strip_default_attrs,
+        build_mode="infer",
+        default_key=None,
+        modes=None if modes is None else [_checked_mode(mode) for mode in modes],
+    )
+
+
+def _checked_mode(mode: str) -> str:
     if mode not in _MODES:
         raise ValueError(f"export: mode is {mode!r}, wanted one of {', '.join(map(repr, _MODES))}")
-    mode = _MODES[mode]
+    return _MODES[mode]
+
+
+def _export(
+    name: str,
+    export_dir_base: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str],
+    fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None,
+    *,
+    as_text: bool,
+    clear_devices: bool,
+    strip_default_attrs: bool,
+    build_mode: str,
+    default_key: str | None,
+    modes: Sequence[str] | None,
+) -> str | None:
+    """Both exports. `default_key` names a signature that `fn` returns without a name; None: it has to give names."""
     if not context.is_chief:
         return None
     checkpoint = _Checkpoint(checkpoint_path)
     extra = _checked_assets(assets_extra)
     # The chief is alone here: the model's scopes and collectives must not wait for the other workers.
-    with tf.Graph().as_default() as graph, context.scope(mode=mode, sharding=False), context.detached():
-        signatures, main_op = _signatures(signature_def_fn())
+    with tf.Graph().as_default() as graph, context.scope(mode=build_mode, sharding=False), context.detached():
+        signatures, main_op = _signatures(fn(), default_key)
+        if default_key is None:
+            signatures, modes = _of_modes(name, signatures, modes)
         checkpoint.check_variables(_tf1.global_variables())
         if main_op is None:
             main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
@@ -89,7 +164,7 @@ def export(
             with _tf1.Session() as session:
                 builder.add_meta_graph_and_variables(
                     session,
-                    tags=[_TAGS[mode]],
+                    tags=[_TAGS[mode] for mode in modes],
                     signature_def_map=signatures,
                     assets_collection=_tf1.get_collection(_tf1.GraphKeys.ASSET_FILEPATHS),
                     clear_devices=clear_devices,
@@ -104,6 +179,18 @@ def export(
                 _gfile.copy(source, target)
 
         return _write_whole(os.fspath(export_dir_base), write)
+
+
+def _of_modes(
+    name: str, signatures: Mapping[str, Any], modes: Sequence[str] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The signatures without those of other modes, and the modes that have one."""
+    present = [mode for mode in _KEYS if _KEYS[mode] in signatures and (modes is None or mode in modes)]
+    if not present:
+        wanted = [_KEYS[mode] for mode in modes or _KEYS]
+        raise ValueError(f"{name}: the signatures are {sorted(signatures)}, wanted one of {wanted}")
+    others = {key for mode, key in _KEYS.items() if mode not in present}
+    return {key: signature for key, signature in signatures.items() if key not in others}, present
 
 
 def _write_whole(base: str, write: Callable[[str], None]) -> str:
@@ -140,19 +227,23 @@ def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
     return checked
 
 
-def _signatures(returned: Any) -> tuple[dict[str, Any], tf.Operation | None]:
-    """What `signature_def_fn` returned, as (signatures by name, operation to run at loading or None)."""
+def _signatures(returned: Any, default_key: str | None) -> tuple[dict[str, Any], tf.Operation | None]:
+    """What `signature_def_fn` returned, as (signatures by name, operation to run at loading or None).
+
+    `default_key` is the name of a signature that comes without one; None: there has to be one.
+    """
     main_op = None
     signatures = returned
     if isinstance(returned, tuple) and len(returned) == 2:
         signatures, main_op = returned
-    if isinstance(signatures, _SIGNATURE):
-        signatures = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signatures}
+    if isinstance(signatures, _SIGNATURE) and default_key is not None:
+        signatures = {default_key: signatures}
     good = isinstance(signatures, Mapping) and all(isinstance(s, _SIGNATURE) for s in signatures.values())
     if not good or not signatures:
         raise TypeError(
-            f"export: signature_def_fn returned {type(returned).__name__} {str(returned)[:200]!r}, wanted a "
-            "SignatureDef, a dict of name to SignatureDef, or a pair of one of them and an operation"
+            f"export: signature_def_fn returned {type(returned).__name__} {str(returned)[:200]!r}, wanted "
+            f"{'a SignatureDef, ' if default_key else ''}a dict of name to SignatureDef, or a pair of "
+            f"{'one of them' if default_key else 'it'} and an operation"
         )
     return dict(signatures), main_op
 
@@ -167,16 +258,6 @@ def _check_operations(graph: tf.Graph) -> None:
             f"export: the model has operations that run only with this library: {', '.join(ours[:5])}"
             f"{' ...' if len(ours) > 5 else ''}; build it for mode 'infer', without metrics and collectives"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Piece:
-    """Rows of a tensor that are copied at a time. `spec` is their slice as SaveV2 spells it, '' for all."""
-
-    name: str
-    spec: str
-    dtype: tf.DType
-    bytes: int
 
 
 class _Checkpoint:
@@ -210,49 +291,11 @@ class _Checkpoint:
             raise ValueError(f"export: checkpoint {self.path!r} does not fit the model: {'; '.join(problems)}")
 
     def copy(self, names: Sequence[str], target: str) -> None:
-        """Writes the tensors `names` to a checkpoint `target`, `_PIECE_BYTES` (or one row) of them at a time."""
+        """Writes the tensors `names` to a checkpoint `target`, a little at a time."""
         missing = sorted(set(names) - set(self._shapes))
         if missing:
             raise ValueError(f"export: checkpoint {self.path!r} lacks {', '.join(missing)}")
-        parts = []
-        for number, pieces in enumerate(self._files_of(names)):
-            parts.append(f"{target}_part-{number:05d}")
-            self._copy_pieces(pieces, parts[-1])
-        with tf.Graph().as_default(), _tf1.Session() as session:
-            session.run(tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=target))
-
-    def _files_of(self, names: Sequence[str]) -> Iterator[list[_Piece]]:
-        """The pieces of all tensors, cut into runs of about `_PIECE_BYTES`."""
-        run: list[_Piece] = []
-        for name in sorted(set(names)):
-            for piece in self._pieces(name):
-                if run and sum(p.bytes for p in run) + piece.bytes > _PIECE_BYTES:
-                    yield run
-                    run = []
-                run.append(piece)
-        if run:
-            yield run
-
-    def _pieces(self, name: str) -> Iterator[_Piece]:
-        shape, dtype = list(self._shapes[name]), self._dtypes[name]
-        bytes_per_row = int(np.prod(shape[1:], dtype=np.int64)) * max(dtype.size or 0, 1)
-        rows_per_piece = max(1, _PIECE_BYTES // max(1, bytes_per_row))
-        if not shape or shape[0] <= rows_per_piece:
-            yield _Piece(name, "", dtype, bytes_per_row * (shape[0] if shape else 1))
-            return
-        full, rest = " ".join(map(str, shape)), ":".join(["-"] * (len(shape) - 1))
-        for start in range(0, shape[0], rows_per_piece):
-            rows = min(rows_per_piece, shape[0] - start)
-            spec = f"{full} {start},{rows}" + (f":{rest}" if rest else "")
-            yield _Piece(name, spec, dtype, bytes_per_row * rows)
-
-    def _copy_pieces(self, pieces: Sequence[_Piece], part: str) -> None:
-        names, specs = [p.name for p in pieces], [p.spec for p in pieces]
-        with tf.Graph().as_default(), tf.device("/cpu:0"), _tf1.Session() as session:
-            tensors = tf.raw_ops.RestoreV2(
-                prefix=self.path, tensor_names=names, shape_and_slices=specs, dtypes=[p.dtype for p in pieces]
-            )
-            session.run(tf.raw_ops.SaveV2(prefix=part, tensor_names=names, shape_and_slices=specs, tensors=tensors))
+        bundle.copy_tensors(self.path, set(names), target)
 
 
 class _CopyingSaver(_tf1.train.Saver):

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep._src import export as export_module
 from lockstep._src.context import context
-from lockstep._src.export import export
+from lockstep._src.export import export, export_all
 
 TABLE = np.random.default_rng(5).normal(size=(50, 4)).astype(np.float32)
 BIAS = np.float32(0.25)
@@ -95,19 +95,6 @@ def test_stock_tensorflow_serves_it(checkpoint, tmp_path):
     np.testing.assert_allclose(serve(directory), WANTED, rtol=1e-6)
     # What only training needs stays behind.
     assert sorted(tensors_of(directory)) == ["bias", "table"]
-
-
-@pytest.mark.parametrize("piece_bytes", [1, 40, 16 * 7, 400])
-def test_large_tensors_are_copied_in_pieces(checkpoint, tmp_path, monkeypatch, piece_bytes):
-    monkeypatch.setattr(export_module, "_PIECE_BYTES", piece_bytes)
-    directory = export(tmp_path, checkpoint, serialized_signature)
-    files = os.listdir(os.path.join(directory, "variables"))
-    assert len(files) > 2 and all(file.startswith("variables.") for file in files)
-    tensors = tensors_of(directory)
-    np.testing.assert_array_equal(tensors["table"], TABLE)
-    assert tensors["bias"] == BIAS
-    if piece_bytes == 40:
-        np.testing.assert_allclose(serve(directory), WANTED, rtol=1e-6)
 
 
 def test_program_of_the_documents(checkpoint, tmp_path):
@@ -256,6 +243,51 @@ def test_devices_are_forgotten_or_kept(checkpoint, tmp_path, clear_devices):
     assert any(node.device for node in graph_def.node if node.name == "x") != clear_devices
 
 
+def signatures_of_modes(*names):
+    def build():
+        scores = serialized_signature()
+        ran = tf.get_local_variable("ran", [], initializer=tf.zeros_initializer(), use_resource=True)
+        return {name: scores for name in names}, tf.group(ran.assign(1.0), tf.tables_initializer())
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("modes", "tags", "kept"),
+    [
+        (None, ["eval", "serve"], ["eval", "mine", "serving_default"]),
+        (["infer"], ["serve"], ["mine", "serving_default"]),
+        (["train", "test"], ["eval"], ["eval", "mine"]),
+    ],
+)
+def test_all_modes_are_exported_together(checkpoint, tmp_path, modes, tags, kept):
+    build = signatures_of_modes("serving_default", "eval", "mine")
+    directory = export_all(tmp_path / "out", checkpoint, build, modes=modes)
+    with tf.Graph().as_default(), tf.Session() as session:
+        meta = tf.saved_model.load(session, tags, directory)
+        assert sorted(meta.meta_info_def.tags) == tags
+        assert sorted(name for name in meta.signature_def if not name.startswith("__")) == kept
+        assert session.run("ran/Read/ReadVariableOp:0") == 1
+    np.testing.assert_array_equal(tensors_of(directory)["table"], TABLE)
+
+
+def test_signature_of_a_mode_has_its_name(checkpoint, tmp_path):
+    directory = export(tmp_path, checkpoint, serialized_signature, mode="train")
+    with tf.Graph().as_default(), tf.Session() as session:
+        assert "train" in tf.saved_model.load(session, ["train"], directory).signature_def
+
+
+def test_export_of_all_modes_refuses_what_has_none(checkpoint, tmp_path):
+    build = signatures_of_modes("train", "mine")
+    with pytest.raises(ValueError, match=r"are \['mine', 'train'\], wanted one of \['serving_default'\]"):
+        export_all(tmp_path / "out", checkpoint, build, modes=["infer"])
+    with pytest.raises(ValueError, match="mode is 'all'"):
+        export_all(tmp_path / "out", checkpoint, build, modes=["all"])
+    with pytest.raises(TypeError, match="wanted a dict of name to SignatureDef"):
+        export_all(tmp_path / "out", checkpoint, serialized_signature)
+    assert not (tmp_path / "out").exists()
+
+
 def test_two_exports_in_one_second_both_stay(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(export_module.time, "time", lambda: 1234.5)
     directories = [export(tmp_path, checkpoint, serialized_signature) for _ in range(2)]
@@ -298,7 +330,7 @@ def test_failure_while_writing_leaves_nothing(checkpoint, tmp_path, monkeypatch)
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(export_module._Checkpoint, "_copy_pieces", fail)
+    monkeypatch.setattr(export_module.bundle, "_copy_data", fail)
     refused(OSError, "disk full", tmp_path, checkpoint)
 
 

@@ -50,14 +50,22 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
 
 
 def wraps(cls: Class) -> Class:
-    """Makes a class work for a job: an optimizer (`wraps_optimizer`) or an estimator; another is returned as it is.
+    """Makes a class work for a job: one of optimizers by `wraps_optimizer`; another is returned as it is.
 
-    After HybridBackend's `hb.wraps`.
+    Estimators of this library work for a job as they are. After HybridBackend's `hb.wraps`.
+
+    Raises:
+      NotImplementedError: an estimator that derives from TensorFlow's.
     """
     if not isinstance(cls, type):
         raise TypeError(f"wraps: got {cls!r}, wanted a class")
     if issubclass(cls, _OPTIMIZER):
         return wraps_optimizer(cls)
+    if any(base.__module__.partition(".")[0] == "tensorflow_estimator" for base in cls.__mro__):
+        raise NotImplementedError(
+            f"wraps: {cls.__name__} derives from TensorFlow's own estimators, whose sessions are of one worker; derive "
+            "it from hb.estimator.Estimator, which needs no wrapping"
+        )
     return cls
 
 
