@@ -13,7 +13,7 @@
 
 #include <arrow/array.h>
 #include <arrow/chunked_array.h>
-#include <arrow/io/file.h>
+#include <arrow/io/interfaces.h>
 #include <arrow/type.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
@@ -30,27 +30,11 @@
 #include <numeric>
 
 #include "core/columnar/arrow_convert.h"
+#include "core/columnar/arrow_stream.h"
+#include "core/columnar/filesystem.h"
 
 namespace lockstep::columnar {
 namespace {
-
-// Runs `call`, which returns our Status or Result, and turns what Arrow or the standard library throws into a Status.
-template <typename Call>
-auto Guard(const std::string& who, const Call& call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted(who + ": out of memory");
-  } catch (const std::exception& error) {
-    return DataLoss(who + ": " + error.what());
-  }
-}
-
-// How messages name a file and a column of it.
-std::string FileText(const std::string& path) { return "file '" + path + "'"; }
-std::string ColumnText(const std::string& path, const std::string& name) {
-  return FileText(path) + " column '" + name + "'";
-}
 
 // Whether lists of `found` can be read as `wanted`: the same, or with the innermost ragged levels as fixed dimensions.
 // The levels stay as many as they are, and dimensions that the file fixes have to be equal, counted from the inside.
@@ -60,84 +44,6 @@ bool Fits(const ColumnType& found, const ColumnType& wanted) {
          wanted.ragged_rank + wanted.shape.size() == levels &&
          std::equal(found.shape.rbegin(), found.shape.rend(), wanted.shape.rbegin());
 }
-
-// Rows that are decoded at once only to get past them. Bounds the memory; kMostPieceRows in source.cc is as many.
-constexpr int64_t kSkipRows = 65536;
-
-// Reads a column through a reader of its own, which sees the stream's row groups alone.
-class ArrowStream : public ColumnStream {
- public:
-  // A run of row numbers of the file: the stream's rows from `begin` on are the file's from `file_row` on.
-  struct Rows {
-    int64_t begin;
-    int64_t file_row;
-  };
-
-  ArrowStream(std::string who, Field field, std::vector<Rows> rows, std::unique_ptr<parquet::arrow::FileReader> file,
-              std::unique_ptr<parquet::arrow::ColumnReader> column)
-      : who_(std::move(who)),
-        field_(std::move(field)),
-        rows_(std::move(rows)),
-        file_(std::move(file)),
-        column_(std::move(column)) {}
-
-  Result<Column> Read(int64_t rows) override {
-    std::vector<Column> parts;
-    const auto convert = [&](std::shared_ptr<arrow::Array> array) -> Status {
-      auto column = ColumnFromArrow(std::move(array), field_, [&](int64_t i) { return FileRow(position_ + i); });
-      if (!column.ok()) return column.status().WithPrefix(who_ + ": ");
-      parts.push_back(*std::move(column));
-      return OkStatus();
-    };
-    LOCKSTEP_RETURN_IF_ERROR(Take(rows, rows, convert));
-    return parts.size() == 1 ? std::move(parts[0]) : Concatenate(parts);
-  }
-
-  Status Skip(int64_t rows) override {
-    return Take(rows, kSkipRows, [](const std::shared_ptr<arrow::Array>&) { return OkStatus(); });
-  }
-
- private:
-  // Hands the next `rows` rows to `use`, in one or more arrays of `at_once` rows at most. Arrow gives several chunks
-  // where a column's strings are more than 2 GB. An end before the footer's number of rows is a damaged file; without
-  // the check for it the loop would never end.
-  template <typename Use>
-  Status Take(int64_t rows, int64_t at_once, const Use& use) {
-    return Guard(who_, [&]() -> Status {
-      while (rows > 0) {
-        std::shared_ptr<arrow::ChunkedArray> chunks;
-        const arrow::Status status = column_->NextBatch(std::min(rows, at_once), &chunks);
-        if (!status.ok()) return FromArrow(status).WithPrefix(who_ + ": ");
-        if (chunks == nullptr || chunks->length() == 0 || chunks->length() > rows) {
-          return DataLoss(who_ + ": the data ends at row " + std::to_string(FileRow(position_)) + " of the file, " +
-                          std::to_string(rows) + " rows before what the footer says");
-        }
-        for (const std::shared_ptr<arrow::Array>& array : chunks->chunks()) {
-          if (array->length() == 0) continue;
-          LOCKSTEP_RETURN_IF_ERROR(use(array));
-          rows -= array->length();
-          position_ += array->length();
-        }
-      }
-      return OkStatus();
-    });
-  }
-
-  // The row's number in the file. Row groups without rows begin where the next one does: the last of those that begin
-  // at or before the position is meant.
-  int64_t FileRow(int64_t position) const {
-    auto next = std::upper_bound(rows_.begin(), rows_.end(), position,
-                                 [](int64_t value, const Rows& run) { return value < run.begin; });
-    return (next - 1)->file_row + position - (next - 1)->begin;
-  }
-
-  const std::string who_;
-  const Field field_;
-  const std::vector<Rows> rows_;                            // for each row group
-  const std::unique_ptr<parquet::arrow::FileReader> file_;  // outlives column_
-  const std::unique_ptr<parquet::arrow::ColumnReader> column_;
-  int64_t position_ = 0;  // rows read
-};
 
 // A column that the file lacks, of the field's default. Has no end of its own: the rows of a run are counted elsewhere.
 class DefaultStream : public ColumnStream {
@@ -155,12 +61,9 @@ class DefaultStream : public ColumnStream {
 class ArrowFile : public ParquetFile {
  public:
   // Public for Open, which runs it inside of Guard.
-  Status Init(const std::string& path) {
+  Status Init(const std::string& path, std::shared_ptr<arrow::io::RandomAccessFile> file) {
     path_ = path;
-    LOCKSTEP_RETURN_IF_ERROR(CheckReadable());
-    auto file = arrow::io::ReadableFile::Open(path);
-    if (!file.ok()) return NotReadable(file.status());
-    file_ = *std::move(file);
+    file_ = std::move(file);
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(nullptr));
     footer_ = reader->parquet_reader()->metadata();
     return ReadFooter(reader->manifest());
@@ -170,19 +73,19 @@ class ArrowFile : public ParquetFile {
     const std::string who = ColumnText(path_, field.name);
     return Guard(who, [&]() -> Result<std::unique_ptr<ColumnStream>> {
       const auto found = std::find_if(columns_.begin(), columns_.end(), [&](auto& c) { return c.name == field.name; });
-      if (found == columns_.end()) return std::unique_ptr<ColumnStream>(new DefaultStream(field));
+      if (found == columns_.end()) return NewDefaultStream(field);
       LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(footer_->Subset(groups)));
       std::unique_ptr<parquet::arrow::ColumnReader> column;
       const auto status = reader->GetColumn(static_cast<int>(found - columns_.begin()), &column);
       if (!status.ok()) return FromArrow(status).WithPrefix(who + ": ");
-      std::vector<ArrowStream::Rows> rows;
-      int64_t begin = 0;
-      for (int group : groups) {
-        rows.push_back({begin, std::accumulate(group_rows_.begin(), group_rows_.begin() + group, int64_t{0})});
-        begin += group_rows_[group];
-      }
-      return std::unique_ptr<ColumnStream>(
-          new ArrowStream(who, field, std::move(rows), std::move(reader), std::move(column)));
+      // The reader outlives the column.
+      auto next = [file = std::shared_ptr(std::move(reader)), column = std::shared_ptr(std::move(column))](
+                      int64_t rows) -> arrow::Result<std::shared_ptr<arrow::ChunkedArray>> {
+        std::shared_ptr<arrow::ChunkedArray> chunks;
+        ARROW_RETURN_NOT_OK(column->NextBatch(rows, &chunks));
+        return chunks;
+      };
+      return std::unique_ptr<ColumnStream>(new ArrowStream(who, field, RowsOf(groups, group_rows_), std::move(next)));
     });
   }
 
@@ -225,21 +128,6 @@ class ArrowFile : public ParquetFile {
     return *std::move(reader);
   }
 
-  // Sorts out what Arrow would report as an I/O error with a text of its own, so that each has its code. Pipes and
-  // devices are left to Arrow.
-  Status CheckReadable() const {
-    namespace fs = std::filesystem;
-    std::error_code error;
-    const fs::file_status status = fs::status(path_, error);
-    if (status.type() == fs::file_type::not_found) return NotFound(FileText(path_) + " does not exist");
-    if (error) return Internal(FileText(path_) + ": " + error.message());
-    if (status.type() == fs::file_type::directory) return InvalidArgument(FileText(path_) + " is a folder");
-    if (fs::is_regular_file(status) && fs::file_size(path_, error) == 0) {
-      return DataLoss(FileText(path_) + ": not a readable Parquet file: it is empty (0 bytes)");
-    }
-    return OkStatus();
-  }
-
   // The bytes of one leaf's values in the row group in which its rows are widest, by row. What a damaged footer says is
   // cut to what can be added up.
   int64_t LeafBytes(int leaf) const {
@@ -279,12 +167,37 @@ class ArrowFile : public ParquetFile {
   std::shared_ptr<parquet::FileMetaData> footer_;
 };
 
+// Sorts out what Arrow would report as an I/O error with a text of its own, so that each has its code. Pipes and
+// devices are left to Arrow.
+Status CheckReadable(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return NotFound(FileText(path) + " does not exist");
+  if (error) return Internal(FileText(path) + ": " + error.message());
+  if (status.type() == fs::file_type::directory) return InvalidArgument(FileText(path) + " is a folder");
+  if (fs::is_regular_file(status) && fs::file_size(path, error) == 0) {
+    return DataLoss(FileText(path) + ": not a readable Parquet file: it is empty (0 bytes)");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
+std::unique_ptr<ColumnStream> NewDefaultStream(const Field& field) { return std::make_unique<DefaultStream>(field); }
+
 Result<std::shared_ptr<ParquetFile>> ParquetFile::Open(const std::string& path) {
-  auto file = std::make_shared<ArrowFile>();
-  LOCKSTEP_RETURN_IF_ERROR(Guard(FileText(path) + ": not a readable Parquet file", [&] { return file->Init(path); }));
-  return std::shared_ptr<ParquetFile>(std::move(file));
+  return Guard(FileText(path) + ": not a readable Parquet file", [&]() -> Result<std::shared_ptr<ParquetFile>> {
+    if (!IsRemote(path)) LOCKSTEP_RETURN_IF_ERROR(CheckReadable(path));
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<arrow::io::RandomAccessFile> input, OpenFile(path));
+    // Formats are told apart by their first bytes. What has neither's is reported by Parquet's reader.
+    char magic[3] = {};
+    const auto read = input->ReadAt(0, sizeof(magic), magic);
+    if (read.ok() && std::string_view(magic, sizeof(magic)) == "ORC") return OpenOrc(path, std::move(input));
+    auto file = std::make_shared<ArrowFile>();
+    LOCKSTEP_RETURN_IF_ERROR(file->Init(path, std::move(input)));
+    return std::shared_ptr<ParquetFile>(std::move(file));
+  });
 }
 
 Status ParquetFile::Check(const std::vector<Field>& fields) const {

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
+
+#include "core/columnar/filesystem.h"
 
 namespace lockstep::columnar {
 namespace {
@@ -78,12 +81,13 @@ Status AppendPattern(const std::string& pattern, std::vector<std::string>* files
 
 Status AppendName(std::string name, std::vector<std::string>* files) {
   if (name.empty()) return InvalidArgument("a file name is empty");
-  // A scheme has its "://" before any other '/': "a/b://c" is a strange, but local name.
-  if (const size_t scheme = name.find("://"); scheme != std::string::npos && name.find('/') > scheme) {
-    const std::string path = name.substr(scheme + 3);
-    if (name.substr(0, scheme) != "file") {
-      return Unimplemented("file '" + name + "': only local files are read, as a path or as file:///path");
-    }
+  if (IsRemote(name)) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> found, ExpandRemote(name));
+    files->insert(files->end(), found.begin(), found.end());
+    return OkStatus();
+  }
+  if (constexpr std::string_view kScheme = "file://"; name.rfind(kScheme, 0) == 0) {
+    const std::string path = name.substr(kScheme.size());
     if (path.empty() || path[0] != '/')
       return InvalidArgument("file '" + name + "': wanted file:// before an absolute path");
     name = path;

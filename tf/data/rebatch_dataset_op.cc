@@ -4,8 +4,9 @@
 // tensors belong together and says so by `ragged_ranks`.
 //
 // Shuffling differs from pass to pass. Which pass an iterator is depends on how many were made before it: of the
-// dataset, or, in a graph whose initializer is run again and again and makes the dataset anew each time, of the op.
+// dataset, or, in a graph whose initializer is run again and again and makes the dataset anew each time, under a name.
 #include <atomic>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -41,8 +42,8 @@ REGISTER_OP("LockstepRebatchDataset")
     .Attr("ragged_ranks: list(int) >= 1")
     .Attr("drop_remainder: bool = false")
     .Attr("reshuffle_each_iteration: bool = true")
-    // Passes are counted by the op instead of by the dataset.
-    .Attr("count_passes_in_op: bool = false")
+    // Under which name passes are counted in this process; none: by the dataset.
+    .Attr("passes: string = ''")
     .Attr("output_types: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
     .SetIsStateful()
@@ -61,10 +62,22 @@ struct Attributes {
   std::vector<int64_t> ragged_ranks;
   bool drop_remainder;
   bool reshuffle_each_iteration;
-  bool count_passes_in_op;
+  std::string passes;
   DataTypeVector output_types;
   std::vector<PartialTensorShape> output_shapes;
 };
+
+// The count of passes under `name`, which lives as long as the process: kernels don't, as tf.data makes new ones when
+// it rewrites a dataset. Without a name a count that nobody else has.
+std::shared_ptr<std::atomic<int64_t>> PassesOf(const std::string& name) {
+  static absl::Mutex mutex;
+  static auto& counts = *new std::map<std::string, std::shared_ptr<std::atomic<int64_t>>>();
+  if (name.empty()) return std::make_shared<std::atomic<int64_t>>(0);
+  absl::MutexLock lock(&mutex);
+  auto& count = counts[name];
+  if (count == nullptr) count = std::make_shared<std::atomic<int64_t>>(0);
+  return count;
+}
 
 // Made of an op's inputs; immutable but for the count of passes. Reference-counted by TensorFlow.
 class RebatchDataset : public tfd::DatasetBase {
@@ -111,13 +124,11 @@ class RebatchDataset : public tfd::DatasetBase {
     b->BuildAttrValue(attributes_.ragged_ranks, &ranks);
     b->BuildAttrValue(attributes_.drop_remainder, &drop);
     b->BuildAttrValue(attributes_.reshuffle_each_iteration, &reshuffle);
-    b->BuildAttrValue(attributes_.count_passes_in_op, &count);
-    return b->AddDataset(this, nodes,
-                         {{"ragged_ranks", ranks},
-                          {"drop_remainder", drop},
-                          {"reshuffle_each_iteration", reshuffle},
-                          {"count_passes_in_op", count}},
-                         output);
+    b->BuildAttrValue(attributes_.passes, &count);
+    return b->AddDataset(
+        this, nodes,
+        {{"ragged_ranks", ranks}, {"drop_remainder", drop}, {"reshuffle_each_iteration", reshuffle}, {"passes", count}},
+        output);
   }
 
  private:
@@ -277,7 +288,7 @@ class RebatchDatasetOp : public tfd::UnaryDatasetOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("ragged_ranks", &attributes_.ragged_ranks));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("drop_remainder", &attributes_.drop_remainder));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reshuffle_each_iteration", &attributes_.reshuffle_each_iteration));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("count_passes_in_op", &attributes_.count_passes_in_op));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("passes", &attributes_.passes));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("output_types", &attributes_.output_types));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("output_shapes", &attributes_.output_shapes));
   }
@@ -301,13 +312,11 @@ class RebatchDatasetOp : public tfd::UnaryDatasetOpKernel {
         ctx, tensors == input->output_dtypes().size() && tensors == attributes_.output_types.size(),
         absl::InvalidArgumentError(absl::StrCat("the columns have ", tensors, " tensors, and an element of the ",
                                                 "dataset has ", input->output_dtypes().size())));
-    *output = new RebatchDataset(ctx, input, inputs, attributes_,
-                                 attributes_.count_passes_in_op ? passes_ : std::make_shared<std::atomic<int64_t>>(0));
+    *output = new RebatchDataset(ctx, input, inputs, attributes_, PassesOf(attributes_.passes));
   }
 
  private:
   Attributes attributes_;
-  const std::shared_ptr<std::atomic<int64_t>> passes_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 REGISTER_KERNEL_BUILDER(Name("LockstepRebatchDataset").Device(tensorflow::DEVICE_CPU), RebatchDatasetOp);

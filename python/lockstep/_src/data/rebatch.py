@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -155,7 +156,7 @@ class RebatchDataset:
             ragged_ranks=ragged_ranks,
             drop_remainder=drop_remainder,
             reshuffle_each_iteration=reshuffle_each_iteration is not False,
-            count_passes_in_op=is_graph_mode(),
+            passes=uuid.uuid4().hex if is_graph_mode() else "",
             output_types=[component.dtype for component in specs],
             output_shapes=[component.shape for component in specs],
         )

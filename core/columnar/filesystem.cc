@@ -1,0 +1,182 @@
+// A remote name is taken apart into what makes a file system (scheme, authority, options) and a path inside it; which
+// of it is which only Arrow knows, as a bucket is the authority of s3:// and the beginning of its paths. So names are
+// put together again from the text before the path and behind it, and never by Arrow.
+#include "core/columnar/filesystem.h"
+
+#include <arrow/filesystem/filesystem.h>
+#include <arrow/io/file.h>
+#include <arrow/util/config.h>
+#include <dlfcn.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "core/columnar/arrow_convert.h"
+
+namespace lockstep::columnar {
+namespace {
+
+using FileSystem = std::shared_ptr<arrow::fs::FileSystem>;
+
+std::string FileText(const std::string& name) { return "file '" + name + "'"; }
+
+// A remote name in its parts: `before` + path + `behind`, where `before` is the scheme and "://".
+struct Name {
+  std::string before;
+  std::string path;    // for s3://bucket/a it is "bucket/a", for hdfs://host:1/a it is "host:1/a"
+  std::string behind;  // options with their '?', or nothing
+
+  explicit Name(const std::string& text) {
+    const size_t begin = text.find("://") + 3;
+    const size_t options = std::min(text.find('?', begin), text.size());
+    before = text.substr(0, begin);
+    path = text.substr(begin, options - begin);
+    behind = text.substr(options);
+  }
+  std::string With(const std::string& other) const { return before + other + behind; }
+};
+
+// Since version 26 Arrow's S3 is a library of its own, beside libarrow.
+void LoadSeparateFileSystems() {
+  Dl_info info;
+  if (::dladdr(reinterpret_cast<const void*>(&arrow::fs::EnsureFinalized), &info) == 0) return;
+  const std::filesystem::path library(info.dli_fname);
+  const std::string name = library.filename().string();
+  const std::string prefix = "libarrow.so";
+  if (name.rfind(prefix, 0) != 0) return;
+  const auto s3 = library.parent_path() / ("libarrow_s3.so" + name.substr(prefix.size()));
+  std::error_code error;
+  // What cannot be loaded is a scheme that Arrow will not know: reported where a name has it.
+  if (std::filesystem::exists(s3, error)) (void)arrow::fs::LoadFileSystemFactories(s3.c_str());
+}
+
+// The file system of a name, and the path of it there. One is kept for each scheme, authority and options.
+Result<std::pair<FileSystem, std::string>> FileSystemOf(const std::string& name) {
+  static std::once_flag loaded;
+  std::call_once(loaded, [] {
+    LoadSeparateFileSystems();
+    // Connections and threads of the clients must end before the process does.
+    std::atexit(arrow::fs::EnsureFinalized);
+  });
+  static std::mutex mutex;
+  static auto& systems = *new std::map<std::string, FileSystem>();
+  const Name parts(name);
+  const std::string key = parts.With(parts.path.substr(0, parts.path.find('/')));
+  // Of a pattern only the authority makes the file system; brackets would be no URI.
+  const std::string authority = parts.path.substr(0, parts.path.find('/'));
+  std::string path;
+  std::lock_guard lock(mutex);
+  auto& system = systems[key];
+  auto made = arrow::fs::FileSystemFromUri(parts.With(authority + "/"), &path);
+  if (!made.ok()) {
+    systems.erase(key);
+    const std::string message = FileText(name) + ": " + made.status().message();
+    if (made.status().IsNotImplemented() || made.status().IsInvalid()) return Unimplemented(message);
+    return Unavailable(message);
+  }
+  if (system == nullptr) system = *std::move(made);
+  // What Arrow makes of "authority/" is where paths begin: "bucket" of s3, nothing or "/" of hdfs.
+  while (!path.empty() && path.back() == '/') path.pop_back();
+  return std::pair(system, path + parts.path.substr(authority.size()));
+}
+
+Result<arrow::fs::FileInfo> InfoOf(const FileSystem& system, const std::string& path, const std::string& name) {
+  auto info = system->GetFileInfo(path);
+  if (!info.ok()) return Unavailable(FileText(name) + ": " + info.status().message());
+  return *std::move(info);
+}
+
+// Whether a part of `path` behind `folder` begins with '.' or '_', where the pattern does not as well.
+bool Hidden(const std::string& path, const std::string& folder, const std::string& pattern) {
+  const std::filesystem::path rest(path.substr(std::min(path.size(), folder.size())));
+  const std::filesystem::path wanted(pattern.substr(std::min(pattern.size(), folder.size())));
+  auto part_wanted = wanted.begin();
+  for (const auto& part : rest) {
+    const std::string text = part.string();
+    const std::string like = part_wanted == wanted.end() ? "" : (part_wanted++)->string();
+    if (!text.empty() && (text[0] == '.' || text[0] == '_') && (like.empty() || like[0] != text[0])) return true;
+  }
+  return false;
+}
+
+// Paths of the files below `folder`, all of them or those that `pattern` (a whole path) matches, sorted. What a pattern
+// matches may be a folder as well, which stands for its files.
+Result<std::vector<std::string>> List(const FileSystem& system, const std::string& folder, const std::string& pattern,
+                                      const std::string& name) {
+  arrow::fs::FileSelector selector;
+  selector.base_dir = folder;
+  selector.recursive = true;
+  selector.allow_not_found = true;
+  auto infos = system->GetFileInfo(selector);
+  if (!infos.ok()) return Unavailable("folder of " + FileText(name) + ": " + infos.status().message());
+  const auto depth = [](const std::string& path) { return std::count(path.begin(), path.end(), '/'); };
+  std::vector<std::string> found;
+  for (const arrow::fs::FileInfo& info : *infos) {
+    if (!info.IsFile() || Hidden(info.path(), folder, pattern)) continue;
+    std::string path = info.path();
+    if (!pattern.empty()) {
+      // The file itself, or the folder on its way that is as deep as the pattern.
+      std::string beginning = path;
+      while (depth(beginning) > depth(pattern)) beginning.resize(beginning.rfind('/'));
+      if (::fnmatch(pattern.c_str(), beginning.c_str(), FNM_PATHNAME) != 0) continue;
+    }
+    found.push_back(std::move(path));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+bool IsRemote(std::string_view name) {
+  // A scheme has its "://" before any other '/': "a/b://c" is a strange, but local name.
+  const size_t scheme = name.find("://");
+  return scheme != std::string_view::npos && name.find('/') > scheme && name.substr(0, scheme) != "file";
+}
+
+Result<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(const std::string& name) {
+  if (!IsRemote(name)) {
+    auto file = arrow::io::ReadableFile::Open(name);
+    if (!file.ok()) return FromArrow(file.status()).WithPrefix(FileText(name) + ": ");
+    return std::shared_ptr<arrow::io::RandomAccessFile>(*std::move(file));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto found, FileSystemOf(name));
+  LOCKSTEP_ASSIGN_OR_RETURN(const arrow::fs::FileInfo info, InfoOf(found.first, found.second, name));
+  if (info.type() == arrow::fs::FileType::NotFound) return NotFound(FileText(name) + " does not exist");
+  if (info.type() == arrow::fs::FileType::Directory) return InvalidArgument(FileText(name) + " is a folder");
+  if (info.size() == 0) return DataLoss(FileText(name) + ": not a readable Parquet file: it is empty (0 bytes)");
+  auto file = found.first->OpenInputFile(info);
+  if (!file.ok()) return Unavailable(FileText(name) + ": " + file.status().message());
+  return *std::move(file);
+}
+
+Result<std::vector<std::string>> ExpandRemote(const std::string& name) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto found, FileSystemOf(name));
+  const auto& [system, path] = found;
+  const Name parts(name);
+  const size_t wild = path.find_first_of("*[");
+  std::vector<std::string> paths;
+  if (wild == std::string::npos) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const arrow::fs::FileInfo info, InfoOf(system, path, name));
+    if (info.IsFile()) return std::vector<std::string>{name};
+    if (info.type() == arrow::fs::FileType::NotFound) return NotFound(FileText(name) + " does not exist");
+    LOCKSTEP_ASSIGN_OR_RETURN(paths, List(system, path, "", name));
+    if (paths.empty()) return NotFound("folder '" + name + "' holds no files");
+  } else {
+    const size_t folder = path.rfind('/', wild);
+    LOCKSTEP_ASSIGN_OR_RETURN(paths,
+                              List(system, folder == std::string::npos ? "" : path.substr(0, folder), path, name));
+    if (paths.empty()) return NotFound("no file matches '" + name + "'");
+  }
+  // Arrow's paths end as the name's do, and begin where its own path begins.
+  const size_t same = parts.path.size() >= path.size() ? parts.path.size() - path.size() : 0;
+  for (std::string& each : paths) each = parts.With(parts.path.substr(0, same) + each);
+  return paths;
+}
+
+}  // namespace lockstep::columnar

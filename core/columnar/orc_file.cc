@@ -1,0 +1,114 @@
+// ORC through Arrow. A stripe is what a row group is to Parquet. Arrow decodes a column of a stripe at once, so that a
+// stream holds one column of one stripe; and each stream has a reader of its own over the shared file, as these are not
+// thread-safe.
+#include <arrow/adapters/orc/adapter.h>
+#include <arrow/io/interfaces.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
+
+#include <algorithm>
+
+#include "core/columnar/arrow_convert.h"
+#include "core/columnar/arrow_stream.h"
+
+namespace lockstep::columnar {
+namespace {
+
+using arrow::adapters::orc::ORCFileReader;
+
+// The rows of one column of some stripes, one stripe in memory at a time.
+class StripeColumn {
+ public:
+  StripeColumn(std::shared_ptr<ORCFileReader> reader, std::vector<int> stripes, std::string name)
+      : reader_(std::move(reader)), stripes_(std::move(stripes)), name_(std::move(name)) {}
+
+  arrow::Result<std::shared_ptr<arrow::ChunkedArray>> Next(int64_t rows) {
+    while (stripe_ == nullptr || offset_ == stripe_->length()) {
+      if (next_ == stripes_.size()) return nullptr;
+      ARROW_ASSIGN_OR_RAISE(auto batch, reader_->ReadStripe(stripes_[next_++], std::vector<std::string>{name_}));
+      stripe_ = batch->GetColumnByName(name_);
+      if (stripe_ == nullptr) return arrow::Status::Invalid("the stripe has no such column");
+      offset_ = 0;
+    }
+    const int64_t taken = std::min(rows, stripe_->length() - offset_);
+    auto slice = std::make_shared<arrow::ChunkedArray>(stripe_->Slice(offset_, taken));
+    offset_ += taken;
+    return slice;
+  }
+
+ private:
+  const std::shared_ptr<ORCFileReader> reader_;
+  const std::vector<int> stripes_;
+  const std::string name_;
+  size_t next_ = 0;  // stripe to read
+  std::shared_ptr<arrow::Array> stripe_;
+  int64_t offset_ = 0;  // rows of it that were handed out
+};
+
+class OrcFile : public ParquetFile {
+ public:
+  Status Init(const std::string& path, std::shared_ptr<arrow::io::RandomAccessFile> file) {
+    path_ = path;
+    file_ = std::move(file);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ORCFileReader> reader, NewReader());
+    auto schema = reader->ReadSchema();
+    if (!schema.ok()) return NotReadable(schema.status());
+    for (const auto& field : (*schema)->fields()) columns_.push_back({field->name(), TypeFromArrow(*field->type())});
+    int64_t rows = 0;
+    for (int64_t stripe = 0; stripe < reader->NumberOfStripes(); ++stripe) {
+      const auto information = reader->GetStripeInformation(stripe);
+      group_rows_.push_back(information.num_rows);
+      bytes_ += information.length;
+      rows += information.num_rows;
+    }
+    if (rows != reader->NumberOfRows()) {
+      return DataLoss(FileText(path_) + ": the stripes have " + std::to_string(rows) + " rows, the footer says " +
+                      std::to_string(reader->NumberOfRows()));
+    }
+    return OkStatus();
+  }
+
+  // The footer has no sizes of columns: all are taken to be compressed alike, to a third.
+  Result<int64_t> RowBytes(const std::vector<Field>& fields) const override {
+    const int64_t rows = std::max<int64_t>(1, std::accumulate(group_rows_.begin(), group_rows_.end(), int64_t{0}));
+    const auto columns = static_cast<int64_t>(std::max<size_t>(1, columns_.size()));
+    return static_cast<int64_t>(fields.size()) * std::max<int64_t>(8, 3 * bytes_ / rows / columns);
+  }
+
+  Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) override {
+    const std::string who = ColumnText(path_, field.name);
+    return Guard(who, [&]() -> Result<std::unique_ptr<ColumnStream>> {
+      const bool found = std::any_of(columns_.begin(), columns_.end(), [&](auto& c) { return c.name == field.name; });
+      if (!found) return NewDefaultStream(field);
+      LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ORCFileReader> reader, NewReader());
+      auto column = std::make_shared<StripeColumn>(std::move(reader), groups, field.name);
+      return std::unique_ptr<ColumnStream>(new ArrowStream(who, field, RowsOf(groups, group_rows_),
+                                                           [column](int64_t rows) { return column->Next(rows); }));
+    });
+  }
+
+ private:
+  Status NotReadable(const arrow::Status& status) const {
+    return FromArrow(status).WithPrefix(FileText(path_) + ": not a readable ORC file: ");
+  }
+
+  Result<std::shared_ptr<ORCFileReader>> NewReader() const {
+    auto reader = ORCFileReader::Open(file_, arrow::default_memory_pool());
+    if (!reader.ok()) return NotReadable(reader.status());
+    return std::shared_ptr<ORCFileReader>(*std::move(reader));
+  }
+
+  std::shared_ptr<arrow::io::RandomAccessFile> file_;
+  int64_t bytes_ = 0;  // of all stripes, as stored
+};
+
+}  // namespace
+
+Result<std::shared_ptr<ParquetFile>> OpenOrc(const std::string& path,
+                                             std::shared_ptr<arrow::io::RandomAccessFile> file) {
+  auto orc = std::make_shared<OrcFile>();
+  LOCKSTEP_RETURN_IF_ERROR(orc->Init(path, std::move(file)));
+  return std::shared_ptr<ParquetFile>(std::move(orc));
+}
+
+}  // namespace lockstep::columnar
