@@ -17,7 +17,7 @@ OPTIMIZERS = {
     "SGD": {"class": "SGD", "arguments": {"learning_rate": 0.1, "momentum": 0.9, "clipnorm": 0.1}},
 }
 # 90 rows in batches of 8: worker 0 has 6, the last of which has 8 rows, worker 1 has 6, and 2 in the last.
-CASES = [("Adagrad", 1, True), ("Adagrad", 2, True), ("Adam", 2, False), ("SGD", 2, True)]
+CASES = [("Adagrad", 2, True), ("Adam", 1, True), ("SGD", 2, False)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
@@ -25,8 +25,8 @@ def job(request, tmp_path_factory):
     """What plain Keras gave, and each worker."""
     name, world, drop_remainder = request.param
     folder = tmp_path_factory.mktemp("keras")
-    expected = call_workers(worker.plain, 1, OPTIMIZERS[name], world, timeout_s=120)[0]
-    return expected, call_workers(worker.fit, world, OPTIMIZERS[name], str(folder), drop_remainder, timeout_s=120)
+    expected = call_workers(worker.plain, 1, OPTIMIZERS[name], world, timeout_s=400)[0]
+    return expected, call_workers(worker.fit, world, OPTIMIZERS[name], str(folder), drop_remainder, timeout_s=400)
 
 
 def _assert_close(got, expected):
@@ -71,6 +71,6 @@ def test_saved_weights_are_whole_and_load_anywhere(job):
 
 
 def test_layers_begin_as_worker_0s_wherever_they_are_built_and_stay_in_step(tmp_path):
-    first, second = call_workers(worker.begin, 2, str(tmp_path), timeout_s=120)
+    first, second = call_workers(worker.begin, 2, str(tmp_path), timeout_s=400)
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)

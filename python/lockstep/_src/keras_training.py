@@ -4,7 +4,7 @@
 | --- | --- |
 | batches | come on all workers or on none: each says how many rows its next one has, or that it has none |
 | the loss's gradient | weighted by rows, so that the mean over workers is that over all rows |
-| `optimizer.apply` | exchanges gradients first (`gradients.py`) |
+| `optimizer.apply` | exchanges gradients first (`gradients.py`), and sums slices of one row, on one worker as well |
 | moments of batch normalization | of the rows of all workers |
 | results of metrics, at the end of an epoch or evaluation | of the counts of all workers |
 
@@ -38,9 +38,12 @@ _Trainer = backend_trainer.TensorFlowTrainer
 
 def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict for the job while the interception lasts."""
+    applying, base = _Applying(), base_optimizer.BaseOptimizer
+    _replace_in_all(interception, base, "apply", applying.wrap)
     if context.world_size == 1:
         return
     step = _Step()
+    _replace_in_all(interception, base, "scale_loss", step.wrap_scale_loss)
     interception.replace(backend_trainer.TFEpochIterator, "_enumerate_iterator", lambda _: step.enumerate_batches)
     for name in ("evaluate", "predict"):
         interception.replace(_Trainer, name, _wrap_evaluation)
@@ -49,12 +52,12 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(base_trainer, "model_supports_jit", lambda _: lambda model: False)
     interception.replace(BatchNormalization, "_moments", lambda _: _moments_of_all)
     interception.replace(base_optimizer, "global_norm", _wrap_global_norm)
-    applying = _Applying()
-    base = base_optimizer.BaseOptimizer
+
+
+def _replace_in_all(interception: Interception, base: type, name: str, wrap: Callable[[Any], Any]) -> None:
     for cls in [base, *gradients.all_subclasses(base)]:
-        for name, wrap in (("apply", applying.wrap), ("scale_loss", step.wrap_scale_loss)):
-            if name in vars(cls):
-                interception.replace(cls, name, wrap)
+        if name in vars(cls):
+            interception.replace(cls, name, wrap)
 
 
 class _Batch(NamedTuple):
@@ -252,7 +255,7 @@ class _Applying(threading.local):
             if any(map(sharding.is_sharded, variables)):
                 _check_can_shard(optimizer)
             pairs = list(zip(grads, variables, strict=True))
-            exchanged = [g for g, _ in gradients.exchange(pairs, context.options.grad_nbuckets)]
+            exchanged = [_summed(g) for g, _ in gradients.exchange(pairs, context.options.grad_nbuckets)]
             self.inside = True
             try:
                 return apply(optimizer, exchanged, trainable_variables)
@@ -260,6 +263,19 @@ class _Applying(threading.local):
                 self.inside = False
 
         return wrapped
+
+
+def _summed(gradient: Any) -> Any:
+    """The gradient, of slices with one for each row.
+
+    Keras squares slice by slice, where a row has several: what an optimizer does would depend on how a batch's rows are
+    spread over workers, and differ from what it does with the same gradient in dense form.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, position = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _check_can_shard(optimizer: Any) -> None:

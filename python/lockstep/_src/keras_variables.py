@@ -19,6 +19,8 @@ import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.tensorflow import numpy as backend_numpy
 from keras.src.backend.tensorflow import optimizer as backend_optimizer
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.interception import Interception
 from lockstep._src.sharding import RowShardedTable, Shard, steps
@@ -117,6 +119,23 @@ def intercept_variables(interception: Interception) -> None:
     interception.replace(backend_optimizer.TFOptimizer, "add_variable_from_reference", _wrap_add_slot)
 
 
+@contextlib.contextmanager
+def _outside_of_functions() -> Iterator[None]:
+    """Inside, variables are made at once, and by the scope's creator, also while a `tf.function` is traced.
+
+    Its graph stays the default one in `tf.init_scope`, and its creator, which asks no other, would make them.
+    """
+    with tf.init_scope():
+        _, creator = min(ops.get_default_graph()._variable_creator_stack, key=lambda entry: entry[0])
+
+        def create(next_creator: Callable[..., Any], **kwargs: Any) -> tf.Variable:
+            del next_creator
+            return creator(functools.partial(resource_variable_ops.default_variable_creator_v2, None), **kwargs)
+
+        with tf.variable_creator_scope(create) if tf.executing_eagerly() else contextlib.nullcontext():
+            yield
+
+
 def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def wrapped(self: Any, value: Any) -> None:
@@ -124,7 +143,7 @@ def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
         is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
         before, _making.variable = _making.variable, True
         try:
-            with contextlib.nullcontext() if is_of_graph else tf.init_scope():
+            with contextlib.nullcontext() if is_of_graph else _outside_of_functions():
                 initialize(self, value)
         finally:
             _making.variable = before

@@ -127,6 +127,15 @@ def test_layers_of_keras_2_work(project):
     assert _run(project, "--tf1", sys.executable, "-c", code).stdout == "(?, 5)\n"
 
 
+def test_estimators_are_there_in_every_tensorflow(project):
+    code = (
+        "import tensorflow as tf; e = tf.estimator; keys = e.ModeKeys; spec = e.TrainSpec(lambda: 1, max_steps=3)\n"
+        "receiver = e.export.ServingInputReceiver({}, {'x': tf.placeholder(tf.int64, name='x')})\n"
+        "print(keys.TRAIN, keys.EVAL, keys.PREDICT, spec.max_steps, e.EvalSpec(lambda: 1).steps, receiver.features)"
+    )
+    assert _run(project, "--tf1", sys.executable, "-c", code).stdout == "train eval infer 3 100 {}\n"
+
+
 def test_errors_of_the_program_are_its_own(project):
     (project / "main.py").write_text("import sys\nsys.exit(9)\n")
     assert _run(project, "--tf1", sys.executable, "main.py", check=False).returncode == 9
