@@ -19,12 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Takes interrupts again: a shell without job control has what it starts in the background ignore them.
+    """Has processes that tests start take the signals that this one was started to ignore.
 
-    Processes that tests start would ignore them as well, and those are about what an interrupt does.
+    That is hang-ups under nohup, and interrupts where a shell without job control started it in the background. What a
+    process ignores, its children do; what it handles they don't inherit. There are tests of what these signals do.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for ignored in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(ignored) is signal.SIG_IGN:
+            signal.signal(ignored, lambda *_: None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
