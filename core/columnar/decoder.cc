@@ -42,12 +42,14 @@ struct Decoder::Stretch {
   std::mutex open_mutex;
   std::shared_ptr<ParquetFile> opened;
 
+  // Of the fields, and what finds the rows that the filter keeps.
   std::vector<std::unique_ptr<ColumnStream>> streams;
+  std::unique_ptr<RowSelector> selector;
 
   // Guarded by the decoder's mutex_.
   int64_t tasks = 0;             // pieces scheduled
   int64_t scheduled = 0;         // rows of the run that they reach to
-  std::vector<int64_t> decoded;  // pieces, for each column
+  std::vector<int64_t> decoded;  // pieces, for each column; with a filter, it is the first column
 };
 
 // A piece in the making. Counters and error are guarded by the decoder's mutex_, the columns of `piece` belong to their
@@ -70,10 +72,16 @@ int64_t LeastPieces(int64_t threads, int64_t columns) { return 2 + (threads + co
 
 }  // namespace
 
+int64_t Piece::KeptBefore(int64_t row) const {
+  return kept ? std::lower_bound(kept->begin(), kept->end(), row) - kept->begin() : row;
+}
+
 Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs, int64_t position)
     : source_(std::move(source)),
       runs_(std::move(runs)),
-      least_pieces_(LeastPieces(source_->threads(), static_cast<int64_t>(source_->options().fields.size()))),
+      filtered_(source_->options().filter.empty() ? 0 : 1),
+      columns_(filtered_ + source_->options().fields.size()),
+      least_pieces_(LeastPieces(source_->threads(), static_cast<int64_t>(columns_))),
       plan_(std::move(plan)),
       position_(position) {
   try {
@@ -113,7 +121,7 @@ Result<std::shared_ptr<const Piece>> Decoder::Next() {
         work_.notify_all();
         return error_;
       }
-      if (task->done == source_->options().fields.size()) {
+      if (task->done == columns_) {
         tasks_.pop_front();
         rows_ahead_ -= task->piece->rows;
         work_.notify_all();
@@ -144,20 +152,25 @@ void Decoder::Work() {
     // The column counts as decoded even where it failed: nobody claims behind an error, and who waits is woken.
     if (task->error.ok()) task->error = std::move(status);
     ++task->done;
-    if (task->done == source_->options().fields.size() || !task->error.ok()) ready_.notify_all();
-    // The column's next piece can be claimed now, by someone who found nothing before.
-    work_.notify_one();
+    if (task->done == columns_ || !task->error.ok()) ready_.notify_all();
+    // The column's next piece can be claimed now, by someone who found nothing before; behind the filter, all columns.
+    if (column < filtered_) {
+      work_.notify_all();
+    } else {
+      work_.notify_one();
+    }
   }
 }
 
 // The first column, in the order of the pieces, that is not being decoded and whose piece before has been decoded. The
-// columns of a piece are claimed in the order of the fields, so that one number says which are left.
+// columns of a piece are claimed in the order of the fields, so that one number says which are left. With a filter no
+// field is claimed before the filter, which is the first column, is done.
 std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
-  const size_t columns = source_->options().fields.size();
   for (const std::shared_ptr<Task>& task : tasks_) {
     // Behind an error there is nothing to be gained.
     if (!task->error.ok()) return nullptr;
-    if (task->claimed == columns || task->stretch->decoded[task->claimed] != task->index) continue;
+    if (task->claimed == columns_ || task->stretch->decoded[task->claimed] != task->index) continue;
+    if (task->claimed >= filtered_ && task->done < filtered_) continue;
     *column = task->claimed++;
     return task;
   }
@@ -203,7 +216,6 @@ bool Decoder::ScheduleNext() {
 std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) const {
   const Source::File& file = source_->files()[range.file];
   const int64_t batch_size = source_->options().plan.batch_size;
-  const size_t columns = source_->options().fields.size();
   auto stretch = std::make_shared<Stretch>();
   stretch->file = range.file;
   stretch->run = &runs_->at(range.file);
@@ -211,8 +223,8 @@ std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) con
   stretch->scheduled = stretch->run->Position(range);
   stretch->first_end = stretch->scheduled + file.piece_rows;
   if (file.piece_rows % batch_size == 0) stretch->first_end -= position_ % batch_size;
-  stretch->streams.resize(columns);
-  stretch->decoded.resize(columns);
+  stretch->streams.resize(columns_ - filtered_);
+  stretch->decoded.resize(columns_);
   return stretch;
 }
 
@@ -232,21 +244,40 @@ std::shared_ptr<Decoder::Task> Decoder::NewTask(const std::shared_ptr<Stretch>& 
   return task;
 }
 
-// Reads or passes over a column's rows of the piece. The stream is opened by the column's first task and stands,
-// between two tasks, where the next piece begins.
+// Finds the rows that the filter keeps, or decodes a field.
 Status Decoder::Decode(Task& task, size_t column) {
+  LOCKSTEP_RETURN_IF_ERROR(Open(*task.stretch));
+  return column < filtered_ ? Select(task) : DecodeField(task, column - filtered_);
+}
+
+// Reads or passes over a field's rows of the piece. The stream is opened by the field's first task and stands, between
+// two tasks, where the next piece begins.
+Status Decoder::DecodeField(Task& task, size_t field) {
   Stretch& stretch = *task.stretch;
-  std::unique_ptr<ColumnStream>& stream = stretch.streams[column];
+  std::unique_ptr<ColumnStream>& stream = stretch.streams[field];
   Piece& piece = *task.piece;
   if (stream == nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(Open(stretch));
     LOCKSTEP_ASSIGN_OR_RETURN(stream,
-                              stretch.opened->OpenColumn(stretch.run->groups, source_->options().fields[column]));
+                              stretch.opened->OpenColumn(stretch.run->groups, source_->options().fields[field]));
     // A run begins with a whole row group, but the share may begin inside of it.
     LOCKSTEP_RETURN_IF_ERROR(stream->Skip(piece.first));
   }
-  if (!task.wanted) return stream->Skip(piece.rows);
-  LOCKSTEP_ASSIGN_OR_RETURN(piece.columns[column], stream->Read(piece.rows));
+  if (!task.wanted || (piece.kept && piece.kept->empty())) return stream->Skip(piece.rows);
+  LOCKSTEP_ASSIGN_OR_RETURN(piece.columns[field], stream->Read(piece.rows, piece.kept ? &*piece.kept : nullptr));
+  return OkStatus();
+}
+
+// A filter that keeps all rows of a piece is as none: `kept` is a list to be gone through.
+Status Decoder::Select(Task& task) {
+  Stretch& stretch = *task.stretch;
+  Piece& piece = *task.piece;
+  if (stretch.selector == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(stretch.selector,
+                              stretch.opened->OpenSelector(stretch.run->groups, source_->options().filter));
+    LOCKSTEP_RETURN_IF_ERROR(stretch.selector->Skip(piece.first));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> kept, stretch.selector->Read(piece.rows));
+  if (static_cast<int64_t>(kept.size()) < piece.rows) piece.kept = std::move(kept);
   return OkStatus();
 }
 

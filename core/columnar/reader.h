@@ -35,21 +35,22 @@ class Reader {
   // read). Row groups before it are not opened.
   Reader(std::shared_ptr<const Source> source, int64_t position);
 
-  // The next batch, waiting for it; one without rows is the end. It shares memory with pieces and other batches. With drop_remainder a last batch that is short counts as the end. Errors of
-  // decoding come behind the batches before them; CANCELLED comes at once. The first error stays.
+  // The next batch, waiting for it; one without rows is the end. It shares memory with pieces and other batches. With
+  // drop_remainder a last batch that is short counts as the end. Errors of decoding come behind the batches before
+  // them; CANCELLED comes at once. The first error stays.
   Result<Batch> Next();
 
   // Ends the pass from any thread: Next returns CANCELLED, also where it waits.
   void Cancel() { decoder_.Cancel(); }
 
-  // Rows of the share that have been handed out, or were passed over at the start.
+  // Rows of the share that have been handed out, or left out by a filter, or were passed over at the start.
   int64_t position() const { return position_; }
 
  private:
   // Rows of one piece.
   struct Part {
     std::shared_ptr<const Piece> piece;
-    int64_t first;  // in the piece
+    int64_t first;  // in the piece's columns
     int64_t rows;
   };
 
@@ -66,7 +67,8 @@ class Reader {
   std::optional<RowRange> range_;                       // what is left of the current one
   std::map<int, std::shared_ptr<const Piece>> pieces_;  // the current one of each open file
   int64_t position_;
-  Status error_;  // the end of the pass, where it ended badly
+  int64_t taken_;  // position_, once the batch that is being made has been handed out
+  Status error_;   // the end of the pass, where it ended badly
   Decoder decoder_;
 };
 

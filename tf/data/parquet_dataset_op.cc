@@ -1,8 +1,5 @@
 // LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
 // and attributes, batches to tensors, the position to and from a checkpoint.
-
-// LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
-// and attributes, batches to tensors, the position to and from a checkpoint.
 //
 //   kernel ParquetDatasetOp      reads inputs and attributes, once a dataset is made
 //     -> ParquetDataset          options; the Source (files and footers) when first needed, for all of its iterators
@@ -65,6 +62,8 @@ REGISTER_OP("LockstepParquetDataset")
     .Attr("field_has_defaults: list(bool) >= 1")
     .Attr("field_defaults: list(string) >= 1")
     .Attr("partition_by: {'rows', 'row_groups', 'batches'} = 'rows'")
+    // The words of columnar::ParseFilter.
+    .Attr("filters: list(string) = []")
     .Attr("drop_remainder: bool = false")
     .Attr("num_parallel_reads: int = 1")
     .Attr("num_sequential_reads: int = 1")
@@ -89,6 +88,7 @@ struct Attributes {
   std::vector<bool> field_has_defaults;
   std::vector<std::string> field_defaults;
   std::string partition_by;
+  std::vector<std::string> filters;
   bool drop_remainder;
   int64_t num_parallel_reads;
   int64_t num_sequential_reads;
@@ -107,6 +107,7 @@ struct Attributes {
     visit("field_has_defaults", self.field_has_defaults);
     visit("field_defaults", self.field_defaults);
     visit("partition_by", self.partition_by);
+    visit("filters", self.filters);
     visit("drop_remainder", self.drop_remainder);
     visit("num_parallel_reads", self.num_parallel_reads);
     visit("num_sequential_reads", self.num_sequential_reads);
@@ -160,6 +161,7 @@ Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
   options.plan.partition_by = attributes.partition_by == "rows"         ? columnar::PartitionBy::kRows
                               : attributes.partition_by == "row_groups" ? columnar::PartitionBy::kRowGroups
                                                                         : columnar::PartitionBy::kBatches;
+  LOCKSTEP_ASSIGN_OR_RETURN(options.filter, columnar::ParseFilter(attributes.filters));
   options.plan.parallel_files = attributes.num_parallel_reads;
   options.plan.sequential_batches = attributes.num_sequential_reads;
   options.drop_remainder = attributes.drop_remainder;
@@ -185,16 +187,16 @@ class ParquetDataset : public tfd::DatasetBase {
   // A source: it has no datasets before it, and no state outside of the files. What this allows is saving an iterator.
   absl::Status CheckExternalState() const override { return absl::OkStatus(); }
 
-  // Batches of this worker's share. Needs the footers, so that a question that must be cheap gets no answer before they
-  // are known. Dataset.cardinality() asks without a level. Files that cannot be read have an unknown number: their
-  // error comes when an iterator is made.
+  // Batches of this worker's share, unknown with a filter. Needs the footers, so that a question that must be cheap
+  // gets no answer before they are known. Dataset.cardinality() asks without a level. Files that cannot be read have an
+  // unknown number: their error comes when an iterator is made.
   int64_t CardinalityInternal(tfd::CardinalityOptions options) const override {
     if (options.compute_level() == tfd::CardinalityOptions::CARDINALITY_COMPUTE_LOW) {
       absl::MutexLock lock(&mutex_);
-      return source_ == nullptr ? tfd::kUnknownCardinality : source_->batches();
+      return source_ == nullptr ? tfd::kUnknownCardinality : source_->batches().value_or(tfd::kUnknownCardinality);
     }
     const Result<std::shared_ptr<const columnar::Source>> source = GetSource();
-    return source.ok() ? (*source)->batches() : tfd::kUnknownCardinality;
+    return source.ok() ? (*source)->batches().value_or(tfd::kUnknownCardinality) : tfd::kUnknownCardinality;
   }
 
   std::unique_ptr<tfd::IteratorBase> MakeIteratorInternal(const std::string& prefix) const override;
@@ -305,7 +307,7 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
     // A number of rows means other rows there.
     if (fingerprint != source_->fingerprint()) {
       return absl::FailedPreconditionError(
-          "the saved position belongs to other files, another share of them or another batch size");
+          "the saved position belongs to other files, another share of them, another batch size or other filters");
     }
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kPosition, &position_));
     reader_ = nullptr;

@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src.data import frames
-from lockstep._src.data.fields import Field, resolve
+from lockstep._src.data.fields import Field, name_in_file, resolve
+from lockstep._src.data.filters import Filters, conjunctions, renamed
 from lockstep._src.data.parquet import Reading, tensor_specs
 from lockstep._src.data.rebatch import RebatchDataset, of_this_mode
 
@@ -75,6 +76,9 @@ class _Table:
         if fields is not None:
             fields = [field for field in fields if _is_scalar(field.default_value)]
         read = resolve(fields, names, ignore_case=ignore_case)
+        if ignore_case and names is not None and reading.filters:
+            filters = renamed(conjunctions(reading.filters), lambda column: name_in_file(column, names))
+            reading = dataclasses.replace(reading, filters=filters)
         if field_map_fn is not None:
             read = list(field_map_fn(read))
         shaped = frozenset(field.name for field in fields or () if field.shape)
@@ -92,7 +96,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
 
     Args:
       filenames, batch_size, fields, partition_count, partition_index, drop_remainder, num_parallel_reads,
-        num_sequential_reads, partition_by, num_threads: as of `lockstep.data.ParquetDataset`.
+        num_sequential_reads, filters, partition_by, num_threads: as of `lockstep.data.ParquetDataset`.
       skip_corrupted_data: only False: rows that cannot be read are an error.
       num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
     """
@@ -110,6 +114,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
         num_sequential_reads: int = 1,
         num_parallel_parser_calls: int | None = None,
         *,
+        filters: Filters | None = None,
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> None:
@@ -120,6 +125,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
             partition_index,
             num_parallel_reads=num_parallel_reads,
             num_sequential_reads=num_sequential_reads,
+            filters=filters,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )
@@ -201,6 +207,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
         key_idx_field_names: Sequence[str] | None = None,
         value_field_names: Sequence[Sequence[str]] | None = None,
         *,
+        filters: Filters | None = None,
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> TabularDataset:
@@ -211,6 +218,8 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
           partition_count: number of shares; None for one for each worker of the job.
           partition_index: which share is read; None for this worker's.
           num_parallel_reads: files that are read in turn; None for one after the other.
+          filters: which rows to read, `[(column, op, value), ...]`, see `lockstep.data.ParquetDataset`. Row groups that
+            statistics exclude are not read; ORC files are read whole and filtered.
           partition_by: how rows are shared out, see `lockstep.data.ParquetDataset`.
           num_threads: threads that decode; None for this worker's part of the cores.
           fields: names and `DataFrame.Field`s; None for all columns that have a form as a tensor. A `default_value`
@@ -233,6 +242,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
             partition_count,
             partition_index,
             num_parallel_reads=num_parallel_reads,
+            filters=filters,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )
@@ -303,6 +313,8 @@ def read_parquet(
     drop_remainder: bool = False,
     num_parallel_reads: int | None = None,
     num_sequential_reads: int = 1,
+    *,
+    filters: Filters | None = None,
 ) -> frames.Transformation:
     """For `apply` to a dataset of file names: their batches, as `FrameDataset` gives them."""
     return lambda filenames: FrameDataset(
@@ -314,4 +326,5 @@ def read_parquet(
         drop_remainder=drop_remainder,
         num_parallel_reads=num_parallel_reads,
         num_sequential_reads=num_sequential_reads,
+        filters=filters,
     )

@@ -276,7 +276,7 @@ def test_unreadable_rows_are_never_skipped(path):
 
 def test_an_empty_batch_of_values_has_no_rows(path):
     spec = FrameDataset(path, 4).element_spec
-    empty = sync._empty(spec)
+    empty = sync.empty(spec)
     assert all(_plain(value) == [] for value in empty.values())
     tf.nest.assert_same_structure(empty, spec)
     assert _plain(DataFrame.parse(empty)["ids"]) == []
