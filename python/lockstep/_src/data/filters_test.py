@@ -237,8 +237,9 @@ def test_an_error_behind_a_filter_names_the_row_in_the_file(path):
 def test_a_column_that_a_file_lacks_is_null_where_its_field_has_a_default(tmp_path):
     pq.write_table(pa.table({"id": [0, 1], "x": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"id": [2, 3]}), tmp_path / "b.parquet")
+    with_default = ["id", Field("x", tf.int64, 0, (), 1)]
 
-    def read(filters, fields=("id", Field("x", tf.int64, 0, (), 1))):
+    def read(filters, fields=with_default):
         return _ids(lockstep.data.ParquetDataset(str(tmp_path), 4, fields, filters=filters))
 
     assert read([("x", "==", 1)]) == [0]
