@@ -14,7 +14,7 @@ namespace {
 class DefaultStream : public ColumnStream {
  public:
   explicit DefaultStream(Field field) : field_(std::move(field)) {}
-  Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept) override {
+  Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept, Refused*) override {
     return DefaultColumn(field_, kept == nullptr ? rows : static_cast<int64_t>(kept->size()));
   }
   Status Skip(int64_t) override { return OkStatus(); }
@@ -32,35 +32,58 @@ class ArrowStream : public ColumnStream {
  public:
   ArrowStream(Field field, ArrowRows rows) : field_(std::move(field)), rows_(std::move(rows)) {}
 
-  Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept) override {
+  Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept, Refused* refused) override {
     if (kept != nullptr && kept->size() == static_cast<size_t>(rows)) kept = nullptr;
     std::vector<Column> parts;
     int64_t first = 0;  // of the array, among these rows
     const auto convert = [&](std::shared_ptr<arrow::Array> array) -> Status {
       std::vector<int64_t> indices;  // in the array
-      const int64_t end = first + array->length();
+      const int64_t begin = first;
+      first += array->length();
       if (kept != nullptr) {
-        const auto begin = std::lower_bound(kept->begin(), kept->end(), first);
-        indices.assign(begin, std::lower_bound(begin, kept->end(), end));
-        for (int64_t& index : indices) index -= first;
+        const auto from = std::lower_bound(kept->begin(), kept->end(), begin);
+        indices.assign(from, std::lower_bound(from, kept->end(), first));
+        for (int64_t& index : indices) index -= begin;
         auto taken = Taken(*array, indices);
         if (!taken.ok()) return FromArrow(taken.status()).WithPrefix(rows_.who() + ": ");
         array = *std::move(taken);
       }
-      first = end;
-      auto column = ColumnFromArrow(std::move(array), field_,
-                                    [&](int64_t i) { return rows_.FileRow(kept == nullptr ? i : indices[i]); });
-      if (!column.ok()) return column.status().WithPrefix(rows_.who() + ": ");
-      parts.push_back(*std::move(column));
-      return OkStatus();
+      const auto row = [&](int64_t i) { return kept == nullptr ? i : indices[i]; };
+      return Convert(
+          array, 0, [&](int64_t i) { return rows_.FileRow(row(i)); },
+          [&](int64_t i, const Status& status) {
+            if (refused != nullptr) refused->Add(begin + row(i), begin + row(i) + 1, status);
+            return refused != nullptr;
+          },
+          &parts);
     };
     LOCKSTEP_RETURN_IF_ERROR(rows_.Take(rows, rows, convert));
+    if (parts.empty()) return Column{};
     return parts.size() == 1 ? std::move(parts[0]) : Concatenate(parts);
   }
 
   Status Skip(int64_t rows) override { return rows_.Skip(rows); }
 
  private:
+  // Appends the column of the array. If it cannot be, its halves, down to the single rows that `refuse` takes on
+  // itself: few rows are bad among many, and what is wrong with them is known to ColumnFromArrow alone. The array's
+  // first row is number `offset` to the functions.
+  template <typename FileRow, typename Refuse>
+  Status Convert(const std::shared_ptr<arrow::Array>& array, int64_t offset, const FileRow& file_row,
+                 const Refuse& refuse, std::vector<Column>* parts) const {
+    auto column = ColumnFromArrow(array, field_, [&](int64_t i) { return file_row(offset + i); });
+    if (column.ok()) {
+      parts->push_back(*std::move(column));
+      return OkStatus();
+    }
+    const Status status = column.status().WithPrefix(rows_.who() + ": ");
+    const int64_t half = array->length() / 2;
+    if (!IsCorruption(status)) return status;
+    if (half == 0) return refuse(offset, status) ? OkStatus() : status;
+    LOCKSTEP_RETURN_IF_ERROR(Convert(array->Slice(0, half), offset, file_row, refuse, parts));
+    return Convert(array->Slice(half), offset + half, file_row, refuse, parts);
+  }
+
   const Field field_;
   ArrowRows rows_;
 };

@@ -12,6 +12,7 @@
 
 #include "core/base/status.h"
 #include "core/columnar/column.h"
+#include "core/columnar/parquet_file.h"
 #include "core/columnar/plan.h"
 #include "core/columnar/run.h"
 #include "core/columnar/source.h"
@@ -29,6 +30,8 @@ struct Piece {
   std::optional<std::vector<int64_t>> kept;
   // In the order of the fields. Without meaning where no row is kept.
   std::vector<Column> columns;
+  // Rows that could not be read, of whatever columns: they are not kept.
+  Refused refused;
 
   // Rows of the columns that come before position `row`.
   int64_t KeptBefore(int64_t row) const;
@@ -92,7 +95,8 @@ class Decoder {
   Status Decode(Task& task, size_t column);
   Status Select(Task& task);
   Status DecodeField(Task& task, size_t field);
-  Status Open(Stretch& stretch) const;
+  Status DropRefused(Task& task) const;
+  Result<std::shared_ptr<ParquetFile>> Open(Stretch& stretch) const;
 
   const std::shared_ptr<const Source> source_;
   const std::shared_ptr<const Runs> runs_;

@@ -34,6 +34,23 @@ struct FileColumn {
   Result<ColumnType> type;
 };
 
+// Whether it says that what was read is damaged, or not what it should be; and not that there was no memory, or that
+// somebody wanted no more.
+inline bool IsCorruption(const Status& status) {
+  return status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kInvalidArgument;
+}
+
+// Rows that are left out because they cannot be read.
+struct Refused {
+  std::vector<int64_t> rows;  // positions among those that were asked for, ascending
+  Status first;               // why the first of them
+
+  void Add(int64_t begin, int64_t end, const Status& status) {
+    if (rows.empty()) first = status;
+    for (int64_t row = begin; row < end; ++row) rows.push_back(row);
+  }
+};
+
 // One column of some row groups of a file, as one run of rows from first to last. Forward only: what was read or
 // skipped is gone. Thread-compatible; different streams of a file may be read by different threads at once. Keeps its
 // file open. After an error its position is unspecified: don't read on.
@@ -42,10 +59,11 @@ class ColumnStream {
   virtual ~ColumnStream() = default;
 
   // The next `rows` rows, across the borders of row groups; where `kept` is given, those of them alone, by their
-  // positions among these rows, ascending. What is wrong with a row that is not kept is no error. Asking for more than
-  // there are is DATA_LOSS: the footer promised them.
-  virtual Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept) = 0;
-  Result<Column> Read(int64_t rows) { return Read(rows, nullptr); }
+  // positions among these rows, ascending. What is wrong with a row that is not kept is no error. Where `refused` is
+  // given, rows that are not what the field wants (nulls, lists of another length) are left out and added to it,
+  // instead of being an error. Asking for more than there are is DATA_LOSS: the footer promised them.
+  virtual Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept, Refused* refused) = 0;
+  Result<Column> Read(int64_t rows) { return Read(rows, nullptr, nullptr); }
 
   // Passes over the next `rows` rows. Costs nearly as much as to read them, since Arrow decodes what it passes over;
   // whole row groups are better left out when the stream is opened.

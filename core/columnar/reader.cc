@@ -83,6 +83,7 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
       rows = missing;
       passed = piece->Behind(first + rows - 1) - position;
     }
+    Count(piece->refused, position, passed);
     // Ranges end where row groups do, which says nothing about the piece.
     if (!parts.empty() && parts.back().piece == piece && parts.back().first + parts.back().rows == first) {
       parts.back().rows += rows;
@@ -98,6 +99,14 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
     range_.reset();
   }
   return parts;
+}
+
+// Counts those of the refused rows that lie among `rows` rows from `first` on, so that every row counts once.
+void Reader::Count(const Refused& refused, int64_t first, int64_t rows) {
+  const auto begin = std::lower_bound(refused.rows.begin(), refused.rows.end(), first);
+  const auto count = std::lower_bound(begin, refused.rows.end(), first + rows) - begin;
+  if (count > 0 && refused_rows_ == 0) first_refused_ = refused.first;
+  refused_rows_ += count;
 }
 
 // The piece that holds the range's first row: the file's current one, or the decoder's next. A file needs one piece at

@@ -46,6 +46,10 @@ class Reader {
   // Rows of the share that have been handed out, or left out by a filter, or were passed over at the start.
   int64_t position() const { return position_; }
 
+  // With skip_corrupted: rows so far that were left out because they could not be read, and why the first of them.
+  int64_t refused_rows() const { return refused_rows_; }
+  const Status& first_refused() const { return first_refused_; }
+
  private:
   // Rows of one piece.
   struct Part {
@@ -58,6 +62,7 @@ class Reader {
   Result<Batch> NextBatch();
   Result<std::vector<Part>> NextParts();
   Result<std::shared_ptr<const Piece>> PieceOf(const RowRange& range);
+  void Count(const Refused& refused, int64_t first, int64_t rows);
 
   const std::shared_ptr<const Source> source_;
   // Goes through the same ranges as the decoder's own plan, behind it. No piece says which rows of it are wanted; that
@@ -68,7 +73,9 @@ class Reader {
   std::map<int, std::shared_ptr<const Piece>> pieces_;  // the current one of each open file
   int64_t position_;
   int64_t taken_;  // position_, once the batch that is being made has been handed out
-  Status error_;   // the end of the pass, where it ended badly
+  int64_t refused_rows_ = 0;
+  Status first_refused_;
+  Status error_;  // the end of the pass, where it ended badly
   Decoder decoder_;
 };
 

@@ -28,6 +28,12 @@ struct SourceOptions {
   // is that of all rows.
   Filter filter;
 
+  // Leaves out what cannot be read, instead of failing: rows that are null without a default, or lists of a wrong
+  // length; the rest of a row group, from the piece on in which damage shows; files that are no readable ones, which
+  // have no rows then. Files that lack a column or have it in another type remain errors, as missing files do. Not with
+  // PartitionBy::kBatches.
+  bool skip_corrupted = false;
+
   // Leaves out a last batch with fewer than plan.batch_size rows.
   bool drop_remainder = false;
 
@@ -59,6 +65,7 @@ class Source {
     std::vector<int64_t> planned_rows;
     int64_t piece_rows;  // see SourceOptions
     int64_t rows_ahead;  // that are decoded before they are asked for
+    Status unreadable;   // with skip_corrupted: why it has no rows
   };
 
   // Reads all footers (several at once), so that a file that lacks a column is an error now and not after hours.
@@ -75,7 +82,7 @@ class Source {
   RowPlan NewPlan() const { return plan_; }
 
   // Batches of this worker's share in one pass, a last one that is short included, unless drop_remainder leaves it out.
-  // With a filter that is known at the end alone.
+  // With a filter or skip_corrupted that is known at the end alone.
   std::optional<int64_t> batches() const;
 
   // Equal for sources that give the same rows in the same order: over the files' names and rows, the share, the batch

@@ -22,6 +22,7 @@
 #include "tensorflow/core/framework/dataset.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tf/bridge/columns.h"
 #include "tf/bridge/convert.h"
 
@@ -64,6 +65,7 @@ REGISTER_OP("LockstepParquetDataset")
     .Attr("partition_by: {'rows', 'row_groups', 'batches'} = 'rows'")
     // The words of columnar::ParseFilter.
     .Attr("filters: list(string) = []")
+    .Attr("skip_corrupted_data: bool = false")
     .Attr("drop_remainder: bool = false")
     .Attr("num_parallel_reads: int = 1")
     .Attr("num_sequential_reads: int = 1")
@@ -89,6 +91,7 @@ struct Attributes {
   std::vector<std::string> field_defaults;
   std::string partition_by;
   std::vector<std::string> filters;
+  bool skip_corrupted_data;
   bool drop_remainder;
   int64_t num_parallel_reads;
   int64_t num_sequential_reads;
@@ -108,6 +111,7 @@ struct Attributes {
     visit("field_defaults", self.field_defaults);
     visit("partition_by", self.partition_by);
     visit("filters", self.filters);
+    visit("skip_corrupted_data", self.skip_corrupted_data);
     visit("drop_remainder", self.drop_remainder);
     visit("num_parallel_reads", self.num_parallel_reads);
     visit("num_sequential_reads", self.num_sequential_reads);
@@ -164,6 +168,7 @@ Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
   LOCKSTEP_ASSIGN_OR_RETURN(options.filter, columnar::ParseFilter(attributes.filters));
   options.plan.parallel_files = attributes.num_parallel_reads;
   options.plan.sequential_batches = attributes.num_sequential_reads;
+  options.skip_corrupted = attributes.skip_corrupted_data;
   options.drop_remainder = attributes.drop_remainder;
   if (attributes.num_threads != 0) options.threads = attributes.num_threads;
   if (attributes.piece_rows != 0) options.piece_rows = attributes.piece_rows;
@@ -231,6 +236,9 @@ class ParquetDataset : public tfd::DatasetBase {
     absl::MutexLock lock(&mutex_);
     if (source_ == nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(source_, columnar::Source::Make(options_));
+      for (const columnar::Source::File& file : source_->files()) {
+        if (!file.unreadable.ok()) LOG(WARNING) << "a file is left out: " << file.unreadable.message();
+      }
     }
     return source_;
   }
@@ -283,6 +291,7 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
       AppendTensors(batch->columns[i], fields[i].type, out);
     }
     position_ = reader_->position();
+    WarnOfRefused(*end_of_sequence);
     return absl::OkStatus();
   }
 
@@ -311,15 +320,30 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
     }
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kPosition, &position_));
     reader_ = nullptr;
+    warned_of_ = 0;
+    warned_at_end_ = false;
     return absl::OkStatus();
   }
 
  private:
+  // Says how many rows were left out: at the first, whenever they have become twice as many, and at the end.
+  void WarnOfRefused(bool end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t rows = reader_->refused_rows();
+    if (rows == 0 || (end ? warned_at_end_ : rows < 2 * warned_of_)) return;
+    warned_of_ = rows;
+    warned_at_end_ = end;
+    LOG(WARNING) << rows << (rows == 1 ? " row was" : " rows were") << " left out as corrupted up to position "
+                 << position_ << (end ? ", the end of the data" : "")
+                 << "; the first: " << reader_->first_refused().message();
+  }
+
   // Guards all of an iterator's state.
   absl::Mutex mutex_;
   std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<columnar::Reader> reader_ ABSL_GUARDED_BY(mutex_);
   int64_t position_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t warned_of_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool warned_at_end_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 std::unique_ptr<tfd::IteratorBase> ParquetDataset::MakeIteratorInternal(const std::string& prefix) const {

@@ -161,23 +161,11 @@ def test_full_batches_of_all_columns_whatever_the_borders(tmp_path, seed):
     ]
 
 
-def _damaged(path, table, groups, **options) -> str:
-    """A file of which the data of some row groups is destroyed."""
-    pq.write_table(table, path, row_group_size=GROUP_ROWS, compression="none", **options)
-    data = bytearray(path.read_bytes())
-    metadata = pq.read_metadata(path)
-    for group in groups:
-        for column in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(column)
-            begin = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
-            data[begin : begin + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
-    path.write_bytes(data)
-    return str(path)
-
-
-def test_row_groups_that_statistics_exclude_are_not_read(tmp_path):
+def test_row_groups_that_statistics_exclude_are_not_read(tmp_path, damage):
     table = _table().select(["id", "group", "s"])
-    path = _damaged(tmp_path / "a.parquet", table, [0, 1, 2, 5, 11])
+    options = {"row_group_size": GROUP_ROWS, "compression": "none"}
+    pq.write_table(table, tmp_path / "a.parquet", **options)
+    path = damage(tmp_path / "a.parquet", [0, 1, 2, 5, 11])
     with pytest.raises(tf.errors.DataLossError):
         _ids(lockstep.data.ParquetDataset(path, 32, ["id"]))
     filters = [[("group", ">", 2), ("id", "<", 250)], [("group", "in", [7, 8])]]
@@ -189,7 +177,8 @@ def test_row_groups_that_statistics_exclude_are_not_read(tmp_path):
         assert [len(share) for share in shares] == [200 // workers] * workers  # what is excluded counts for no share
         assert sum(shares, []) == [*range(150, 250), *range(350, 450)]
     # Without statistics there is nothing to exclude by.
-    path = _damaged(tmp_path / "b.parquet", table, [0], write_statistics=False)
+    pq.write_table(table, tmp_path / "b.parquet", write_statistics=False, **options)
+    path = damage(tmp_path / "b.parquet", [0])
     with pytest.raises(tf.errors.DataLossError, match="b.parquet"):
         _ids(lockstep.data.ParquetDataset(path, 32, ["id"], filters=filters))
 

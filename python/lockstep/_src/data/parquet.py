@@ -74,6 +74,7 @@ class Reading:
     name: str | None = None
     piece_rows: int = 0
     filters: Filters | None = None
+    skip_corrupted_data: bool = False
 
     def share(self) -> tuple[Any, Any]:
         """`partition_count` and `partition_index`, those of this worker where they are not given."""
@@ -147,6 +148,7 @@ class Reading:
             field_defaults=[field.default_bytes() for field in complete],
             partition_by=self.partition_by,
             filters=encode(conjunctions(self.filters)),
+            skip_corrupted_data=self.skip_corrupted_data,
             drop_remainder=self.drop_remainder,
             num_sequential_reads=self.num_sequential_reads,
             piece_rows=self.piece_rows,
@@ -190,6 +192,11 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         never read. The columns need not be among `fields`. Nulls are compared as nulls, whatever the field's
         `default_value`: only 'not in', and 'in' with None among its values, keep them. Batches are full; shares are
         made of the row groups that are read and are equal before rows are filtered.
+      skip_corrupted_data: leaves out what cannot be read, with warnings that count it, instead of raising an error:
+        rows with a null where the field has no `default_value`, or with a list of another length than the field's
+        `shape`; in a row group with damage, the rows from the decoded piece (at most 65536 rows) on in which it shows;
+        files that are not readable at all. Batches are full. Missing files, and columns that are missing or of another
+        type, remain errors.
       partition_by: how rows are shared out. 'rows': contiguous shares that differ by one row at most. 'row_groups':
         whole row groups, so that none is decoded twice; shares differ by at most one row group's rows. 'batches': in
         turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch W * B; every
@@ -224,6 +231,7 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         num_sequential_reads: int = 1,
         *,
         filters: Filters | None = None,
+        skip_corrupted_data: bool = False,
         partition_by: str = "rows",
         num_threads: int | None = None,
         name: str | None = None,
@@ -241,6 +249,7 @@ class ParquetDataset(dataset_ops.UnaryDataset):
             name,
             _piece_rows,
             filters,
+            skip_corrupted_data,
         )
         source, complete = reading.columns(filenames, batch_size)
         rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None

@@ -38,14 +38,6 @@ def _is_scalar(value: Any) -> bool:
     return not tf.is_tensor(value) and not isinstance(value, tf.SparseTensor) and np.ndim(value) == 0
 
 
-def _no_skipping(skip_corrupted_data: bool) -> None:
-    if skip_corrupted_data:
-        raise ValueError(
-            "skip_corrupted_data=True is not supported: rows that cannot be read are an error; nulls can be read as a "
-            "field's default_value"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class _Table:
     """Which columns of which files: those that are read, and those that are nothing but a default."""
@@ -95,9 +87,9 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
     """Batches of Parquet files, columns of lists as `DataFrame.Value`s: HybridBackend's `hb.data.ParquetDataset`.
 
     Args:
-      filenames, batch_size, fields, partition_count, partition_index, drop_remainder, num_parallel_reads,
-        num_sequential_reads, filters, partition_by, num_threads: as of `lockstep.data.ParquetDataset`.
-      skip_corrupted_data: only False: rows that cannot be read are an error.
+      filenames, batch_size, fields, partition_count, partition_index, skip_corrupted_data, drop_remainder,
+        num_parallel_reads, num_sequential_reads, filters, partition_by, num_threads: as of
+        `lockstep.data.ParquetDataset`.
       num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
     """
 
@@ -118,7 +110,6 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> None:
-        _no_skipping(skip_corrupted_data)
         reading = Reading(
             None,
             partition_count,
@@ -126,6 +117,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
             num_parallel_reads=num_parallel_reads,
             num_sequential_reads=num_sequential_reads,
             filters=filters,
+            skip_corrupted_data=skip_corrupted_data,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )
@@ -224,7 +216,8 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
           num_threads: threads that decode; None for this worker's part of the cores.
           fields: names and `DataFrame.Field`s; None for all columns that have a form as a tensor. A `default_value`
             that is no single value (a list, a tensor, a sparse tensor) is that of a column that no file has.
-          skip_corrupted_data: only False: rows that cannot be read are an error.
+          skip_corrupted_data: leaves out what cannot be read, with warnings that count it, see
+            `lockstep.data.ParquetDataset`.
           to_dense: True for columns of lists as dense tensors, filled up to the batch's longest list; a shape to fill
             up to that; a dict of these by names. See `DataFrame.parse`.
           num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
@@ -234,7 +227,6 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
             the rows of the file, then.
           value_field_names: for each of them the columns that it belongs to.
         """
-        _no_skipping(skip_corrupted_data)
         if (key_idx_field_names is None) != (value_field_names is None):
             raise ValueError("key_idx_field_names and value_field_names: wanted both or none")
         reading = Reading(
@@ -243,6 +235,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
             partition_index,
             num_parallel_reads=num_parallel_reads,
             filters=filters,
+            skip_corrupted_data=skip_corrupted_data,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )

@@ -268,12 +268,6 @@ def test_file_names_may_come_from_a_dataset(path):
     assert [row[0] for row in _rows(dataset)] == 2 * list(range(ROWS))
 
 
-def test_unreadable_rows_are_never_skipped(path):
-    for make in (FrameDataset, TabularDataset.from_parquet):
-        with pytest.raises(ValueError, match="skip_corrupted_data=True is not supported"):
-            make(path, skip_corrupted_data=True)
-
-
 def test_an_empty_batch_of_values_has_no_rows(path):
     spec = FrameDataset(path, 4).element_spec
     empty = sync.empty(spec)
