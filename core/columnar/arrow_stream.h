@@ -10,15 +10,15 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/columnar/arrow_convert.h"
+#include "core/columnar/arrow_filter.h"
 #include "core/columnar/parquet_file.h"
 
-// What the formats have in common that Arrow reads. For parquet_file.cc and orc_file.cc alone.
+// What the formats have in common that Arrow reads. For arrow_stream.cc, parquet_file.cc and orc_file.cc alone.
 namespace lockstep::columnar {
 
 // Runs `call`, which returns our Status or Result, and turns what Arrow or the standard library throws into a Status.
@@ -42,38 +42,23 @@ inline std::string ColumnText(const std::string& path, const std::string& name) 
 // Rows that are decoded at once only to get past them. Bounds the memory; kMostPieceRows in source.cc is as many.
 inline constexpr int64_t kSkipRows = 65536;
 
-// A column that Arrow decodes: what it hands out by whatever reader, counted and converted.
-class ArrowStream : public ColumnStream {
+// The next rows of a column, at most as many as asked for; null or none at the end. Owns the reader.
+using NextRows = std::function<arrow::Result<std::shared_ptr<arrow::ChunkedArray>>(int64_t rows)>;
+
+// A column that Arrow decodes: what it hands out by whatever reader, counted.
+class ArrowRows {
  public:
   // A run of row numbers of the file: the stream's rows from `begin` on are the file's from `file_row` on.
-  struct Rows {
+  struct Run {
     int64_t begin;
     int64_t file_row;
   };
 
-  // The next rows of the column, at most as many as asked for; null or none at the end. Owns the reader.
-  using NextRows = std::function<arrow::Result<std::shared_ptr<arrow::ChunkedArray>>(int64_t rows)>;
+  ArrowRows(std::string who, std::vector<Run> runs, NextRows next)
+      : who_(std::move(who)), runs_(std::move(runs)), next_(std::move(next)) {}
 
-  ArrowStream(std::string who, Field field, std::vector<Rows> rows, NextRows next)
-      : who_(std::move(who)), field_(std::move(field)), rows_(std::move(rows)), next_(std::move(next)) {}
+  const std::string& who() const { return who_; }
 
-  Result<Column> Read(int64_t rows) override {
-    std::vector<Column> parts;
-    const auto convert = [&](std::shared_ptr<arrow::Array> array) -> Status {
-      auto column = ColumnFromArrow(std::move(array), field_, [&](int64_t i) { return FileRow(position_ + i); });
-      if (!column.ok()) return column.status().WithPrefix(who_ + ": ");
-      parts.push_back(*std::move(column));
-      return OkStatus();
-    };
-    LOCKSTEP_RETURN_IF_ERROR(Take(rows, rows, convert));
-    return parts.size() == 1 ? std::move(parts[0]) : Concatenate(parts);
-  }
-
-  Status Skip(int64_t rows) override {
-    return Take(rows, kSkipRows, [](const std::shared_ptr<arrow::Array>&) { return OkStatus(); });
-  }
-
- private:
   // Hands the next `rows` rows to `use`, in one or more arrays of `at_once` rows at most. Arrow gives several chunks
   // where a column's strings are more than 2 GB. An end before the footer's number of rows is a damaged file; without
   // the check for it the loop would never end.
@@ -85,7 +70,7 @@ class ArrowStream : public ColumnStream {
         if (!next.ok()) return FromArrow(next.status()).WithPrefix(who_ + ": ");
         const std::shared_ptr<arrow::ChunkedArray>& chunks = *next;
         if (chunks == nullptr || chunks->length() == 0 || chunks->length() > rows) {
-          return DataLoss(who_ + ": the data ends at row " + std::to_string(FileRow(position_)) + " of the file, " +
+          return DataLoss(who_ + ": the data ends at row " + std::to_string(FileRow(0)) + " of the file, " +
                           std::to_string(rows) + " rows before what the footer says");
         }
         for (const std::shared_ptr<arrow::Array>& array : chunks->chunks()) {
@@ -99,34 +84,49 @@ class ArrowStream : public ColumnStream {
     });
   }
 
-  // The row's number in the file. Row groups without rows begin where the next one does: the last of those that begin
-  // at or before the position is meant.
-  int64_t FileRow(int64_t position) const {
-    auto next = std::upper_bound(rows_.begin(), rows_.end(), position,
-                                 [](int64_t value, const Rows& run) { return value < run.begin; });
-    return (next - 1)->file_row + position - (next - 1)->begin;
+  Status Skip(int64_t rows) {
+    return Take(rows, kSkipRows, [](const std::shared_ptr<arrow::Array>&) { return OkStatus(); });
   }
 
+  // The number, in the file, of the row `offset` behind the position. Row groups without rows begin where the next one
+  // does: the last of those that begin at or before the row is meant.
+  int64_t FileRow(int64_t offset) const {
+    const int64_t row = position_ + offset;
+    auto next = std::upper_bound(runs_.begin(), runs_.end(), row,
+                                 [](int64_t value, const Run& run) { return value < run.begin; });
+    return (next - 1)->file_row + row - (next - 1)->begin;
+  }
+
+ private:
   const std::string who_;
-  const Field field_;
-  const std::vector<Rows> rows_;  // for each row group
+  const std::vector<Run> runs_;  // for each row group
   const NextRows next_;
   int64_t position_ = 0;  // rows read
 };
 
-// Where each of the row groups begins, in a run of them and in the file.
-inline std::vector<ArrowStream::Rows> RowsOf(const std::vector<int>& groups, const std::vector<int64_t>& group_rows) {
-  std::vector<ArrowStream::Rows> rows;
-  int64_t begin = 0;
-  for (int group : groups) {
-    rows.push_back({begin, std::accumulate(group_rows.begin(), group_rows.begin() + group, int64_t{0})});
-    begin += group_rows[group];
-  }
-  return rows;
-}
+// What the formats have in common: they differ in how the footer is read, and in what hands out a column's rows.
+class ArrowFile : public ParquetFile {
+ public:
+  Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) final;
+  Result<std::vector<bool>> GroupsThatMayPass(const Filter& filter, const std::vector<Field>& fields) const final;
+  Result<std::unique_ptr<RowSelector>> OpenSelector(const std::vector<int>& groups, const Filter& filter) final;
 
-// A column that a file lacks: rows of the field's default, without end.
-std::unique_ptr<ColumnStream> NewDefaultStream(const Field& field);
+ protected:
+  // Takes over the columns of the footer.
+  void SetSchema(std::shared_ptr<arrow::Schema> schema);
+
+  // The rows of column number `column` of the schema, of `groups`. May throw.
+  virtual Result<NextRows> OpenRows(const std::vector<int>& groups, int column) const = 0;
+
+  // What the footer says of the values that columns `columns` have in a row group; `true` where it says nothing. May
+  // throw.
+  virtual Result<arrow::compute::Expression> Guarantee(int group, const std::vector<int>& columns) const = 0;
+
+ private:
+  Result<ArrowRows> RowsOf(const std::vector<int>& groups, int column) const;
+
+  std::shared_ptr<arrow::Schema> schema_;
+};
 
 // An ORC file, of which ParquetFile::Open has seen that it is one.
 Result<std::shared_ptr<ParquetFile>> OpenOrc(const std::string& path,

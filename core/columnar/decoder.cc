@@ -23,10 +23,13 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <string>
 #include <system_error>
 
 #include "core/columnar/parquet_file.h"
+#include "core/columnar/tolerant.h"
 
 namespace lockstep::columnar {
 
@@ -42,24 +45,27 @@ struct Decoder::Stretch {
   std::mutex open_mutex;
   std::shared_ptr<ParquetFile> opened;
 
-  std::vector<std::unique_ptr<ColumnStream>> streams;
+  // Of the fields, and what finds the rows that the filter keeps.
+  std::vector<TolerantStream<ColumnStream>> streams;
+  std::optional<TolerantStream<RowSelector>> selector;
 
   // Guarded by the decoder's mutex_.
   int64_t tasks = 0;             // pieces scheduled
   int64_t scheduled = 0;         // rows of the run that they reach to
-  std::vector<int64_t> decoded;  // pieces, for each column
+  std::vector<int64_t> decoded;  // pieces, for each column; with a filter, it is the first column
 };
 
-// A piece in the making. Counters and error are guarded by the decoder's mutex_, the columns of `piece` belong to their
-// claimers until `done` counts them. The others do not change.
+// A piece in the making. Counters and error are guarded by the decoder's mutex_, the columns of `piece` and
+// `refused` belong to their claimers until `done` counts them. The others do not change.
 struct Decoder::Task {
   std::shared_ptr<Stretch> stretch;
   int64_t index = 0;    // of the piece in its stretch
   bool wanted = false;  // else decoded only to get past it
   std::shared_ptr<Piece> piece;
-  size_t claimed = 0;  // columns
-  size_t done = 0;     // columns
-  Status error;        // the first
+  std::vector<Refused> refused;  // by each column
+  size_t claimed = 0;            // columns
+  size_t done = 0;               // columns
+  Status error;                  // the first
 };
 
 namespace {
@@ -70,10 +76,16 @@ int64_t LeastPieces(int64_t threads, int64_t columns) { return 2 + (threads + co
 
 }  // namespace
 
+int64_t Piece::KeptBefore(int64_t row) const {
+  return kept ? std::lower_bound(kept->begin(), kept->end(), row) - kept->begin() : row;
+}
+
 Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs, int64_t position)
     : source_(std::move(source)),
       runs_(std::move(runs)),
-      least_pieces_(LeastPieces(source_->threads(), static_cast<int64_t>(source_->options().fields.size()))),
+      filtered_(source_->options().filter.empty() ? 0 : 1),
+      columns_(filtered_ + source_->options().fields.size()),
+      least_pieces_(LeastPieces(source_->threads(), static_cast<int64_t>(columns_))),
       plan_(std::move(plan)),
       position_(position) {
   try {
@@ -113,7 +125,7 @@ Result<std::shared_ptr<const Piece>> Decoder::Next() {
         work_.notify_all();
         return error_;
       }
-      if (task->done == source_->options().fields.size()) {
+      if (task->done == columns_) {
         tasks_.pop_front();
         rows_ahead_ -= task->piece->rows;
         work_.notify_all();
@@ -140,24 +152,35 @@ void Decoder::Work() {
     lock.unlock();
     Status status = Decode(*task, column);
     lock.lock();
+    // The last one puts the piece together; nobody else is at it any more.
+    if (status.ok() && task->error.ok() && task->done + 1 == columns_ && source_->options().skip_corrupted) {
+      lock.unlock();
+      status = DropRefused(*task);
+      lock.lock();
+    }
     ++task->stretch->decoded[column];
     // The column counts as decoded even where it failed: nobody claims behind an error, and who waits is woken.
     if (task->error.ok()) task->error = std::move(status);
     ++task->done;
-    if (task->done == source_->options().fields.size() || !task->error.ok()) ready_.notify_all();
-    // The column's next piece can be claimed now, by someone who found nothing before.
-    work_.notify_one();
+    if (task->done == columns_ || !task->error.ok()) ready_.notify_all();
+    // The column's next piece can be claimed now, by someone who found nothing before; behind the filter, all columns.
+    if (column < filtered_) {
+      work_.notify_all();
+    } else {
+      work_.notify_one();
+    }
   }
 }
 
 // The first column, in the order of the pieces, that is not being decoded and whose piece before has been decoded. The
-// columns of a piece are claimed in the order of the fields, so that one number says which are left.
+// columns of a piece are claimed in the order of the fields, so that one number says which are left. With a filter no
+// field is claimed before the filter, which is the first column, is done.
 std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
-  const size_t columns = source_->options().fields.size();
   for (const std::shared_ptr<Task>& task : tasks_) {
     // Behind an error there is nothing to be gained.
     if (!task->error.ok()) return nullptr;
-    if (task->claimed == columns || task->stretch->decoded[task->claimed] != task->index) continue;
+    if (task->claimed == columns_ || task->stretch->decoded[task->claimed] != task->index) continue;
+    if (task->claimed >= filtered_ && task->done < filtered_) continue;
     *column = task->claimed++;
     return task;
   }
@@ -203,7 +226,6 @@ bool Decoder::ScheduleNext() {
 std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) const {
   const Source::File& file = source_->files()[range.file];
   const int64_t batch_size = source_->options().plan.batch_size;
-  const size_t columns = source_->options().fields.size();
   auto stretch = std::make_shared<Stretch>();
   stretch->file = range.file;
   stretch->run = &runs_->at(range.file);
@@ -211,8 +233,22 @@ std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) con
   stretch->scheduled = stretch->run->Position(range);
   stretch->first_end = stretch->scheduled + file.piece_rows;
   if (file.piece_rows % batch_size == 0) stretch->first_end -= position_ % batch_size;
-  stretch->streams.resize(columns);
-  stretch->decoded.resize(columns);
+  // Streams outlive no stretch, hence the plain pointers.
+  const bool tolerant = source_->options().skip_corrupted;
+  Stretch* const whole = stretch.get();
+  for (const Field& field : source_->options().fields) {
+    const auto open = [this, whole, &field](const std::vector<int>& groups) -> Result<std::unique_ptr<ColumnStream>> {
+      LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ParquetFile> file, Open(*whole));
+      return file->OpenColumn(groups, field);
+    };
+    stretch->streams.emplace_back(stretch->run, stretch->scheduled, tolerant, open);
+  }
+  const auto open = [this, whole](const std::vector<int>& groups) -> Result<std::unique_ptr<RowSelector>> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ParquetFile> file, Open(*whole));
+    return file->OpenSelector(groups, source_->options().filter);
+  };
+  stretch->selector.emplace(stretch->run, stretch->scheduled, tolerant, open);
+  stretch->decoded.resize(columns_);
   return stretch;
 }
 
@@ -227,35 +263,109 @@ std::shared_ptr<Decoder::Task> Decoder::NewTask(const std::shared_ptr<Stretch>& 
   task->piece->first = stretch->scheduled;
   task->piece->rows = std::min(end, stretch->run->rows) - stretch->scheduled;
   task->piece->columns.resize(stretch->streams.size());
+  task->refused.resize(columns_);
   stretch->scheduled += task->piece->rows;
   task->wanted = stretch->scheduled > first_wanted;
   return task;
 }
 
-// Reads or passes over a column's rows of the piece. The stream is opened by the column's first task and stands,
-// between two tasks, where the next piece begins.
+// Finds the rows that the filter keeps, or decodes a field.
 Status Decoder::Decode(Task& task, size_t column) {
-  Stretch& stretch = *task.stretch;
-  std::unique_ptr<ColumnStream>& stream = stretch.streams[column];
+  return column < filtered_ ? Select(task) : DecodeField(task, column - filtered_);
+}
+
+// Reads or passes over a field's rows of the piece. The stream stands, between two tasks, where the next piece begins.
+Status Decoder::DecodeField(Task& task, size_t field) {
+  TolerantStream<ColumnStream>& stream = task.stretch->streams[field];
   Piece& piece = *task.piece;
-  if (stream == nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(Open(stretch));
-    LOCKSTEP_ASSIGN_OR_RETURN(stream,
-                              stretch.opened->OpenColumn(stretch.run->groups, source_->options().fields[column]));
-    // A run begins with a whole row group, but the share may begin inside of it.
-    LOCKSTEP_RETURN_IF_ERROR(stream->Skip(piece.first));
+  if (!task.wanted || (piece.kept && piece.kept->empty())) return stream.Skip(piece.rows);
+  const bool skip_corrupted = source_->options().skip_corrupted;
+  Refused& refused = task.refused[filtered_ + field];
+  std::vector<Column> parts;
+  const auto read = [&](ColumnStream& column, int64_t first, int64_t rows) -> Status {
+    std::optional<std::vector<int64_t>> kept;
+    if (piece.kept) {
+      const auto begin = piece.kept->begin() + piece.KeptBefore(first);
+      kept.emplace(begin, piece.kept->begin() + piece.KeptBefore(first + rows));
+      for (int64_t& row : *kept) row -= first;
+    }
+    Refused here;
+    LOCKSTEP_ASSIGN_OR_RETURN(Column part,
+                              column.Read(rows, kept ? &*kept : nullptr, skip_corrupted ? &here : nullptr));
+    for (int64_t row : here.rows) refused.Add(first + row, first + row + 1, here.first);
+    if (part.rows > 0) parts.push_back(std::move(part));
+    return OkStatus();
+  };
+  LOCKSTEP_RETURN_IF_ERROR(stream.Take(piece.rows, read, [&](int64_t first, int64_t rows, const Status& status) {
+    refused.Add(first, first + rows, status);
+  }));
+  if (parts.size() == 1) {
+    piece.columns[field] = std::move(parts[0]);
+  } else if (!parts.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(piece.columns[field], Concatenate(parts));
   }
-  if (!task.wanted) return stream->Skip(piece.rows);
-  LOCKSTEP_ASSIGN_OR_RETURN(piece.columns[column], stream->Read(piece.rows));
+  return OkStatus();
+}
+
+// A filter that keeps all rows of a piece is as none: `kept` is a list to be gone through.
+Status Decoder::Select(Task& task) {
+  Piece& piece = *task.piece;
+  std::vector<int64_t> kept;
+  const auto read = [&](RowSelector& selector, int64_t first, int64_t rows) -> Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> passing, selector.Read(rows));
+    for (int64_t row : passing) kept.push_back(first + row);
+    return OkStatus();
+  };
+  LOCKSTEP_RETURN_IF_ERROR(task.stretch->selector->Take(
+      piece.rows, read,
+      [&](int64_t first, int64_t rows, const Status& status) { task.refused[0].Add(first, first + rows, status); }));
+  if (static_cast<int64_t>(kept.size()) < piece.rows) piece.kept = std::move(kept);
+  return OkStatus();
+}
+
+// Takes rows that any column refused out of all others. Rows that the filter leaves out are refused by nobody, unless
+// it is the filter itself that could not look at them.
+Status Decoder::DropRefused(Task& task) const {
+  Piece& piece = *task.piece;
+  std::vector<bool> bad(piece.rows, false);
+  for (const Refused& refused : task.refused) {
+    if (!refused.rows.empty() && piece.refused.first.ok()) piece.refused.first = refused.first;
+    for (int64_t row : refused.rows) bad[row] = true;
+  }
+  if (piece.refused.first.ok()) return OkStatus();
+  std::vector<int64_t> before(piece.rows), kept;
+  std::iota(before.begin(), before.end(), 0);
+  if (piece.kept) before = *piece.kept;
+  const auto is_good = [&](int64_t row) { return !bad[row]; };
+  std::copy_if(before.begin(), before.end(), std::back_inserter(kept), is_good);
+  for (size_t field = 0; field < piece.columns.size() && !kept.empty(); ++field) {
+    const std::vector<int64_t>& refused = task.refused[filtered_ + field].rows;
+    std::vector<int64_t> has;  // rows of the column
+    std::set_difference(before.begin(), before.end(), refused.begin(), refused.end(), std::back_inserter(has));
+    std::vector<RowRun> runs;
+    for (int64_t i = 0; i < static_cast<int64_t>(has.size()); ++i) {
+      if (bad[has[i]]) continue;
+      if (!runs.empty() && runs.back().first + runs.back().rows == i) {
+        ++runs.back().rows;
+      } else {
+        runs.push_back({&piece.columns[field], i, 1});
+      }
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(piece.columns[field], Gather(runs));
+  }
+  for (int64_t row = 0; row < piece.rows; ++row) {
+    if (bad[row]) piece.refused.rows.push_back(row);
+  }
+  piece.kept = std::move(kept);
   return OkStatus();
 }
 
 // Opens the file for all columns, once; threads that come meanwhile wait for it, and try again if it failed. A file
 // that was replaced since the Source looked it through would give other rows than the plan counts, hence the
 // comparison.
-Status Decoder::Open(Stretch& stretch) const {
+Result<std::shared_ptr<ParquetFile>> Decoder::Open(Stretch& stretch) const {
   std::lock_guard lock(stretch.open_mutex);
-  if (stretch.opened != nullptr) return OkStatus();
+  if (stretch.opened != nullptr) return stretch.opened;
   const Source::File& known = source_->files()[stretch.file];
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open(known.path));
   LOCKSTEP_RETURN_IF_ERROR(file->Check(source_->options().fields));
@@ -263,7 +373,7 @@ Status Decoder::Open(Stretch& stretch) const {
     return FailedPrecondition("file '" + known.path + "' has changed since its footer was first read");
   }
   stretch.opened = std::move(file);
-  return OkStatus();
+  return stretch.opened;
 }
 
 }  // namespace lockstep::columnar

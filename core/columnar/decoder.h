@@ -12,6 +12,7 @@
 
 #include "core/base/status.h"
 #include "core/columnar/column.h"
+#include "core/columnar/parquet_file.h"
 #include "core/columnar/plan.h"
 #include "core/columnar/run.h"
 #include "core/columnar/source.h"
@@ -24,7 +25,18 @@ struct Piece {
   int file = 0;
   int64_t first = 0;  // in the file's run
   int64_t rows = 0;
-  std::vector<Column> columns;  // in the order of the fields
+
+  // Which of these rows the columns have, by their positions among them, ascending. Nothing: all.
+  std::optional<std::vector<int64_t>> kept;
+  // In the order of the fields. Without meaning where no row is kept.
+  std::vector<Column> columns;
+  // Rows that could not be read, of whatever columns: they are not kept.
+  Refused refused;
+
+  // Rows of the columns that come before position `row`.
+  int64_t KeptBefore(int64_t row) const;
+  // The position behind the columns' row `index`, up to which nothing else is kept.
+  int64_t Behind(int64_t index) const { return (kept ? (*kept)[index] : index) + 1; }
 };
 
 // Decodes ahead of its consumer in threads of its own. A unit of work is one column of one piece, so that files of any
@@ -37,6 +49,9 @@ struct Piece {
 //                                     column 1  done      at work   waits for piece 8   Claim: the first that may begin
 //                                                 |
 //   consumer <-- Next <---------------------------+       the front, when all its columns are done
+//
+// With a filter the first unit of a piece is to find the rows that it keeps, and the columns come after it: they have
+// these rows alone, and are passed over where there are none.
 //
 // Pieces that were decoded and not yet taken count against a limit of rows, which bounds the memory to some 100 MB
 // besides what the consumer holds. Next is for one thread; Cancel may be called from any.
@@ -78,10 +93,16 @@ class Decoder {
   std::shared_ptr<Task> NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const;
   // These run without mutex_, and take what they need from members that don't change or that they alone may touch:
   Status Decode(Task& task, size_t column);
-  Status Open(Stretch& stretch) const;
+  Status Select(Task& task);
+  Status DecodeField(Task& task, size_t field);
+  Status DropRefused(Task& task) const;
+  Result<std::shared_ptr<ParquetFile>> Open(Stretch& stretch) const;
 
   const std::shared_ptr<const Source> source_;
   const std::shared_ptr<const Runs> runs_;
+  // Units of a piece: the fields and, with a filter, one before them (filtered_ of them, 0 or 1).
+  const size_t filtered_;
+  const size_t columns_;
   // Pieces that may be scheduled and not yet taken, however many rows they have: what keeps the threads busy where
   // pieces are larger than the limit of rows.
   const int64_t least_pieces_;

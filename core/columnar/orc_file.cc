@@ -7,6 +7,7 @@
 #include <arrow/type.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/columnar/arrow_convert.h"
 #include "core/columnar/arrow_stream.h"
@@ -45,7 +46,7 @@ class StripeColumn {
   int64_t offset_ = 0;  // rows of it that were handed out
 };
 
-class OrcFile : public ParquetFile {
+class OrcFile : public ArrowFile {
  public:
   Status Init(const std::string& path, std::shared_ptr<arrow::io::RandomAccessFile> file) {
     path_ = path;
@@ -53,7 +54,7 @@ class OrcFile : public ParquetFile {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ORCFileReader> reader, NewReader());
     auto schema = reader->ReadSchema();
     if (!schema.ok()) return NotReadable(schema.status());
-    for (const auto& field : (*schema)->fields()) columns_.push_back({field->name(), TypeFromArrow(*field->type())});
+    SetSchema(*schema);
     int64_t rows = 0;
     for (int64_t stripe = 0; stripe < reader->NumberOfStripes(); ++stripe) {
       const auto information = reader->GetStripeInformation(stripe);
@@ -75,16 +76,16 @@ class OrcFile : public ParquetFile {
     return static_cast<int64_t>(fields.size()) * std::max<int64_t>(8, 3 * bytes_ / rows / columns);
   }
 
-  Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) override {
-    const std::string who = ColumnText(path_, field.name);
-    return Guard(who, [&]() -> Result<std::unique_ptr<ColumnStream>> {
-      const bool found = std::any_of(columns_.begin(), columns_.end(), [&](auto& c) { return c.name == field.name; });
-      if (!found) return NewDefaultStream(field);
-      LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ORCFileReader> reader, NewReader());
-      auto column = std::make_shared<StripeColumn>(std::move(reader), groups, field.name);
-      return std::unique_ptr<ColumnStream>(new ArrowStream(who, field, RowsOf(groups, group_rows_),
-                                                           [column](int64_t rows) { return column->Next(rows); }));
-    });
+ protected:
+  Result<NextRows> OpenRows(const std::vector<int>& groups, int column) const override {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ORCFileReader> reader, NewReader());
+    auto rows = std::make_shared<StripeColumn>(std::move(reader), groups, columns_[column].name);
+    return NextRows([rows](int64_t count) { return rows->Next(count); });
+  }
+
+  // Arrow does not read ORC's statistics.
+  Result<arrow::compute::Expression> Guarantee(int, const std::vector<int>&) const override {
+    return arrow::compute::literal(true);
   }
 
  private:

@@ -13,6 +13,7 @@
 
 #include <arrow/array.h>
 #include <arrow/chunked_array.h>
+#include <arrow/dataset/file_parquet.h>
 #include <arrow/io/interfaces.h>
 #include <arrow/type.h>
 #include <parquet/arrow/reader.h>
@@ -45,20 +46,9 @@ bool Fits(const ColumnType& found, const ColumnType& wanted) {
          std::equal(found.shape.rbegin(), found.shape.rend(), wanted.shape.rbegin());
 }
 
-// A column that the file lacks, of the field's default. Has no end of its own: the rows of a run are counted elsewhere.
-class DefaultStream : public ColumnStream {
- public:
-  explicit DefaultStream(Field field) : field_(std::move(field)) {}
-  Result<Column> Read(int64_t rows) override { return DefaultColumn(field_, rows); }
-  Status Skip(int64_t) override { return OkStatus(); }
-
- private:
-  const Field field_;
-};
-
-// A file through Arrow's reader. OpenColumn may be called by several threads: ReadableFile reads at positions, without
+// A file through Arrow's reader. OpenRows may be called by several threads: ReadableFile reads at positions, without
 // a cursor that could be shared, and the footer is only read.
-class ArrowFile : public ParquetFile {
+class ArrowParquetFile : public ArrowFile {
  public:
   // Public for Open, which runs it inside of Guard.
   Status Init(const std::string& path, std::shared_ptr<arrow::io::RandomAccessFile> file) {
@@ -66,27 +56,8 @@ class ArrowFile : public ParquetFile {
     file_ = std::move(file);
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(nullptr));
     footer_ = reader->parquet_reader()->metadata();
-    return ReadFooter(reader->manifest());
-  }
-
-  Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) override {
-    const std::string who = ColumnText(path_, field.name);
-    return Guard(who, [&]() -> Result<std::unique_ptr<ColumnStream>> {
-      const auto found = std::find_if(columns_.begin(), columns_.end(), [&](auto& c) { return c.name == field.name; });
-      if (found == columns_.end()) return NewDefaultStream(field);
-      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(footer_->Subset(groups)));
-      std::unique_ptr<parquet::arrow::ColumnReader> column;
-      const auto status = reader->GetColumn(static_cast<int>(found - columns_.begin()), &column);
-      if (!status.ok()) return FromArrow(status).WithPrefix(who + ": ");
-      // The reader outlives the column.
-      auto next = [file = std::shared_ptr(std::move(reader)), column = std::shared_ptr(std::move(column))](
-                      int64_t rows) -> arrow::Result<std::shared_ptr<arrow::ChunkedArray>> {
-        std::shared_ptr<arrow::ChunkedArray> chunks;
-        ARROW_RETURN_NOT_OK(column->NextBatch(rows, &chunks));
-        return chunks;
-      };
-      return std::unique_ptr<ColumnStream>(new ArrowStream(who, field, RowsOf(groups, group_rows_), std::move(next)));
-    });
+    manifest_ = reader->manifest();
+    return ReadFooter();
   }
 
   // A column may have several leaves where it is of a type that cannot be read, and else has one.
@@ -104,6 +75,36 @@ class ArrowFile : public ParquetFile {
       }
       return std::max<int64_t>(1, bytes);
     });
+  }
+
+ protected:
+  Result<NextRows> OpenRows(const std::vector<int>& groups, int column) const override {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<parquet::arrow::FileReader> reader, NewReader(footer_->Subset(groups)));
+    std::unique_ptr<parquet::arrow::ColumnReader> rows;
+    const auto status = reader->GetColumn(column, &rows);
+    if (!status.ok()) return FromArrow(status).WithPrefix(ColumnText(path_, columns_[column].name) + ": ");
+    // The reader outlives the column.
+    return NextRows([file = std::shared_ptr(std::move(reader)), rows = std::shared_ptr(std::move(rows))](
+                        int64_t count) -> arrow::Result<std::shared_ptr<arrow::ChunkedArray>> {
+      std::shared_ptr<arrow::ChunkedArray> chunks;
+      ARROW_RETURN_NOT_OK(rows->NextBatch(count, &chunks));
+      return chunks;
+    });
+  }
+
+  // What Arrow's datasets make of the statistics. Only columns that are no lists or structs have them.
+  Result<arrow::compute::Expression> Guarantee(int group, const std::vector<int>& columns) const override {
+    std::vector<arrow::compute::Expression> known;
+    const auto metadata = footer_->RowGroup(group);
+    for (int column : columns) {
+      const parquet::arrow::SchemaField& field = manifest_.schema_fields[column];
+      if (!field.is_leaf()) continue;
+      const auto statistics = metadata->ColumnChunk(field.column_index)->statistics();
+      if (statistics == nullptr) continue;
+      auto expression = arrow::dataset::ParquetFileFragment::EvaluateStatisticsAsExpression(*field.field, *statistics);
+      if (expression) known.push_back(*std::move(expression));
+    }
+    return arrow::compute::and_(std::move(known));
   }
 
  private:
@@ -143,7 +144,7 @@ class ArrowFile : public ParquetFile {
 
   // Takes over what the footer says, as far as it makes sense: sizes are used to allocate and to divide, so that a
   // damaged one must not get by.
-  Status ReadFooter(const parquet::arrow::SchemaManifest& manifest) {
+  Status ReadFooter() {
     int64_t rows = 0;
     for (int group = 0; group < footer_->num_row_groups(); ++group) {
       const auto metadata = footer_->RowGroup(group);
@@ -157,14 +158,15 @@ class ArrowFile : public ParquetFile {
       return DataLoss(FileText(path_) + ": the row groups have " + std::to_string(rows) + " rows, the footer says " +
                       std::to_string(footer_->num_rows()));
     }
-    for (const auto& field : manifest.schema_fields) {
-      columns_.push_back({field.field->name(), TypeFromArrow(*field.field->type())});
-    }
+    arrow::FieldVector fields;
+    for (const auto& field : manifest_.schema_fields) fields.push_back(field.field);
+    SetSchema(arrow::schema(std::move(fields)));
     return OkStatus();
   }
 
   std::shared_ptr<arrow::io::RandomAccessFile> file_;
   std::shared_ptr<parquet::FileMetaData> footer_;
+  parquet::arrow::SchemaManifest manifest_;
 };
 
 // Sorts out what Arrow would report as an I/O error with a text of its own, so that each has its code. Pipes and
@@ -184,8 +186,6 @@ Status CheckReadable(const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<ColumnStream> NewDefaultStream(const Field& field) { return std::make_unique<DefaultStream>(field); }
-
 Result<std::shared_ptr<ParquetFile>> ParquetFile::Open(const std::string& path) {
   return Guard(FileText(path) + ": not a readable Parquet file", [&]() -> Result<std::shared_ptr<ParquetFile>> {
     if (!IsRemote(path)) LOCKSTEP_RETURN_IF_ERROR(CheckReadable(path));
@@ -194,10 +194,16 @@ Result<std::shared_ptr<ParquetFile>> ParquetFile::Open(const std::string& path) 
     char magic[3] = {};
     const auto read = input->ReadAt(0, sizeof(magic), magic);
     if (read.ok() && std::string_view(magic, sizeof(magic)) == "ORC") return OpenOrc(path, std::move(input));
-    auto file = std::make_shared<ArrowFile>();
+    auto file = std::make_shared<ArrowParquetFile>();
     LOCKSTEP_RETURN_IF_ERROR(file->Init(path, std::move(input)));
     return std::shared_ptr<ParquetFile>(std::move(file));
   });
+}
+
+std::string ParquetFile::ColumnNames() const {
+  std::string names;
+  for (const FileColumn& column : columns_) names += (names.empty() ? "" : ", ") + column.name;
+  return names;
 }
 
 Status ParquetFile::Check(const std::vector<Field>& fields) const {
@@ -210,9 +216,7 @@ Status ParquetFile::Check(const std::vector<Field>& fields) const {
     }
     if (found == nullptr) {
       if (field.default_value) continue;
-      std::string names;
-      for (const FileColumn& column : columns_) names += (names.empty() ? "" : ", ") + column.name;
-      return NotFound(FileText(path_) + " has no column '" + field.name + "': it has " + names);
+      return NotFound(FileText(path_) + " has no column '" + field.name + "': it has " + ColumnNames());
     }
     const std::string who = ColumnText(path_, field.name);
     if (!found->type.ok()) return found->type.status().WithPrefix(who + ": ");

@@ -7,10 +7,10 @@
 
 #include "core/base/status.h"
 #include "core/columnar/column.h"
+#include "core/columnar/filter.h"
 
 namespace lockstep::columnar {
 
-// A column as a file stores it.
 // A file as columns to choose from, and a column of it as a stream of rows. Nothing of Arrow's or Parquet's appears
 // here; parquet_file.cc is one of the two translation units that see their headers.
 //
@@ -26,11 +26,29 @@ namespace lockstep::columnar {
 //   UNIMPLEMENTED       a type without a form as a tensor, or an encoding that Arrow does not read
 //   DATA_LOSS           damaged or truncated, or a null without a default
 //   RESOURCE_EXHAUSTED  no memory
+// A column as a file stores it.
 struct FileColumn {
   std::string name;
 
   // In what form it is read, or why it has none.
   Result<ColumnType> type;
+};
+
+// Whether it says that what was read is damaged, or not what it should be; and not that there was no memory, or that
+// somebody wanted no more.
+inline bool IsCorruption(const Status& status) {
+  return status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kInvalidArgument;
+}
+
+// Rows that are left out because they cannot be read.
+struct Refused {
+  std::vector<int64_t> rows;  // positions among those that were asked for, ascending
+  Status first;               // why the first of them
+
+  void Add(int64_t begin, int64_t end, const Status& status) {
+    if (rows.empty()) first = status;
+    for (int64_t row = begin; row < end; ++row) rows.push_back(row);
+  }
 };
 
 // One column of some row groups of a file, as one run of rows from first to last. Forward only: what was read or
@@ -40,12 +58,25 @@ class ColumnStream {
  public:
   virtual ~ColumnStream() = default;
 
-  // The next `rows` rows, across the borders of row groups. Asking for more than there are is DATA_LOSS: the footer
-  // promised them.
-  virtual Result<Column> Read(int64_t rows) = 0;
+  // The next `rows` rows, across the borders of row groups; where `kept` is given, those of them alone, by their
+  // positions among these rows, ascending. What is wrong with a row that is not kept is no error. Where `refused` is
+  // given, rows that are not what the field wants (nulls, lists of another length) are left out and added to it,
+  // instead of being an error. Asking for more than there are is DATA_LOSS: the footer promised them.
+  virtual Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept, Refused* refused) = 0;
+  Result<Column> Read(int64_t rows) { return Read(rows, nullptr, nullptr); }
 
   // Passes over the next `rows` rows. Costs nearly as much as to read them, since Arrow decodes what it passes over;
   // whole row groups are better left out when the stream is opened.
+  virtual Status Skip(int64_t rows) = 0;
+};
+
+// Which rows of a run of row groups a filter keeps: as ColumnStream, but that it reads the filter's columns.
+class RowSelector {
+ public:
+  virtual ~RowSelector() = default;
+
+  // Of the next `rows` rows the positions of those that are kept, ascending.
+  virtual Result<std::vector<int64_t>> Read(int64_t rows) = 0;
   virtual Status Skip(int64_t rows) = 0;
 };
 
@@ -75,7 +106,18 @@ class ParquetFile {
   // The column of `groups`, one after the other. `field` must have passed Check.
   virtual Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) = 0;
 
+  // For each row group, whether its statistics leave it possible that rows of it pass the filter. A file whose format
+  // has none says yes to all that has rows. NOT_FOUND for a column that is not there, unless one of `fields` gives it a
+  // default: it counts as null then. INVALID_ARGUMENT for values that the column's type cannot be compared with.
+  virtual Result<std::vector<bool>> GroupsThatMayPass(const Filter& filter, const std::vector<Field>& fields) const = 0;
+
+  // The rows of `groups`, one after the other. `filter` must have passed GroupsThatMayPass.
+  virtual Result<std::unique_ptr<RowSelector>> OpenSelector(const std::vector<int>& groups, const Filter& filter) = 0;
+
  protected:
+  // "a, b, c": for messages.
+  std::string ColumnNames() const;
+
   // Filled by Open and constant from then on, which is what makes the class thread-safe.
   std::string path_;
   std::vector<FileColumn> columns_;

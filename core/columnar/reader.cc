@@ -27,6 +27,7 @@ Reader::Reader(std::shared_ptr<const Source> source, int64_t position)
       plan_(PlanFrom(*source_, position)),
       runs_(RunsOf(*source_, plan_)),
       position_(position),
+      taken_(position),
       decoder_(source_, plan_, runs_, position) {}
 
 // The plan moves before columns are cut, the position after: behind a batch that was lost in between, for lack of
@@ -58,13 +59,15 @@ Result<Batch> Reader::NextBatch() {
       batch.columns.push_back(std::move(joined));
     }
   }
-  position_ += batch.rows;
+  position_ = taken_;
   return batch;
 }
 
 // The parts of pieces that make the next batch; fewer rows at the end. Each round takes what the batch still needs, the
-// range still has and the piece still holds, whichever is least. A file's last piece is let go with its last range:
-// with files read in turn, it would else stay to the end of the pass.
+// range still has and the piece still holds, whichever is least. Of a filtered piece that is counted in the rows that
+// were kept, and the range goes on behind the last of them: so that a position always lies right behind a batch's last
+// row. A file's last piece is let go with its last range: with files read in turn, it would else stay to the end of the
+// pass.
 Result<std::vector<Reader::Part>> Reader::NextParts() {
   std::vector<Part> parts;
   int64_t missing = source_->options().plan.batch_size;
@@ -72,22 +75,38 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
     if (!range_) range_ = plan_.Next();
     if (!range_) break;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<const Piece> piece, PieceOf(*range_));
-    const int64_t first = runs_->at(range_->file).Position(*range_) - piece->first;
-    const int64_t rows = std::min({missing, range_->rows, piece->rows - first});
+    const int64_t position = runs_->at(range_->file).Position(*range_) - piece->first;
+    int64_t passed = std::min(range_->rows, piece->rows - position);
+    const int64_t first = piece->KeptBefore(position);
+    int64_t rows = piece->KeptBefore(position + passed) - first;
+    if (rows >= missing) {
+      rows = missing;
+      passed = piece->Behind(first + rows - 1) - position;
+    }
+    Count(piece->refused, position, passed);
     // Ranges end where row groups do, which says nothing about the piece.
     if (!parts.empty() && parts.back().piece == piece && parts.back().first + parts.back().rows == first) {
       parts.back().rows += rows;
-    } else {
+    } else if (rows > 0) {
       parts.push_back({piece, first, rows});
     }
     missing -= rows;
-    range_->first += rows;
-    range_->rows -= rows;
+    taken_ += passed;
+    range_->first += passed;
+    range_->rows -= passed;
     if (range_->rows > 0) continue;
     if (range_->last_of_file) pieces_.erase(range_->file);
     range_.reset();
   }
   return parts;
+}
+
+// Counts those of the refused rows that lie among `rows` rows from `first` on, so that every row counts once.
+void Reader::Count(const Refused& refused, int64_t first, int64_t rows) {
+  const auto begin = std::lower_bound(refused.rows.begin(), refused.rows.end(), first);
+  const auto count = std::lower_bound(begin, refused.rows.end(), first + rows) - begin;
+  if (count > 0 && refused_rows_ == 0) first_refused_ = refused.first;
+  refused_rows_ += count;
 }
 
 // The piece that holds the range's first row: the file's current one, or the decoder's next. A file needs one piece at

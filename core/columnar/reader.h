@@ -35,21 +35,26 @@ class Reader {
   // read). Row groups before it are not opened.
   Reader(std::shared_ptr<const Source> source, int64_t position);
 
-  // The next batch, waiting for it; one without rows is the end. It shares memory with pieces and other batches. With drop_remainder a last batch that is short counts as the end. Errors of
-  // decoding come behind the batches before them; CANCELLED comes at once. The first error stays.
+  // The next batch, waiting for it; one without rows is the end. It shares memory with pieces and other batches. With
+  // drop_remainder a last batch that is short counts as the end. Errors of decoding come behind the batches before
+  // them; CANCELLED comes at once. The first error stays.
   Result<Batch> Next();
 
   // Ends the pass from any thread: Next returns CANCELLED, also where it waits.
   void Cancel() { decoder_.Cancel(); }
 
-  // Rows of the share that have been handed out, or were passed over at the start.
+  // Rows of the share that have been handed out, or left out by a filter, or were passed over at the start.
   int64_t position() const { return position_; }
+
+  // With skip_corrupted: rows so far that were left out because they could not be read, and why the first of them.
+  int64_t refused_rows() const { return refused_rows_; }
+  const Status& first_refused() const { return first_refused_; }
 
  private:
   // Rows of one piece.
   struct Part {
     std::shared_ptr<const Piece> piece;
-    int64_t first;  // in the piece
+    int64_t first;  // in the piece's columns
     int64_t rows;
   };
 
@@ -57,6 +62,7 @@ class Reader {
   Result<Batch> NextBatch();
   Result<std::vector<Part>> NextParts();
   Result<std::shared_ptr<const Piece>> PieceOf(const RowRange& range);
+  void Count(const Refused& refused, int64_t first, int64_t rows);
 
   const std::shared_ptr<const Source> source_;
   // Goes through the same ranges as the decoder's own plan, behind it. No piece says which rows of it are wanted; that
@@ -66,6 +72,9 @@ class Reader {
   std::optional<RowRange> range_;                       // what is left of the current one
   std::map<int, std::shared_ptr<const Piece>> pieces_;  // the current one of each open file
   int64_t position_;
+  int64_t taken_;  // position_, once the batch that is being made has been handed out
+  int64_t refused_rows_ = 0;
+  Status first_refused_;
   Status error_;  // the end of the pass, where it ended badly
   Decoder decoder_;
 };

@@ -39,12 +39,27 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
 // Reads a file's footer and holds it against the fields. At least 1024 rows a piece, also where rows are very wide; two
 // pieces of the best size are decoded ahead (Decoder).
 Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<ParquetFile> file, ParquetFile::Open(path));
+  const Result<std::shared_ptr<ParquetFile>> opened = ParquetFile::Open(path);
+  if (options.skip_corrupted && opened.status().code() == StatusCode::kDataLoss) {
+    return Source::File{path, {}, {}, 1, 1, opened.status()};
+  }
+  LOCKSTEP_RETURN_IF_ERROR(opened.status());
+  const std::shared_ptr<ParquetFile>& file = *opened;
   LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t row_bytes, file->RowBytes(options.fields));
   const int64_t best_rows = std::clamp<int64_t>(kPieceBytes / row_bytes, 1024, kMostPieceRows);
-  return Source::File{path, file->group_rows(), options.piece_rows.value_or(PieceRows(options, best_rows)),
-                      2 * best_rows};
+  std::vector<int64_t> planned_rows = file->group_rows();
+  if (!options.filter.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<bool> may_pass,
+                              file->GroupsThatMayPass(options.filter, options.fields));
+    for (size_t group = 0; group < planned_rows.size(); ++group) planned_rows[group] *= may_pass[group];
+  }
+  return Source::File{path,
+                      file->group_rows(),
+                      std::move(planned_rows),
+                      options.piece_rows.value_or(PieceRows(options, best_rows)),
+                      2 * best_rows,
+                      OkStatus()};
 }
 
 // FNV-1a, over strings. After each of them comes a byte that UTF-8 does not have, so that "ab" and "c" are not "a" and
@@ -84,6 +99,17 @@ Status SourceOptions::Validate() const {
       return InvalidArgument(who + ": default_value has " + std::to_string(field.default_value->size()) +
                              " bytes, wanted " + std::to_string(size));
     }
+  }
+  if (!filter.empty() && plan.partition_by == PartitionBy::kBatches) {
+    return InvalidArgument(
+        "partition_by is 'batches' and filters are given, wanted 'rows' or 'row_groups' with filters: steps of batches "
+        "are counted before rows are filtered");
+  }
+  if (skip_corrupted && plan.partition_by == PartitionBy::kBatches) {
+    return InvalidArgument(
+        "skip_corrupted_data is given and partition_by is 'batches', wanted 'rows' or 'row_groups': steps of batches "
+        "are "
+        "counted before rows are left out");
   }
   if (threads.value_or(1) < 1) return InvalidArgument("threads is " + std::to_string(*threads) + ", wanted 1 or more");
   if (piece_rows.value_or(1) < 1) {
@@ -127,7 +153,7 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
     // A file that was not begun stands behind one that failed.
     if (!result->ok()) return result->status();
     source->files_.push_back(**std::move(result));
-    group_rows.push_back(source->files_.back().group_rows);
+    group_rows.push_back(source->files_.back().planned_rows);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(source->plan_, RowPlan::Make(group_rows, source->options_.plan));
   return std::shared_ptr<const Source>(std::move(source));
@@ -135,7 +161,8 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
 
 int64_t Source::threads() const { return options_.threads ? *options_.threads : AvailableCores(); }
 
-int64_t Source::batches() const {
+std::optional<int64_t> Source::batches() const {
+  if (!options_.filter.empty() || options_.skip_corrupted) return std::nullopt;
   const int64_t size = options_.plan.batch_size, rows = plan_.total_rows();
   return rows / size + (!options_.drop_remainder && rows % size != 0 ? 1 : 0);
 }
@@ -151,6 +178,18 @@ int64_t Source::fingerprint() const {
   for (int64_t number : {static_cast<int64_t>(plan.partition_by), plan.partition_count, plan.partition_index,
                          plan.batch_size, plan.parallel_files, plan.sequential_batches}) {
     hash.Add(number);
+  }
+  // Positions count rows of the row groups that are read. Without a filter there is nothing to add.
+  for (const auto& conjunction : options_.filter) {
+    hash.Add("or");
+    for (const FilterTerm& term : conjunction) {
+      hash.Add(term.column);
+      hash.Add(static_cast<int64_t>(term.op));
+      for (const FilterValue& value : term.values) {
+        hash.Add(static_cast<int64_t>(value.kind));
+        hash.Add(value.text);
+      }
+    }
   }
   return hash.value();
 }

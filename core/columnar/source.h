@@ -8,6 +8,7 @@
 
 #include "core/base/status.h"
 #include "core/columnar/column.h"
+#include "core/columnar/filter.h"
 #include "core/columnar/plan.h"
 
 namespace lockstep::columnar {
@@ -21,6 +22,17 @@ struct SourceOptions {
   std::vector<Field> fields;
 
   PlanOptions plan;
+
+  // Rows to read; the others count nowhere but for shares, turns of files (PlanOptions) and positions, which are made
+  // of the rows of those row groups that may have some by their statistics. Not with PartitionBy::kBatches, whose order
+  // is that of all rows.
+  Filter filter;
+
+  // Leaves out what cannot be read, instead of failing: rows that are null without a default, or lists of a wrong
+  // length; the rest of a row group, from the piece on in which damage shows; files that are no readable ones, which
+  // have no rows then. Files that lack a column or have it in another type remain errors, as missing files do. Not with
+  // PartitionBy::kBatches.
+  bool skip_corrupted = false;
 
   // Leaves out a last batch with fewer than plan.batch_size rows.
   bool drop_remainder = false;
@@ -49,8 +61,11 @@ class Source {
     // As ExpandPaths gives it.
     std::string path;
     std::vector<int64_t> group_rows;
+    // The same, but with 0 for row groups in which no row can pass the filter.
+    std::vector<int64_t> planned_rows;
     int64_t piece_rows;  // see SourceOptions
     int64_t rows_ahead;  // that are decoded before they are asked for
+    Status unreadable;   // with skip_corrupted: why it has no rows
   };
 
   // Reads all footers (several at once), so that a file that lacks a column is an error now and not after hours.
@@ -67,12 +82,13 @@ class Source {
   RowPlan NewPlan() const { return plan_; }
 
   // Batches of this worker's share in one pass, a last one that is short included, unless drop_remainder leaves it out.
-  int64_t batches() const;
+  // With a filter or skip_corrupted that is known at the end alone.
+  std::optional<int64_t> batches() const;
 
-  // Equal for sources that give the same rows in the same order: over the files' names and rows, the share and the
-  // batch size. A position saved with one fingerprint means nothing under another. Contents are not looked at, nor are
-  // fields: other columns of the same rows have the same positions. The value is kept in checkpoints of iterators, so
-  // what goes into it can only be changed at the price of positions that were saved.
+  // Equal for sources that give the same rows in the same order: over the files' names and rows, the share, the batch
+  // size and the filter. A position saved with one fingerprint means nothing under another. Contents are not looked at,
+  // nor are fields: other columns of the same rows have the same positions. The value is kept in checkpoints of
+  // iterators, so what goes into it can only be changed at the price of positions that were saved.
   int64_t fingerprint() const;
 
  private:

@@ -2,7 +2,13 @@
 
 from lockstep._src.data.fields import Field
 from lockstep._src.data.frames import DataFrame, deduplicate, parse, populate_defaults, unbatch_and_to_sparse
-from lockstep._src.data.iterators import make_initializable_iterator, make_iterator, make_one_shot_iterator
+from lockstep._src.data.iterators import (
+    Iterator,
+    SyncReplicasDataset,
+    make_initializable_iterator,
+    make_iterator,
+    make_one_shot_iterator,
+)
 from lockstep._src.data.parquet import ParquetDataset
 from lockstep._src.data.rebatch import RebatchDataset, rebatch
 from lockstep._src.data.tabular import FrameDataset, TabularDataset, read_parquet
@@ -12,8 +18,10 @@ __all__ = [
     "DataFrame",
     "Field",
     "FrameDataset",
+    "Iterator",
     "ParquetDataset",
     "RebatchDataset",
+    "SyncReplicasDataset",
     "TabularDataset",
     "deduplicate",
     "make_initializable_iterator",

@@ -1,8 +1,5 @@
 // LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
 // and attributes, batches to tensors, the position to and from a checkpoint.
-
-// LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
-// and attributes, batches to tensors, the position to and from a checkpoint.
 //
 //   kernel ParquetDatasetOp      reads inputs and attributes, once a dataset is made
 //     -> ParquetDataset          options; the Source (files and footers) when first needed, for all of its iterators
@@ -25,6 +22,7 @@
 #include "tensorflow/core/framework/dataset.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tf/bridge/columns.h"
 #include "tf/bridge/convert.h"
 
@@ -65,6 +63,9 @@ REGISTER_OP("LockstepParquetDataset")
     .Attr("field_has_defaults: list(bool) >= 1")
     .Attr("field_defaults: list(string) >= 1")
     .Attr("partition_by: {'rows', 'row_groups', 'batches'} = 'rows'")
+    // The words of columnar::ParseFilter.
+    .Attr("filters: list(string) = []")
+    .Attr("skip_corrupted_data: bool = false")
     .Attr("drop_remainder: bool = false")
     .Attr("num_parallel_reads: int = 1")
     .Attr("num_sequential_reads: int = 1")
@@ -89,6 +90,8 @@ struct Attributes {
   std::vector<bool> field_has_defaults;
   std::vector<std::string> field_defaults;
   std::string partition_by;
+  std::vector<std::string> filters;
+  bool skip_corrupted_data;
   bool drop_remainder;
   int64_t num_parallel_reads;
   int64_t num_sequential_reads;
@@ -107,6 +110,8 @@ struct Attributes {
     visit("field_has_defaults", self.field_has_defaults);
     visit("field_defaults", self.field_defaults);
     visit("partition_by", self.partition_by);
+    visit("filters", self.filters);
+    visit("skip_corrupted_data", self.skip_corrupted_data);
     visit("drop_remainder", self.drop_remainder);
     visit("num_parallel_reads", self.num_parallel_reads);
     visit("num_sequential_reads", self.num_sequential_reads);
@@ -160,8 +165,10 @@ Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
   options.plan.partition_by = attributes.partition_by == "rows"         ? columnar::PartitionBy::kRows
                               : attributes.partition_by == "row_groups" ? columnar::PartitionBy::kRowGroups
                                                                         : columnar::PartitionBy::kBatches;
+  LOCKSTEP_ASSIGN_OR_RETURN(options.filter, columnar::ParseFilter(attributes.filters));
   options.plan.parallel_files = attributes.num_parallel_reads;
   options.plan.sequential_batches = attributes.num_sequential_reads;
+  options.skip_corrupted = attributes.skip_corrupted_data;
   options.drop_remainder = attributes.drop_remainder;
   if (attributes.num_threads != 0) options.threads = attributes.num_threads;
   if (attributes.piece_rows != 0) options.piece_rows = attributes.piece_rows;
@@ -185,16 +192,16 @@ class ParquetDataset : public tfd::DatasetBase {
   // A source: it has no datasets before it, and no state outside of the files. What this allows is saving an iterator.
   absl::Status CheckExternalState() const override { return absl::OkStatus(); }
 
-  // Batches of this worker's share. Needs the footers, so that a question that must be cheap gets no answer before they
-  // are known. Dataset.cardinality() asks without a level. Files that cannot be read have an unknown number: their
-  // error comes when an iterator is made.
+  // Batches of this worker's share, unknown with a filter. Needs the footers, so that a question that must be cheap
+  // gets no answer before they are known. Dataset.cardinality() asks without a level. Files that cannot be read have an
+  // unknown number: their error comes when an iterator is made.
   int64_t CardinalityInternal(tfd::CardinalityOptions options) const override {
     if (options.compute_level() == tfd::CardinalityOptions::CARDINALITY_COMPUTE_LOW) {
       absl::MutexLock lock(&mutex_);
-      return source_ == nullptr ? tfd::kUnknownCardinality : source_->batches();
+      return source_ == nullptr ? tfd::kUnknownCardinality : source_->batches().value_or(tfd::kUnknownCardinality);
     }
     const Result<std::shared_ptr<const columnar::Source>> source = GetSource();
-    return source.ok() ? (*source)->batches() : tfd::kUnknownCardinality;
+    return source.ok() ? (*source)->batches().value_or(tfd::kUnknownCardinality) : tfd::kUnknownCardinality;
   }
 
   std::unique_ptr<tfd::IteratorBase> MakeIteratorInternal(const std::string& prefix) const override;
@@ -229,6 +236,9 @@ class ParquetDataset : public tfd::DatasetBase {
     absl::MutexLock lock(&mutex_);
     if (source_ == nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(source_, columnar::Source::Make(options_));
+      for (const columnar::Source::File& file : source_->files()) {
+        if (!file.unreadable.ok()) LOG(WARNING) << "a file is left out: " << file.unreadable.message();
+      }
     }
     return source_;
   }
@@ -281,6 +291,7 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
       AppendTensors(batch->columns[i], fields[i].type, out);
     }
     position_ = reader_->position();
+    WarnOfRefused(*end_of_sequence);
     return absl::OkStatus();
   }
 
@@ -305,19 +316,34 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
     // A number of rows means other rows there.
     if (fingerprint != source_->fingerprint()) {
       return absl::FailedPreconditionError(
-          "the saved position belongs to other files, another share of them or another batch size");
+          "the saved position belongs to other files, another share of them, another batch size or other filters");
     }
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kPosition, &position_));
     reader_ = nullptr;
+    warned_of_ = 0;
+    warned_at_end_ = false;
     return absl::OkStatus();
   }
 
  private:
+  // Says how many rows were left out: at the first, whenever they have become twice as many, and at the end.
+  void WarnOfRefused(bool end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t rows = reader_->refused_rows();
+    if (rows == 0 || (end ? warned_at_end_ : rows < 2 * warned_of_)) return;
+    warned_of_ = rows;
+    warned_at_end_ = end;
+    LOG(WARNING) << rows << (rows == 1 ? " row was" : " rows were") << " left out as corrupted up to position "
+                 << position_ << (end ? ", the end of the data" : "")
+                 << "; the first: " << reader_->first_refused().message();
+  }
+
   // Guards all of an iterator's state.
   absl::Mutex mutex_;
   std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<columnar::Reader> reader_ ABSL_GUARDED_BY(mutex_);
   int64_t position_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t warned_of_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool warned_at_end_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 std::unique_ptr<tfd::IteratorBase> ParquetDataset::MakeIteratorInternal(const std::string& prefix) const {

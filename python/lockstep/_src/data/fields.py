@@ -128,6 +128,12 @@ def _renamed(field: Field, name: str) -> Field:
     return Field(name, field.dtype, field.ragged_rank, field.shape, field.default_value)
 
 
+def name_in_file(name: str, filenames: Sequence[str]) -> str:
+    """The name that the first file has for this column, whatever the case; `name` where it has none."""
+    columns = {column["name"]: column for column in library.describe_parquet(filenames)["columns"]}
+    return _as_in_file(Field(name), columns).name
+
+
 def resolve(
     fields: Iterable[Any] | None,
     filenames: Sequence[str] | None,

@@ -12,6 +12,7 @@ from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src.context import context
 from lockstep._src.data.fields import Field, resolve
+from lockstep._src.data.filters import Filters, conjunctions, encode
 from lockstep._src.library import ops
 
 _PARTITION_BY = ("rows", "row_groups", "batches")
@@ -72,6 +73,8 @@ class Reading:
     num_threads: int | None = None
     name: str | None = None
     piece_rows: int = 0
+    filters: Filters | None = None
+    skip_corrupted_data: bool = False
 
     def share(self) -> tuple[Any, Any]:
         """`partition_count` and `partition_index`, those of this worker where they are not given."""
@@ -144,6 +147,8 @@ class Reading:
             field_has_defaults=[field.default_value is not None for field in complete],
             field_defaults=[field.default_bytes() for field in complete],
             partition_by=self.partition_by,
+            filters=encode(conjunctions(self.filters)),
+            skip_corrupted_data=self.skip_corrupted_data,
             drop_remainder=self.drop_remainder,
             num_sequential_reads=self.num_sequential_reads,
             piece_rows=self.piece_rows,
@@ -181,6 +186,17 @@ class ParquetDataset(dataset_ops.UnaryDataset):
       num_parallel_reads: reads this many files in turn: `num_sequential_reads` batches' rows from each. None: one file
         after the other. It changes the order of rows, and only that: see `num_threads`.
       num_sequential_reads: see `num_parallel_reads`.
+      filters: which rows to read, as pyarrow spells it: `[(column, op, value), ...]`, all of which must hold, or a list
+        of such lists, all of one of which must hold; op is one of =, ==, !=, <, <=, >, >=, in, not in. Exactly the rows
+        are read that `pyarrow.parquet.read_table(filters=...)` keeps; row groups that the files' statistics exclude are
+        never read. The columns need not be among `fields`. Nulls are compared as nulls, whatever the field's
+        `default_value`: only 'not in', and 'in' with None among its values, keep them. Batches are full; shares are
+        made of the row groups that are read and are equal before rows are filtered.
+      skip_corrupted_data: leaves out what cannot be read, with warnings that count it, instead of raising an error:
+        rows with a null where the field has no `default_value`, or with a list of another length than the field's
+        `shape`; in a row group with damage, the rows from the decoded piece (at most 65536 rows) on in which it shows;
+        files that are not readable at all. Batches are full. Missing files, and columns that are missing or of another
+        type, remain errors.
       partition_by: how rows are shared out. 'rows': contiguous shares that differ by one row at most. 'row_groups':
         whole row groups, so that none is decoded twice; shares differ by at most one row group's rows. 'batches': in
         turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch W * B; every
@@ -214,6 +230,8 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         num_parallel_reads: int | None = None,
         num_sequential_reads: int = 1,
         *,
+        filters: Filters | None = None,
+        skip_corrupted_data: bool = False,
         partition_by: str = "rows",
         num_threads: int | None = None,
         name: str | None = None,
@@ -230,6 +248,8 @@ class ParquetDataset(dataset_ops.UnaryDataset):
             num_threads,
             name,
             _piece_rows,
+            filters,
+            skip_corrupted_data,
         )
         source, complete = reading.columns(filenames, batch_size)
         rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None

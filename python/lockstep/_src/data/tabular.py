@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src.data import frames
-from lockstep._src.data.fields import Field, resolve
+from lockstep._src.data.fields import Field, name_in_file, resolve
+from lockstep._src.data.filters import Filters, conjunctions, renamed
 from lockstep._src.data.parquet import Reading, tensor_specs
 from lockstep._src.data.rebatch import RebatchDataset, of_this_mode
 
@@ -35,14 +36,6 @@ def _value_spec(shaped: frozenset[str]) -> Callable[[Field, int | None], Any]:
 
 def _is_scalar(value: Any) -> bool:
     return not tf.is_tensor(value) and not isinstance(value, tf.SparseTensor) and np.ndim(value) == 0
-
-
-def _no_skipping(skip_corrupted_data: bool) -> None:
-    if skip_corrupted_data:
-        raise ValueError(
-            "skip_corrupted_data=True is not supported: rows that cannot be read are an error; nulls can be read as a "
-            "field's default_value"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +68,9 @@ class _Table:
         if fields is not None:
             fields = [field for field in fields if _is_scalar(field.default_value)]
         read = resolve(fields, names, ignore_case=ignore_case)
+        if ignore_case and names is not None and reading.filters:
+            filters = renamed(conjunctions(reading.filters), lambda column: name_in_file(column, names))
+            reading = dataclasses.replace(reading, filters=filters)
         if field_map_fn is not None:
             read = list(field_map_fn(read))
         shaped = frozenset(field.name for field in fields or () if field.shape)
@@ -91,9 +87,9 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
     """Batches of Parquet files, columns of lists as `DataFrame.Value`s: HybridBackend's `hb.data.ParquetDataset`.
 
     Args:
-      filenames, batch_size, fields, partition_count, partition_index, drop_remainder, num_parallel_reads,
-        num_sequential_reads, partition_by, num_threads: as of `lockstep.data.ParquetDataset`.
-      skip_corrupted_data: only False: rows that cannot be read are an error.
+      filenames, batch_size, fields, partition_count, partition_index, skip_corrupted_data, drop_remainder,
+        num_parallel_reads, num_sequential_reads, filters, partition_by, num_threads: as of
+        `lockstep.data.ParquetDataset`.
       num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
     """
 
@@ -110,16 +106,18 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
         num_sequential_reads: int = 1,
         num_parallel_parser_calls: int | None = None,
         *,
+        filters: Filters | None = None,
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> None:
-        _no_skipping(skip_corrupted_data)
         reading = Reading(
             None,
             partition_count,
             partition_index,
             num_parallel_reads=num_parallel_reads,
             num_sequential_reads=num_sequential_reads,
+            filters=filters,
+            skip_corrupted_data=skip_corrupted_data,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )
@@ -201,6 +199,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
         key_idx_field_names: Sequence[str] | None = None,
         value_field_names: Sequence[Sequence[str]] | None = None,
         *,
+        filters: Filters | None = None,
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> TabularDataset:
@@ -211,11 +210,14 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
           partition_count: number of shares; None for one for each worker of the job.
           partition_index: which share is read; None for this worker's.
           num_parallel_reads: files that are read in turn; None for one after the other.
+          filters: which rows to read, `[(column, op, value), ...]`, see `lockstep.data.ParquetDataset`. Row groups that
+            statistics exclude are not read; ORC files are read whole and filtered.
           partition_by: how rows are shared out, see `lockstep.data.ParquetDataset`.
           num_threads: threads that decode; None for this worker's part of the cores.
           fields: names and `DataFrame.Field`s; None for all columns that have a form as a tensor. A `default_value`
             that is no single value (a list, a tensor, a sparse tensor) is that of a column that no file has.
-          skip_corrupted_data: only False: rows that cannot be read are an error.
+          skip_corrupted_data: leaves out what cannot be read, with warnings that count it, see
+            `lockstep.data.ParquetDataset`.
           to_dense: True for columns of lists as dense tensors, filled up to the batch's longest list; a shape to fill
             up to that; a dict of these by names. See `DataFrame.parse`.
           num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
@@ -225,7 +227,6 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
             the rows of the file, then.
           value_field_names: for each of them the columns that it belongs to.
         """
-        _no_skipping(skip_corrupted_data)
         if (key_idx_field_names is None) != (value_field_names is None):
             raise ValueError("key_idx_field_names and value_field_names: wanted both or none")
         reading = Reading(
@@ -233,6 +234,8 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
             partition_count,
             partition_index,
             num_parallel_reads=num_parallel_reads,
+            filters=filters,
+            skip_corrupted_data=skip_corrupted_data,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )
@@ -303,6 +306,8 @@ def read_parquet(
     drop_remainder: bool = False,
     num_parallel_reads: int | None = None,
     num_sequential_reads: int = 1,
+    *,
+    filters: Filters | None = None,
 ) -> frames.Transformation:
     """For `apply` to a dataset of file names: their batches, as `FrameDataset` gives them."""
     return lambda filenames: FrameDataset(
@@ -314,4 +319,5 @@ def read_parquet(
         drop_remainder=drop_remainder,
         num_parallel_reads=num_parallel_reads,
         num_sequential_reads=num_sequential_reads,
+        filters=filters,
     )

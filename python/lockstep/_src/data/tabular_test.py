@@ -120,6 +120,34 @@ def test_rebatch_takes_any_structure_and_ragged_tensors():
         tf.data.Dataset.range(10).apply(rebatch(2))
 
 
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (([1, 2, 3], [[1.0], [2.0]], [0, 1, 2, 2]), "component 1 has 2 rows, and component 0 has 3"),
+        (([1, 2, 3], [[1.0, 2.0]] * 3, [0, 1, 2, 2]), "component 1 has rows of shape .* behind rows of another shape"),
+        (([1, 2, 3], [[1.0]] * 3, [0, 1, 2]), "component 2 has 2 rows, and component 0 has 3"),
+        (([1, 2, 3], [[1.0]] * 3, [0, 1, 2, 9]), "component 2: "),
+        (([1, 2, 3], [[1.0]] * 3, [0, 2, 1, 2]), "component 2: "),
+    ],
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rebatch_fails_where_an_element_is_no_batch_and_hands_out_the_rows_before(second, message, shuffled):
+    def elements():
+        for plain, matrix, splits in (([7, 8, 9], [[7.0], [8.0], [9.0]], [0, 1, 2, 2]), second):
+            yield np.array(plain), np.array(matrix), np.array([4, 5]), np.array(splits)
+
+    specs = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, None], tf.float64)]
+    specs += [tf.TensorSpec([None], tf.int64)] * 2
+    source = tf.data.Dataset.from_generator(elements, output_signature=tuple(specs))
+    source = source.map(lambda x, y, values, splits: (x, y, DataFrame.Value(values, [splits])))
+    batches = iter(RebatchDataset(source, None, 2, shuffle_buffer_size=1 if shuffled else None, shuffle_seed=1))
+    x, y, lists = next(batches)
+    assert y.numpy().ravel().tolist() == x.numpy().tolist()
+    assert _plain(lists) == [{7: [4], 8: [5], 9: []}[i] for i in x.numpy().tolist()]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        next(batches)
+
+
 @pytest.mark.parametrize("pad", [False, True])
 def test_parse_gives_sparse_or_padded_tensors(path, pad):
     columns = _table(16).to_pydict()
@@ -266,12 +294,6 @@ def test_file_names_may_come_from_a_dataset(path):
     names = tf.data.Dataset.from_tensor_slices([path, path])
     dataset = names.apply(read_parquet(64, [Field("id", tf.int64, 0)], num_parallel_reads=tf.data.AUTOTUNE))
     assert [row[0] for row in _rows(dataset)] == 2 * list(range(ROWS))
-
-
-def test_unreadable_rows_are_never_skipped(path):
-    for make in (FrameDataset, TabularDataset.from_parquet):
-        with pytest.raises(ValueError, match="skip_corrupted_data=True is not supported"):
-            make(path, skip_corrupted_data=True)
 
 
 def test_an_empty_batch_of_values_has_no_rows(path):

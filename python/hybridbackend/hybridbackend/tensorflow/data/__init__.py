@@ -2,7 +2,9 @@
 
 from lockstep.data import (
     DataFrame,
+    Iterator,
     RebatchDataset,
+    SyncReplicasDataset,
     deduplicate,
     make_initializable_iterator,
     make_iterator,
@@ -19,8 +21,10 @@ from lockstep.data import TabularDataset as Dataset
 __all__ = [
     "DataFrame",
     "Dataset",
+    "Iterator",
     "ParquetDataset",
     "RebatchDataset",
+    "SyncReplicasDataset",
     "deduplicate",
     "make_initializable_iterator",
     "make_iterator",
