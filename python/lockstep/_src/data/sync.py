@@ -8,9 +8,9 @@ Workers rarely have the same number of batches. Before each step they tell each 
 An evaluation always goes on until the last worker's data ends, so that what it finds doesn't depend on how the data is
 spread over workers. The question is one exchange of two bytes in the run that takes the batch.
 
-Iterators for training look one batch ahead (as many as a step takes, with `data_batch_count`), so that the same exchange
-tells whether the step is the last one: sessions of the job stop with it (`ending.py`), on one worker as on several. A
-run after it ends in `OutOfRangeError`, on all workers.
+Iterators for training look one batch ahead (as many as a step takes, with `data_batch_count`), so that the same
+exchange tells whether the step is the last one: sessions of the job stop with it (`ending.py`), on one worker as on
+several. A run after it ends in `OutOfRangeError`, on all workers.
 """
 
 from __future__ import annotations

@@ -45,8 +45,16 @@ def test_an_empty_batch_needs_elements_of_known_rank():
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_lookahead_counts_the_elements_that_follow_and_changes_none(ahead):
     columns = {"number": tf.constant([1, 2, 3, 4, 5]), "text": tf.constant(list("abcde")), "pair": (tf.eye(5), ())}
-    dataset = tf.data.Dataset.from_tensor_slices(columns).batch(2).map(
-        lambda x: {**x, "sparse": tf.sparse.from_dense(x["number"]), "ragged": tf.RaggedTensor.from_tensor(x["pair"][0])}
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(columns)
+        .batch(2)
+        .map(
+            lambda x: {
+                **x,
+                "sparse": tf.sparse.from_dense(x["number"]),
+                "ragged": tf.RaggedTensor.from_tensor(x["pair"][0]),
+            }
+        )
     )
     plain = tf1.data.make_one_shot_iterator(dataset).get_next()
     looked, following = tf1.data.make_one_shot_iterator(lookahead(dataset, ahead)).get_next()
