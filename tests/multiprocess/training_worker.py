@@ -345,42 +345,6 @@ def several_iterators_end_together():
         assert steps == wanted, (drop_remainder, steps)
 
 
-def micro_batches_step_as_one_batch():
-    data = np.random.default_rng(3).normal(size=[2, 12, DIM]).astype(np.float32)
-    ids = np.random.default_rng(4).integers(0, ROWS, [2, 12])
-
-    def train(count, batch):
-        with tf.Graph().as_default(), hb.scope(data_batch_count=count):
-            dataset = tf.data.Dataset.from_tensor_slices({"x": data[hb.context.rank], "id": ids[hb.context.rank]})
-            features = tf.data.make_one_shot_iterator(dataset.batch(batch)).get_next()
-
-            @hb.pipeline.compute_pipeline()
-            def model(features):
-                with hb.embedding_scope():
-                    table = tf.get_variable("table", [ROWS, DIM], initializer=tf.ones_initializer())
-                with tf.variable_scope(None, "layer"):
-                    w = tf.get_variable("w", [DIM], initializer=tf.ones_initializer())
-                x = tf.nn.embedding_lookup(table, features["id"]) * features["x"]
-                return tf.reduce_mean(tf.square(tf.reduce_sum(x * w, 1)))
-
-            loss = model(features)
-            train_op = tf.train.AdagradOptimizer(0.1).minimize(loss, tf.train.get_or_create_global_step())
-            values = [v.read_value() for v in tf.trainable_variables()]
-            losses = []
-            with tf.train.MonitoredTrainingSession("") as session:
-                while not session.should_stop():
-                    got = session.run([loss, train_op])
-                    losses.append(got[0])
-                    after = session.run_step_fn(lambda step_context: step_context.session.run(values))
-            return losses, after
-
-    (one, after_one), (several, after_several) = train(1, 6), train(3, 2)
-    assert len(one) == len(several) == 2
-    np.testing.assert_allclose(one, several, rtol=1e-5)
-    for a, b in zip(after_one, after_several, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
 if __name__ == "__main__":
     tf.disable_v2_behavior()
     tf.enable_resource_variables()

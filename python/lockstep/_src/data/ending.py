@@ -8,8 +8,8 @@ the caller's run, if that takes a batch, and then lets the session stop:
     session.run(what_is_left_to_do)     # in the same session
 
 What decides is what the caller's runs take, found by walking through the graph from what they fetch: nothing is
-fetched that would take a batch by itself. A session stops when every kind of run that took batches so far has come to an
-end of one of its iterators. So it goes on when a smaller dataset, for validation say, has been read through.
+fetched that would take a batch by itself. A session stops when every kind of run that took batches so far has come to
+an end of one of its iterators. So it goes on when a smaller dataset, for validation say, has been read through.
 
 It goes on as well when an iterator at its end is initialized again, or taken from again: such a program goes by
 `OutOfRangeError`, which it gets where it would have got it without the hook. Batches that are taken in the body of a
