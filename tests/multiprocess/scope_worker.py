@@ -188,6 +188,18 @@ def an_iterator_from_outside_is_warned_of_by_name():
     assert all("outside_0, outside_1 were" in text for text in warnings), warnings
 
 
+def errors_of_the_variables_broadcast_end_the_initialization_on_all_workers():
+    with tf.Graph().as_default(), hb.scope():
+        w = tf.get_variable("w", initializer=np.zeros([2 + hb.context.rank], np.float32))
+        with tf.Session() as session:
+            try:
+                session.run(tf.global_variables_initializer())
+            except tf.errors.OpError as error:
+                assert "w" in error.message and "rank" in error.message, error.message
+            else:
+                raise AssertionError(f"shapes differ, and nobody was told: {session.run(w)}")
+
+
 class Listener(tf.train.CheckpointSaverListener):
     """Notes the steps at which checkpoints were saved."""
 

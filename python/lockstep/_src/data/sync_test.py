@@ -1,13 +1,17 @@
 """What iterators become in a scope, and how its sessions end, on one worker. Several: tests/multiprocess."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from lockstep._src.context import context
 from lockstep._src.data import iterators
+from lockstep._src.data.frames import DataFrame
 from lockstep._src.data.lookahead import lookahead
 from lockstep._src.data.sync import SyncIterator
+from lockstep._src.data.tabular import FrameDataset
 from lockstep._src.scope import scope
 
 tf1 = tf.compat.v1
@@ -224,3 +228,38 @@ def test_the_position_is_saved_with_what_was_read_ahead(tmp_path, taken):
                 while True:
                     seen.append(session.run(x).tolist())
     assert seen == [[b"%d" % i, b"%d" % (i + 1)] for i in range(0, 10, 2)]
+
+
+def test_elements_that_are_taken_in_two_places_are_each_taken_once():
+    with scope():
+        iterator = tf1.data.make_one_shot_iterator(tf.data.Dataset.range(10).batch(2))
+        places = [iterator.get_next(), iterator.get_next()]
+        seen = []
+        with tf1.train.MonitoredTrainingSession("") as session:
+            while not session.should_stop():
+                seen += session.run(places[len(seen) % 4 // 2]).tolist()
+    assert seen == list(range(10))
+
+
+def test_columns_of_lists_keep_their_structure(tmp_path):
+    lists = [[1], [], [2, 3], [4, 5, 6], [7]]
+    pq.write_table(pa.table({"ids": lists}), tmp_path / "lists.parquet")
+    with scope():
+        batch = tf1.data.make_one_shot_iterator(FrameDataset(str(tmp_path / "lists.parquet"), 2)).get_next()
+        assert isinstance(batch["ids"], DataFrame.Value)
+        with tf1.train.MonitoredTrainingSession("") as session:
+            batches = [result["ids"].to_list() for result in run_to_the_end(session, batch)]
+    assert batches == [lists[:2], lists[2:4], lists[4:]]
+
+
+def test_the_callers_hooks_and_configuration_stay_as_they_are():
+    hooks, chief_only = [tf1.train.StopAtStepHook(last_step=5)], []
+    config = tf1.ConfigProto(inter_op_parallelism_threads=3)
+    before = list(hooks), tf1.ConfigProto.FromString(config.SerializeToString())
+    with scope():
+        step = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
+        x = tf1.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
+        arguments = {"hooks": hooks, "chief_only_hooks": chief_only, "config": config}
+        with tf1.train.MonitoredTrainingSession("", **arguments) as session:
+            assert len(run_to_the_end(session, [x, step])) == 3
+    assert (hooks, config, chief_only) == (*before, [])
