@@ -257,6 +257,27 @@ def collectives_of_hybridbackend():
         assert len(y) == len(index) == 0 and sizes.tolist() == [0] * 7
 
 
+def objects_of_parameter_servers_and_communicators_are_the_jobs():
+    with tf.Graph().as_default():
+        w = tf.get_variable("w", [5], initializer=tf.zeros_initializer())
+        optimizer = hb.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(1.0), replicas_to_aggregate=2)
+        loss = tf.reduce_sum(w) * [3.0, -1.0][hb.context.rank]
+        train_op = optimizer.minimize(loss, tf.train.get_or_create_global_step())
+        hooks = [optimizer.make_session_run_hook(hb.context.is_chief, num_tokens=0)]
+        mine = tf.constant([hb.context.rank + 2.0])
+        by_rpc = hb.distribute.RpcCollective(hb.context.devices, hb.context.rank)
+        values = [
+            hb.distribute.Collective.get().allreduce(mine, hb.distribute.ops.SUM),
+            by_rpc.broadcast(lambda: mine, tf.float32, [1], root_rank=1),
+            by_rpc.allreduce(mine, "Add", "Div"),
+            by_rpc.allreduce(mine, "Mul"),
+        ]
+        with hb.train.MonitoredTrainingSession(hooks=hooks) as session:
+            assert np.ravel(session.run(values)).tolist() == [5.0, 3.0, 2.5, 6.0]
+            session.run(train_op)
+            np.testing.assert_array_equal(session.run(w), np.full([5], -1.0))
+
+
 def loss_scales_stay_in_step_with_infinite_gradients_in_one_shard():
     with tf.Graph().as_default(), hb.scope():
         with hb.embedding_scope():
