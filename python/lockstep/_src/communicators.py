@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +17,12 @@ class Collective:
 
     shared_name = "lockstep"
     name = shared_name
-    _one: Collective | None = None
 
     @classmethod
+    @functools.cache
     def get(cls) -> Collective:
         """The one of this process."""
-        if Collective._one is None:
-            Collective._one = cls()
-        return Collective._one
+        return cls()
 
     @property
     def handle(self) -> None:
