@@ -14,6 +14,8 @@ from lockstep._src.data.sync import SyncIterator
 from lockstep._src.data.tabular import FrameDataset
 from lockstep._src.scope import scope
 
+pytestmark = pytest.mark.oldest
+
 tf1 = tf.compat.v1
 
 
