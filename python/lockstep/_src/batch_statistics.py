@@ -28,7 +28,7 @@ from lockstep._src.context import context
 from lockstep._src.interception import Interception
 
 # Pairs of an average and what moves it.
-_MOVED = "lockstep/moved_averages"
+_MOVED = ("lockstep", "moved_averages")
 
 
 def intercept_batch_statistics(interception: Interception) -> None:

@@ -28,7 +28,8 @@ from tensorflow.python.client import session as client
 
 from lockstep._src.ancestry import ancestors
 
-_ENDINGS = "lockstep/endings"
+# No string: exported graphs leave it out.
+_ENDINGS = ("lockstep", "endings")
 # So many kinds of fetches of a session are remembered.
 _REMEMBERED = 64
 

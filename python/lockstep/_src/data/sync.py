@@ -35,7 +35,7 @@ ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
 ITERATOR = tf.compat.v1.data.Iterator
 
 # The operations of a graph that take an element together with the other workers, out of those of these types.
-_TOGETHER = "lockstep/taken_together"
+_TOGETHER = ("lockstep", "taken_together")
 _TAKING = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 # What `lookahead` adds to an element's output_types, ...
 _FOLLOWING = {"output_types": tf.int64, "output_shapes": tf.TensorShape(()), "output_classes": tf.Tensor}

@@ -265,3 +265,9 @@ def test_the_callers_hooks_and_configuration_stay_as_they_are():
         with tf1.train.MonitoredTrainingSession("", **arguments) as session:
             assert len(run_to_the_end(session, [x, step])) == 3
     assert (hooks, config, chief_only) == (*before, [])
+
+
+def test_exported_graphs_hold_nothing_of_iterators(graph):
+    with scope(data_batch_count=2):
+        tf1.data.make_one_shot_iterator(tf.data.Dataset.range(3).batch(1)).get_next()
+    assert not [key for key in tf1.train.export_meta_graph(graph=graph).collection_def if "lockstep" in key]
