@@ -1,5 +1,6 @@
 """Collectives and partitions of ids under HybridBackend's names."""
 
+from lockstep._src.communicators import Collective, RpcCollective
 from lockstep._src.distribute import CollectiveOps as ops
 from lockstep._src.distribute import (
     Topology,
@@ -15,6 +16,8 @@ from lockstep._src.distribute import (
 )
 
 __all__ = [
+    "Collective",
+    "RpcCollective",
     "Topology",
     "active_size",
     "allgather",

@@ -22,6 +22,7 @@ from lockstep._src.server import (
 from lockstep._src.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
 from lockstep._src.session_config import get_session_config, wraps_session_config
 from lockstep._src.statistics import StepStatHook
+from lockstep._src.sync_replicas import SyncReplicasOptimizer
 
 __all__ = [
     "BestCheckpoint",
@@ -33,6 +34,7 @@ __all__ = [
     "Saver",
     "Server",
     "StepStatHook",
+    "SyncReplicasOptimizer",
     "device_setter",
     "embedding_scope",
     "export",

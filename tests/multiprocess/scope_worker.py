@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
+from lockstep._src import agreement
 from tests.multiprocess import promises
 
 
@@ -92,32 +93,54 @@ def an_optimizer_made_in_the_scope_exchanges_after_it():
             assert session.run(w) == -1.0
 
 
-def data_ends_on_all_workers_together():
-    batches = 3 + 2 * hb.context.rank
-    with tf.Graph().as_default(), hb.scope():
-        dataset = tf.data.Dataset.range(batches)
-        x = tf.data.make_one_shot_iterator(dataset).get_next()
-        total = _allgather(x)
-        with tf.train.MonitoredTrainingSession("") as session:
-            steps = 0
-            while not session.should_stop():
-                session.run(total)
-                steps += 1
-    assert steps == 3, steps
-
-
-def without_dropping_a_worker_gets_empty_batches_until_all_are_done():
-    rows = 4 + 6 * hb.context.rank
-    with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False):
+def _lengths_of_batches(rows, **options):
+    """What each run of a session got, of batches of 4 rows, and that the session went on after the last."""
+    with tf.Graph().as_default(), hb.scope(**options):
         dataset = tf.data.Dataset.range(rows).batch(4).map(lambda i: {"x": i, "y": tf.cast(i, tf.float32)[:, None]})
         batch = tf.data.make_one_shot_iterator(dataset).get_next()
+        after = _allgather(tf.constant(hb.context.rank))
         seen = []
         with tf.train.MonitoredTrainingSession("") as session:
             while not session.should_stop():
                 values = session.run(batch)
                 assert values["y"].shape == (len(values["x"]), 1)
                 seen.append(len(values["x"]))
-    assert seen == ([4, 0, 0] if hb.context.rank == 0 else [4, 4, 2]), seen
+            assert session.run(after).tolist() == [0, 1]
+            seen.append("after")
+    return seen
+
+
+def data_ends_on_all_workers_together():
+    assert _lengths_of_batches(10 + 8 * hb.context.rank) == [[4, 4, 2, "after"], [4, 4, 4, "after"]][hb.context.rank]
+    # The first run finds that worker 0 has none, and leaves the session's block.
+    assert _lengths_of_batches(8 * hb.context.rank) == []
+
+
+def without_dropping_a_worker_gets_empty_batches_until_all_are_done():
+    seen = _lengths_of_batches(4 + 6 * hb.context.rank, data_sync_drop_remainder=False)
+    assert seen == [[4, 0, 0, "after"], [4, 4, 2, "after"]][hb.context.rank], seen
+    seen = _lengths_of_batches(8 * (1 - hb.context.rank), data_sync_drop_remainder=False)
+    assert seen == [[4, 4, "after"], [0, 0, "after"]][hb.context.rank], seen
+
+
+def the_position_of_each_worker_is_saved_with_the_model():
+    seen = []
+    rows = 100 * hb.context.rank + np.arange(9 + 2 * hb.context.rank)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = agreement.from_chief(folder, "folder")
+        for steps in (2, 5):
+            with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False):
+                iterator = tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(2))
+                position = tf.data.experimental.make_saveable_from_iterator(iterator)
+                tf.add_to_collection(tf.GraphKeys.SAVEABLE_OBJECTS, position)
+                train = [iterator.get_next(), tf.assign_add(tf.train.get_or_create_global_step(), 1)]
+                with tf.train.MonitoredTrainingSession("", checkpoint_dir=folder) as session:
+                    while not session.should_stop() and steps:
+                        seen += session.run(train)[0].tolist()
+                        steps -= 1
+        # Nobody removes the folder before all have read it.
+        agreement.any_worker(True, "done")
+    assert seen == rows.tolist(), seen
 
 
 def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
@@ -163,6 +186,18 @@ def an_iterator_from_outside_is_warned_of_by_name():
     warnings = [text for text in records if "side of scope()" in text]
     assert len(warnings) == (1 if hb.context.rank == 0 else 0), warnings
     assert all("outside_0, outside_1 were" in text for text in warnings), warnings
+
+
+def errors_of_the_variables_broadcast_end_the_initialization_on_all_workers():
+    with tf.Graph().as_default(), hb.scope():
+        w = tf.get_variable("w", initializer=np.zeros([2 + hb.context.rank], np.float32))
+        with tf.Session() as session:
+            try:
+                session.run(tf.global_variables_initializer())
+            except tf.errors.OpError as error:
+                assert "w" in error.message and "rank" in error.message, error.message
+            else:
+                raise AssertionError(f"shapes differ, and nobody was told: {session.run(w)}")
 
 
 class Listener(tf.train.CheckpointSaverListener):

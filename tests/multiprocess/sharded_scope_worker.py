@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.python.training import moving_averages
 
 import hybridbackend.tensorflow as hb
 from tests.multiprocess import promises
@@ -234,6 +235,82 @@ def slots_belong_to_the_table_with_the_longest_name():
 
         rows = {v.op.name: sharding.shard_of(v).rows for v in tf.global_variables()}
     assert rows == {"user": 7, "user/age": 8, "user/Adagrad": 7, "user/age/Adagrad": 8}, rows
+
+
+def _micro_batch_variables():
+    with hb.embedding_scope():
+        table = tf.get_variable("table", initializer=TABLE)
+    with tf.variable_scope(None, "layer"):
+        weights = tf.get_variable("weights", initializer=WEIGHTS)
+        average = tf.get_variable("average", initializer=np.zeros(DIM, np.float32), trainable=False)
+    return table, weights, average
+
+
+def _micro_batch_loss(table, weights, average, features):
+    """With batch normalization, whose average is moved by an operation in the graph's collection."""
+    distinct, position = tf.unique(features["id"])
+    x = tf.gather(tf.nn.embedding_lookup(table, distinct), position) * features["x"]
+    mean, variance = tf.nn.moments(x, [0])
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, moving_averages.assign_moving_average(average, mean, 0.9, False))
+    y = tf.nn.batch_normalization(x, mean, variance, None, None, 1e-1)
+    return tf.reduce_mean(tf.square(tf.matmul(y, weights) + tf.reduce_sum(x, 1, keepdims=True)))
+
+
+def _trained_by_micro_batches(shares, count, batch, drop_remainder=True):
+    """Losses of this worker, and table, weights and average after an epoch over the worker's share."""
+    with tf.Graph().as_default(), hb.scope(data_batch_count=count, data_sync_drop_remainder=drop_remainder):
+        dataset = tf.data.Dataset.from_tensor_slices(shares[hb.context.rank]).batch(batch)
+        features = tf.data.make_one_shot_iterator(dataset).get_next()
+
+        @hb.pipeline.compute_pipeline()
+        def model(features):
+            made[:] = _micro_batch_variables()
+            return _micro_batch_loss(*made, features)
+
+        made = []
+        loss = model(features)
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+            train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        values = [v.value() for v in made]
+        losses = []
+        with tf.train.MonitoredTrainingSession("") as session:
+            while not session.should_stop():
+                losses.append(session.run([loss, train_op])[0])
+            return losses, session.run(values)
+
+
+def _trained_plainly_by_micro_batches(shares, count, batch):
+    """The same by one process without a scope, which takes the rows of all workers at once."""
+    longest = max(len(share["id"]) for share in shares)
+    parts = [
+        {name: np.concatenate([share[name][begin : begin + batch] for share in shares]) for name in shares[0]}
+        for begin in range(0, longest, batch)
+    ]
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = [tf.Variable(value) for value in (TABLE, WEIGHTS, np.zeros(DIM, np.float32))]
+        session.run(tf.global_variables_initializer())
+        for i in range(0, len(parts), count):
+            step = parts[i : i + count]
+            rows = [len(part["id"]) for part in step]
+            means = []
+            for part in step:
+                with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)[-1:] if means else []):
+                    means.append(_micro_batch_loss(*variables, part))
+            loss = tf.add_n([n * mean for n, mean in zip(rows, means, strict=True)]) / sum(rows)
+            with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)[-1:]):
+                session.run(tf.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=variables[:2]))
+        return session.run(variables)
+
+
+def micro_batches_step_as_one_process_does():
+    rng = np.random.default_rng(3)
+    # With (7, 3), the second step's first batch has rows on worker 0 alone, and the others have none on any.
+    for drop_remainder, lengths in ((True, (12, 12)), (False, (12, 12)), (False, (7, 3)), (False, (0, 11))):
+        shares = [{"x": rng.normal(size=[n, DIM]).astype(np.float32), "id": rng.integers(0, ROWS, n)} for n in lengths]
+        losses, values = _trained_by_micro_batches(shares, 3, 2, drop_remainder)
+        assert len(losses) == 2, losses
+        for value, wanted in zip(values, _trained_plainly_by_micro_batches(shares, 3, 2), strict=True):
+            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-6, err_msg=f"{lengths} {drop_remainder}")
 
 
 def eager_programs_are_refused():

@@ -1,6 +1,7 @@
 """The façade's names and signatures are those of HybridBackend's documents."""
 
 import inspect
+import os
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -43,6 +44,14 @@ SIGNATURES = {
         "(export_dir_base, checkpoint_path, signature_def_fn, assets_extra=None, as_text=False, clear_devices=True, "
         "strip_default_attrs=True, mode='infer')"
     ),
+    "train.SyncReplicasOptimizer": (
+        "(opt, replicas_to_aggregate, total_num_replicas=None, variable_averages=None, variables_to_average=None, "
+        "use_locking=False, name='sync_replicas')"
+    ),
+    "train.SyncReplicasOptimizer.get_init_tokens_op": "(self, num_tokens=-1)",
+    "train.SyncReplicasOptimizer.make_session_run_hook": "(self, is_chief, num_tokens=-1)",
+    "train.SyncReplicasOptimizer.sync_at_end": "(self, session, is_chief)",
+    "train.Server.get": "()",
     "train.Server": "(server_or_cluster_def=None, **kwargs)",
     "train.MonitoredTrainingSession": "(*args, **kwargs)",
     "train.device_setter": "()",
@@ -53,9 +62,21 @@ SIGNATURES = {
     "train.wraps_monitored_training_session": "(function)",
     "train.wraps_server": "(cls)",
     "wraps": "(cls)",
+    "buildinfo": "()",
+    "enable_optimization": "(logging_level=None, relocate_ops=False)",
+    "disable_optimization": "()",
     "get_session_config": "(*args, **kwargs)",
     "wraps_session_config": "(session_config, *args, **kwargs)",
     "pipeline.compute_pipeline": "()",
+    "distribute.Collective.allgather": "(value, varying_size=True, name=None)",
+    "distribute.Collective.allreduce": "(value, reduce_op=None, name=None)",
+    "distribute.Collective.alltoall": "(value, sizes=None, common_shape=None, topology=0, name=None)",
+    "distribute.Collective.broadcast": "(value, root_rank=None, name=None)",
+    "distribute.Collective.get": "()",
+    "distribute.RpcCollective": "(group_world, group_rank)",
+    "distribute.RpcCollective.allreduce": "(self, value, merge_op='Add', final_op='Id', name=None)",
+    "distribute.RpcCollective.broadcast": "(self, fn, dtype, shape, root_rank=None, name=None)",
+    "distribute.RpcCollective.instance_scope": "(self, shared_name, name=None)",
     "distribute.active_size": "(topology)",
     "distribute.allreduce": "(value, reduce_op=None, name=None)",
     "distribute.alltoall": "(value, sizes=None, common_shape=None, topology=0, name=None)",
@@ -87,6 +108,8 @@ PROPERTIES = (
     *("local_devices", "local_world_size", "num_gpus", "options", "rank", "saving_listeners", "target", "task_id"),
     *("task_type", "world_size"),
 )
+# Those of enumerations, in the order of their numbers.
+NUMBERED = {"ops": ("SUM", "PROD", "MAX", "MIN", "AVG"), "Topology": ("ALL", "INTRA_NODE", "INTER_NODE")}
 
 
 def find(path):
@@ -108,6 +131,34 @@ def test_property_of_the_context(name):
     getattr(hb.context, name)
 
 
+@pytest.mark.parametrize("name", NUMBERED)
+def test_numbers(name):
+    assert [getattr(find(f"distribute.{name}"), member) for member in NUMBERED[name]] == list(
+        range(len(NUMBERED[name]))
+    )
+
+
+def test_saver_is_tensorflows():
+    assert issubclass(hb.train.Saver, tf.train.Saver)
+
+
+def test_has_a_gpu_where_tensorflow_sees_one():
+    assert hb.context.num_gpus == len(tf.config.list_physical_devices("GPU"))
+    assert hb.context.has_gpu == (hb.context.num_gpus > 0)
+
+
+def test_version_describes_the_build():
+    assert hb.__version__ == hb.buildinfo()
+    assert tf.__version__ in hb.__version__
+
+
+def test_switches_of_optimizations_change_nothing():
+    before = dict(os.environ)
+    hb.enable_optimization(logging_level=1, relocate_ops=True)
+    hb.disable_optimization()
+    assert dict(os.environ) == before
+
+
 def test_singleton():
     assert hb.context is hb.Context.get() is lockstep.context
 
@@ -117,7 +168,7 @@ def test_every_optimizer_of_tensorflow_has_one_that_exchanges():
     of_tensorflow = [
         n for n in dir(tf.train) if n.endswith("Optimizer") and n not in ("Optimizer", "SyncReplicasOptimizer")
     ]
-    assert set(names) == {*of_tensorflow, "MixedPrecisionLossScaleOptimizer"}
+    assert set(names) == {*of_tensorflow, "MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"}
     for name in of_tensorflow:
         wrapped = getattr(hb.train, name)
         assert issubclass(wrapped, getattr(tf.train, name)) and wrapped is getattr(hb.train, name)

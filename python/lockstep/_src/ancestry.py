@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -11,17 +11,22 @@ import tensorflow as tf
 _COLLECTIVE_ATTR = "lockstep_priority"
 
 
-def ancestors(elements: Iterable[Any]) -> Iterator[tf.Operation]:
-    """The operations that run when `elements` (tensors and operations of one graph) are fetched, each once."""
+def ancestors(elements: Iterable[Any], fed: Collection[str] = ()) -> Iterator[tf.Operation]:
+    """The operations that run when `elements` (tensors and operations of one graph) are fetched, each once.
+
+    Args:
+      elements: what is fetched.
+      fed: names of tensors that are fed, so that they aren't computed.
+    """
     seen = set()
-    front = [getattr(element, "op", element) for element in elements]
+    front = [getattr(element, "op", element) for element in elements if not fed or element.name not in fed]
     while front:
         op = front.pop()
         if op in seen:
             continue
         seen.add(op)
         yield op
-        front.extend([*(source.op for source in op.inputs), *op.control_inputs])
+        front.extend([*(source.op for source in op.inputs if source.name not in fed), *op.control_inputs])
 
 
 def communicates(elements: Iterable[Any]) -> bool:

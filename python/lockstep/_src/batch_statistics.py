@@ -8,7 +8,8 @@ averages would drift apart, and a part without rows would make them NaN.
 squared differences for each feature, merged after Chan, Golub and LeVeque (1979), and one of as much in the backward
 pass. `tf.nn.fused_batch_norm` is composed of it. Layer normalization, over other axes, is untouched.
 
-Moving averages of anything else that a batch gives are averaged over the workers before they are assigned.
+Moving averages of anything else that a batch gives are averaged over the workers before they are assigned. A batch that
+has rows on no worker, which a step of several batches may end with, moves none; the others move one after the other.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from tensorflow.python.training import moving_averages
 from lockstep._src import ancestry, collectives, gradients, row_weights
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
+
+# Pairs of an average and what moves it.
+_MOVED = ("lockstep", "moved_averages")
 
 
 def intercept_batch_statistics(interception: Interception) -> None:
@@ -45,7 +49,10 @@ def intercept_batch_statistics(interception: Interception) -> None:
 
 
 def _is_of_the_job() -> bool:
-    return context.world_size > 1 and context.options.mode == "train" and not tf.executing_eagerly()
+    """Whether a batch of the graph may be a part of what is meant, or empty."""
+    options = context.options
+    in_parts = context.world_size > 1 or (options.data_batch_count > 1 and not options.data_sync_drop_remainder)
+    return in_parts and options.mode == "train" and not tf.executing_eagerly()
 
 
 def _wrap_moments(moments: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +85,6 @@ def _moments_of_all(x: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor
     """Mean and variance over `axes`, which are kept with size 1, of all workers' `x`."""
     dtype = x.dtype
     y = tf.cast(x, tf.float32) if dtype.size < 4 else x
-    weight = row_weights.of([x])
 
     @tf.custom_gradient
     def of_all(y: tf.Tensor) -> Any:
@@ -98,8 +104,10 @@ def _moments_of_all(x: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor
             statistic.set_shape(own_mean.shape)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
-            # Each worker's loss counts by its weight, and this worker's gradient will be given its own weight later.
+            # Each worker's loss counts by its weight, and this worker's gradient will be given its own weight later: by
+            # all batches that the loss is computed from, of which `x` may be one.
             parts = [of_mean, of_variance]
+            weight = row_weights.of([x, *parts])
             if weight is not None:
                 parts = [weight.times(part) for part in parts]
             of_mean, of_variance = collectives.allreduce(parts, op="sum", name="moments_gradient")
@@ -148,11 +156,27 @@ def _wrap_fused_batch_norm(fused_batch_norm: Callable[..., Any]) -> Callable[...
 def _wrap_moving_average(assign_moving_average: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(assign_moving_average)
     def wrapped(variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_of_the_job() and isinstance(value, tf.Tensor) and value.dtype.is_floating and _differs(value):
-            value = collectives.allreduce(row_weights.weighted(value), op="mean", name="moving_average")
+        if _is_of_the_job() and isinstance(value, tf.Tensor) and value.dtype.is_floating:
+            batch = row_weights.of([value])
+            if _differs(value):
+                value = collectives.allreduce(row_weights.weighted(value), op="mean", name="moving_average")
+            if batch is not None and context.options.data_batch_count > 1:
+                assign = functools.partial(assign_moving_average, variable)
+                return _in_turn(variable, value, batch, lambda value: assign(value, *args, **kwargs))
         return assign_moving_average(variable, value, *args, **kwargs)
 
     return wrapped
+
+
+def _in_turn(variable: Any, value: tf.Tensor, batch: Any, assign: Callable[[tf.Tensor], Any]) -> Any:
+    """Moves an average by one of a step's batches after it was moved by those before, and by none without rows."""
+    graph = tf.compat.v1.get_default_graph()
+    before = [moved for moved_variable, moved in graph.get_collection(_MOVED) if moved_variable is variable]
+    with tf.control_dependencies(before[-1:]):
+        now = tf.cast(variable.read_value(), value.dtype)
+        moved = assign(tf.where(batch.total > 0, value, now))
+    graph.add_to_collection(_MOVED, (variable, moved))
+    return moved
 
 
 def _differs(value: tf.Tensor) -> bool:

@@ -69,6 +69,35 @@ class _ShardSaveable(saveable_object.SaveableObject):
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
 
+class _PositionSaveable(saveable_object.SaveableObject):
+    """The position of one worker's iterator, which is another on each, under a name of the worker's.
+
+    A job of another size doesn't find it: positions in other shares mean nothing to it.
+
+    Args:
+      position: what TensorFlow makes of the iterator (`tf.data.experimental.make_saveable_from_iterator`).
+    """
+
+    def __init__(self, position: Any) -> None:
+        self._position = position
+        end = f"/worker_{context.rank}_of_{context.world_size}"
+        specs = [
+            saveable_object.SaveSpec(spec.tensor, spec.slice_spec, spec.name + end, spec.dtype, spec.device)
+            for spec in position.specs
+        ]
+        super().__init__(position.op, specs, position.name + end)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
+        """Goes to the position."""
+        return self._position.restore(restored_tensors, restored_shapes)
+
+
+_ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
+
+# What every worker has a part of, rather than all the same.
+_OF_EACH_WORKER = (_ShardSaveable, _PositionSaveable)
+
+
 def _op_name(name: str) -> str:
     return name.replace("/", "_").replace(":", "_")
 
@@ -95,7 +124,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
         ctx = context
-        mine = [s for s in saveables if isinstance(s, _ShardSaveable) or ctx.rank == 0]
+        mine = [s for s in saveables if isinstance(s, _OF_EACH_WORKER) or ctx.rank == 0]
         aside = tf.strings.join([prefix, f"_temp{os.sep}"])
         parts = [tf.strings.join([aside, f"part-{rank:05d}-of-{ctx.world_size:05d}"]) for rank in range(ctx.world_size)]
         exchanges = [s.contiguous.op for s in mine if isinstance(s, _ShardSaveable)]
@@ -137,7 +166,10 @@ def _merge_and_commit(parts: tf.Tensor, aside: tf.Tensor, prefix: tf.Tensor) -> 
 
 
 def _saveable(name: str, op: Any) -> Any:
-    """What `op` is saved as: sharded tables and their slots as slices, all else as TensorFlow does."""
+    """What `op` is saved as: sharded tables and their slots as slices, positions in data by worker, else as it is."""
+    if isinstance(op, saveable_object.SaveableObject) and context.world_size > 1:
+        source = getattr(op.op, "op", None)
+        return _PositionSaveable(op) if source is not None and source.type in _ITERATORS else op
     variables = list(op) if isinstance(op, (list, tuple)) else [op]
     if len(variables) == 1 and sharding.shard_of(variables[0]) is not None:
         return _ShardSaveable(variables[0], name)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lockstep._src.cluster import Cluster, Task
-from lockstep._src.options import Options
+from lockstep._src.environment import warn_of_what_has_no_effect
+from lockstep._src.options import VARIABLES, Options
 
 
 class Context:
@@ -306,6 +307,8 @@ class Context:
 
             cluster, options = self.cluster, self.options
             cluster.check_can_connect()
+            if cluster.rank == 0:
+                warn_of_what_has_no_effect(os.environ, VARIABLES)
             library.init(
                 rank=cluster.rank,
                 size=cluster.world_size,

@@ -216,3 +216,5 @@ def _convert(name: str, value: Any) -> Any:
 
 
 _SPECS: dict[str, _Spec] = {field.name: field.metadata["spec"] for field in dataclasses.fields(Options)}
+
+VARIABLES = frozenset(variable for spec in _SPECS.values() for variable in spec.env)

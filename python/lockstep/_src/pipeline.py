@@ -40,33 +40,17 @@ class MicroBatches:
         return f"MicroBatches({list(self.values)})"
 
 
-def take(get_next: Callable[[], Any]) -> Any:
-    """The next element of an iterator, or those of a step, as the option `data_batch_count` says.
-
-    Args:
-      get_next: gives an element.
-
-    Raises:
-      ValueError: a step of several batches, and data that is to go on with empty ones.
-    """
+def batches_per_step() -> int:
+    """How many batches an iterator of the present scope gives at once."""
     options = context.options
-    if options.data_batch_count == 1 or options.mode != "train":
-        return get_next()
-    if not options.data_sync_drop_remainder:
-        raise ValueError(
-            f"data_batch_count={options.data_batch_count} needs data_sync_drop_remainder=True: what is left at the "
-            "end may be no whole step"
-        )
-    elements = []
-    for _ in range(options.data_batch_count):
-        with tf.control_dependencies(_operations(elements)):
-            elements.append(get_next())
+    return options.data_batch_count if options.mode == "train" else 1
+
+
+def of_a_step(elements: list[Any]) -> Any:
+    """The elements that a step takes, as one: of several, `MicroBatches` of each of their tensors."""
+    if len(elements) == 1:
+        return elements[0]
     return tf.nest.map_structure(lambda *values: MicroBatches(list(values)), *elements)
-
-
-def _operations(elements: list[Any]) -> list[tf.Operation]:
-    # One after the other, so that the first elements are of the first batch.
-    return [part.op for part in tf.nest.flatten(elements, expand_composites=True)]
 
 
 def compute_pipeline() -> Callable[[Callable[..., Any]], Callable[..., Any]]:

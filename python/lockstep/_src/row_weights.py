@@ -20,8 +20,8 @@ import tensorflow as tf
 from lockstep._src import ancestry, collectives
 from lockstep._src.context import context
 
-# The batches of a graph.
-_BATCHES = "lockstep/batches"
+# The batches of a graph. A collection whose key is no string stays out of exported graphs.
+_BATCHES = ("lockstep", "batches")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tensorflow.python.training import basic_session_run_hooks, monitored_sessio
 from lockstep._src import agreement, collectives, policies, row_weights, stopping
 from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
-from lockstep._src.data import sync
+from lockstep._src.data import ending, sync
 from lockstep._src.interception import Interception
 from lockstep._src.session_config import get_session_config
 
@@ -296,7 +296,7 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
                 given.update(given.pop(name, {}))
         if given.get("checkpoint_dir") is None and context.options.model_dir is not None:
             given["checkpoint_dir"] = context.options.model_dir
-        given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra)]
+        given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra), ending.EndOfDataHook()]
         given = policies.with_triggers(given)
         if given.get("config") is None:
             given["config"] = get_session_config()

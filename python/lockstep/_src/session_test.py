@@ -93,3 +93,14 @@ def test_session_with_listeners_writes_what_tensorflows_session_writes(listener,
         ]
         written.append((files, summaries))
     assert written[1] == written[0]
+
+
+def test_a_checkpoint_that_lacks_a_variable_is_refused_in_the_directory_of_the_option(tmp_path):
+    with scope(model_dir=str(tmp_path)):
+        train()
+        assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-5")
+        with tf.Graph().as_default():
+            tf1.train.get_or_create_global_step()
+            tf1.get_variable("added", initializer=1.0)
+            with pytest.raises(tf.errors.NotFoundError, match="added"), tf1.train.MonitoredTrainingSession(""):
+                pass

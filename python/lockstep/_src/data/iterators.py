@@ -27,7 +27,8 @@ def make_initializable_iterator(ds: tf.data.Dataset) -> Any:
 
 def make_iterator(ds: tf.data.Dataset) -> Any:
     """A one-shot iterator for training, which ends on all workers together, in a scope or not."""
-    return sync.synchronize(make_one_shot_iterator(ds))
+    with tf.device("/cpu:0"):
+        return sync.over_dataset(tf.compat.v1.data.make_one_shot_iterator, ds)
 
 
 class Iterator:

@@ -118,7 +118,7 @@ class Reading:
         num_parallel_reads = 1 if self.num_parallel_reads in (None, tf.data.AUTOTUNE) else self.num_parallel_reads
         num_threads = self.num_threads
         if num_threads is None:
-            num_threads = max(1, len(os.sched_getaffinity(0)) // context.local_world_size)
+            num_threads = _threads_of_a_worker()
         for argument, value in (
             ("batch_size", batch_size),
             ("partition_count", count),
@@ -201,7 +201,8 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         whole row groups, so that none is decoded twice; shares differ by at most one row group's rows. 'batches': in
         turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch W * B; every
         worker decodes everything.
-      num_threads: threads that decode. None: as many as cores, divided by the workers on this host.
+      num_threads: threads that decode. None: as ARROW_NUM_THREADS of the environment says, else as many as cores,
+        divided by the workers on this host.
       name: a name for the op.
 
     Raises:
@@ -262,6 +263,17 @@ class ParquetDataset(dataset_ops.UnaryDataset):
     def element_spec(self) -> dict[str, tf.TypeSpec]:
         """Specs of the columns of a batch, by name."""
         return self._element_spec
+
+
+def _threads_of_a_worker() -> int:
+    """As many as HybridBackend's variable says, else this worker's part of the cores."""
+    text = os.environ.get("ARROW_NUM_THREADS", "").strip()
+    if not text:
+        return max(1, len(os.sched_getaffinity(0)) // context.local_world_size)
+    if not text.isdecimal():
+        raise ValueError(f"environment variable ARROW_NUM_THREADS: got {text!r}, wanted a number of threads")
+    # 0 was none beside the one that reads.
+    return max(1, int(text))
 
 
 def _spec(field: Field, rows: int | None) -> tf.TypeSpec:

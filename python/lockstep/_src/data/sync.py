@@ -6,12 +6,17 @@ Workers rarely have the same number of batches. Before each step they tell each 
 - `False`: the data ends when the last worker's does; one that has run out gets empty batches, of zero rows, until then.
 
 An evaluation always goes on until the last worker's data ends, so that what it finds doesn't depend on how the data is
-spread over workers. The question is one exchange of a byte in the run that takes the batch.
+spread over workers. The question is one exchange of two bytes in the run that takes the batch.
+
+Iterators for training look one batch ahead (as many as a step takes, with `data_batch_count`), so that the same
+exchange tells whether the step is the last one: sessions of the job stop with it (`ending.py`), on one worker as on
+several. A run after it ends in `OutOfRangeError`, on all workers.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +25,7 @@ from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src import pipeline, row_weights
 from lockstep._src.context import context
+from lockstep._src.data import ending, lookahead
 from lockstep._src.data.frames import Value
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
@@ -28,48 +34,114 @@ from lockstep._src.library import ops
 ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
 ITERATOR = tf.compat.v1.data.Iterator
 
+# The operations of a graph that take an element together with the other workers, out of those of these types.
+_TOGETHER = ("lockstep", "taken_together")
+_TAKING = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
+# What `lookahead` adds to an element's output_types, ...
+_FOLLOWING = {"output_types": tf.int64, "output_shapes": tf.TensorShape(()), "output_classes": tf.Tensor}
 
-class SyncIterator:
-    """A `tf.compat.v1.data.Iterator` whose elements come on all workers or on none.
 
-    What it does not define is the wrapped iterator's: `initializer`, `output_types`, `string_handle`, ...
+class SyncIterator(ITERATOR):
+    """An iterator whose elements come on all workers or on none.
+
+    To a program it is the iterator that it makes, of which elements it has the structure.
 
     Args:
-      iterator: this worker's iterator.
+      iterator: this worker's iterator; where `ahead` is not 0, over elements of `lookahead`.
       drop_remainder: see the module's text.
+      ahead: how far `iterator` looks ahead.
     """
 
-    def __init__(self, iterator: Any, drop_remainder: bool) -> None:
+    def __init__(self, iterator: Any, drop_remainder: bool, ahead: int = 0) -> None:
+        # Not TensorFlow's own __init__, which would make the graph another iterator of it.
+        vars(self).update(vars(iterator))
+        if ahead:
+            self._element_spec = iterator.element_spec[0]
         self._iterator = iterator
         self._drop_remainder = drop_remainder
+        self._ahead = ahead
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element.
+        """The next element, or those of a step (`pipeline.py`).
 
         Raises:
           tf.errors.OutOfRangeError: in the run, on all workers, where the data ends.
         """
         with tf.name_scope(name or "synchronized_get_next"):
-            return pipeline.take(self._get_next)
+            count = pipeline.batches_per_step()
+            if count == 1 and context.world_size == 1:
+                return self._own_next()
+            return pipeline.of_a_step(self._next_of_all(count))
 
-    def _get_next(self) -> Any:
+    def get_next_as_optional(self) -> Any:
+        """The next element of this worker alone, in a `tf.experimental.Optional`."""
         mine = self._iterator.get_next_as_optional()
-        has_value = mine.has_value()
-        go_on = ops.lockstep_agree_on_next(has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
+        if not self._ahead:
+            return mine
+        optional = tf.experimental.Optional
+        return tf.cond(
+            mine.has_value(),
+            lambda: optional.from_value(mine.get_value()[0]),
+            lambda: optional.empty(self.element_spec),
+        )
+
+    def make_initializer(self, dataset: Any, name: str | None = None) -> tf.Operation:
+        """An operation that starts a reinitializable iterator over `dataset`."""
+        if self._ahead:
+            dataset = lookahead.lookahead(dataset, self._ahead)
+        return self._iterator.make_initializer(dataset, name)
+
+    def _own_next(self) -> Any:
+        element = self._iterator.get_next()
+        if not self._ahead:
+            return element
+        element, following = element
+        self._note_end(following.op, tf.equal(following, 0))
+        return element
+
+    def _next_of_all(self, count: int) -> list[Any]:
+        """`count` elements; of those that this worker lacks, where the others have some, empty ones."""
+        mine: list[Any] = []
+        for _ in range(count):
+            # One after the other, so that the first elements are of the first batch.
+            with tf.control_dependencies([optional._variant_tensor.op for optional in mine[-1:]]):
+                mine.append(self._iterator.get_next_as_optional())
+            tf.compat.v1.add_to_collection(_TOGETHER, mine[-1]._variant_tensor.op)
+        has_value = [optional.has_value() for optional in mine]
+        enough = has_value[-1] if self._drop_remainder else has_value[0]
+        go_on, last = ops.lockstep_agree_on_next(
+            enough,
+            self._has_next(mine[-1], has_value[-1], count) if self._ahead else enough,
+            drop_remainder=self._drop_remainder,
+            name="agree_on_next",
+        )
+        if self._ahead:
+            self._note_end(mine[0]._variant_tensor.op, last)
+        with tf.control_dependencies([go_on]):
+            return [self._value(optional, has) for optional, has in zip(mine, has_value, strict=True)]
+
+    def _has_next(self, mine: Any, has_value: tf.Tensor, count: int) -> tf.Tensor:
+        """Whether this worker will have what the step after asks of it; `mine` is what it has last for this one."""
+        needed = min(count, self._ahead) if self._drop_remainder else 1
+        following = tf.cond(has_value, lambda: mine.get_value()[1], lambda: tf.constant(0, tf.int64))
+        return following >= needed
+
+    def _value(self, mine: Any, has_value: tf.Tensor) -> Any:
+        def value() -> Any:
+            return mine.get_value()[0] if self._ahead else mine.get_value()
+
         if self._drop_remainder:
-            with tf.control_dependencies([go_on]):
-                element = mine.get_value()
+            element = value()
         else:
-            with tf.control_dependencies([go_on]):
-                has_value = tf.identity(has_value)
-            spec = self._iterator.element_spec
-            element = tf.cond(has_value, mine.get_value, lambda: empty(spec))
+            # In the order that the caller's control dependencies ask for.
+            element = tf.cond(tf.identity(has_value), value, lambda: empty(self.element_spec))
         if context.options.mode == "train":
             row_weights.note(element, mine._variant_tensor)
         return element
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)
+    def _note_end(self, taken_by: tf.Operation, last: tf.Tensor) -> None:
+        if not tf.executing_eagerly():
+            ending.note(self._iterator._iterator_resource, taken_by, last)
 
 
 def empty(spec: Any) -> Any:
@@ -108,18 +180,54 @@ def _known(shape: tf.TensorShape) -> list[int]:
     return [dim or 0 for dim in shape.as_list()]
 
 
-def synchronize(iterator: Any) -> Any:
+def _how_far_ahead() -> int:
+    """How many elements an iterator of the present scope looks ahead."""
+    options = context.options
+    if options.mode != "train" or tf.executing_eagerly():
+        return 0
+    # A step that takes several, or none, has to know of as many.
+    return options.data_batch_count if options.data_sync_drop_remainder else 1
+
+
+def _synchronized(iterator: Any, ahead: int) -> Any:
     """The iterator for the present scope: synchronized for training and evaluation by several workers."""
-    ctx = context
-    if ctx.options.mode == "infer" or isinstance(iterator, SyncIterator):
+    options = context.options
+    if options.mode == "infer" or isinstance(iterator, SyncIterator):
         return iterator
-    if ctx.world_size == 1 and (ctx.options.data_batch_count == 1 or ctx.options.mode == "eval"):
+    if context.world_size == 1 and not ahead and (options.data_batch_count == 1 or options.mode == "eval"):
         return iterator
-    if ctx.options.mode == "eval":
+    if options.mode == "eval":
         # What is not batched has no empty form to go on with.
         scalars = any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(iterator.element_spec))
         return SyncIterator(iterator, drop_remainder=scalars)
-    return SyncIterator(iterator, ctx.options.data_sync_drop_remainder)
+    return SyncIterator(iterator, options.data_sync_drop_remainder, ahead)
+
+
+def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    """The iterator that `make` makes of a dataset, synchronized for the present scope."""
+    if getattr(make, "_synchronizes", False):
+        return make(dataset, *args, **kwargs)
+    ahead = _how_far_ahead()
+    if ahead:
+        dataset = lookahead.lookahead(dataset, ahead)
+    return _synchronized(make(dataset, *args, **kwargs), ahead)
+
+
+def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
+    """An iterator maker that is given what elements are like: output_types, output_shapes, output_classes."""
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        ahead = _how_far_ahead()
+        if ahead:
+            for name, of_following in _FOLLOWING.items():
+                if given.get(name) is not None:
+                    given[name] = (given[name], of_following)
+        return _synchronized(make(**given), ahead)
+
+    return wrapped
 
 
 def intercept_iterators(interception: Interception) -> None:
@@ -127,23 +235,25 @@ def intercept_iterators(interception: Interception) -> None:
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return synchronize(original(*args, **kwargs))
+        def wrapped(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            return over_dataset(original, dataset, *args, **kwargs)
 
+        wrapped._synchronizes = True  # type: ignore[attr-defined]
         return wrapped
 
     for owner in ITERATOR_MAKERS:
         for name in ("make_one_shot_iterator", "make_initializable_iterator"):
             interception.replace(owner, name, replace)
     for name in ("from_structure", "from_string_handle"):
-        interception.replace(ITERATOR, name, lambda original: staticmethod(replace(original)))
+        interception.replace(ITERATOR, name, lambda original: staticmethod(_of_structure(original)))
 
 
 def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:
     """Logs one warning, on worker 0, with the names of what takes data without asking the other workers."""
     if context.rank != 0 or context.options.mode == "infer":
         return
-    names = [op.name for op in graph.get_operations() if _takes_alone(op)]
+    together = set(graph.get_collection(_TOGETHER))
+    names = [op.name for op in graph.get_operations() if op.type in _TAKING and op not in together]
     if names:
         tf.compat.v1.logging.warning(
             "The iterators behind %s%s were made outside of scope(), so workers take their data without asking each "
@@ -152,11 +262,3 @@ def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:
             ", ".join(names[:5]),
             ", ..." if len(names) > 5 else "",
         )
-
-
-def _takes_alone(op: tf.Operation) -> bool:
-    """Whether `op` takes an iterator's next element on this worker, whatever the others have."""
-    if op.type != "IteratorGetNextAsOptional":
-        return op.type in ("IteratorGetNext", "IteratorGetNextSync")
-    users = [user for reader in op.outputs[0].consumers() for result in reader.outputs for user in result.consumers()]
-    return all(user.type != "LockstepAgreeOnNext" for user in users)

@@ -1,0 +1,155 @@
+"""The end of training with the step of the last batch, rather than with an error in the step after.
+
+Iterators for training know with each batch whether it is the job's last (`sync.py`). A session's hook asks along with
+the caller's run, if that takes a batch, and then lets the session stop:
+
+    while not session.should_stop():    # false after the last batch
+        session.run(train_op)
+    session.run(what_is_left_to_do)     # in the same session
+
+What decides is what the caller's runs take, found by walking through the graph from what they fetch: nothing is
+fetched that would take a batch by itself. A session stops when every kind of run that took batches so far has come to
+an end of one of its iterators. So it goes on when a smaller dataset, for validation say, has been read through.
+
+It goes on as well when an iterator at its end is initialized again, or taken from again: such a program goes by
+`OutOfRangeError`, which it gets where it would have got it without the hook. Batches that are taken in the body of a
+loop, in functions, or by the fetches of other hooks alone are not seen, and there that error ends the data too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client import session as client
+
+from lockstep._src.ancestry import ancestors
+
+# No string: exported graphs leave it out.
+_ENDINGS = ("lockstep", "endings")
+# So many kinds of fetches of a session are remembered.
+_REMEMBERED = 64
+
+# An iterator; one that takes a handle is another with each.
+_Source = tuple[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ending:
+    """Of a batch that a graph takes.
+
+    Attributes:
+      iterator: the resource.
+      taken_by: the operation that takes it.
+      last: bool scalar, whether it is the last.
+    """
+
+    iterator: tf.Tensor
+    taken_by: tf.Operation
+    last: tf.Tensor
+
+    def source(self, feeds: dict[Any, Any]) -> _Source:
+        op = self.iterator.op
+        handle = feeds.get(op.inputs[0].name) if op.type.startswith("IteratorFromStringHandle") else None
+        return self.iterator.name, np.asarray(handle).item()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What fetching something means: of an iterator each, the batches taken, and whether any is initialized."""
+
+    fetched: tuple[Any, ...]  # held, so that their ids stay theirs
+    endings: tuple[_Ending, ...]
+    initialized: frozenset[str]
+
+
+def note(iterator: tf.Tensor, taken_by: tf.Operation, last: tf.Tensor) -> None:
+    """Lets sessions of the job know whether a batch is the last; see `_Ending`."""
+    tf.compat.v1.add_to_collection(_ENDINGS, _Ending(iterator, taken_by, last))
+
+
+class EndOfDataHook(tf.compat.v1.train.SessionRunHook):
+    """Stops a `MonitoredTrainingSession` when its data has ended."""
+
+    # What it goes by is the same on all workers.
+    stops_alike = True
+
+    def begin(self) -> None:
+        """Called for a new session's graph."""
+        self._runs: dict[Any, _Run] = {}
+        self._kinds: set[frozenset[_Source]] = set()
+        self._ended: set[_Source] = set()
+        self._asked = False
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """A session, or another after a failure of the one before."""
+        self._coord = coord
+        self._asked = False
+        self._kinds.clear()
+        self._ended.clear()
+        self._endings = session.graph.get_collection(_ENDINGS)
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks of each batch that the run takes whether it is the last."""
+        if not self._endings:
+            return None
+        feeds = {_name(key): value for key, value in (run_context.original_args.feed_dict or {}).items()}
+        self._run = self._meaning(run_context, frozenset(feeds))
+        self._taken = [ending.source(feeds) for ending in self._run.endings]
+        if not self._run.initialized:
+            self._revive(source for source in self._taken if source in self._ended)
+        if not self._taken:
+            return None
+        return tf.compat.v1.train.SessionRunArgs([ending.last for ending in self._run.endings])
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Stops the session, or lets it go on."""
+        del run_context
+        if not self._endings:
+            return
+        initialized = self._run.initialized
+        own = {ending.iterator.name for ending in self._endings}
+        # Which iterator a handle is of is not known: another's initialization may be of that one.
+        others = not initialized <= own
+        self._revive(source for source in self._ended if source[0] in initialized or (others and source[1] is not None))
+        if self._taken:
+            self._kinds.add(frozenset(self._taken))
+            last = run_values.results
+            self._ended.update(source for source, is_last in zip(self._taken, last, strict=True) if is_last)
+        self._decide()
+
+    def _revive(self, sources: Iterable[_Source]) -> None:
+        self._ended -= set(sources)
+        self._decide()
+
+    def _decide(self) -> None:
+        stop = bool(self._kinds) and all(kind & self._ended for kind in self._kinds)
+        if stop and not self._coord.should_stop():
+            self._coord.request_stop()
+            self._asked = True
+        elif self._asked and not stop:
+            self._coord.clear_stop()
+            self._asked = False
+
+    def _meaning(self, run_context: Any, feeds: frozenset[str]) -> _Run:
+        graph = run_context.session.graph
+        handler = client._FetchHandler(graph, run_context.original_args.fetches, {})
+        fetched = (*handler.fetches(), *handler.targets())
+        key = (tuple(map(id, fetched)), feeds)
+        if key not in self._runs:
+            if len(self._runs) == _REMEMBERED:
+                self._runs.clear()
+            run = set(ancestors(fetched, feeds))
+            self._runs[key] = _Run(
+                fetched,
+                tuple(ending for ending in self._endings if ending.taken_by in run),
+                frozenset(op.inputs[1].name for op in run if op.type == "MakeIterator"),
+            )
+        return self._runs[key]
+
+
+def _name(fed: Any) -> str:
+    return fed if isinstance(fed, str) else getattr(fed, "name", "")

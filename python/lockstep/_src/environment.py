@@ -1,0 +1,67 @@
+"""HybridBackend's environment variables that have no effect here, and why (docs/hybridbackend.md).
+
+Those that set an option are with the options (`options.py`); `ARROW_NUM_THREADS` is read by the Parquet reader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+_PREFIX = "HB_"
+_ORDER = "collectives are always put in one order, and small ones sent together"
+_PARTITION = "ids are always partitioned by operations of their own"
+_TRANSFER = "copies to devices are TensorFlow's"
+_MEMORY = "memory is TensorFlow's and Arrow's to manage"
+_GRAPH = "no graph is written; tf.compat.v1.summary.FileWriter writes that of a program for TensorBoard"
+_NCCL = "the engine watches its exchanges by itself: stall_timeout_s"
+
+# Name to the reason; none changes a result.
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "HB_OP_OPTIMIZATION_DISABLED": _ORDER,
+    "HB_OP_RELOCATION_ENABLED": "operations run where TensorFlow places them",
+    "HB_OP_PACKING_DISABLED": _ORDER,
+    "HB_OP_PACKING_NBUCKETS": "option grad_nbuckets says into how many exchanges gradients are cut",
+    "HB_COLLECTIVE_PACKING_DISABLED": _ORDER,
+    "HB_COLLECTIVE_PACKING_ALGORITHM": _ORDER,
+    "HB_OP_PARTITION_BY_MODULO_OPTIMIZATION_DISABLED": _PARTITION,
+    "HB_OP_PARTITION_BY_MODULO_PACKING_DISABLED": _PARTITION,
+    "HB_OP_PARTITION_BY_DUAL_MODULO_OPTIMIZATION_DISABLED": _PARTITION,
+    "HB_OP_PARTITION_BY_DUAL_MODULO_PACKING_DISABLED": _PARTITION,
+    "HB_OP_FLOORMOD_SHUFFLE_OPTIMIZATION_DISABLED": _PARTITION,
+    "HB_OP_FLOORMOD_SHUFFLE_PACKING_DISABLED": _PARTITION,
+    "HB_OP_PREFETCH_PACKING_DISABLED": _TRANSFER,
+    "HB_TRANSFER_OPTIMIZATION_DISABLED": _TRANSFER,
+    "HB_TRANSFER_PACKING_BUCKETS": _TRANSFER,
+    "HB_FORCE_GPU_COMPATIBLE": "sessions of the job always use pinned memory",
+    "HB_MEMORY_DECAY_MILLIS": _MEMORY,
+    "HB_MEMORY_LOGGING_ENABLED": _MEMORY,
+    "HB_ZERO_COPY_STRING_FOR_REBATCH_DISABLED": "strings are copied once, whatever follows",
+    "HB_DATA_REBATCH_FASTPATH_DISABLED": "batches that are whole already are handed on in any case",
+    "HB_OPTIMIZED_GRAPH_PATH": _GRAPH,
+    "HB_UNOPTIMIZED_GRAPH_PATH": _GRAPH,
+    "HB_MIN_LOG_LEVEL": "TF_CPP_MIN_LOG_LEVEL and Python's logging say what is logged",
+    "HB_RUN_BASE_PORT": "the launcher looks for free ports",
+    "HB_TEST_LOGDIR": "of HybridBackend's own tests",
+    "ARROW_FILE_BUFFER_SIZE": "the reader reads row groups",
+    "NCCL_ASYNC_ERROR_HANDLING": _NCCL,
+    "NCCL_ASYNC_ERROR_CHECKING_INTERVAL_SECS": _NCCL,
+}
+
+
+def warn_of_what_has_no_effect(environ: Mapping[str, str], known: frozenset[str]) -> None:
+    """Logs one warning of the variables that somebody has set in vain, if there are any.
+
+    Args:
+      environ: the environment.
+      known: variables with a meaning.
+    """
+    in_vain = [f"{name} ({WITHOUT_EFFECT[name]})" for name in sorted(environ) if name in WITHOUT_EFFECT]
+    meant = {*known, *WITHOUT_EFFECT}
+    unknown = [name for name in sorted(environ) if name.startswith(_PREFIX) and name not in meant]
+    if in_vain:
+        logging.getLogger("lockstep").warning("environment variables without effect: %s", "; ".join(in_vain))
+    if unknown:
+        logging.getLogger("lockstep").warning(
+            "environment variables that are not known: %s; known are %s", ", ".join(unknown), ", ".join(sorted(known))
+        )
