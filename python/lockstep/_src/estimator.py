@@ -318,7 +318,7 @@ class Estimator:
         return scaffold
 
     def _report(self, values: Mapping[str, Any], batches: int, name: str | None) -> None:
-        if not context.is_chief:
+        if context.rank != 0:
             return
         scalars = {key: float(v) for key, v in values.items() if np.ndim(v) == 0 and np.asarray(v).dtype.kind in "fiu"}
         step = int(values["global_step"])
@@ -405,7 +405,7 @@ class Estimator:
             raise ValueError(f"export_saved_model: experimental_mode is {experimental_mode!r}, wanted 'infer'")
         if not callable(serving_input_receiver_fn):
             raise ValueError(f"export_saved_model: got {serving_input_receiver_fn!r}, wanted a function")
-        if not context.is_chief:
+        if context.rank != 0:
             return None
 
         def build() -> Any:

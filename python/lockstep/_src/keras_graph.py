@@ -388,7 +388,7 @@ class Model:
         Raises:
           ValueError: there is no checkpoint, or it does not fit the model.
         """
-        if not context.is_chief:
+        if context.rank != 0:
             return None
         if checkpoint_path is None and self._checkpoint_dir is not None:
             checkpoint_path = tf.train.latest_checkpoint(self._checkpoint_dir)
