@@ -1,5 +1,7 @@
 """Estimators on several workers compute what plain TensorFlow computes on all rows."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -71,3 +73,77 @@ def test_the_export_serves_the_last_checkpoint(job):
     serve = tf.saved_model.load(outcomes[0]["exported"]).signatures["serving_default"]
     served = serve(item=tf.constant(columns["item"]), price=tf.constant(columns["price"]))["score"]
     np.testing.assert_allclose(served, 1 / (1 + np.exp(-logits)), rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """The folder, and what each of two workers saw of training by `train_and_evaluate`."""
+    folder = tmp_path_factory.mktemp("told")
+    return folder, call_workers(worker.tell, 2, str(folder), timeout_s=120)
+
+
+def _exported(folder, name):
+    return sorted(path.name for path in (folder / "model/export" / name).iterdir())
+
+
+def test_hooks_listeners_and_max_steps_are_kept_to(told):
+    _, outcomes = told
+    for outcome in outcomes:
+        assert outcome["steps"] == 6
+        assert outcome["saved"] == [0, 2, 4, 6]
+        assert outcome["again"] == (None, [])
+        assert outcome["wrapped"]
+        assert "wanted a path" in outcome["refused"]
+
+
+def test_evaluations_keep_their_distance_and_exporters_export(told):
+    folder, outcomes = told
+    assert outcomes[0]["values"] == outcomes[1]["values"]
+    assert outcomes[0]["values"]["global_step"] == 6
+    # Of the first checkpoint with training, and the last; 3600 s lie between others.
+    summaries = [path for path in (folder / "model/eval_held_out").iterdir()]
+    events = [event for path in summaries for event in tf.compat.v1.train.summary_iterator(str(path))]
+    assert [event.step for event in events if event.summary.value] == [2, 6]
+    assert len(_exported(folder, "latest")) == 2
+    assert len(_exported(folder, "final")) == 1
+    # Nothing was better than the first.
+    assert len(_exported(folder, "best")) == 1
+    latest, final, best = outcomes[0]["exports"]
+    assert (latest.rpartition("/")[2], final.rpartition("/")[2], best) == (
+        _exported(folder, "latest")[-1],
+        _exported(folder, "final")[0],
+        None,
+    )
+    assert outcomes[1]["exports"] == []
+
+
+def test_a_warm_start_begins_with_another_models_variables(told):
+    _, outcomes = told
+    assert [outcome["warm"] for outcome in outcomes] == [[True, True]] * 2
+
+
+def test_a_configuration_says_where_a_worker_is(told):
+    folder, outcomes = told
+    for rank, outcome in enumerate(outcomes):
+        assert outcome["config"] == {
+            "is_chief": True,
+            "workers": 2,
+            "id": rank,
+            "ps": 0,
+            "master": "",
+            "type": "worker",
+            "seed": 5,
+            "model_dir": f"{folder}/model",
+        }
+
+
+def test_an_evaluator_beside_the_job_evaluates_and_exports(told):
+    folder, outcomes = told
+    cluster = {"chief": ["localhost:1"], "worker": ["localhost:2"], "evaluator": ["localhost:3"]}
+    config = json.dumps({"cluster": cluster, "task": {"type": "evaluator", "index": 0}})
+    (outcome,) = call_workers(worker.evaluate_beside, 1, str(folder), environment={"TF_CONFIG": config}, timeout_s=120)
+    role, values, exports = outcome
+    assert role == "evaluator"
+    assert values["global_step"] == 6
+    assert [path.rpartition("/")[2] for path in exports] == _exported(folder, "beside")
+    assert len(list((folder / "model/eval_beside").iterdir())) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import tensorflow as tf
 
@@ -143,3 +145,99 @@ def estimate(folder):
         "exported": exported,
         "steps": int(model.get_variable_value("global_step")),
     }
+
+
+def tell(folder):
+    """Train in two calls, with exporters of every kind; warm-start another model. Returns what there is to see."""
+    import tensorflow.compat.v1 as tf1
+
+    import hybridbackend.tensorflow as hb
+    from lockstep.estimator import BestExporter, FinalExporter, LatestExporter
+
+    train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
+    config = hb.estimator.RunConfig(f"{folder}/model", save_checkpoints_steps=2, tf_random_seed=5)
+    model = hb.estimator.Estimator(model_fn, config=config, params={"lr": 0.1})
+    exporters = [
+        LatestExporter("latest", serving_input_fn, exports_to_keep=2),
+        FinalExporter("final", serving_input_fn),
+        BestExporter("best", serving_input_fn, compare_fn=lambda best_eval_result, current_eval_result: False),
+    ]
+    listener = _Listener()
+    hook = _Counter()
+    spec = hb.estimator.TrainSpec(train_input_fn, max_steps=6, hooks=[hook], saving_listeners=[listener])
+    throttled = hb.estimator.EvalSpec(eval_input_fn, steps=2, name="held_out", throttle_secs=3600, exporters=exporters)
+    values, exports = hb.estimator.train_and_evaluate(model, spec, throttled)
+    # At step 6 already.
+    again = hb.estimator.train_and_evaluate(model, spec, throttled)
+    warm = hb.estimator.Estimator(
+        model_fn, f"{folder}/warm", params={"lr": 0.0}, warm_start_from=f"{folder}/model", config=config.replace(model_dir=None)
+    )
+    warm.train(train_input_fn, steps=1)
+    try:
+        hb.estimator.Estimator(model_fn, warm_start_from=object())
+        refused = None
+    except NotImplementedError as error:
+        refused = str(error)
+    names = ["table", "dense/kernel"]
+    return {
+        "values": values,
+        "exports": exports,
+        "again": again,
+        "steps": hook.steps,
+        "saved": listener.steps,
+        "warm": [bool((warm.get_variable_value(n) == model.get_variable_value(n)).all()) for n in names],
+        "refused": refused,
+        "config": {
+            "is_chief": config.is_chief,
+            "workers": config.num_worker_replicas,
+            "id": config.global_id_in_cluster,
+            "ps": config.num_ps_replicas,
+            "master": config.master,
+            "type": config.task_type,
+            "seed": model.config.tf_random_seed,
+            "model_dir": model.config.model_dir,
+        },
+        "wrapped": hb.wraps(tf1.estimator.Estimator) is hb.estimator.Estimator if hasattr(tf1, "estimator") else True,
+    }
+
+
+def evaluate_beside(folder):
+    """What a task 'evaluator' of TF_CONFIG does with the checkpoints of `tell`."""
+    # It is no worker of the launcher's.
+    for name in ("LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE"):
+        os.environ.pop(name, None)
+    import hybridbackend.tensorflow as hb
+    from lockstep.estimator import FinalExporter
+
+    _, eval_input_fn = shares(0, 1)
+    model = hb.estimator.Estimator(model_fn, model_dir=f"{folder}/model", params={"lr": 0.1})
+    evaluation = hb.estimator.EvalSpec(
+        eval_input_fn,
+        steps=None,
+        name="beside",
+        start_delay_secs=0,
+        throttle_secs=0,
+        exporters=FinalExporter("beside", serving_input_fn),
+    )
+    train = hb.estimator.TrainSpec(eval_input_fn, max_steps=6)
+    return model.config.task_type, *hb.estimator.train_and_evaluate(model, train, evaluation)
+
+
+class _Counter(tf.compat.v1.train.SessionRunHook):
+    """Counts steps."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def after_run(self, run_context, run_values):
+        self.steps += 1
+
+
+class _Listener(tf.compat.v1.train.CheckpointSaverListener):
+    """Notes the steps of checkpoints."""
+
+    def __init__(self):
+        self.steps = []
+
+    def after_save(self, session, global_step_value):
+        self.steps.append(int(global_step_value))

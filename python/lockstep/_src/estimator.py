@@ -25,9 +25,8 @@ import tensorflow as tf
 
 from lockstep._src import agreement
 from lockstep._src import export as saved_models
-from lockstep._src.ancestry import ancestors
+from lockstep._src.batches import FinalValues, mean_over_batches, of_rows
 from lockstep._src.context import context
-from lockstep._src.counters import combine_counters
 from lockstep._src.estimator_export import signatures
 from lockstep._src.estimator_specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.scope import scope
@@ -188,7 +187,7 @@ class Estimator:
         scaffold = self._scaffold(spec)
         if not any(op.name == "loss" for op in _tf1.get_collection(_tf1.GraphKeys.SUMMARIES)):
             _tf1.summary.scalar("loss", spec.loss)
-        hooks = [*hooks, _tf1.train.NanTensorHook(_of_rows(spec.loss, features, labels)), *spec.training_hooks]
+        hooks = [*hooks, _tf1.train.NanTensorHook(of_rows(spec.loss, features, labels)), *spec.training_hooks]
         if config.log_step_count_steps:
             shown = {"loss": spec.loss, "step": _tf1.train.get_global_step()}
             hooks.append(_tf1.train.LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps))
@@ -286,7 +285,7 @@ class Estimator:
         with self._graph(), scope(mode="eval"):
             step = _tf1.train.create_global_step()
             metrics, spec = self._build_metrics(input_fn)
-            final = _FinalValues({**{key: value for key, (value, _) in metrics.items()}, "global_step": step})
+            final = FinalValues({**{key: value for key, (value, _) in metrics.items()}, "global_step": step})
             hooks = [*hooks, *(spec.evaluation_hooks or ()), final]
             creator = _tf1.train.ChiefSessionCreator(
                 scaffold=self._scaffold_of_checkpoint(spec),
@@ -309,7 +308,7 @@ class Estimator:
         """The metrics of the model for evaluation, the loss among them, in the order of names."""
         features, labels, spec = self._build(input_fn, ModeKeys.EVAL)
         metrics = checked_metrics("EstimatorSpec: eval_metric_ops", spec.eval_metric_ops)
-        metrics["loss"] = _mean_over_batches(spec.loss, features, labels)
+        metrics["loss"] = mean_over_batches(spec.loss, features, labels)
         return dict(sorted(metrics.items())), spec
 
     def _scaffold_of_checkpoint(self, spec: Any) -> Any:
@@ -319,7 +318,7 @@ class Estimator:
         return scaffold
 
     def _report(self, values: Mapping[str, Any], batches: int, name: str | None) -> None:
-        if not context.is_chief:
+        if context.rank != 0:
             return
         scalars = {key: float(v) for key, v in values.items() if np.ndim(v) == 0 and np.asarray(v).dtype.kind in "fiu"}
         step = int(values["global_step"])
@@ -406,7 +405,7 @@ class Estimator:
             raise ValueError(f"export_saved_model: experimental_mode is {experimental_mode!r}, wanted 'infer'")
         if not callable(serving_input_receiver_fn):
             raise ValueError(f"export_saved_model: got {serving_input_receiver_fn!r}, wanted a function")
-        if not context.is_chief:
+        if context.rank != 0:
             return None
 
         def build() -> Any:
@@ -505,54 +504,6 @@ def _arguments(function: Callable[..., Any], what: str, known: Sequence[str]) ->
     if unknown or (what == "model_fn" and "features" not in names):
         raise ValueError(f"{what} takes {', '.join(names) or 'nothing'}, wanted some of {', '.join(known)}")
     return [name for name in names if name in known]
-
-
-def _rows(*structures: Any) -> tf.Tensor | None:
-    """How many rows a batch has; None where it has no tensor with a first dimension."""
-    for leaf in tf.nest.flatten(structures):
-        if isinstance(leaf, tf.SparseTensor):
-            return leaf.dense_shape[0]
-        if isinstance(leaf, tf.RaggedTensor):
-            return leaf.nrows()
-        if tf.is_tensor(leaf) and leaf.shape.rank:
-            return tf.shape(leaf, out_type=tf.int64)[0]
-    return None
-
-
-def _of_rows(loss: tf.Tensor, features: Any, labels: Any) -> tf.Tensor:
-    """The loss, or 0 of a batch without rows, whose mean is NaN: a worker whose data has ended gets such."""
-    rows = _rows(features, labels)
-    return loss if rows is None else tf.where(rows > 0, loss, tf.zeros_like(loss))
-
-
-def _mean_over_batches(loss: tf.Tensor, features: Any, labels: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    rows = _rows(features, labels)
-    weight = None if rows is None else tf.cast(rows > 0, tf.float32)
-    return _tf1.metrics.mean(_of_rows(loss, features, labels), weight, name="mean_loss")
-
-
-class _FinalValues(_tf1.train.SessionRunHook):
-    """Reads the values of metrics when the last batch has been counted.
-
-    Attributes:
-      along: those that are computed from a batch; reading them by themselves would take another one.
-      values: the others' values, after the end.
-    """
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        tensors = {name: tf.convert_to_tensor(value) for name, value in values.items()}
-        self.along = {name: tensor for name, tensor in tensors.items() if _takes_data(tensor)}
-        self._tensors = {name: tensor for name, tensor in tensors.items() if name not in self.along}
-        self._combine = combine_counters(_tf1.get_collection(_tf1.GraphKeys.METRIC_VARIABLES))
-        self.values: dict[str, Any] = {}
-
-    def end(self, session: Any) -> None:
-        session.run(self._combine)
-        self.values = session.run(self._tensors)
-
-
-def _takes_data(tensor: tf.Tensor) -> bool:
-    return any(op.type.startswith("IteratorGetNext") for op in ancestors([tensor]))
 
 
 def _chosen(predictions: Any, keys: str | Sequence[str] | None) -> Any:

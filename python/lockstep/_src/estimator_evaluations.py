@@ -125,7 +125,7 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
         self._export(is_final)
 
     def _export(self, is_final: bool) -> None:
-        if not context.is_chief:
+        if context.rank != 0:
             return
         results = []
         for exporter in self._spec.exporters:

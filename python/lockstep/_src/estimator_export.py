@@ -192,6 +192,7 @@ class _SavedModelExporter(Exporter):
         self._assets_extra = assets_extra
         self._as_text = as_text
         self._exports_to_keep = exports_to_keep
+        self._last: tuple[str, str | None] | None = None  # a checkpoint, and where it was exported
 
     @property
     def name(self) -> str:
@@ -255,8 +256,11 @@ class LatestExporter(_SavedModelExporter):
     def export(
         self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
     ) -> str | None:
-        del eval_result, is_the_final_export
-        return self._export(estimator, export_path, checkpoint_path)
+        del eval_result
+        # The last evaluation's, and the end of training's.
+        if not is_the_final_export or self._last is None or self._last[0] != checkpoint_path:
+            self._last = (checkpoint_path, self._export(estimator, export_path, checkpoint_path))
+        return self._last[1]
 
 
 class BestExporter(_SavedModelExporter):

@@ -28,7 +28,7 @@ from tensorflow.python.ops import variable_scope
 from tensorflow.python.training import moving_averages
 
 from lockstep._src import agreement
-from lockstep._src.ancestry import ancestors
+from lockstep._src.batches import takes_data
 from lockstep._src.context import context
 from lockstep._src.counters import combine_counters
 from lockstep._src.data import sync
@@ -159,7 +159,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         for key, content in of_training.items():
             graph.get_collection_ref(key)[:] = content
         # A value computed from a batch would take another one if it were read by itself: it is taken along.
-        self._along = {name: value for name, value in spec.eval_dict.items() if _takes_data(value)}
+        self._along = {name: value for name, value in spec.eval_dict.items() if takes_data(value)}
         self._values = {name: value for name, value in spec.eval_dict.items() if name not in self._along}
         self._updates = spec.update_op
         self._global_step = _tf1.train.get_global_step(graph)
@@ -313,11 +313,6 @@ def _checked(returned: Any) -> EvaluationSpec:
             raise TypeError(f"EvaluationHook: fn returned {name!r}: {value!r}, {wanted}")
     tensors = {name: tf.convert_to_tensor(value) for name, value in sorted(values.items())}
     return EvaluationSpec(getattr(returned, "name", "evaluation"), hooks, updates, tensors)
-
-
-def _takes_data(tensor: tf.Tensor) -> bool:
-    """Whether computing the tensor takes an element out of an iterator."""
-    return any(op.type.startswith("IteratorGetNext") for op in ancestors([tensor]))
 
 
 @contextlib.contextmanager

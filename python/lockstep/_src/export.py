@@ -144,7 +144,8 @@ def _export(
     modes: Sequence[str] | None,
 ) -> str | None:
     """Both exports. `default_key` names a signature that `fn` returns without a name; None: it has to give names."""
-    if not context.is_chief:
+    # Worker 0, or an evaluator beside the job.
+    if context.rank != 0:
         return None
     checkpoint = _Checkpoint(checkpoint_path)
     extra = _checked_assets(assets_extra)

@@ -25,8 +25,11 @@ from keras.src import backend, tree
 from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.backend.tensorflow import trainer as backend_trainer
 from keras.src.layers.normalization.batch_normalization import BatchNormalization
+from keras.src.losses import loss as loss_module
+from keras.src.metrics.reduction_metrics import Mean
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
+from keras.src.trainers.compile_utils import CompileLoss
 
 from lockstep._src import collectives, gradients, norms, sharding
 from lockstep._src.context import context
@@ -44,6 +47,9 @@ def intercept_training(interception: Interception) -> None:
         return
     step = _Step()
     _replace_in_all(interception, base, "scale_loss", step.wrap_scale_loss)
+    interception.replace(loss_module, "unscale_loss_for_distribution", step.wrap_reported_loss)
+    interception.replace(CompileLoss, "call", step.wrap_losses)
+    interception.replace(Mean, "update_state", step.wrap_mean)
     interception.replace(backend_trainer.TFEpochIterator, "_enumerate_iterator", lambda _: step.enumerate_batches)
     for name in ("evaluate", "predict"):
         interception.replace(_Trainer, name, _wrap_evaluation)
@@ -73,6 +79,7 @@ class _Step(threading.local):
     def __init__(self) -> None:
         self._weight: backend.Variable | None = None
         self._scaling = False
+        self._in_losses = False
 
     @property
     def weight(self) -> backend.Variable:
@@ -141,6 +148,39 @@ class _Step(threading.local):
                 return scale_loss(optimizer, loss * tf.cast(self.weight.value, loss.dtype))
             finally:
                 self._scaling = False
+
+        return wrapped
+
+    def wrap_reported_loss(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
+        """What Keras makes of a loss before it reports it. Of a batch without rows, eagerly, it is no scalar yet."""
+
+        @functools.wraps(unscale)
+        def wrapped(value: Any) -> Any:
+            return tf.reduce_sum(value) if tuple(value.shape) == (0,) else unscale(value)
+
+        return wrapped
+
+    def wrap_losses(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What computes the losses of a model's outputs, and counts each of them, as much as it has rows."""
+
+        @functools.wraps(call)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self._in_losses = True
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._in_losses = False
+
+        return wrapped
+
+    def wrap_mean(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
+        """`Mean.update_state`, for which Keras gives no weight in a graph that does not know a batch's rows."""
+
+        @functools.wraps(update_state)
+        def wrapped(metric: Any, values: Any, sample_weight: Any = None) -> Any:
+            if self._in_losses and sample_weight is None:
+                sample_weight = self.weight.value
+            return update_state(metric, values, sample_weight)
 
         return wrapped
 

@@ -24,7 +24,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.interception import Interception
 from lockstep._src.sharding import RowShardedTable, Shard, steps
-from lockstep._src.sharding.table import EitherShape
+from lockstep._src.sharding.table import EitherShape, reading_shards
 
 
 class RowShardedVariable(backend.Variable):
@@ -117,6 +117,7 @@ def intercept_variables(interception: Interception) -> None:
         interception.replace(backend.Variable, name, _wrap_initialize)
     interception.replace(backend_numpy, "take", _wrap_take)
     interception.replace(backend_optimizer.TFOptimizer, "add_variable_from_reference", _wrap_add_slot)
+    interception.replace(backend_optimizer.TFOptimizer, "_backend_update_step", _wrap_update_step)
 
 
 @contextlib.contextmanager
@@ -189,5 +190,16 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
         slot.__class__ = RowShardedVariable
         slot._slot_shard = reference_variable.shard
         return slot
+
+    return wrapped
+
+
+def _wrap_update_step(update_step: Callable[..., None]) -> Callable[..., None]:
+    """What applies gradients, which are of the shard, to variables; some optimizers read a variable for it."""
+
+    @functools.wraps(update_step)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        with reading_shards():
+            update_step(*args, **kwargs)
 
     return wrapped

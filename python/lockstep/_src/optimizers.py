@@ -52,7 +52,8 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
 def wraps(cls: Class) -> Class:
     """Makes a class work for a job: one of optimizers by `wraps_optimizer`; another is returned as it is.
 
-    Estimators of this library work for a job as they are. After HybridBackend's `hb.wraps`.
+    Estimators of this library work for a job as they are; `Estimator` of a TensorFlow that has one becomes this
+    library's. After HybridBackend's `hb.wraps`.
 
     Raises:
       NotImplementedError: an estimator that derives from TensorFlow's.
@@ -61,6 +62,10 @@ def wraps(cls: Class) -> Class:
         raise TypeError(f"wraps: got {cls!r}, wanted a class")
     if issubclass(cls, _OPTIMIZER):
         return wraps_optimizer(cls)
+    if cls.__module__ == "tensorflow_estimator.python.estimator.estimator":
+        from lockstep._src.estimator import Estimator  # of a layer above
+
+        return Estimator  # type: ignore[return-value]
     if any(base.__module__.partition(".")[0] == "tensorflow_estimator" for base in cls.__mro__):
         raise NotImplementedError(
             f"wraps: {cls.__name__} derives from TensorFlow's own estimators, whose sessions are of one worker; derive "

@@ -53,6 +53,25 @@ class RowWeight:
 class _Batch:
     source: tf.Operation  # what all tensors of the batch are computed from
     weight: RowWeight
+    tensors: tuple[tf.Tensor, ...]
+
+
+def elements(of: Iterable[Any]) -> list[list[tf.Tensor]]:
+    """What iterators gave, as flat tensors, of which `of` (tensors of one graph) are computed."""
+    behind = list(ancestry.ancestors(of))
+    found = [
+        [part for output in op.outputs for part in _components(output)]
+        for op in behind
+        if op.type in ("IteratorGetNext", "IteratorGetNextSync")
+    ]
+    sources = set(behind)
+    return found + [list(b.tensors) for b in tf.compat.v1.get_collection(_BATCHES) if b.source in sources]
+
+
+def _components(output: tf.Tensor) -> list[tf.Tensor]:
+    """An iterator's output; of a sparse tensor, which comes as one of type variant, what it is taken apart into."""
+    parts = [list(op.outputs) for op in output.consumers() if op.type == "DeserializeSparse"]
+    return parts[0] if output.dtype == tf.variant and parts else [output]
 
 
 def note(element: Any, source: tf.Tensor) -> None:
@@ -72,7 +91,9 @@ def note(element: Any, source: tf.Tensor) -> None:
         rows = _rows(batched[0]) if batched else tf.constant(1, tf.int64)
         # Pruned where no gradient asks for it.
         total = collectives.allreduce(rows, op="sum", name="total")
-    tf.compat.v1.add_to_collection(_BATCHES, _Batch(source.op, RowWeight(rows, total)))
+    tf.compat.v1.add_to_collection(
+        _BATCHES, _Batch(source.op, RowWeight(rows, total), tuple(tf.nest.flatten(element, expand_composites=True)))
+    )
 
 
 def _parts(element: Any) -> Iterator[Any]:

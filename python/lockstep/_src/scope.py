@@ -12,7 +12,8 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | `Saver` | saves and restores for the job (`checkpoint.py`) |
 | `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
-| Keras 3 | trains, evaluates, predicts and saves for the job (`keras_*.py`) |
+| Keras 3 | trains, evaluates, predicts and saves for the job (`keras_{variables,training,saving}.py`) |
+| `Model` of Keras 2, in a graph of TensorFlow 1 | is this library's (`keras_graph.py`) |
 
 Inner scopes change options alone.
 """
@@ -134,6 +135,12 @@ def _has_keras_3() -> bool:
     return int(version.split(".")[0]) >= 3 and keras.backend.backend() == "tensorflow"
 
 
+def _has_keras_2() -> bool:
+    """Whether the program has loaded Keras 2."""
+    keras = sys.modules.get("tf_keras") or sys.modules.get("keras")
+    return getattr(keras, "__version__", "0").startswith("2.")
+
+
 def _intercept_keras(interception: Interception) -> None:
     if _has_keras_3():
         # They import Keras, which not every TensorFlow has.
@@ -142,3 +149,9 @@ def _intercept_keras(interception: Interception) -> None:
         keras_variables.intercept_variables(interception)
         keras_training.intercept_training(interception)
         keras_saving.intercept_saving(interception)
+    elif _has_keras_2() and not tf.executing_eagerly():
+        from lockstep._src.keras_graph import Model
+
+        keras = tf.compat.v1.keras
+        for owner in (keras, keras.models):
+            interception.replace(owner, "Model", lambda _: Model)

@@ -29,6 +29,11 @@ _USAGE = "usage: python -m lockstep.launch.tf1 (main.py | -m module | -c code) [
 # Packages that may lie below the working directory, in a checkout, and are libraries all the same.
 _LIBRARIES = {"lockstep", "hybridbackend", "horovod", "sparse_operation_kit", "tensorflow", "keras", "tf_keras"}
 _INSTALLED_FOLDERS = {"site-packages", "dist-packages"}
+# Libraries of many sizes went with it, most without a successor under another name: nothing stands in for them.
+_NO_CONTRIB = (
+    "tf.contrib is gone from TensorFlow; of its parts, feature columns and what reads them are in tf.feature_column and "
+    "hybridbackend's hb.keras.layers.dense_features, layers in tf.layers, and cells in tf.nn.rnn_cell"
+)
 _lock = threading.RLock()
 
 
@@ -53,7 +58,8 @@ class TensorFlow1(ModuleType):
             return [public for public in dir(self._v1) if not public.startswith("_")]
         if name == "estimator":
             return _estimator()
-        raise AttributeError(f"module 'tensorflow' (TensorFlow 1 on {self.__version__}) has no attribute {name!r}")
+        hint = f"; {_NO_CONTRIB}" if name == "contrib" else ""
+        raise AttributeError(f"module 'tensorflow' (TensorFlow 1 on {self.__version__}) has no attribute {name!r}{hint}")
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *dir(self._v1)})
@@ -100,6 +106,8 @@ def _import(
     path = name.split(".")[1:]
     if not path:
         return tensorflow
+    if path[0] == "contrib":
+        raise ModuleNotFoundError(f"No module named {name!r}: {_NO_CONTRIB}", name=name)
     # `tensorflow.keras` and its likes are attributes, and those of compat.v1 are meant.
     found: Any = tensorflow
     for part in path:

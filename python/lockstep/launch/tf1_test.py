@@ -51,6 +51,10 @@ try:
   tf.contrib
 except AttributeError as error:
   print('contrib', error)
+try:
+  from tensorflow.contrib.layers.python.layers import feature_column
+except ImportError as error:
+  print('module', error)
 """
 
 
@@ -108,6 +112,8 @@ def test_a_program_of_tensorflow_1_runs_as_it_was_written(project):
     assert lines["level"] == "True"
     assert lines["library"] == "True False"
     assert "has no attribute 'contrib'" in lines["contrib"]
+    for text in (lines["contrib"], lines["module"]):
+        assert "gone from TensorFlow; of its parts, feature columns" in text
     assert "WARNING:tensorflow" not in run.stderr
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -43,6 +46,23 @@ class _SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
         raise RuntimeError(
             f"table '{self.full_name}' is sharded: a tf.train.Saver that saves it has to be made inside the scope"
         )
+
+
+class _Reading(threading.local):
+    shards = False
+
+
+_reading = _Reading()
+
+
+@contextlib.contextmanager
+def reading_shards() -> Iterator[None]:
+    """Inside, what reads a table as a tensor gets the shard: for optimizers, whose gradients and slots are of it."""
+    before, _reading.shards = _reading.shards, True
+    try:
+        yield
+    finally:
+        _reading.shards = before
 
 
 class RowShardedTable(resource_variable_ops.BaseResourceVariable):
@@ -238,7 +258,9 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
     def value(self) -> tf.Tensor:
         """The whole table, by id. All workers have to ask."""
         local = self.local_value()
-        return local if self._shard.world_size == 1 else steps.gather_table(local, self._shard.rows)
+        if self._shard.world_size == 1 or _reading.shards:
+            return local
+        return steps.gather_table(local, self._shard.rows)
 
     def read_value(self) -> tf.Tensor:
         """The whole table, by id. All workers have to ask."""

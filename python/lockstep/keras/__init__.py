@@ -1,0 +1,23 @@
+"""Models with `fit` and `evaluate`, on all workers of a job.
+
+`Model` is one of two classes, which take the same arguments beyond Keras' own: where TensorFlow runs eagerly, a model of
+Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras.
+"""
+
+from typing import Any
+
+import tensorflow as _tf
+
+from lockstep.keras import layers
+
+__all__ = ["Model", "layers"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Model":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _tf.executing_eagerly():
+        from lockstep._src.keras_model import Model
+    else:
+        from lockstep._src.keras_graph import Model
+    return Model

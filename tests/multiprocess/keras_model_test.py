@@ -1,0 +1,103 @@
+"""`hb.keras.Model` on two workers computes what plain TensorFlow, or plain Keras, computes on all rows."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lockstep.testing import call_workers
+from tests.multiprocess import estimator_worker
+from tests.multiprocess import keras_features_worker as features
+from tests.multiprocess import keras_model_worker as worker
+
+needs_keras_3 = pytest.mark.skipif(
+    not tf.keras.__version__.startswith("3"), reason="TensorFlow before 2.16 has no Keras 3"
+)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    """What plain TensorFlow gives after an epoch, and what each worker's model gave."""
+    folder = tmp_path_factory.mktemp("graph")
+    expected = call_workers(estimator_worker.plain, 1, tmp_path_factory.mktemp("plain"))[0]
+    return expected, call_workers(worker.in_a_graph, 2, str(folder), timeout_s=200)
+
+
+def test_an_epoch_trains_as_one_process_on_all_rows(graph):
+    expected, outcomes = graph
+    for name, value in expected[0].items():
+        np.testing.assert_allclose(outcomes[0]["weights"][name], value, atol=1e-5)
+
+
+def test_fit_and_evaluate_return_values_over_all_workers(graph):
+    expected, outcomes = graph
+    first, second = outcomes
+    assert first["history"].keys() == {f"{v}{n}" for v in ("", "val_") for n in ("loss", "auc", "accuracy", "twice")}
+    assert first["epochs"] == [0, 1]
+    for name, values in first["history"].items():
+        np.testing.assert_allclose(second["history"][name], values, atol=1e-6)
+        assert len(values) == 2
+    np.testing.assert_allclose(first["history"]["twice"], 2 * np.array(first["history"]["loss"]), rtol=1e-5)
+    # TensorFlow's and Keras' AUC sum up trapezoids in other ways.
+    np.testing.assert_allclose(first["history"]["val_auc"][0], expected[1], atol=5e-3)
+    # Evaluation is of the last epoch, and counts each row once, however they are spread.
+    for outcome in outcomes:
+        for name, value in outcome["values"].items():
+            np.testing.assert_allclose(value, first["history"][f"val_{name}"][1], atol=1e-5)
+        assert len(outcome["listed"]) == 4
+
+
+def test_a_worker_predicts_its_rows_and_worker_0_exports(graph):
+    _, outcomes = graph
+    assert [len(o["predicted"]) for o in outcomes] == [1, estimator_worker.HELD_OUT - 1]
+    assert [o["exported"] is None for o in outcomes] == [False, True]
+    serve = tf.saved_model.load(outcomes[0]["exported"]).signatures["serving_default"]
+    columns, _ = estimator_worker.data(1, estimator_worker.HELD_OUT)
+    served = serve(item=tf.constant(columns["item"]), price=tf.constant(columns["price"]))["score"]
+    np.testing.assert_allclose(served, np.concatenate([o["predicted"] for o in outcomes]), rtol=1e-5)
+
+
+def test_a_model_of_tensors_validates_on_the_validation_data(graph):
+    _, outcomes = graph
+    for outcome in outcomes:
+        values = outcome["of_tensors"]
+        # A callback ended training after two epochs; with a learning rate of 0, both are as the weights that were loaded.
+        assert len(values["val_loss"]) == 2
+        assert outcome["batches_told"] == 4
+        for name in ("loss", "auc"):
+            np.testing.assert_allclose(values[f"val_{name}"], [outcome["values"][name]] * 2, atol=1e-5)
+
+
+@needs_keras_3
+def test_a_subclass_of_keras_3_goes_on_from_its_checkpoints(tmp_path):
+    expected = call_workers(worker.subclass, 1, None, 2, timeout_s=300)[0]
+    outcomes = call_workers(worker.subclass, 2, str(tmp_path), None, timeout_s=300)
+    for outcome in outcomes:
+        for name, values in expected["history"].items():
+            np.testing.assert_allclose(outcome["history"][name], values, atol=1e-5)
+        np.testing.assert_allclose(outcome["values"], expected["values"], atol=1e-5)
+        for got, wanted in zip(outcome["weights"], expected["weights"], strict=True):
+            np.testing.assert_allclose(got, wanted, atol=1e-5)
+        assert outcome["stopped"] == 2
+        assert outcome["saved"] == ["best.weights.h5", "fit", "functional.keras"]
+        assert outcome["kept"] == ["epoch-000003.weights.h5"]
+        assert np.isfinite(outcome["functional"]).all()
+    program = "import keras, sys; print(keras.models.load_model(sys.argv[1]).count_params(), 'lockstep' in sys.modules)"
+    command = [sys.executable, "-c", program, str(tmp_path / "functional.keras")]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=120).stdout == "4 False\n"
+
+
+@needs_keras_3
+def test_what_keras_can_be_asked_for_trains_as_plain_keras_does():
+    expected = call_workers(features.plain, 1, 2, timeout_s=300)[0]
+    for outcome in call_workers(features.trained, 2, timeout_s=300):
+        for name, got in outcome.items():
+            assert not isinstance(got, str), f"{name}: {got}"
+            assert got["history"].keys() == expected[name]["history"].keys()
+            for key, values in expected[name]["history"].items():
+                np.testing.assert_allclose(got["history"][key], values, atol=1e-5, err_msg=f"{name}: {key}")
+            for kind in ("weights", "slots"):
+                for a, b in zip(got[kind], expected[name][kind], strict=True):
+                    np.testing.assert_allclose(a, b, atol=1e-5, err_msg=f"{name}: {kind}")

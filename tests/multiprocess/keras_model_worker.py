@@ -1,0 +1,183 @@
+"""`hb.keras.Model`: a subclass in a graph of TensorFlow 1, and the same model written with `tf.compat.v1` alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from tests.multiprocess.estimator_worker import HELD_OUT, data, dataset, logits_of, plain, shares
+
+
+def in_a_graph(folder):
+    """Everything that the model does, and what it gave. The oracle is `estimator_worker.plain`."""
+    import tensorflow.compat.v1 as tf1
+
+    import hybridbackend.tensorflow as hb
+
+    tf1.disable_v2_behavior()
+
+    class Ranking(hb.keras.Model):
+        def call(self, inputs):
+            return tf.sigmoid(logits_of(inputs, hb.embedding_scope))
+
+    def loss(labels, scores):
+        # The logits' loss, for the same gradients to the last digits.
+        logits = scores.op.inputs[0]
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=logits)
+
+    train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
+    model = Ranking()
+    model.compile(tf1.train.AdagradOptimizer(0.1), loss, metrics=["auc", "accuracy", loss_named("twice", loss)])
+    fitted = model.fit(
+        train_input_fn(),
+        epochs=2,
+        validation_data=eval_input_fn(),
+        checkpoint_dir=f"{folder}/model",
+        keep_checkpoint_max=2,
+    )
+    values = model.evaluate(eval_input_fn(), return_dict=True)
+    listed = model.evaluate(eval_input_fn(), steps=1)
+    predicted = model.predict(eval_input_fn())
+    first = tf1.train.load_checkpoint(f"{folder}/model/model.ckpt-6")
+    outcome = {
+        "weights": {name: first.get_tensor(name) for name in ("table", "dense/kernel")},
+        "history": fitted.history,
+        "epochs": fitted.epoch,
+        "values": values,
+        "listed": listed,
+        "predicted": predicted,
+    }
+
+    def signature():
+        inputs = {"item": tf1.placeholder(tf.int64, [None]), "price": tf1.placeholder(tf.float32, [None])}
+        return tf1.saved_model.predict_signature_def(inputs, {"score": Ranking()(inputs)})
+
+    outcome["exported"] = model.export_saved_model(f"{folder}/export", signature)
+    with tf.Graph().as_default():
+        outcome |= _of_tensors(folder, loss, hb)
+    return outcome
+
+
+def loss_named(name, loss):
+    def twice(labels, scores):
+        return 2 * loss(labels, scores)
+
+    twice.__name__ = name
+    return twice
+
+
+def _of_tensors(folder, loss, hb):
+    """A model of an iterator's tensors, which begins with weights of the other, and does not train."""
+    import tensorflow.compat.v1 as tf1
+
+    train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
+    with hb.scope():
+        features, labels = tf1.data.make_one_shot_iterator(train_input_fn()).get_next()
+        model = hb.keras.Model([features], tf.sigmoid(logits_of(dict(features), hb.embedding_scope)))
+        model.load_weights(f"{folder}/model")
+        model.compile(
+            tf1.train.GradientDescentOptimizer(0.0), loss, metrics=["auc"], target_tensors=labels, clipnorm=1.0
+        )
+        stops = Stops()
+        history = model.fit(
+            epochs=4,
+            steps_per_epoch=2,
+            validation_data=eval_input_fn(),
+            callbacks=[stops],
+            save_best_only=True,
+            monitor="val_auc",
+        )
+        return {"of_tensors": history.history, "batches_told": stops.batches}
+
+
+class Stops:
+    """A callback of Keras' kind, that ends training after the second epoch."""
+
+    def __init__(self):
+        self.batches = 0
+
+    def set_model(self, model):
+        self.model = model
+
+    def on_train_batch_end(self, batch, logs):
+        assert np.isfinite(logs["loss"])
+        self.batches += 1
+
+    def on_epoch_end(self, epoch, logs):
+        assert "val_auc" in logs
+        self.model.stop_training = epoch == 1
+
+    def __getattr__(self, name):
+        return lambda *args: None
+
+
+def subclass(folder, world):
+    """A subclass of `hb.keras.Model` of Keras 3; with `world`, of plain Keras, on the rows of so many workers."""
+    import keras
+
+    from tests.multiprocess.keras_worker import dense
+
+    hb = None
+    if world is None:
+        import hybridbackend.tensorflow as hb
+
+    class Ranking(keras.Model if hb is None else hb.keras.Model):
+        def __init__(self):
+            super().__init__()
+            with contextlib.nullcontext() if hb is None else hb.embedding_scope():
+                self.items = keras.layers.Embedding(23, 4)
+                self.items.build([None])
+            self.score = keras.layers.Dense(1, activation="sigmoid")
+
+        def call(self, inputs):
+            return self.score(tf.concat([self.items(inputs["item"]), inputs["price"][:, tf.newaxis]], axis=1))
+
+    def make(seed):
+        keras.utils.set_random_seed(seed)
+        model = Ranking()
+        model.compile(keras.optimizers.Adagrad(0.1), "binary_crossentropy", metrics=["auc"])
+        return model
+
+    if hb is None:
+        model = make(1)
+        dense(model.optimizer)
+        columns, truth = data(0, 96)
+        fitted = model.fit(dataset(columns, truth, np.arange(96), 16), epochs=3, verbose=0)
+        columns, truth = data(1, HELD_OUT)
+        values = model.evaluate(dataset(columns, truth, np.arange(HELD_OUT), 5), verbose=0)
+        return {"history": fitted.history, "values": values, "weights": [np.asarray(w) for w in model.get_weights()]}
+    train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
+    with hb.scope():
+        model = make(1)
+        first = model.fit(train_input_fn(), epochs=2, verbose=0, checkpoint_dir=f"{folder}/fit", keep_checkpoint_max=1)
+        # Another process would begin so: from the weights and the slots that were saved.
+        again = make(2)
+        rest = again.fit(train_input_fn(), verbose=0, checkpoint_dir=f"{folder}/fit", keep_checkpoint_max=1)
+        fresh = make(3)
+        values = fresh.evaluate(eval_input_fn(), verbose=0, checkpoint_dir=f"{folder}/fit")
+        again.load_weights(f"{folder}/fit")
+        stopping = keras.callbacks.EarlyStopping("loss", patience=1, min_delta=9, restore_best_weights=True)
+        saving = keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", "loss", True, True, True)
+        weights = [np.asarray(w) for w in again.get_weights()]
+        stopped = fresh.fit(train_input_fn(), epochs=9, verbose=0, callbacks=[stopping, saving])
+        tensors = keras.Input([3])
+        functional = hb.keras.Model(tensors, keras.layers.Dense(1)(tensors))
+        functional.save(f"{folder}/functional.keras")
+        functional.compile("sgd", "mse", loss_weights=None)
+        columns = np.ones([4, 3], np.float32)
+        losses = functional.fit(columns, columns[:, :1], verbose=0).history["loss"]
+    return {
+        "history": {name: first.history[name] + rest.history[name] for name in first.history},
+        "values": values,
+        "weights": weights,
+        "stopped": len(stopped.epoch),
+        "saved": sorted(os.listdir(folder)),
+        "kept": os.listdir(f"{folder}/fit"),
+        "functional": losses,
+    }
+
+
+__all__ = ["in_a_graph", "plain", "subclass"]
