@@ -43,6 +43,7 @@ SIGNATURES = {
         "(export_dir_base, checkpoint_path, signature_def_fn, assets_extra=None, as_text=False, clear_devices=True, "
         "strip_default_attrs=True, mode='infer')"
     ),
+    "keras.layers.dense_features": "(features, feature_columns)",
     "train.Server": "(server_or_cluster_def=None, **kwargs)",
     "train.MonitoredTrainingSession": "(*args, **kwargs)",
     "train.device_setter": "()",
