@@ -25,12 +25,14 @@ def graph(tmp_path_factory):
     return expected, call_workers(worker.in_a_graph, 2, str(folder), timeout_s=200)
 
 
+@pytest.mark.oldest
 def test_an_epoch_trains_as_one_process_on_all_rows(graph):
     expected, outcomes = graph
     for name, value in expected[0].items():
         np.testing.assert_allclose(outcomes[0]["weights"][name], value, atol=1e-5)
 
 
+@pytest.mark.oldest
 def test_fit_and_evaluate_return_values_over_all_workers(graph):
     expected, outcomes = graph
     first, second = outcomes
@@ -49,6 +51,7 @@ def test_fit_and_evaluate_return_values_over_all_workers(graph):
         assert len(outcome["listed"]) == 4
 
 
+@pytest.mark.oldest
 def test_a_worker_predicts_its_rows_and_worker_0_exports(graph):
     _, outcomes = graph
     assert [len(o["predicted"]) for o in outcomes] == [1, estimator_worker.HELD_OUT - 1]
@@ -59,6 +62,7 @@ def test_a_worker_predicts_its_rows_and_worker_0_exports(graph):
     np.testing.assert_allclose(served, np.concatenate([o["predicted"] for o in outcomes]), rtol=1e-5)
 
 
+@pytest.mark.oldest
 def test_a_model_of_tensors_validates_on_the_validation_data(graph):
     _, outcomes = graph
     for outcome in outcomes:

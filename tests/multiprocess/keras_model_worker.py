@@ -74,13 +74,15 @@ def _of_tensors(folder, loss, hb):
     import tensorflow.compat.v1 as tf1
 
     train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
+    has_keras_2 = tf.keras.__version__.startswith("2")
     with hb.scope():
+        if has_keras_2:
+            assert tf1.keras.Model is tf1.keras.models.Model is hb.keras.Model
         features, labels = tf1.data.make_one_shot_iterator(train_input_fn()).get_next()
         model = hb.keras.Model([features], tf.sigmoid(logits_of(dict(features), hb.embedding_scope)))
         model.load_weights(f"{folder}/model")
-        model.compile(
-            tf1.train.GradientDescentOptimizer(0.0), loss, metrics=["auc"], target_tensors=labels, clipnorm=1.0
-        )
+        auc = tf1.keras.metrics.AUC(name="auc") if has_keras_2 else "auc"
+        model.compile(tf1.train.GradientDescentOptimizer(0.0), loss, metrics=[auc], target_tensors=labels, clipnorm=1.0)
         stops = Stops()
         history = model.fit(
             epochs=4,

@@ -52,6 +52,7 @@ SIGNATURES = {
     "train.SyncReplicasOptimizer.make_session_run_hook": "(self, is_chief, num_tokens=-1)",
     "train.SyncReplicasOptimizer.sync_at_end": "(self, session, is_chief)",
     "train.Server.get": "()",
+    "keras.layers.dense_features": "(features, feature_columns)",
     "train.Server": "(server_or_cluster_def=None, **kwargs)",
     "train.MonitoredTrainingSession": "(*args, **kwargs)",
     "train.device_setter": "()",

@@ -324,7 +324,9 @@ class Estimator:
         step = int(values["global_step"])
         text = ", ".join(f"{key} = {value:.6g}" for key, value in scalars.items() if key != "global_step")
         _log.info("evaluation at step %d, %d batches a worker: %s", step, batches, text)
-        writer = _tf1.summary.FileWriterCache.get(self.eval_dir(name))
+        # A writer asks for a graph when it is made, where TensorFlow runs eagerly.
+        with tf.Graph().as_default():
+            writer = _tf1.summary.FileWriterCache.get(self.eval_dir(name))
         writer.add_summary(
             _tf1.Summary(value=[_tf1.Summary.Value(tag=k, simple_value=v) for k, v in scalars.items()]), step
         )

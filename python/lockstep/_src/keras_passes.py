@@ -51,9 +51,7 @@ class Measures(NamedTuple):
     counters: list[tf.Variable]
 
 
-def measured(
-    features: Any, labels: Any, outputs: Any, loss: Loss | tf.Tensor, metrics: Sequence[Any]
-) -> Measures:
+def measured(features: Any, labels: Any, outputs: Any, loss: Loss | tf.Tensor, metrics: Sequence[Any]) -> Measures:
     """Counts the loss and the metrics of batches; each batch's loss counts by its rows.
 
     Args:
@@ -91,7 +89,9 @@ def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) ->
         function = Loss(metric)
         return function.name, mean(function.name, function(labels, outputs))
     if not hasattr(metric, "from_config") or not hasattr(metric, "_obj_reference_counts_dict"):
-        raise TypeError(f"compile: {metric!r} is no metric for graphs of TensorFlow 1: a name, function or one of Keras 2")
+        raise TypeError(
+            f"compile: {metric!r} is no metric for graphs of TensorFlow 1: a name, function or one of Keras 2"
+        )
     # A copy, with counters of its own for this pass.
     copy = type(metric).from_config(metric.get_config())
     update = copy.update_state(labels, outputs)

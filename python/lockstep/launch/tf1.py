@@ -59,7 +59,9 @@ class TensorFlow1(ModuleType):
         if name == "estimator":
             return _estimator()
         hint = f"; {_NO_CONTRIB}" if name == "contrib" else ""
-        raise AttributeError(f"module 'tensorflow' (TensorFlow 1 on {self.__version__}) has no attribute {name!r}{hint}")
+        raise AttributeError(
+            f"module 'tensorflow' (TensorFlow 1 on {self.__version__}) has no attribute {name!r}{hint}"
+        )
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *dir(self._v1)})
