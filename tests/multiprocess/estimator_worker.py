@@ -170,7 +170,11 @@ def tell(folder):
     # At step 6 already.
     again = hb.estimator.train_and_evaluate(model, spec, throttled)
     warm = hb.estimator.Estimator(
-        model_fn, f"{folder}/warm", params={"lr": 0.0}, warm_start_from=f"{folder}/model", config=config.replace(model_dir=None)
+        model_fn,
+        f"{folder}/warm",
+        params={"lr": 0.0},
+        warm_start_from=f"{folder}/model",
+        config=config.replace(model_dir=None),
     )
     warm.train(train_input_fn, steps=1)
     try:

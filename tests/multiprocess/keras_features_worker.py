@@ -1,4 +1,4 @@
-"""What else Keras 3 can be asked for when it trains: each case on the workers of a job, and in plain Keras on all rows."""
+"""What else Keras 3 can be asked for when it trains, on the workers of a job and in plain Keras on all rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def build(embedding_scope, case):
     with embedding_scope():
         vector = keras.layers.Embedding(ITEMS, DIM, name="items")(item)
     hidden = keras.layers.Dense(4, activation="tanh")(keras.layers.Concatenate()([vector, price]))
-    outputs = [keras.layers.Dense(1, activation="sigmoid", name=f"score_{i}")(hidden) for i in range(case.get("outputs", 1))]
+    outputs = [
+        keras.layers.Dense(1, activation="sigmoid", name=f"score_{i}")(hidden) for i in range(case.get("outputs", 1))
+    ]
     model = keras.Model({"item": item, "price": price}, outputs if len(outputs) > 1 else outputs[0])
     chosen = case.get("optimizer", SGD)
     optimizer = getattr(keras.optimizers, chosen["class"])(**chosen["arguments"])
@@ -52,7 +54,10 @@ def build(embedding_scope, case):
     several = len(outputs) > 1
     loss, metrics = (["binary_crossentropy", "mse"], None) if several else ("binary_crossentropy", ["auc"])
     # XLA cannot compile exchanges: it is left out, also where it is asked for.
-    how = {"jit_compile": embedding_scope is not contextlib.nullcontext and not case.get("compile"), **case.get("compile", {})}
+    how = {
+        "jit_compile": embedding_scope is not contextlib.nullcontext and not case.get("compile"),
+        **case.get("compile", {}),
+    }
     model.compile(optimizer, loss=loss, metrics=metrics, **how)
     return model
 

@@ -82,9 +82,7 @@ def _of_tensors(folder, loss, hb):
         model = hb.keras.Model([features], tf.sigmoid(logits_of(dict(features), hb.embedding_scope)))
         model.load_weights(f"{folder}/model")
         auc = tf1.keras.metrics.AUC(name="auc") if has_keras_2 else "auc"
-        model.compile(
-            tf1.train.GradientDescentOptimizer(0.0), loss, metrics=[auc], target_tensors=labels, clipnorm=1.0
-        )
+        model.compile(tf1.train.GradientDescentOptimizer(0.0), loss, metrics=[auc], target_tensors=labels, clipnorm=1.0)
         stops = Stops()
         history = model.fit(
             epochs=4,

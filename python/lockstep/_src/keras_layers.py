@@ -26,7 +26,9 @@ def dense_features(features: Mapping[str, Any], feature_columns: Sequence[Any]) 
       RuntimeError: TensorFlow runs eagerly: feature columns make their variables in graphs.
     """
     if tf.executing_eagerly():
-        raise RuntimeError("dense_features: TensorFlow runs eagerly, wanted a graph (tf.compat.v1.disable_v2_behavior())")
+        raise RuntimeError(
+            "dense_features: TensorFlow runs eagerly, wanted a graph (tf.compat.v1.disable_v2_behavior())"
+        )
     outputs: dict[Any, tf.Tensor] = {}
     _tf1.feature_column.input_layer(features, list(feature_columns), cols_to_output_tensors=outputs)
     return [outputs[column] for column in feature_columns]

@@ -131,7 +131,9 @@ def whole_shape(variable: tf.Variable) -> list[int]:
 def loading(path: str, name: str | None, skip: bool, variables: Sequence[tf.Variable]) -> Callable[..., None]:
     """A scaffold's `init_fn` that restores those of the variables that a checkpoint has."""
     there = dict(tf.train.list_variables(path))
-    wanted = [v for v in variables if v.op.name != _tf1.GraphKeys.GLOBAL_STEP and (name is None or v.op.name.startswith(name))]
+    wanted = [
+        v for v in variables if v.op.name != _tf1.GraphKeys.GLOBAL_STEP and (name is None or v.op.name.startswith(name))
+    ]
     found = [v for v in wanted if list(there.get(v.op.name, ())) == whole_shape(v) and v.op.name in there]
     missing = [v.op.name for v in wanted if not any(v is other for other in found)]
     if missing and not skip:

@@ -1,6 +1,6 @@
 """Passes over data in a session: steps of training or evaluation until the data ends, and what is measured in them.
 
-Counters of metrics are this worker's, and are summed over the workers when its data has ended: a pass makes one exchange
+Counters of metrics are this worker's, and are summed over the workers when its data has ended: a pass has one exchange
 for them, whatever the number of steps.
 """
 
@@ -51,9 +51,7 @@ class Measures(NamedTuple):
     counters: list[tf.Variable]
 
 
-def measured(
-    features: Any, labels: Any, outputs: Any, loss: Loss | tf.Tensor, metrics: Sequence[Any]
-) -> Measures:
+def measured(features: Any, labels: Any, outputs: Any, loss: Loss | tf.Tensor, metrics: Sequence[Any]) -> Measures:
     """Counts the loss and the metrics of batches; each batch's loss counts by its rows.
 
     Args:
@@ -91,7 +89,9 @@ def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) ->
         function = Loss(metric)
         return function.name, mean(function.name, function(labels, outputs))
     if not hasattr(metric, "from_config") or not hasattr(metric, "_obj_reference_counts_dict"):
-        raise TypeError(f"compile: {metric!r} is no metric for graphs of TensorFlow 1: a name, function or one of Keras 2")
+        raise TypeError(
+            f"compile: {metric!r} is no metric for graphs of TensorFlow 1: a name, function or one of Keras 2"
+        )
     # A copy, with counters of its own for this pass.
     copy = type(metric).from_config(metric.get_config())
     update = copy.update_state(labels, outputs)
@@ -114,7 +114,7 @@ def _classes(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 def feeding(inputs: Any, outputs: Any, batch: Any) -> Callable[[Any], dict[tf.Tensor, Any]]:
     """What feeds a batch of other data to a model that was built on the tensors of some data.
 
-    Where the other data is as what the model's iterator gives, it takes its place, and goes through all that the program
+    Where the other data is as what the model's iterator gives, it takes its place, and goes through what the program
     makes of it. Else it has to be as the model's inputs are.
 
     Args:
