@@ -1,4 +1,4 @@
-"""What else Keras 3 can be asked for when it trains: each case on the workers of a job, and in plain Keras on all rows."""
+"""What else Keras 3 can be asked for when it trains, on the workers of a job and in plain Keras on all rows."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_model_of_tensors_validates_on_the_validation_data(graph):
     _, outcomes = graph
     for outcome in outcomes:
         values = outcome["of_tensors"]
-        # A callback ended training after two epochs; with a learning rate of 0, both are as the weights that were loaded.
+        # A callback ended training after two epochs; as nothing is learned, both are as the weights that were loaded.
         assert len(values["val_loss"]) == 2
         assert outcome["batches_told"] == 4
         for name in ("loss", "auc"):

@@ -1,4 +1,4 @@
-"""Batches of an evaluation: their rows, values that are computed from them, and what metrics have counted at the end."""
+"""Batches of an evaluation: their rows, values computed from them, and what metrics have counted at the end."""
 
 from __future__ import annotations
 

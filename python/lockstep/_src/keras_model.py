@@ -73,7 +73,7 @@ class Model(keras.Model):
             return super().fit(*args, **_with(own, kwargs))
 
     def evaluate(self, *args: Any, checkpoint_dir: str | None = None, **kwargs: Any) -> Any:
-        """Evaluates on the data of all workers; the weights are those of `fit`'s `checkpoint_dir`, where it is given."""
+        """Evaluates on the data of all workers; the weights are those of `fit`'s `checkpoint_dir`, where given."""
         with scope():
             return super().evaluate(*args, **_with(self._restoring_from("evaluate", checkpoint_dir), kwargs))
 

@@ -1,6 +1,6 @@
 """Passes over data in a session: steps of training or evaluation until the data ends, and what is measured in them.
 
-Counters of metrics are this worker's, and are summed over the workers when its data has ended: a pass makes one exchange
+Counters of metrics are this worker's, and are summed over the workers when its data has ended: a pass has one exchange
 for them, whatever the number of steps.
 """
 
@@ -114,7 +114,7 @@ def _classes(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 def feeding(inputs: Any, outputs: Any, batch: Any) -> Callable[[Any], dict[tf.Tensor, Any]]:
     """What feeds a batch of other data to a model that was built on the tensors of some data.
 
-    Where the other data is as what the model's iterator gives, it takes its place, and goes through all that the program
+    Where the other data is as what the model's iterator gives, it takes its place, and goes through what the program
     makes of it. Else it has to be as the model's inputs are.
 
     Args:

@@ -1,6 +1,6 @@
 """Models with `fit` and `evaluate`, on all workers of a job.
 
-`Model` is one of two classes, which take the same arguments beyond Keras' own: where TensorFlow runs eagerly, a model of
+`Model` is one of two classes, with the same arguments beyond Keras' own: where TensorFlow runs eagerly, a model of
 Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras.
 """
 

@@ -31,8 +31,8 @@ _LIBRARIES = {"lockstep", "hybridbackend", "horovod", "sparse_operation_kit", "t
 _INSTALLED_FOLDERS = {"site-packages", "dist-packages"}
 # Libraries of many sizes went with it, most without a successor under another name: nothing stands in for them.
 _NO_CONTRIB = (
-    "tf.contrib is gone from TensorFlow; of its parts, feature columns and what reads them are in tf.feature_column and "
-    "hybridbackend's hb.keras.layers.dense_features, layers in tf.layers, and cells in tf.nn.rnn_cell"
+    "tf.contrib is gone from TensorFlow; of its parts, feature columns and what reads them are in tf.feature_column "
+    "and in hb.keras.layers.dense_features, layers in tf.layers, and cells in tf.nn.rnn_cell"
 )
 _lock = threading.RLock()
 
