@@ -143,6 +143,31 @@ def the_position_of_each_worker_is_saved_with_the_model():
     assert seen == rows.tolist(), seen
 
 
+def training_goes_on_where_its_data_was():
+    for make in (tf.data.make_one_shot_iterator, tf.data.make_initializable_iterator):
+        seen = []
+        rows = 100 * hb.context.rank + np.arange(9 + 2 * hb.context.rank)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = agreement.from_chief(folder, "folder")
+            for steps in (2, 2, 5):
+                with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False, save_data_position=True):
+                    iterator = make(tf.data.Dataset.from_tensor_slices(rows).shuffle(4, seed=7).batch(2))
+                    if make is tf.data.make_initializable_iterator:
+                        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+                    train = [iterator.get_next(), tf.assign_add(tf.train.get_or_create_global_step(), 1)]
+                    with tf.train.MonitoredTrainingSession("", checkpoint_dir=folder) as session:
+                        while not session.should_stop() and steps:
+                            seen += session.run(train)[0].tolist()
+                            steps -= 1
+            # Without the option such a checkpoint restores as any other.
+            with tf.Graph().as_default(), hb.scope():
+                step = tf.train.get_or_create_global_step()
+                with tf.train.MonitoredTrainingSession("", checkpoint_dir=folder) as session:
+                    assert session.run(step) == 6
+            agreement.any_worker(True, "done")  # Nobody removes the folder before all have read it.
+        assert sorted(seen) == rows.tolist() and seen != rows.tolist(), seen
+
+
 def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
     for kind in ("structure", "handle"):
         with tf.Graph().as_default(), hb.scope():

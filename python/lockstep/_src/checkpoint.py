@@ -27,6 +27,7 @@ from tensorflow.python.training.saving import saveable_object, saveable_object_u
 
 from lockstep._src import collectives, sharding
 from lockstep._src.context import context
+from lockstep._src.data.positions import PositionSaveable
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 
@@ -69,33 +70,10 @@ class _ShardSaveable(saveable_object.SaveableObject):
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
 
-class _PositionSaveable(saveable_object.SaveableObject):
-    """The position of one worker's iterator, which is another on each, under a name of the worker's.
-
-    A job of another size doesn't find it: positions in other shares mean nothing to it.
-
-    Args:
-      position: what TensorFlow makes of the iterator (`tf.data.experimental.make_saveable_from_iterator`).
-    """
-
-    def __init__(self, position: Any) -> None:
-        self._position = position
-        end = f"/worker_{context.rank}_of_{context.world_size}"
-        specs = [
-            saveable_object.SaveSpec(spec.tensor, spec.slice_spec, spec.name + end, spec.dtype, spec.device)
-            for spec in position.specs
-        ]
-        super().__init__(position.op, specs, position.name + end)
-
-    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
-        """Goes to the position."""
-        return self._position.restore(restored_tensors, restored_shapes)
-
-
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
 
 # What every worker has a part of, rather than all the same.
-_OF_EACH_WORKER = (_ShardSaveable, _PositionSaveable)
+_OF_EACH_WORKER = (_ShardSaveable, PositionSaveable)
 
 
 def _op_name(name: str) -> str:
@@ -117,6 +95,10 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def _AddShardedSaveOps(self, filename_tensor: tf.Tensor, per_device: Any) -> tf.Tensor:  # noqa: N802
         return self._save_together(filename_tensor, [s for _, saveables in per_device for s in saveables])
+
+    def _AddRestoreOps(self, filename_tensor: tf.Tensor, saveables: Iterable[Any], *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+        mine = [s for s in saveables if getattr(s, "restored_by_saver", True)]
+        return super()._AddRestoreOps(filename_tensor, mine, *args, **kwargs)
 
     def _GroupByDevices(self, saveables: Iterable[Any]) -> list[tuple[str, list[Any]]]:  # noqa: N802
         # All on this worker's one file, and its restore one operation: the file is shared by workers, not by devices.
@@ -167,9 +149,11 @@ def _merge_and_commit(parts: tf.Tensor, aside: tf.Tensor, prefix: tf.Tensor) -> 
 
 def _saveable(name: str, op: Any) -> Any:
     """What `op` is saved as: sharded tables and their slots as slices, positions in data by worker, else as it is."""
+    if isinstance(op, PositionSaveable):
+        return op
     if isinstance(op, saveable_object.SaveableObject) and context.world_size > 1:
         source = getattr(op.op, "op", None)
-        return _PositionSaveable(op) if source is not None and source.type in _ITERATORS else op
+        return PositionSaveable(op) if source is not None and source.type in _ITERATORS else op
     variables = list(op) if isinstance(op, (list, tuple)) else [op]
     if len(variables) == 1 and sharding.shard_of(variables[0]) is not None:
         return _ShardSaveable(variables[0], name)

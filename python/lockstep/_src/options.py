@@ -140,6 +140,8 @@ class Options:
     data_batch_count: int = _option(1, _at_least(1))
     # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches.
     data_sync_drop_remainder: bool = _option(True, _to_bool)
+    # True: checkpoints hold each worker's position in the data of the scope's iterators, and a session goes on from it.
+    save_data_position: bool = _option(False, _to_bool, "LOCKSTEP_SAVE_DATA_POSITION")
     # HybridBackend's: accumulate dense gradients over micro-batches. Of no effect: they always are.
     pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
 

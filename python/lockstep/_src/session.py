@@ -19,7 +19,7 @@ from tensorflow.python.training import basic_session_run_hooks, monitored_sessio
 from lockstep._src import agreement, collectives, policies, row_weights, stopping
 from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
-from lockstep._src.data import ending, sync
+from lockstep._src.data import ending, positions, sync
 from lockstep._src.interception import Interception
 from lockstep._src.session_config import get_session_config
 
@@ -158,7 +158,7 @@ def _chief_only(hooks: Sequence[Any] | None) -> list[Any]:
     Other workers than 0 run those that save checkpoints or summaries, in which they may have to take part.
     """
     mine = map(_for_the_job, hooks or ())
-    return [hook for hook in mine if context.rank == 0 or isinstance(hook, PeriodicJobHook)]
+    return [hook for hook in mine if context.rank == 0 or isinstance(hook, (PeriodicJobHook, positions.PositionHook))]
 
 
 def _period(args: dict[str, Any], name: str, default: dict[str, float]) -> dict[str, float]:
@@ -297,6 +297,10 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
         if given.get("checkpoint_dir") is None and context.options.model_dir is not None:
             given["checkpoint_dir"] = context.options.model_dir
         given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra), ending.EndOfDataHook()]
+        if given.get("checkpoint_dir") is not None:
+            # Before the hook that saves a checkpoint as soon as there is a session.
+            position = positions.PositionHook(_path(given["checkpoint_dir"]))
+            given["chief_only_hooks"] = [position, *(given.get("chief_only_hooks") or ())]
         given = policies.with_triggers(given)
         if given.get("config") is None:
             given["config"] = get_session_config()

@@ -25,7 +25,7 @@ from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src import pipeline, row_weights
 from lockstep._src.context import context
-from lockstep._src.data import ending, lookahead
+from lockstep._src.data import ending, lookahead, positions
 from lockstep._src.data.frames import Value
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
@@ -210,7 +210,10 @@ def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: A
     ahead = _how_far_ahead()
     if ahead:
         dataset = lookahead.lookahead(dataset, ahead)
-    return _synchronized(make(dataset, *args, **kwargs), ahead)
+    iterator = make(dataset, *args, **kwargs)
+    if context.options.save_data_position and context.options.mode == "train" and not tf.executing_eagerly():
+        positions.note(iterator)
+    return _synchronized(iterator, ahead)
 
 
 def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:

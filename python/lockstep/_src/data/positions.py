@@ -1,0 +1,95 @@
+"""The position in the data, in the checkpoints of a model: option `save_data_position`.
+
+Each worker's position is saved under a name of its own. It is restored by a session, and not by a saver: after all is
+initialized, so that an initializable iterator doesn't go back to its beginning; and only where the checkpoint has the
+positions of as many workers, for those in other shares of the data mean nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training.saving import saveable_object
+
+from lockstep._src import agreement
+from lockstep._src.context import context
+
+_tf1 = tf.compat.v1
+# No string: exported graphs leave it out.
+_POSITIONS = ("lockstep", "positions")
+
+
+class PositionSaveable(saveable_object.SaveableObject):
+    """The position of one worker's iterator, which is another on each, under a name of the worker's.
+
+    A job of another size doesn't find it: positions in other shares mean nothing to it.
+
+    Args:
+      position: what TensorFlow makes of the iterator (`tf.data.experimental.make_saveable_from_iterator`).
+      restored_by_saver: False where a session's `PositionHook` restores it.
+    """
+
+    def __init__(self, position: Any, restored_by_saver: bool = True) -> None:
+        self._position = position
+        self.restored_by_saver = restored_by_saver
+        end = f"/worker_{context.rank}_of_{context.world_size}"
+        specs = [
+            saveable_object.SaveSpec(spec.tensor, spec.slice_spec, spec.name + end, spec.dtype, spec.device)
+            for spec in position.specs
+        ]
+        super().__init__(position.op, specs, position.name + end)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
+        """Goes to the position."""
+        return self._position.restore(restored_tensors, restored_shapes)
+
+
+def note(iterator: Any) -> None:
+    """Puts the position of an iterator of the present graph into all checkpoints that are saved of it from now on."""
+    saveable = PositionSaveable(tf.data.experimental.make_saveable_from_iterator(iterator), restored_by_saver=False)
+    _tf1.add_to_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS, saveable)
+    _tf1.add_to_collection(_POSITIONS, saveable)
+
+
+class PositionHook(_tf1.train.SessionRunHook):
+    """Has a session's iterators go on where they were when its checkpoint was saved.
+
+    Args:
+      checkpoint_dir: where the session finds its checkpoint.
+    """
+
+    stops_alike = True
+
+    def __init__(self, checkpoint_dir: str) -> None:
+        self._directory = checkpoint_dir
+
+    def begin(self) -> None:
+        """Builds what restores, while the graph may grow."""
+        self._names: list[str] = []
+        restores = []
+        self._checkpoint = _tf1.placeholder_with_default("", (), name="positions_checkpoint")
+        for position in _tf1.get_collection(_POSITIONS):
+            names, types = zip(*((spec.name, spec.dtype) for spec in position.specs), strict=True)
+            restored = tf.raw_ops.RestoreV2(
+                prefix=self._checkpoint, tensor_names=names, shape_and_slices=[""] * len(names), dtypes=types
+            )
+            restores.append(position.restore(restored, None))
+            self._names += names
+        self._restore = tf.group(*restores)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Restores: the session has restored the rest from the same checkpoint, and initialized everything."""
+        del coord
+        if not self._names:
+            return
+        path = agreement.from_chief(tf.train.latest_checkpoint(self._directory), "positions_checkpoint")
+        if path is None:
+            return
+        there = dict(tf.train.list_variables(path))
+        if not agreement.any_worker(any(name not in there for name in self._names), "positions_missing"):
+            session.run(self._restore, {self._checkpoint: path})
+        elif context.is_chief:
+            _tf1.logging.warning(
+                "%s has no position of this graph's data for %d workers: data begins anew", path, context.world_size
+            )
