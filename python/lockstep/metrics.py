@@ -1,5 +1,5 @@
 """Metrics over the data of all workers."""
 
-from lockstep._src.metrics import accuracy, auc, gauc, mean
+from lockstep._src.evaluation.metrics import accuracy, auc, gauc, mean
 
 __all__ = ["accuracy", "auc", "gauc", "mean"]

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from lockstep._src.checkpoint import Saver, replace_default_saver
-from lockstep._src.evaluation import EvaluationHook, EvaluationSpec
-from lockstep._src.evaluation_policies import BestCheckpoint, EarlyStopping
-from lockstep._src.export import export, export_all
-from lockstep._src.optimizers import names as _names_of_optimizers
-from lockstep._src.optimizers import optimizer as _optimizer
-from lockstep._src.optimizers import wraps, wraps_optimizer
-from lockstep._src.policies import Policy
+from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
+from lockstep._src.evaluation.policies import BestCheckpoint, EarlyStopping
+from lockstep._src.saving.checkpoint import Saver, replace_default_saver
+from lockstep._src.saving.export import export, export_all
 from lockstep._src.scope import embedding_scope, scope
-from lockstep._src.server import (
+from lockstep._src.training.optimizers import names as _names_of_optimizers
+from lockstep._src.training.optimizers import optimizer as _optimizer
+from lockstep._src.training.optimizers import wraps, wraps_optimizer
+from lockstep._src.training.policies import Policy
+from lockstep._src.training.server import (
     Server,
     device_setter,
     monitored_session,
@@ -19,10 +19,10 @@ from lockstep._src.server import (
     wraps_monitored_training_session,
     wraps_server,
 )
-from lockstep._src.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
-from lockstep._src.session_config import get_session_config, wraps_session_config
-from lockstep._src.statistics import StepStatHook
-from lockstep._src.sync_replicas import SyncReplicasOptimizer
+from lockstep._src.training.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
+from lockstep._src.training.session_config import get_session_config, wraps_session_config
+from lockstep._src.training.statistics import StepStatHook
+from lockstep._src.training.sync_replicas import SyncReplicasOptimizer
 
 __all__ = [
     "BestCheckpoint",

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
-from lockstep._src import checkpoint
+from lockstep._src.saving import checkpoint
 
 ROWS, DIM = 1003, 16
 

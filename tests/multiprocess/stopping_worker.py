@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
 from lockstep import allgather
-from lockstep._src import stopping
+from lockstep._src.training import stopping
 from tests.multiprocess import promises
 
 

@@ -32,10 +32,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from lockstep._src import batch_statistics, checkpoint, gradients, norms, replicas, session, sharding
+from lockstep._src import sharding
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
+from lockstep._src.saving import checkpoint
+from lockstep._src.training import batch_statistics, gradients, norms, replicas, session
 
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
@@ -144,13 +146,15 @@ def _has_keras_2() -> bool:
 def _intercept_keras(interception: Interception) -> None:
     if _has_keras_3():
         # They import Keras, which not every TensorFlow has.
-        from lockstep._src import keras_saving, keras_training, keras_variables
+        from lockstep._src.keras import saving as keras_saving
+        from lockstep._src.keras import training as keras_training
+        from lockstep._src.keras import variables as keras_variables
 
         keras_variables.intercept_variables(interception)
         keras_training.intercept_training(interception)
         keras_saving.intercept_saving(interception)
     elif _has_keras_2() and not tf.executing_eagerly():
-        from lockstep._src.keras_graph import Model
+        from lockstep._src.keras.graph import Model
 
         keras = tf.compat.v1.keras
         for owner in (keras, keras.models):

@@ -1,9 +1,9 @@
 """Estimators on all workers of a job, after `tf.estimator`, which left TensorFlow in 2.16."""
 
-from lockstep._src.estimator import Estimator
-from lockstep._src.estimator_evaluations import train_and_evaluate
-from lockstep._src.estimator_export import BestExporter, Exporter, FinalExporter, LatestExporter
-from lockstep._src.estimator_specs import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
+from lockstep._src.estimator.estimator import Estimator
+from lockstep._src.estimator.evaluations import train_and_evaluate
+from lockstep._src.estimator.export import BestExporter, Exporter, FinalExporter, LatestExporter
+from lockstep._src.estimator.specs import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
 from lockstep.estimator import export
 
 __all__ = [

@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _tf.executing_eagerly():
-        from lockstep._src.keras_model import Model
+        from lockstep._src.keras.model import Model
     else:
-        from lockstep._src.keras_graph import Model
+        from lockstep._src.keras.graph import Model
     return Model

@@ -1,5 +1,5 @@
 """Layers for models in graphs of TensorFlow 1."""
 
-from lockstep._src.keras_layers import dense_features
+from lockstep._src.keras.layers import dense_features
 
 __all__ = ["dense_features"]

@@ -23,12 +23,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
-from lockstep._src import pipeline, row_weights
 from lockstep._src.context import context
 from lockstep._src.data import ending, lookahead, positions
 from lockstep._src.data.frames import Value
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
+from lockstep._src.training import pipeline, row_weights
 
 # Where TensorFlow holds the functions that make iterators of a graph.
 ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lockstep._src import library, row_weights, wire
+from lockstep._src import library, wire
 from lockstep._src.collectives import Priority
 from lockstep._src.context import context
+from lockstep._src.training import row_weights
 
 
 class Route(NamedTuple):

@@ -14,7 +14,7 @@ from keras.src.saving import saving_api
 from lockstep._src import collectives
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
-from lockstep._src.keras_variables import of_this_worker, sharded_variables
+from lockstep._src.keras.variables import of_this_worker, sharded_variables
 
 
 def intercept_saving(interception: Interception) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep._src import bundle
+from lockstep._src.saving import bundle
 
 rng = np.random.default_rng(3)
 TENSORS = {

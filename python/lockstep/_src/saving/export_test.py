@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep._src import export as export_module
 from lockstep._src.context import context
-from lockstep._src.export import export, export_all
+from lockstep._src.saving import export as export_module
+from lockstep._src.saving.export import export, export_all
 
 TABLE = np.random.default_rng(5).normal(size=(50, 4)).astype(np.float32)
 BIAS = np.float32(0.25)

@@ -6,9 +6,9 @@ import logging
 import pytest
 import tensorflow as tf
 
-from lockstep._src.policies import Policy
 from lockstep._src.scope import scope
-from lockstep._src.statistics import StepStatHook
+from lockstep._src.training.policies import Policy
+from lockstep._src.training.statistics import StepStatHook
 
 tf1 = tf.compat.v1
 
@@ -138,7 +138,7 @@ def test_step_statistics_are_logged_every_n_steps_and_at_the_end(count, caplog):
 
 def test_step_statistics_count_units(monkeypatch, caplog):
     seconds = iter([0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
-    monkeypatch.setattr("lockstep._src.statistics.time.perf_counter", lambda: next(seconds))
+    monkeypatch.setattr("lockstep._src.training.statistics.time.perf_counter", lambda: next(seconds))
     with caplog.at_level(logging.INFO, "tensorflow"):
         train(3, [StepStatHook(count=30)])
     assert "secs/step: 0.50000 (100.00%), samples/sec: 60.00" in caplog.text

@@ -16,8 +16,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import variable_scope
 
-from lockstep._src import row_weights
 from lockstep._src.context import context
+from lockstep._src.training import row_weights
 
 
 class MicroBatches:

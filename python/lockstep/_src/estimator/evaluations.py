@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from lockstep._src import agreement
 from lockstep._src.context import context
-from lockstep._src.estimator import Estimator
-from lockstep._src.estimator_specs import EvalSpec, TrainSpec
-from lockstep._src.evaluation import EvaluationHook
+from lockstep._src.estimator.estimator import Estimator
+from lockstep._src.estimator.specs import EvalSpec, TrainSpec
+from lockstep._src.evaluation.hook import EvaluationHook
 
 _tf1 = tf.compat.v1
 

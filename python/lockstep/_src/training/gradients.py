@@ -23,9 +23,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import ancestry, collectives, replicas, row_weights, sharding, wire
+from lockstep._src import ancestry, collectives, sharding, wire
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
+from lockstep._src.training import replicas, row_weights
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 GradientsAndVariables = list[tuple[Gradient, tf.Variable]]

@@ -28,13 +28,13 @@ from tensorflow.python.ops import variable_scope
 from tensorflow.python.training import moving_averages
 
 from lockstep._src import agreement
-from lockstep._src.batches import takes_data
 from lockstep._src.context import context
-from lockstep._src.counters import combine_counters
 from lockstep._src.data import sync
+from lockstep._src.evaluation.batches import takes_data
+from lockstep._src.evaluation.counters import combine_counters
 from lockstep._src.interception import Interception
 from lockstep._src.scope import scope
-from lockstep._src.stopping import stop_together
+from lockstep._src.training.stopping import stop_together
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys

@@ -15,7 +15,7 @@ from keras.src.models import functional
 
 from lockstep._src import agreement
 from lockstep._src.context import context
-from lockstep._src.keras_parts import Best
+from lockstep._src.keras.parts import Best
 from lockstep._src.scope import scope
 
 if not keras.__version__.startswith("3"):

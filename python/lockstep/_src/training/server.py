@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import session
 from lockstep._src.context import context
 from lockstep._src.scope import scope
+from lockstep._src.training import session
 
 
 class Server:

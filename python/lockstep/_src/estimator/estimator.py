@@ -24,11 +24,11 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src import agreement
-from lockstep._src import export as saved_models
-from lockstep._src.batches import FinalValues, mean_over_batches, of_rows
 from lockstep._src.context import context
-from lockstep._src.estimator_export import signatures
-from lockstep._src.estimator_specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
+from lockstep._src.estimator.export import signatures
+from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
+from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
+from lockstep._src.saving import export as saved_models
 from lockstep._src.scope import scope
 
 _tf1 = tf.compat.v1
@@ -440,7 +440,7 @@ class Estimator:
         self, train_spec: Any, eval_spec: Any, eval_every_n_iter: int | None = None, eval_history: Any = None
     ) -> tuple[dict[str, Any] | None, list[Any]]:
         """See `train_and_evaluate`, the function."""
-        from lockstep._src.estimator_evaluations import train_and_evaluate
+        from lockstep._src.estimator.evaluations import train_and_evaluate
 
         return train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
 

@@ -31,10 +31,11 @@ from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.compile_utils import CompileLoss
 
-from lockstep._src import collectives, gradients, norms, sharding
+from lockstep._src import collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
+from lockstep._src.training import gradients, norms
 
 _Trainer = backend_trainer.TensorFlowTrainer
 

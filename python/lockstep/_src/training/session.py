@@ -16,12 +16,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks, monitored_session
 
-from lockstep._src import agreement, collectives, policies, row_weights, stopping
+from lockstep._src import agreement, collectives
 from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
 from lockstep._src.data import ending, positions, sync
 from lockstep._src.interception import Interception
-from lockstep._src.session_config import get_session_config
+from lockstep._src.training import policies, row_weights, stopping
+from lockstep._src.training.session_config import get_session_config
 
 _SAVER_HOOK = tf.compat.v1.train.CheckpointSaverHook
 _SUMMARY_HOOK = tf.compat.v1.train.SummarySaverHook
@@ -246,7 +247,7 @@ def _evaluation_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
         raise ValueError(f"MonitoredTrainingSession: {missing} is not given, wanted both it and its fellow or neither")
     if fn is None:
         return []
-    from lockstep._src.evaluation import EvaluationHook  # of a layer above
+    from lockstep._src.evaluation.hook import EvaluationHook  # of a layer above
 
     summary_dir = args.get("summary_dir") or args.get("checkpoint_dir")
     summary_dir = None if summary_dir is None else os.path.join(_path(summary_dir), "eval")

@@ -17,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
-from lockstep._src import bundle
 from lockstep._src.context import context
+from lockstep._src.saving import bundle
 
 _tf1 = tf.compat.v1
 _gfile = tf.io.gfile

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lockstep._src import row_weights
-from lockstep._src.batches import of_rows, rows_of
-from lockstep._src.counters import combine_counters
+from lockstep._src.evaluation.batches import of_rows, rows_of
+from lockstep._src.evaluation.counters import combine_counters
+from lockstep._src.training import row_weights
 
 _tf1 = tf.compat.v1
 _COUNTERS = (_tf1.GraphKeys.LOCAL_VARIABLES, _tf1.GraphKeys.METRIC_VARIABLES)

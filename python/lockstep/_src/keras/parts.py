@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from lockstep._src import agreement, sharding
 from lockstep._src.context import context
-from lockstep._src.keras_passes import Loss
+from lockstep._src.keras.passes import Loss
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")

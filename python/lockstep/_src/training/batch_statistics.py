@@ -23,9 +23,10 @@ import tensorflow as tf
 from tensorflow.python.ops import nn_impl
 from tensorflow.python.training import moving_averages
 
-from lockstep._src import ancestry, collectives, gradients, row_weights
+from lockstep._src import ancestry, collectives
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
+from lockstep._src.training import gradients, row_weights
 
 # Pairs of an average and what moves it.
 _MOVED = ("lockstep", "moved_averages")

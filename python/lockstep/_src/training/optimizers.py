@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.training import training as tf_training
 
-from lockstep._src import gradients
+from lockstep._src.training import gradients
 
 Class = TypeVar("Class", bound=type)
 
@@ -63,7 +63,7 @@ def wraps(cls: Class) -> Class:
     if issubclass(cls, _OPTIMIZER):
         return wraps_optimizer(cls)
     if cls.__module__ == "tensorflow_estimator.python.estimator.estimator":
-        from lockstep._src.estimator import Estimator  # of a layer above
+        from lockstep._src.estimator.estimator import Estimator  # of a layer above
 
         return Estimator  # type: ignore[return-value]
     if any(base.__module__.partition(".")[0] == "tensorflow_estimator" for base in cls.__mro__):

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from lockstep._src import gradients
 from lockstep._src.context import context
+from lockstep._src.training import gradients
 
 _OPTIMIZER = tf.compat.v1.train.Optimizer
 

@@ -54,7 +54,7 @@ def _begin_as_worker_0s(variable: tf.Variable) -> None:
 
 def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
     """Makes a variable of Keras 3, whose value is worker 0's from the beginning."""
-    keras_variables = sys.modules.get("lockstep._src.keras_variables")
+    keras_variables = sys.modules.get("lockstep._src.keras.variables")
     if keras_variables is None or not keras_variables.is_making():
         raise NotImplementedError(
             f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, or "

@@ -27,9 +27,8 @@ import tensorflow as tf
 from tensorflow.python.ops import variable_scope
 
 from lockstep._src import agreement
-from lockstep._src import export as saved_models
 from lockstep._src.context import context
-from lockstep._src.keras_parts import (
+from lockstep._src.keras.parts import (
     Best,
     Callbacks,
     Compiled,
@@ -40,9 +39,10 @@ from lockstep._src.keras_parts import (
     report,
     whole_shape,
 )
-from lockstep._src.keras_passes import Loss, Pass, feeding, measured
+from lockstep._src.keras.passes import Loss, Pass, feeding, measured
+from lockstep._src.saving import export as saved_models
 from lockstep._src.scope import scope
-from lockstep._src.session_config import get_session_config
+from lockstep._src.training.session_config import get_session_config
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from lockstep._src.server import monitored_session
-from lockstep._src.sync_replicas import SyncReplicasOptimizer
+from lockstep._src.training.server import monitored_session
+from lockstep._src.training.sync_replicas import SyncReplicasOptimizer
 
 tf1 = tf.compat.v1
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from lockstep._src.session_config import get_session_config, wraps_session_config
+from lockstep._src.training.session_config import get_session_config, wraps_session_config
 
 
 def test_a_new_one_places_softly_and_takes_the_arguments_of_a_proto():

@@ -1,0 +1,1 @@
+"""Estimators of a job."""

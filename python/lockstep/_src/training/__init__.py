@@ -1,0 +1,1 @@
+"""What happens to optimizers, gradients and sessions in a scope."""
