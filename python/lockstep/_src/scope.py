@@ -115,6 +115,7 @@ def _enter() -> None:
             batch_statistics.intercept_batch_statistics(_interception)
             sharding.intercept_creation(_interception, replicated=replicas.create)
             replicas.intercept_initializers(_interception)
+            sharding.intercept_scatters(_interception)
             _intercept_keras(_interception)
         except BaseException:
             _interception.undo()

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
@@ -227,6 +228,23 @@ def intercept_savers(interception: Interception) -> None:
     """
     interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
     interception.replace(tf_saver.Saver, "_build", _build_for_the_job)
+    interception.replace(checkpoint_utils, "_set_checkpoint_initializer", _initialize_rows)
+
+
+def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:
+    """What `tf.compat.v1.train.init_from_checkpoint` does to each variable: of a sharded table, reads its own rows."""
+
+    @functools.wraps(original)
+    def wrapped(variable: Any, ckpt_file: Any, tensor_name: str, *args: Any, **kwargs: Any) -> None:
+        if context.world_size == 1 or sharding.shard_of(variable) is None:
+            original(variable, ckpt_file, tensor_name, *args, **kwargs)
+            return
+        saveable = _ShardSaveable(variable, tensor_name)
+        names, slices, types = zip(*((s.name, s.slice_spec, s.dtype) for s in saveable.specs), strict=True)
+        rows = tf.raw_ops.RestoreV2(prefix=ckpt_file, tensor_names=names, shape_and_slices=slices, dtypes=types)
+        variable._initializer_op = saveable.restore(rows, None)
+
+    return wrapped
 
 
 class Saver(tf_saver.Saver):

@@ -4,6 +4,7 @@
 lookups then work on them unchanged.
 """
 
+from lockstep._src.sharding.scatters import are_rows_of_the_shard, intercept_scatters
 from lockstep._src.sharding.scope import ShardingRules, intercept_creation, sharding_scope
 from lockstep._src.sharding.shard import Shard, is_sharded, shard_of, tables
 from lockstep._src.sharding.steps import relayout
@@ -13,7 +14,9 @@ __all__ = [
     "RowShardedTable",
     "Shard",
     "ShardingRules",
+    "are_rows_of_the_shard",
     "intercept_creation",
+    "intercept_scatters",
     "is_sharded",
     "relayout",
     "shard_of",
