@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from lockstep._src import agreement
 from lockstep._src.context import context
+from lockstep._src.data import positions
 from lockstep._src.estimator.export import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
@@ -312,6 +313,8 @@ class Estimator:
         return dict(sorted(metrics.items())), spec
 
     def _scaffold_of_checkpoint(self, spec: Any) -> Any:
+        # Those in training's data, which the checkpoint may have, are not this data's.
+        positions.forget()
         scaffold = copy.copy(spec.scaffold or _tf1.train.Scaffold())
         if scaffold.saver is None:
             scaffold._saver = _tf1.train.Saver(allow_empty=True, defer_build=True)

@@ -28,7 +28,7 @@ from tensorflow.python.training.saving import saveable_object, saveable_object_u
 
 from lockstep._src import collectives, sharding
 from lockstep._src.context import context
-from lockstep._src.data.positions import PositionSaveable
+from lockstep._src.data.positions import PositionSaveable, is_position
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 
@@ -70,8 +70,6 @@ class _ShardSaveable(saveable_object.SaveableObject):
         local = sharding.relayout(slice_, self._shard.rows, to_contiguous=False, name=f"restore_{_op_name(self.name)}")
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
-
-_ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
 
 # What every worker has a part of, rather than all the same.
 _OF_EACH_WORKER = (_ShardSaveable, PositionSaveable)
@@ -153,8 +151,7 @@ def _saveable(name: str, op: Any) -> Any:
     if isinstance(op, PositionSaveable):
         return op
     if isinstance(op, saveable_object.SaveableObject) and context.world_size > 1:
-        source = getattr(op.op, "op", None)
-        return PositionSaveable(op) if source is not None and source.type in _ITERATORS else op
+        return PositionSaveable(op) if is_position(op) else op
     variables = list(op) if isinstance(op, (list, tuple)) else [op]
     if len(variables) == 1 and sharding.shard_of(variables[0]) is not None:
         return _ShardSaveable(variables[0], name)
