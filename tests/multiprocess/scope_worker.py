@@ -174,7 +174,7 @@ def what_a_program_assigns_from_its_batch_is_that_of_one_worker():
         with tf.control_dependencies([gradient]):
             step = [
                 tf.assign(average, 0.9 * average + 0.1 * mean),
-                tf.assign_add(rows, tf.size(batch, tf.int64)),
+                tf.assign_add(rows, tf.size(batch, out_type=tf.int64)),
                 total.assign_add(tf.reduce_sum(batch)),
                 weight.assign_sub(0.01 * gradient),
             ]
@@ -223,15 +223,16 @@ def gradients_behind_batch_moments_are_exchanged_however_they_are_applied():
 
 
 def training_goes_on_where_its_data_was():
-    for make in (tf.data.make_one_shot_iterator, tf.data.make_initializable_iterator):
+    for make in ("make_one_shot_iterator", "make_initializable_iterator"):
         seen = []
         rows = 100 * hb.context.rank + np.arange(9 + 2 * hb.context.rank)
         with tempfile.TemporaryDirectory() as folder:
             folder = agreement.from_chief(folder, "folder")
             for steps in (2, 2, 5):
                 with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False, save_data_position=True):
-                    iterator = make(tf.data.Dataset.from_tensor_slices(rows).shuffle(4, seed=7).batch(2))
-                    if make is tf.data.make_initializable_iterator:
+                    dataset = tf.data.Dataset.from_tensor_slices(rows).shuffle(4, seed=7).batch(2)
+                    iterator = getattr(tf.data, make)(dataset)  # the scope's
+                    if make == "make_initializable_iterator":
                         tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
                     train = [iterator.get_next(), tf.assign_add(tf.train.get_or_create_global_step(), 1)]
                     with tf.train.MonitoredTrainingSession("", checkpoint_dir=folder) as session:

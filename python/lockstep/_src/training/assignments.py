@@ -33,8 +33,9 @@ _Aggregation = tf.VariableAggregation
 def intercept_assignments(interception: Interception) -> None:
     """Has assignments to variables that all workers hold assign the same on all while it lasts."""
     for name in _NAMES:
-        # Of a RefVariable the functions know more than the methods: these pass them its reference.
-        for owner in (resource_variable_ops.BaseResourceVariable, ref_variable.RefVariable):
+        # TensorFlow gives ResourceVariable some of its base's methods anew.
+        resource = resource_variable_ops
+        for owner in (resource.BaseResourceVariable, resource.ResourceVariable, ref_variable.RefVariable):
             interception.replace(owner, name, functools.partial(_wrap, name))
         wrapped = _wrap(name, getattr(state_ops, name))
         for owner in (state_ops, tf.compat.v1):
