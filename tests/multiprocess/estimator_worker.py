@@ -173,14 +173,14 @@ def tell(folder):
         model_fn,
         f"{folder}/warm",
         params={"lr": 0.0},
-        warm_start_from=f"{folder}/model",
+        warm_start_from=hb.estimator.WarmStartSettings(f"{folder}/model", "(table|dense).*"),
         config=config.replace(model_dir=None),
     )
     warm.train(train_input_fn, steps=1)
     try:
         hb.estimator.Estimator(model_fn, warm_start_from=object())
         refused = None
-    except NotImplementedError as error:
+    except ValueError as error:
         refused = str(error)
     names = ["table", "dense/kernel"]
     return {

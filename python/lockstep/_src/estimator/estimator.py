@@ -26,8 +26,10 @@ import tensorflow as tf
 from lockstep._src import agreement
 from lockstep._src.context import context
 from lockstep._src.data import positions
+from lockstep._src.estimator import warm_start
 from lockstep._src.estimator.export import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
+from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
 from lockstep._src.saving import export as saved_models
 from lockstep._src.scope import scope
@@ -66,7 +68,7 @@ class Estimator:
         model_dir: str | os.PathLike[str] | None = None,
         config: Any = None,
         params: Mapping[str, Any] | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: str | WarmStartSettings | None = None,
         *,
         train_drop_remainder: bool | None = None,
         eval_drop_remainder: bool = False,
@@ -75,9 +77,7 @@ class Estimator:
         del predict_drop_remainder
         self._model_fn = model_fn
         self._model_fn_arguments = _arguments(model_fn, "model_fn", ("features", "labels", "mode", "params", "config"))
-        if warm_start_from is not None and not isinstance(warm_start_from, (str, os.PathLike)):
-            raise NotImplementedError(f"Estimator: warm_start_from is {warm_start_from!r}, wanted a path")
-        self._warm_start_from = warm_start_from
+        self._warm_start_from = warm_start.checked(warm_start_from)
         self._params = copy.deepcopy(dict(params)) if params is not None else {}
         self._train_drop_remainder = train_drop_remainder
         self._eval_drop_remainder = eval_drop_remainder
@@ -231,24 +231,8 @@ class Estimator:
                 allow_empty=True,
             )
         if self._warm_start_from is not None:
-            scaffold._init_fn = self._warm_start(scaffold.init_fn)
+            scaffold._init_fn = warm_start.initializer(self._warm_start_from, scaffold.init_fn)
         return scaffold
-
-    def _warm_start(self, init_fn: Callable[..., None] | None) -> Callable[..., None]:
-        path = tf.train.latest_checkpoint(self._warm_start_from) or os.fspath(self._warm_start_from)
-        variables = _tf1.trainable_variables()
-        there = dict(tf.train.list_variables(path))
-        missing = [v.op.name for v in variables if v.op.name not in there]
-        if missing:
-            raise ValueError(f"warm_start_from: {path!r} lacks {', '.join(missing)}")
-        saver = _tf1.train.Saver(variables)
-
-        def initialize(session: Any) -> None:
-            saver.restore(session, path)
-            if init_fn is not None:
-                init_fn(session)
-
-        return initialize
 
     # Evaluation.
 

@@ -107,7 +107,11 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         at_end: bool = False,
         policies: Sequence[Callable[..., None]] = (),
     ) -> None:
+        if not callable(fn):
+            raise TypeError(f"EvaluationHook: fn is {fn!r}, wanted a function without arguments")
         for name, number in (("steps", steps), ("every_n_iter", every_n_iter)):
+            if number is not None and not hasattr(number, "__index__"):
+                raise TypeError(f"EvaluationHook: {name} is {number!r}, wanted an integer")
             if number is not None and number < 1 or (number is None and name == "every_n_iter"):
                 raise ValueError(f"EvaluationHook: {name} is {number}, wanted at least 1")
         self._fn = fn

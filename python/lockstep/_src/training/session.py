@@ -302,6 +302,8 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
             # Before the hook that saves a checkpoint as soon as there is a session.
             position = positions.PositionHook(_path(given["checkpoint_dir"]))
             given["chief_only_hooks"] = [position, *(given.get("chief_only_hooks") or ())]
+        # One worker alone would wait for a chief as well.
+        given["is_chief"] = True
         given = policies.with_triggers(given)
         if given.get("config") is None:
             given["config"] = get_session_config()
