@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +36,26 @@ def test_the_cluster_of_tf_config_is_the_job(tmp_path):
     assert [f"{rank}-of-2" in output.splitlines() for rank, output in enumerate(outputs)] == [True, True]
 
 
+def run_tasks(command: list[str], folder: Path) -> list[str]:
+    """Runs a launcher for the chief and one for the worker, as in 1.5, with their TF_CONFIG and nothing else."""
+    with contextlib.ExitStack() as held:  # Ports that nobody has. The engine takes the first one's address.
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        chief, worker = ([f"127.0.0.1:{listener.getsockname()[1]}"] for listener in sockets)
+    cluster = {"chief": chief, "worker": worker}
+    configs = [json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}}) for role in cluster]
+    with ThreadPoolExecutor(len(configs)) as pool:
+        launchers = [
+            pool.submit(run_program, command, folder, None, {"TF_CONFIG": config, "XDG_STATE_HOME": str(folder)})
+            for config in configs
+        ]
+        return [output for launcher in launchers for output in launcher.result()]
+
+
 @pytest.fixture(scope="module")
 def unbalanced(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbalanced")
     shares = [write_rows(folder / f"{rank}.parquet", rank, rows) for rank, rows in enumerate(ROWS)]
-    return folder, shares, run_program([str(HERE / "seed_003_unbalanced.py"), str(folder)], folder)
+    return folder, shares, run_tasks([str(HERE / "seed_003_unbalanced.py"), str(folder)], folder)
 
 
 @pytest.mark.parametrize(("name", "steps"), [("dropped", 4), ("kept", 7)])

@@ -6,6 +6,7 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
+import hybridbackend.run
 import hybridbackend.tensorflow as hb
 import lockstep
 
@@ -195,3 +196,11 @@ def test_configs_are_not_changed():
     assert made.gpu_options.allow_growth and made.log_device_placement
     assert given == tf.ConfigProto(log_device_placement=True)
     assert hb.get_session_config().allow_soft_placement
+
+
+def test_the_launcher_is_a_function_by_both_of_its_names():
+    assert str(inspect.signature(hybridbackend.run.run)).startswith("(command: ")
+    called = []
+    hybridbackend.run(lambda: called.append("hybridbackend.run"))
+    hybridbackend.run.run(lambda: called.append("hybridbackend.run.run"))
+    assert called == ["hybridbackend.run", "hybridbackend.run.run"]

@@ -1,8 +1,24 @@
-"""`python -m hybridbackend.run [-n N] [--tf1] python main.py ...`: HybridBackend's spelling of the launcher."""
+"""HybridBackend's spellings of the launcher.
+
+`python -m hybridbackend.run [-n N] [--tf1] python main.py ...`, and in a program `hybridbackend.run.run(function)`,
+which is `hybridbackend.run(function)` as well: the documents have both.
+"""
 
 import sys
+from types import ModuleType
 
-from lockstep.launch import main
+from lockstep.launch import main, run
+
+__all__ = ["run"]
+
+
+class _Run(ModuleType):
+    """A module that is called as its function."""
+
+    __call__ = staticmethod(run)
+
+
+sys.modules[__name__].__class__ = _Run
 
 if __name__ == "__main__":
     sys.exit(main(program="hybridbackend.run"))

@@ -3,6 +3,8 @@ import json
 import pytest
 
 from lockstep._src.cluster import Cluster, Task
+from lockstep.launch.cluster import worker_environments
+from lockstep.launch.tasks import tasks_of
 
 HOSTS = {"chief": ["a:1"], "worker": ["a:2", "b:1"]}
 
@@ -54,6 +56,15 @@ def test_parameter_server_is_beside_the_job_and_cannot_train():
     cluster = Cluster.from_environment(tf_config("ps", 0, {**HOSTS, "ps": ["c:1"]}))
     assert (cluster.rank, cluster.world_size, cluster.task_type) == (0, 1, "ps")
     with pytest.raises(ValueError, match=r"parameter server.*Server\(\).join"):
+        cluster.check_can_connect()
+
+
+@pytest.mark.parametrize("beside", ["evaluator", "ps"])
+def test_the_launchers_workers_know_of_the_tasks_beside_them_and_train_without(beside):
+    tasks = tasks_of(tf_config("chief", 0, {"chief": ["a:1"], beside: ["c:1"]})["TF_CONFIG"])
+    for rank, environ in enumerate(worker_environments({}, 2, None, tasks)):
+        cluster = Cluster.from_environment(environ)
+        assert (cluster.rank, cluster.world_size, cluster.spec[beside]) == (rank, 2, ["c:1"])
         cluster.check_can_connect()
 
 

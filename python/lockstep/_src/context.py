@@ -35,6 +35,7 @@ class Context:
         self._lock = threading.RLock()
         self._connected = False
         self._cluster: Cluster | None = None
+        self._cluster_pid = 0  # of the process that read it
         self._options: Options | None = None
         self._detached = 0  # how many `detached` blocks are open
         self._saving_listeners: dict[str, Any] = {}
@@ -86,10 +87,20 @@ class Context:
 
     @property
     def cluster(self) -> Cluster:
-        """What the environment says about this process's place in its job."""
+        """What the environment says about this process's place in its job; of a fork, its own environment.
+
+        Raises RuntimeError in a fork of a process that had connected to its job, which cannot be shared.
+        """
         with self._lock:
+            if self._cluster is not None and self._cluster_pid != os.getpid():
+                if self._connected:
+                    raise RuntimeError(
+                        f"this process (pid {os.getpid()}) was forked from one that had connected to its job (pid "
+                        f"{self._cluster_pid}); fork before the first scope or collective"
+                    )
+                self._cluster = None
             if self._cluster is None:
-                self._cluster = Cluster.from_environment(os.environ)
+                self._cluster, self._cluster_pid = Cluster.from_environment(os.environ), os.getpid()
             return self._cluster
 
     @property

@@ -38,6 +38,19 @@ def test_job_of_one_worker(fresh):
     assert fresh.cpu_devices == ["/job:localhost/replica:0/task:0/device:CPU:0"]
 
 
+def test_a_fork_reads_its_own_environment_and_cannot_share_a_connection(fresh, monkeypatch):
+    assert fresh.rank == 0
+    workers(monkeypatch, "worker", 1)
+    assert fresh.rank == 0
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    assert (fresh.rank, fresh.world_size) == (2, 3)
+    monkeypatch.setattr(fresh, "_connected", True)
+    monkeypatch.setattr(os, "getpid", lambda: parent + 2)
+    with pytest.raises(RuntimeError, match=rf"{parent + 2}.*forked from one that had connected.*{parent + 1}"):
+        fresh.rank  # noqa: B018
+
+
 def test_members_in_a_cluster(fresh, monkeypatch):
     workers(monkeypatch, "worker", 1)
     assert (fresh.rank, fresh.world_size, fresh.is_chief) == (2, 3, False)

@@ -2,11 +2,14 @@
 
     python -m lockstep.launch [-n N] [--tf1] python main.py ...
 
+or, in a program, `run(function_or_command)`.
+
 Standard library only: nothing here imports TensorFlow or another part of Lockstep, so that the launcher starts in
 milliseconds and every façade's launcher is a spelling of this one. `docs/launching.md` is the manual.
 """
 
+from lockstep.launch.api import run
 from lockstep.launch.cli import main
 from lockstep.launch.errors import LaunchError
 
-__all__ = ["LaunchError", "main"]
+__all__ = ["LaunchError", "main", "run"]

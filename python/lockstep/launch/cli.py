@@ -2,14 +2,14 @@
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from lockstep.launch import cluster, command, devices
+from lockstep.launch import command, plan
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.job import Job
 from lockstep.launch.output import Console
+from lockstep.launch.process import not_executable, starts_command
 
 _DESCRIPTION = """\
 Starts the workers of a job on this machine: one for each GPU in CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES, or N on
@@ -49,40 +49,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "lockstep.launch
 def _launch(words: list[str], workers: int | None, tf1: bool, environment: MutableMapping[str, str]) -> int:
     if command.wants_tf1(tf1, environment):
         words = command.as_tf1(words)
-    machines = cluster.machines_of(environment.get("TF_CONFIG"))
-    if machines.evaluator:
-        _become(words, {**environment, "CUDA_VISIBLE_DEVICES": ""})
-    cluster.check_reachable(machines)
-    granted = devices.visible_devices(environment)
     console = Console()
-    if granted.note:
-        console.message(granted.note)
-    count = _count_workers(workers, granted)
-    ids = granted.ids[:count]
-    # GPUs that nobody asked for are kept from several workers, each of which would take the memory of all of them.
-    assigned = ids if ids or granted.granted or count > 1 else None
-    environments = cluster.worker_environments(environment, count, assigned, machines)
-    if count == 1:
+    environments = plan.environments(workers, environment, console)
+    if len(environments) == 1:
         _become(words, environments[0])
-    if os.isatty(console.stderr):
-        columns, lines = shutil.get_terminal_size()
-        for rank, worker_environment in enumerate(environments):  # What progress bars measure their width by.
-            worker_environment.setdefault("COLUMNS", str(columns - len(f"[{rank}] ")))
-            worker_environment.setdefault("LINES", str(lines))
-    return Job(words, environments, console).run()
-
-
-def _count_workers(workers: int | None, granted: devices.Devices) -> int:
-    if workers is None:
-        return max(1, len(granted.ids))
-    if workers < 1:
-        raise LaunchError(f"-n {workers}: wanted 1 or more workers")
-    if granted.ids and workers > len(granted.ids):
-        raise LaunchError(
-            f"-n {workers}: only {len(granted.ids)} GPUs are visible ({', '.join(granted.ids)}), and each worker needs "
-            "one; set CUDA_VISIBLE_DEVICES= (empty) to run on the CPU"
-        )
-    return workers
+    return Job(starts_command(words), environments, console).run()
 
 
 def _become(words: list[str], environment: MutableMapping[str, str]) -> None:
@@ -92,5 +63,4 @@ def _become(words: list[str], environment: MutableMapping[str, str]) -> None:
     try:
         os.execvpe(words[0], words, environment)
     except OSError as error:
-        code = 127 if isinstance(error, FileNotFoundError) else 126
-        raise LaunchError(f"cannot run {words[0]!r}: {error.strerror}", code) from None
+        raise not_executable(words[0], error) from None

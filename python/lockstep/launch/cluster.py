@@ -1,9 +1,11 @@
-"""Where this machine stands in its job, and what each of its workers is told in environment variables.
+"""What each worker of a launcher is told in environment variables.
 
-Ranks run over machines in the order of TF_CONFIG (the chief's first), and over the workers of a machine: with L
-workers a machine, worker `i` of machine `m` has rank `m * L + i`.
+Ranks run over the tasks of TF_CONFIG (the chief first), and over the workers of a task: with L workers a task, worker
+`i` of task `t` has rank `t * L + i`. Launchers of several tasks say the same without a word to each other: all of it
+follows from TF_CONFIG and L, which is the same for all.
 """
 
+import itertools
 import json
 import math
 import os
@@ -11,12 +13,12 @@ import random
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.secret import shared_secret
+from lockstep.launch.tasks import LOOPBACK, Tasks
 
-LOOPBACK = "127.0.0.1"
 # Below the ports that systems give to outgoing connections (from 32768 on), which could take one meanwhile.
 _PORTS = range(20001, 32768)
 _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
@@ -24,113 +26,72 @@ _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NU
 _MIN_INTEROP_THREADS = 2
 
 
-@dataclass(frozen=True)
-class Machines:
-    """The machines of a job.
-
-    Attributes:
-      hosts: Their addresses without ports, the chief's first.
-      index: Which of them this one is.
-      has_chief: True if rank 0 is a task of type chief; in a cluster of workers alone it is worker 0.
-      evaluator: True if this machine evaluates beside the job and has no rank in it.
-    """
-
-    hosts: tuple[str, ...] = (LOOPBACK,)
-    index: int = 0
-    has_chief: bool = True
-    evaluator: bool = False
-
-
-def machines_of(tf_config: str | None) -> Machines:
-    """Reads TF_CONFIG as it was set for this machine; without one, the job is this machine.
-
-    Raises:
-      LaunchError: it is no cluster description, or has parameter servers, which synchronous training knows none of.
-    """
-    if not (tf_config or "").strip():
-        return Machines()
-    try:
-        config = json.loads(tf_config)
-        cluster = config.get("cluster", {})
-        if not cluster:
-            return Machines()
-        role, index = config["task"]["type"], int(config["task"].get("index", 0))
-        chief, workers = list(cluster.get("chief", [])), list(cluster.get("worker", []))
-        addresses = chief + workers
-        hosts = tuple(address.rpartition(":")[0] or address for address in addresses)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LaunchError(
-            f"TF_CONFIG is no cluster description ({type(error).__name__}: {error}): {tf_config}"
-        ) from None
-    if "ps" in cluster or role == "ps":
-        raise LaunchError("TF_CONFIG has parameter servers: training is synchronous among chief and workers alone")
-    if role == "evaluator":
-        return Machines(hosts, 0, bool(chief), evaluator=True)
-    position = index if role == "chief" else index + len(chief)
-    if role not in ("chief", "worker") or not 0 <= index < len(cluster.get(role, [])):
-        raise LaunchError(f"TF_CONFIG: task {role!r} {index} is not in the cluster {json.dumps(cluster)}")
-    return Machines(hosts, position, bool(chief))
-
-
-def check_reachable(machines: Machines) -> None:
-    """Refuses what the communication engine cannot do yet.
-
-    Raises:
-      LaunchError: the job has more machines than this one.
-    """
-    if len(machines.hosts) > 1:
-        raise LaunchError(
-            f"TF_CONFIG names {len(machines.hosts)} machines ({', '.join(machines.hosts)}): workers of this version "
-            "exchange through shared memory, inside of one machine. Run the job on one, with -n or several GPUs and "
-            "a TF_CONFIG of this machine alone or none"
-        )
-
-
 def worker_environments(
-    base: Mapping[str, str], count: int, devices: Sequence[str] | None, machines: Machines | None = None
+    base: Mapping[str, str], count: int, devices: Sequence[str] | None, tasks: Tasks | None = None
 ) -> list[dict[str, str]]:
-    """The environments of this machine's workers, by local rank.
+    """The environments of this launcher's workers, in the order of their ranks.
 
     Args:
       base: What every worker inherits.
-      count: Workers on this machine (and on every other).
+      count: Workers of this launcher (and of every other).
       devices: CUDA_VISIBLE_DEVICES of each worker; empty to keep GPUs from all; None to leave the variable alone.
-      machines: Where this machine stands; the only one by default.
+      tasks: Where this launcher stands; the only one by default.
+
+    Raises:
+      LaunchError: there are no free ports, or several launchers have no secret in common.
     """
-    machines = machines or Machines()
-    world_size = count * len(machines.hosts)
-    rendezvous, *ports = free_ports(1 + world_size)
-    addresses = [f"{host}:{ports[m * count + i]}" for m, host in enumerate(machines.hosts) for i in range(count)]
-    cluster = {"chief": addresses[:1], "worker": addresses[1:]} if machines.has_chief else {"worker": addresses}
+    tasks = tasks or Tasks()
+    rendezvous, secret, addresses = _meeting(base, count, tasks)
+    first = tasks.index * count
+    # Ranks of the workers on this host, those of other launchers among them.
+    local = [task * count + i for task in tasks.neighbours for i in range(count)]
     shared = dict(base)
     shared.update(
-        LOCKSTEP_WORLD_SIZE=str(world_size),
-        LOCKSTEP_LOCAL_WORLD_SIZE=str(count),
-        LOCKSTEP_RENDEZVOUS=f"{machines.hosts[0]}:{rendezvous}",
-        LOCKSTEP_SECRET=secrets.token_hex(32),
-        LOCAL_WORLD_SIZE=str(count),
+        LOCKSTEP_WORLD_SIZE=str(len(addresses)),
+        LOCKSTEP_LOCAL_WORLD_SIZE=str(len(local)),
+        LOCKSTEP_RENDEZVOUS=rendezvous,
+        LOCKSTEP_SECRET=secret,
+        LOCAL_WORLD_SIZE=str(len(local)),
     )
     # Without a terminal Python keeps output back until 8 KiB are together, and loses it when it is killed.
     shared.setdefault("PYTHONUNBUFFERED", "1")
-    if count > 1:
-        for name, value in threads_per_worker(available_cpus(), count).items():
+    if len(local) > 1:
+        for name, value in threads_per_worker(available_cpus(), len(local)).items():
             shared.setdefault(name, value)
     environments = []
-    for local_rank in range(count):
-        rank = machines.index * count + local_rank
-        environment = dict(shared, LOCKSTEP_RANK=str(rank), LOCKSTEP_LOCAL_RANK=str(local_rank))
-        if world_size > 1:
-            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": _task(machines, rank)})
+    for i, rank in enumerate(range(first, first + count)):
+        environment = dict(shared, LOCKSTEP_RANK=str(rank), LOCKSTEP_LOCAL_RANK=str(local.index(rank)))
+        if count > 1:  # A task's only worker is what its TF_CONFIG says.
+            environment["TF_CONFIG"] = _tf_config(addresses, rank, tasks)
         if devices is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = devices[local_rank] if devices else ""
+            environment["CUDA_VISIBLE_DEVICES"] = devices[i] if devices else ""
         environments.append(environment)
     return environments
 
 
-def _task(machines: Machines, rank: int) -> dict[str, str | int]:
-    if not machines.has_chief:
-        return {"type": "worker", "index": rank}
-    return {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
+def _meeting(base: Mapping[str, str], count: int, tasks: Tasks) -> tuple[str, str, list[str]]:
+    """Where rank 0 waits for the others, the secret, and an address for each rank, which stands for it in TF_CONFIG."""
+    if len(tasks.addresses) == 1:
+        rendezvous, *ports = free_ports(1 + count)
+        (host,) = tasks.hosts
+        return f"{host}:{rendezvous}", secrets.token_hex(32), [f"{host}:{port}" for port in ports]
+    # The first worker of a task has its address. Nobody listens at those of the others.
+    ports = (port for port in itertools.count(_PORTS.start) if port not in tasks.ports)
+    addresses = [
+        address if i == 0 else f"{host}:{next(ports)}"
+        for address, host in zip(tasks.addresses, tasks.hosts, strict=True)
+        for i in range(count)
+    ]
+    return addresses[0], shared_secret(base, addresses[0]), addresses
+
+
+def _tf_config(addresses: Sequence[str], rank: int, tasks: Tasks) -> str:
+    if tasks.has_chief:
+        cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+        task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
+    else:
+        cluster, task = {"worker": addresses}, {"type": "worker", "index": rank}
+    return json.dumps({"cluster": {**cluster, **tasks.beside}, "task": task})
 
 
 def threads_per_worker(cpus: int, count: int) -> dict[str, str]:

@@ -1,77 +1,77 @@
+import dataclasses
 import json
 import os
 import socket
 
 import pytest
 
-from lockstep.launch.cluster import (
-    Machines,
-    available_cpus,
-    check_reachable,
-    free_ports,
-    machines_of,
-    threads_per_worker,
-    worker_environments,
-)
-from lockstep.launch.errors import LaunchError
+from lockstep.launch.cluster import available_cpus, free_ports, threads_per_worker, worker_environments
+from lockstep.launch.tasks import Tasks
 
-TWO_MACHINES = {"chief": ["10.0.0.1:8860"], "worker": ["10.0.0.2:8861"]}
+CHIEF_AND_WORKER = Tasks(("127.0.0.1:8860", "127.0.0.1:8861"))
 
 
-def _tf_config(cluster: dict, role: str, index: int) -> str:
-    return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
+def _tf_configs(environments: list[dict]) -> list[dict]:
+    return [json.loads(environment["TF_CONFIG"]) for environment in environments]
 
 
-@pytest.mark.parametrize("value", [None, "", "{}", '{"cluster": {}}'])
-def test_without_a_cluster_the_job_is_this_machine(value):
-    assert machines_of(value) == Machines()
-
-
-def test_machines_are_numbered_from_the_chief():
-    assert machines_of(_tf_config(TWO_MACHINES, "chief", 0)) == Machines(("10.0.0.1", "10.0.0.2"), 0)
-    assert machines_of(_tf_config(TWO_MACHINES, "worker", 0)) == Machines(("10.0.0.1", "10.0.0.2"), 1)
-
-
-def test_without_a_chief_worker_0_is_first():
-    cluster = {"worker": ["a:1", "b:1", "[::1]:1"]}
-    assert machines_of(_tf_config(cluster, "worker", 2)) == Machines(("a", "b", "[::1]"), 2, has_chief=False)
-
-
-def test_an_evaluator_stands_beside_the_job():
-    assert machines_of(_tf_config({**TWO_MACHINES, "evaluator": ["c:1"]}, "evaluator", 0)).evaluator
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("{", "no cluster description"),
-        ('{"cluster": {"chief": ["a:1"]}}', "no cluster description"),
-        ('{"cluster": ["a"], "task": {"type": "chief", "index": 0}}', "no cluster description"),
-        (_tf_config(TWO_MACHINES, "worker", 1), "task 'worker' 1 is not in the cluster"),
-        (_tf_config(TWO_MACHINES, "master", 0), "task 'master' 0 is not in the cluster"),
-        (_tf_config({**TWO_MACHINES, "ps": ["c:1"]}, "worker", 0), "parameter servers"),
-    ],
-)
-def test_a_wrong_cluster_is_an_error(value, message):
-    with pytest.raises(LaunchError, match=message):
-        machines_of(value)
-
-
-def test_several_machines_are_refused_as_long_as_the_engine_cannot_reach_them():
-    check_reachable(Machines())
-    with pytest.raises(LaunchError, match=r"2 machines \(10.0.0.1, 10.0.0.2\)"):
-        check_reachable(Machines(("10.0.0.1", "10.0.0.2"), 1))
-
-
-def test_ranks_run_over_machines_and_then_over_their_workers():
-    environments = worker_environments({}, 3, ["5", "6", "7"], Machines(("a", "b"), 1))
+def test_ranks_run_over_tasks_and_then_over_their_workers():
+    environments = worker_environments({"LOCKSTEP_SECRET": "s"}, 3, ["5", "6", "7"], Tasks(("a:1", "b:1"), 1))
     assert [env["LOCKSTEP_RANK"] for env in environments] == ["3", "4", "5"]
     assert [env["LOCKSTEP_LOCAL_RANK"] for env in environments] == ["0", "1", "2"]
     assert {env["LOCKSTEP_WORLD_SIZE"] for env in environments} == {"6"}
     assert {env["LOCKSTEP_LOCAL_WORLD_SIZE"] for env in environments} == {"3"}
-    assert {env["LOCKSTEP_RENDEZVOUS"].partition(":")[0] for env in environments} == {"a"}
-    tasks = [json.loads(env["TF_CONFIG"])["task"] for env in environments]
+    assert {env["LOCKSTEP_RENDEZVOUS"] for env in environments} == {"a:1"}
+    tasks = [config["task"] for config in _tf_configs(environments)]
     assert tasks == [{"type": "worker", "index": index} for index in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_launchers_of_the_tasks_of_a_machine_agree_on_all_but_their_workers_places(tmp_path, count):
+    base = {"XDG_STATE_HOME": str(tmp_path), "TF_CONFIG": "of this task"}
+    first, second = (
+        worker_environments(base, count, None, dataclasses.replace(CHIEF_AND_WORKER, index=index)) for index in (0, 1)
+    )
+    own = {"LOCKSTEP_RANK", "LOCKSTEP_LOCAL_RANK", "TF_CONFIG"}
+    assert len({tuple((n, v) for n, v in env.items() if n not in own) for env in first + second}) == 1
+    assert first[0]["LOCKSTEP_RENDEZVOUS"] == "127.0.0.1:8860"
+    assert [env["LOCKSTEP_RANK"] for env in first + second] == [str(rank) for rank in range(2 * count)]
+    assert [env["LOCKSTEP_LOCAL_RANK"] for env in first + second] == [str(rank) for rank in range(2 * count)]
+    assert first[0]["LOCAL_WORLD_SIZE"] == str(2 * count)
+    assert int(first[0]["TF_NUM_INTRAOP_THREADS"]) <= max(1, available_cpus() // (2 * count))
+
+
+def test_workers_of_several_tasks_have_addresses_that_no_task_was_given():
+    base = {"LOCKSTEP_SECRET": "given"}
+    tasks = Tasks(("h:20001", "h:8861"), beside={"evaluator": ["h:20003"], "ps": {"0": "h:20004"}})
+    first, second = (worker_environments(base, 2, None, dataclasses.replace(tasks, index=index)) for index in (0, 1))
+    configs = _tf_configs(first + second)
+    for config in configs:
+        cluster = {"chief": ["h:20001"], "worker": ["h:20002", "h:8861", "h:20005"]}
+        assert config["cluster"] == {**cluster, **tasks.beside}
+    assert [(config["task"]["type"], config["task"]["index"]) for config in configs] == [
+        ("chief", 0),
+        ("worker", 0),
+        ("worker", 1),
+        ("worker", 2),
+    ]
+    assert {env["LOCKSTEP_SECRET"] for env in first + second} == {"given"}
+
+
+def test_a_tasks_only_worker_keeps_its_tf_config():
+    (environment,) = worker_environments(
+        {"TF_CONFIG": "mine", "LOCKSTEP_SECRET": "s"}, 1, None, dataclasses.replace(CHIEF_AND_WORKER, index=1)
+    )
+    assert (environment["TF_CONFIG"], environment["LOCKSTEP_RANK"]) == ("mine", "1")
+
+
+@pytest.mark.parametrize("beside", [{"evaluator": ["e:1"]}, {"ps": ["p:1", "p:2"]}, {}])
+def test_workers_know_of_the_tasks_beside_the_job(beside):
+    for has_chief in (True, False):
+        for config in _tf_configs(worker_environments({}, 2, None, Tasks(("h:1",), 0, has_chief, beside=beside))):
+            trainers = {"chief", "worker"} if has_chief else {"worker"}
+            assert config["cluster"].keys() == trainers | beside.keys()
+            assert {role: config["cluster"][role] for role in beside} == beside
 
 
 def test_workers_of_one_machine_agree_on_all_but_their_place():

@@ -1,4 +1,4 @@
-"""Starts the workers of this machine, watches over them, and ends them together.
+"""Starts the workers of a launcher, watches over them, and ends them together.
 
 One thread and one selector: workers' pipes, and a pipe into which the interpreter writes the number of every signal
 that arrives (`signal.set_wakeup_fd`), SIGCHLD among them. A worker that ended stays a zombie until the job is over, so
@@ -10,14 +10,13 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from lockstep.launch.errors import LaunchError
-from lockstep.launch.guard import Guard, die_with, kill_group
+from lockstep.launch.guard import Guard, kill_group
 from lockstep.launch.output import Console, Stream
+from lockstep.launch.process import Process, Start, open_files
 
 # From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
 STOP_TIMEOUT_S = 3.0
@@ -39,24 +38,15 @@ class Worker:
       last_lines: The newest lines of its stdout and stderr.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], console: Console):
-        launcher = os.getpid()
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=lambda: die_with(launcher),
-        )
+    def __init__(self, process: Process, environment: Mapping[str, str], console: Console):
+        self._process = process
         self.rank = int(environment["LOCKSTEP_RANK"])
-        self.pid = self._process.pid
+        self.pid = process.pid
         self.code: int | None = None
         self.last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
         prefix = b"[%d] " % self.rank
         self.streams: dict[int, Stream] = {}
-        for pipe, fd in ((self._process.stdout, console.stdout), (self._process.stderr, console.stderr)):
+        for pipe, fd in ((process.stdout, console.stdout), (process.stderr, console.stderr)):
             os.set_blocking(pipe.fileno(), False)
             self.streams[pipe.fileno()] = Stream(console, fd, prefix, self.rank == 0, self.last_lines)
 
@@ -98,16 +88,17 @@ class Worker:
 
 
 class Job:
-    """The workers of one machine.
+    """The workers of one launcher.
 
     Args:
-      command: What every worker runs.
+      start: Starts one.
       environments: One per worker, with LOCKSTEP_RANK.
       console: Where output goes.
     """
 
-    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]], console: Console):
-        self._command, self._environments, self._console = list(command), environments, console
+    def __init__(self, start: Start, environments: Sequence[Mapping[str, str]], console: Console):
+        self._start_worker, self._environments, self._console = start, environments, console
+        self._inherited: frozenset[int] = frozenset()
         self._workers: list[Worker] = []
         self._by_pipe: dict[int, Worker] = {}
         self._failed: Worker | None = None
@@ -126,6 +117,7 @@ class Job:
         Raises:
           LaunchError: the command cannot be executed.
         """
+        self._inherited = open_files()
         with Guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
             try:
                 self._start(guard, selector)
@@ -137,11 +129,7 @@ class Job:
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         for environment in self._environments:
-            try:
-                worker = Worker(self._command, environment, self._console)
-            except OSError as error:
-                code = 127 if isinstance(error, FileNotFoundError) else 126
-                raise LaunchError(f"cannot run {self._command[0]!r}: {error.strerror}", code) from None
+            worker = Worker(self._start_worker(environment, self._inherited), environment, self._console)
             guard.watch(worker.pid)
             self._workers.append(worker)
             for fd in worker.streams:

@@ -1,6 +1,7 @@
 """The launcher as its users see it: a process with workers below it. Workers are programs of a few lines."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ def launch(tmp_path):
     started = []
 
     def start(*options: str, worker: str = "", variables: dict | None = None, **kwargs) -> subprocess.Popen:
-        hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_TF1"}
+        hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_TF1", "LOCKSTEP_SECRET"}
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
         command = [sys.executable, "-m", "lockstep.launch", *options]
         if worker:
@@ -294,18 +295,45 @@ def test_a_request_that_cannot_be_met_is_one_line(launch, options, code, message
     assert message in stderr[-1]
 
 
+def _tf_config(cluster: dict, role: str) -> str:
+    return json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+
+
 def test_several_machines_are_refused_with_a_reason(launch):
-    config = '{"cluster":{"chief":["a:1"],"worker":["b:1"]},"task":{"type":"chief","index":0}}'
+    config = _tf_config({"chief": ["a:1"], "worker": ["b:1"]}, "chief")
     code, _, stderr = _finish(launch("-n", "2", worker="pass", variables={"TF_CONFIG": config}))
     assert code == 2
     assert "2 machines (a, b)" in stderr[0]
 
 
-def test_an_evaluator_runs_alone_with_its_configuration(launch):
-    config = '{"cluster":{"chief":["a:1"],"evaluator":["b:1"]},"task":{"type":"evaluator","index":0}}'
+@pytest.mark.parametrize("role", ["evaluator", "ps"])
+def test_an_evaluator_or_a_parameter_server_runs_alone_with_its_configuration(launch, role):
+    config = _tf_config({"chief": ["a:1"], role: ["b:1"]}, role)
     worker = 'print(os.environ["TF_CONFIG"] + str(os.environ.get("LOCKSTEP_RANK")))'
     _, stdout, _ = _finish(launch("-n", "2", worker=worker, variables={"TF_CONFIG": config}))
     assert stdout == [config + "None"]
+
+
+TELL = 'names = ("RANK", "WORLD_SIZE", "RENDEZVOUS", "SECRET")\nprint(*(os.environ["LOCKSTEP_" + n] for n in names))\n'
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_launcher_for_each_task_of_a_machine_makes_one_job(launch, tmp_path, workers):
+    cluster = {"chief": ["127.0.0.1:8860"], "worker": ["127.0.0.1:8861"]}
+    launched = []
+    for role in cluster:
+        variables = {"TF_CONFIG": _tf_config(cluster, role), "XDG_STATE_HOME": str(tmp_path)}
+        launched.append(launch("-n", str(workers), worker=TELL, variables=variables))
+    told = []
+    for process in launched:
+        code, stdout, stderr = _finish(process)
+        assert (code, stderr) == (0, [])
+        told += [line.split()[-4:] for line in stdout]
+    ranks, sizes, rendezvous, secrets = map(list, zip(*told, strict=True))
+    assert sorted(ranks) == [str(rank) for rank in range(2 * workers)]
+    assert set(sizes) == {str(2 * workers)}
+    assert set(rendezvous) == {"127.0.0.1:8860"}
+    assert len(set(secrets)) == 1
 
 
 def test_the_launcher_never_loads_tensorflow():

@@ -1,0 +1,81 @@
+"""The launcher, called from a program."""
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from lockstep.launch import command as commands
+from lockstep.launch import plan
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.guard import die_with
+from lockstep.launch.job import Job
+from lockstep.launch.output import Console
+from lockstep.launch.process import not_executable, starts_call, starts_command
+
+
+def run(command: Sequence[str] | Callable[[], object], *, workers: int | None = None) -> None:
+    """Runs a function or a command on the workers of this machine, and returns when all have ended.
+
+    After HybridBackend's `hybridbackend.run.run`. Devices, TF_CONFIG and what workers are told are those of
+    `python -m lockstep.launch`, and so are output and the end of a job (docs/launching.md).
+
+    Args:
+      command: A function without arguments: several workers each call it in a fork of this process, a single worker
+        in this process. Or a command, such as ["python", "main.py"].
+      workers: As `-n`: how many on this machine; by default one for each GPU that is visible, or one.
+
+    Raises:
+      LaunchError: the request cannot be met: see its message.
+      SystemExit: a worker failed; with its exit code. What a function raises in this process is raised as it is.
+      TypeError: `command` is neither.
+    """
+    words = None if callable(command) else _words(command)
+    if threading.current_thread() is not threading.main_thread():
+        raise LaunchError("run was called in another thread than the main one, which is the one that gets signals")
+    console = Console()
+    environment = dict(os.environ)
+    environments = plan.environments(workers, environment, console)
+    if words is not None and commands.wants_tf1(False, environment):
+        words = commands.as_tf1(words)
+    if len(environments) > 1:
+        start = starts_call(command) if words is None else starts_command(words)
+        code = Job(start, environments, console).run()
+    elif words is None:
+        with _environment(environments[0]):
+            command()
+        return
+    else:
+        code = _run_alone(words, environments[0])
+    if code:
+        raise SystemExit(code)
+
+
+def _words(command: object) -> list[str]:
+    if isinstance(command, (list, tuple)) and command and all(isinstance(word, (str, os.PathLike)) for word in command):
+        return [os.fspath(word) for word in command]
+    raise TypeError(f"run: got {command!r}, wanted a function or a command like ['python', 'main.py']")
+
+
+def _run_alone(words: list[str], environment: Mapping[str, str]) -> int:
+    """A single worker's command, with our terminal and input."""
+    launcher = os.getpid()
+    try:
+        code = subprocess.call(words, env=environment, preexec_fn=lambda: die_with(launcher))
+    except OSError as error:
+        raise not_executable(words[0], error) from None
+    return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Has this process see these environment variables and no others, inside of the block."""
+    former = dict(os.environ)
+    try:
+        os.environ.clear()
+        os.environ.update(variables)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(former)

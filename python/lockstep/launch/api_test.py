@@ -1,0 +1,171 @@
+"""`run`, in programs of a few lines, each a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lockstep.launch import LaunchError, run
+
+DEADLINE_S = 60
+HEAD = "import os, signal, sys, threading, time\nfrom lockstep.launch import LaunchError, run\n"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A function that runs a program: its exit code, and the lines of stdout and stderr."""
+
+    def run_it(text: str, **variables: str) -> tuple[int, list[str], list[str]]:
+        hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_TF1"}
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        (tmp_path / "program.py").write_text(HEAD + text)
+        ended = subprocess.run(
+            [sys.executable, "program.py"],
+            cwd=tmp_path,
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        return ended.returncode, ended.stdout.splitlines(), ended.stderr.splitlines()
+
+    return run_it
+
+
+def test_a_function_is_called_by_every_worker_in_its_own_place(program):
+    code, stdout, _ = program(
+        "where = lambda: print(os.environ['LOCKSTEP_RANK'], os.environ['CUDA_VISIBLE_DEVICES'], os.getpid() == here)\n"
+        "here = os.getpid()\n"
+        "run(where)\nprint('done', 'LOCKSTEP_RANK' in os.environ)\n",
+        CUDA_VISIBLE_DEVICES="3,5",
+    )
+    assert code == 0
+    assert sorted(stdout[:-1]) == ["[0] 0 3 False", "[1] 1 5 False"]
+    assert stdout[-1] == "done False"
+
+
+def test_a_single_worker_is_this_process_with_its_gpu(program):
+    code, stdout, _ = program(
+        "here = os.getpid()\n"
+        "run(lambda: print(os.environ['CUDA_VISIBLE_DEVICES'], os.getpid() == here))\n"
+        "print('LOCKSTEP_RANK' in os.environ)\n"
+        "try: run(lambda: 1 / 0)\n"
+        "except ZeroDivisionError: print('raised')\n",
+        CUDA_VISIBLE_DEVICES="3",
+    )
+    assert (code, stdout) == (0, ["3 True", "False", "raised"])
+
+
+def test_a_command_is_run_by_every_worker_and_run_returns(program):
+    text = "command = [sys.executable, '-c', 'import os; print(os.environ[\"LOCKSTEP_RANK\"])']\n"
+    _, stdout, _ = program(text + "run(command, workers=2)\nprint('done')\n")
+    assert (sorted(stdout[:-1]), stdout[-1]) == (["[0] 0", "[1] 1"], "done")
+    _, stdout, _ = program(text + "run(command)\nprint('done')\n")
+    assert stdout == ["0", "done"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_commands_failure_is_the_programs(program, workers):
+    code, stdout, _ = program(f"run(['sh', '-c', 'exit 37'], workers={workers})\nprint('not reached')\n")
+    assert (code, stdout) == (37, [])
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        ("raise RuntimeError('this is why')", 1, "RuntimeError: this is why"),
+        ("sys.exit(37)", 37, ""),
+        ("sys.exit('this is why')", 1, "this is why"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL, ""),
+        ("raise KeyboardInterrupt", 128 + signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_a_functions_failure_ends_the_others_and_is_the_programs(program, failure, code, said):
+    text = f"def work():\n  if os.environ['LOCKSTEP_RANK'] == '1': {failure}\n  time.sleep(600)\n"
+    got, stdout, stderr = program(text + "run(work, workers=3)\nprint('not reached')\n")
+    assert (got, stdout) == (code, [])
+    assert any("rank 1 (pid" in line and "ending the other workers" in line for line in stderr)
+    assert any(line.startswith("[1] " + said) for line in stderr) or not said
+
+
+def test_a_function_ends_as_a_program_does(program):
+    text = (
+        "import atexit\n"
+        "atexit.register(lambda: print('end of the program'))\n"
+        "def work():\n"
+        "  atexit.register(lambda: print('end of a worker'))\n"
+        "  threading.Thread(target=lambda: (time.sleep(.3), print('thread'))).start()\n"
+        "  print('no newline', end='')\n"
+    )
+    code, stdout, _ = program(text + "print('before', end=' ')\nrun(work, workers=2)\n")
+    assert code == 0
+    assert stdout[0].startswith("before ")
+    text = "\n".join(stdout)
+    assert (text.count("end of a worker"), text.count("thread"), text.count("before")) == (2, 2, 1)
+    assert stdout[-1] == "end of the program"
+
+
+def test_functions_see_the_callers_files_and_none_of_the_launchers(program):
+    code, stdout, _ = program(
+        "read, write = os.pipe()\n"
+        "before = set(os.listdir('/proc/self/fd'))\n"
+        "def work():\n"
+        "  os.write(write, b'x')\n"
+        "  print(sys.stdin.read() == '', set(os.listdir('/proc/self/fd')) <= before)\n"
+        "run(work, workers=2)\nprint(os.read(read, 9))\n"
+    )
+    assert (code, sorted(stdout)) == (0, ["[0] True True", "[1] True True", "b'xx'"])
+
+
+def test_functions_take_signals_as_programs_do(program):
+    text = (
+        "signal.signal(signal.SIGUSR1, lambda *a: print('mine'))\n"
+        "def work():\n"
+        "  print(*(signal.getsignal(s) is signal.SIG_DFL for s in (signal.SIGTERM, signal.SIGUSR1)))\n"
+        "  print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+        "run(work, workers=2)\nos.kill(os.getpid(), signal.SIGUSR1)\n"
+    )
+    _, stdout, _ = program(text)
+    assert sorted(stdout) == ["[0] True", "[0] True True", "[1] True", "[1] True True", "mine"]
+
+
+@pytest.mark.parametrize("role", ["evaluator", "ps"])
+def test_a_task_beside_the_job_runs_once(program, role):
+    config = json.dumps({"cluster": {"chief": ["a:1"], role: ["b:1"]}, "task": {"type": role, "index": 0}})
+    text = "run(lambda: print('called', 'LOCKSTEP_RANK' in os.environ), workers=2)\nrun(['echo', 'run'])\n"
+    assert program(text, TF_CONFIG=config)[1] == ["called False", "run"]
+
+
+def test_where_tensorflow_runs_already_a_function_is_refused_and_before_it_works(program):
+    text = (
+        "import tensorflow as tf\n"
+        "from lockstep._src.context import Context\n"
+        "def work(): print(Context.get().rank, Context.get().world_size, float(tf.constant(2.0) + 1))\n"
+        "print(Context.get().world_size)\n"
+        "run(work, workers=2)\n"
+        "work()\n"
+        "try: run(work, workers=2)\n"
+        "except LaunchError as error: print(error)\n"
+    )
+    code, stdout, stderr = program(text, TF_CPP_MIN_LOG_LEVEL="2")
+    assert code == 0, stderr
+    assert sorted(stdout[1:3]) == ["[0] 0 2 3.0", "[1] 1 2 3.0"]
+    assert stdout[0] == "1" and stdout[3] == "0 1 3.0"
+    assert stdout[4].startswith("TensorFlow has begun to work in this process")
+
+
+@pytest.mark.parametrize("target", ["true", [], [1], None])
+def test_what_is_neither_function_nor_command_is_refused(target):
+    with pytest.raises(TypeError, match="wanted a function or a command"):
+        run(target)
+
+
+def test_a_request_that_cannot_be_met_is_an_error(program):
+    with pytest.raises(LaunchError, match="-n 0: wanted 1 or more workers"):
+        run(["true"], workers=0)
+    for workers in (1, 2):
+        with pytest.raises(LaunchError, match="cannot run 'no-such-program'"):
+            run(["no-such-program"], workers=workers)

@@ -1,0 +1,165 @@
+"""Starts a worker's process: of a command, or of a function that is called in a copy of this process."""
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.guard import die_with
+
+_THREADS = Path("/proc/self/task")
+# How TensorFlow names the threads that it starts with its first tensor or session.
+_TENSORFLOWS_THREADS = "tf_"
+
+
+class Process(Protocol):
+    """A worker's process: the part of `subprocess.Popen` that is used of it. It leads a process group of its own."""
+
+    pid: int
+    stdout: Any
+    stderr: Any
+
+    def wait(self) -> int:
+        """Frees its number when it has ended."""
+
+
+# Starts a worker with an environment. The numbers are the files that were open before the launcher opened its own.
+Start = Callable[[Mapping[str, str], Collection[int]], Process]
+
+
+def open_files() -> frozenset[int]:
+    """Numbers of the files that this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # The folder itself was open, and is closed now.
+            os.fstat(int(name))
+            found.add(int(name))
+    return frozenset(found)
+
+
+def starts_command(command: Sequence[str]) -> Start:
+    """For workers that run a command."""
+
+    def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
+        del inherited  # A program gets the three standard ones.
+        launcher = os.getpid()
+        try:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=lambda: die_with(launcher),
+            )
+        except OSError as error:
+            raise not_executable(command[0], error) from None
+
+    return start
+
+
+def not_executable(program: str, error: OSError) -> LaunchError:
+    """The error for a program that the system does not execute, with a shell's exit codes."""
+    return LaunchError(
+        f"cannot run {program!r}: {error.strerror}", 127 if isinstance(error, FileNotFoundError) else 126
+    )
+
+
+def starts_call(function: Callable[[], object]) -> Start:
+    """For workers that call a function, which need not be importable: each is a fork of this process.
+
+    Raises:
+      LaunchError: TensorFlow runs in this process already; its threads would be missing in the copies.
+    """
+    names = [(thread / "comm").read_text().strip() for thread in _THREADS.iterdir()]
+    if any(name.startswith(_TENSORFLOWS_THREADS) for name in names):
+        raise LaunchError(
+            "TensorFlow has begun to work in this process, and a function can be called in copies of a process only "
+            "before: make tensors, datasets and sessions in the function, or run a command"
+        )
+
+    def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
+        launcher = os.getpid()
+        with contextlib.suppress(AttributeError):  # Without a console (pythonw) they are None.
+            sys.stdout.flush()
+            sys.stderr.flush()
+        stdout, stderr = os.pipe(), os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                die_with(launcher)
+                _settle(environment, inherited, stdout[1], stderr[1])
+                code = _call(function)
+            finally:
+                os._exit(code)
+        for _, write in (stdout, stderr):
+            os.close(write)
+        return _Fork(pid, stdout[0], stderr[0])
+
+    return start
+
+
+class _Fork:
+    """A child of this process, that runs the same program."""
+
+    def __init__(self, pid: int, stdout: int, stderr: int):
+        self.pid = pid
+        self.stdout, self.stderr = (os.fdopen(pipe, "rb", buffering=0) for pipe in (stdout, stderr))
+
+    def wait(self) -> int:
+        """As that of `subprocess.Popen`."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _settle(environment: Mapping[str, str], inherited: Collection[int], stdout: int, stderr: int) -> None:
+    """Makes the copy of a launcher a worker: nothing of the launcher's is left open or handled."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        # As programs find it that are executed; Python's own handlers are those of its start.
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, null), (1, stdout), (2, stderr)):
+        os.dup2(source, target)
+    for descriptor in open_files() - set(inherited) - {0, 1, 2}:
+        os.close(descriptor)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(descriptor, mode, 1, closefd=False) for descriptor, mode in ((0, "r"), (1, "w"), (2, "w"))
+    )
+    os.environ.clear()
+    os.environ.update(environment)
+    atexit._clear()  # What the launcher's program does at its end is not the workers' business.
+
+
+def _call(function: Callable[[], object]) -> int:
+    """Calls it as the interpreter calls a program; gives the exit code."""
+    code = 0
+    try:
+        function()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code & 0xFF
