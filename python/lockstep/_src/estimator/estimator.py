@@ -33,6 +33,7 @@ from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
 from lockstep._src.saving import export as saved_models
 from lockstep._src.scope import scope
+from lockstep._src.training.job_hooks import of_the_job
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")
@@ -252,7 +253,7 @@ class Estimator:
         Args:
           input_fn: gives this worker's data, see `train`.
           steps: batches that a worker takes, at most; None: all of its data.
-          hooks: run on every worker.
+          hooks: run on every worker; the evaluation ends on all of them when one requests a stop.
           checkpoint_path: of the checkpoint; None: worker 0's latest.
           name: tells the summaries of evaluations on different data apart.
 
@@ -271,7 +272,7 @@ class Estimator:
             step = _tf1.train.create_global_step()
             metrics, spec = self._build_metrics(input_fn)
             final = FinalValues({**{key: value for key, (value, _) in metrics.items()}, "global_step": step})
-            hooks = [*hooks, *(spec.evaluation_hooks or ()), final]
+            hooks = of_the_job([*hooks, *(spec.evaluation_hooks or ()), final])
             creator = _tf1.train.ChiefSessionCreator(
                 scaffold=self._scaffold_of_checkpoint(spec),
                 checkpoint_filename_with_path=path,

@@ -34,7 +34,7 @@ from lockstep._src.evaluation.batches import takes_data
 from lockstep._src.evaluation.counters import combine_counters
 from lockstep._src.interception import Interception
 from lockstep._src.scope import scope
-from lockstep._src.training.stopping import stop_together
+from lockstep._src.training.job_hooks import of_the_job
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys
@@ -146,7 +146,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             _restartable_iterators() as restarts,
         ):
             spec = _checked(self._fn())
-            self._hooks = stop_together(spec.hooks or ())
+            self._hooks = of_the_job(spec.hooks or ())
             for hook in self._hooks:
                 hook.begin()
             made = [v.op.name for v in _tf1.global_variables() if v not in trained and v.op.name != "global_step"]

@@ -24,6 +24,7 @@ import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.backend.tensorflow import trainer as backend_trainer
+from keras.src.callbacks.callback_list import CallbackList
 from keras.src.layers.normalization.batch_normalization import BatchNormalization
 from keras.src.losses import loss as loss_module
 from keras.src.metrics.reduction_metrics import Mean
@@ -35,6 +36,7 @@ from lockstep._src import collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
+from lockstep._src.keras import stopping
 from lockstep._src.training import gradients, norms
 
 _Trainer = backend_trainer.TensorFlowTrainer
@@ -52,8 +54,11 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(CompileLoss, "call", step.wrap_losses)
     interception.replace(Mean, "update_state", step.wrap_mean)
     interception.replace(backend_trainer.TFEpochIterator, "_enumerate_iterator", lambda _: step.enumerate_batches)
-    for name in ("evaluate", "predict"):
-        interception.replace(_Trainer, name, _wrap_evaluation)
+    for name in stopping.ATTRIBUTES:
+        interception.replace(_Trainer, name, step.passes.wrap(name))
+    for name in ("train", "test", "predict"):
+        interception.replace(CallbackList, f"on_{name}_batch_end", step.passes.wrap_batch_end)
+    interception.replace(CallbackList, "on_epoch_end", step.passes.wrap_epoch_end)
     interception.replace(base_trainer.Trainer, "_get_metrics_result_or_logs", _wrap_results)
     # XLA cannot compile exchanges.
     interception.replace(base_trainer, "model_supports_jit", lambda _: lambda model: False)
@@ -81,6 +86,7 @@ class _Step(threading.local):
         self._weight: backend.Variable | None = None
         self._scaling = False
         self._in_losses = False
+        self.passes = stopping.Passes()
 
     @property
     def weight(self) -> backend.Variable:
@@ -113,7 +119,7 @@ class _Step(threading.local):
                 if self.steps_per_epoch is not None:
                     wanted = min(wanted, self.steps_per_epoch - begin)
                 batches = []
-                while len(batches) < wanted and (batch := _next_of_all(self._current_iterator)) is not None:
+                while len(batches) < wanted and (batch := step.next_of_all(self._current_iterator)) is not None:
                     batches.append(batch)
                 if batches:
                     self._steps_seen = begin + len(batches)
@@ -126,6 +132,25 @@ class _Step(threading.local):
             self.data_adapter.on_epoch_end()
 
         return enumerate_iterator
+
+    def next_of_all(self, iterator: Any) -> _Batch | None:
+        """The next batch of this worker; one without rows where others still have some; None where all workers stop."""
+        this = self.passes.innermost
+        mine = iterator.get_next_as_optional()
+        batch = mine.get_value() if mine.has_value() else None
+        # Rows, or -1 for no batch; whether a callback has asked for the end.
+        said = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked)]]
+        everyones = collectives.allgather(tf.constant(said, tf.int64), name="rows_of_batches").numpy()
+        rows, asked = everyones[:, 0], everyones[:, 1]
+        if this is not None:
+            this.agree(asked.any())
+        until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
+        if asked.any() or (rows < 0).all() or (not until_the_last and (rows < 0).any()):
+            return None
+        if batch is None:
+            batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
+        total = np.maximum(rows, 0).sum()
+        return _Batch(batch, max(rows[context.rank], 0) * context.world_size / total if total else 1.0)
 
     def one_by_one(self, batches: list[_Batch]) -> Iterator[Any]:
         """The batches' data; while one is used, its weight is `weight`."""
@@ -186,22 +211,6 @@ class _Step(threading.local):
         return wrapped
 
 
-def _next_of_all(iterator: Any) -> _Batch | None:
-    """The next batch of this worker; one without rows where others still have some; None where the data has ended."""
-    mine = iterator.get_next_as_optional()
-    batch = mine.get_value() if mine.has_value() else None
-    # Rows, or -1 for no batch.
-    rows = -1 if batch is None else _rows(batch)
-    everyones = collectives.allgather(tf.constant([rows], tf.int64), name="rows_of_batches").numpy()
-    until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
-    if (everyones < 0).all() or (not until_the_last and (everyones < 0).any()):
-        return None
-    if batch is None:
-        batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
-    total = np.maximum(everyones, 0).sum()
-    return _Batch(batch, max(rows, 0) * context.world_size / total if total else 1.0)
-
-
 def _rows(batch: Any) -> int:
     for leaf in tf.nest.flatten(batch):
         if isinstance(leaf, tf.SparseTensor):
@@ -211,17 +220,6 @@ def _rows(batch: Any) -> int:
         if tf.is_tensor(leaf) and leaf.shape.rank:
             return int(tf.shape(leaf)[0])
     raise ValueError(f"a batch has no tensor with rows: {tf.nest.map_structure(type, batch)}")
-
-
-def _wrap_evaluation(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """`evaluate` or `predict`, which take all data, however it is spread over the workers."""
-
-    @functools.wraps(evaluate)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with context.scope(mode="eval"):
-            return evaluate(*args, **kwargs)
-
-    return wrapped
 
 
 def _wrap_results(get_results: Callable[..., Any]) -> Callable[..., Any]:
