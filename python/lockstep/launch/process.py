@@ -109,7 +109,7 @@ def starts_call(function: Callable[[], object]) -> Start:
 
 
 def _tensorflow_works() -> bool:
-    """True if TensorFlow has started threads in this process; before 2.16 it does not name them, and only eager shows."""
+    """True if TensorFlow has started threads in this process. 2.15 does not name them; there only eager mode shows."""
     eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     if getattr(eager, "_context_handle", None) is not None:
         return True
