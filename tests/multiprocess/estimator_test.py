@@ -47,6 +47,13 @@ def test_metrics_of_tensorflow_and_of_this_library_are_over_all_workers(job, exp
         assert outcome["values"]["loss"] == outcomes[0]["values"]["loss"]
 
 
+def test_a_hook_of_one_worker_ends_an_evaluation_of_all(job):
+    _, outcomes = job
+    for outcome in outcomes:
+        assert outcome["stopped"] == outcome["of_three"] == outcomes[0]["of_three"]
+        assert outcome["stopped"]["loss"] != outcome["again"]["loss"]
+
+
 def test_each_worker_predicts_all_of_its_rows(job, expected):
     _, outcomes = job
     np.testing.assert_allclose(np.concatenate([o["predicted"] for o in outcomes]), expected[2], atol=1e-5)

@@ -111,6 +111,19 @@ def serving_input_fn():
     return hb.estimator.export.ServingInputReceiver(inputs, inputs)
 
 
+class Stop(tf.compat.v1.train.SessionRunHook):
+    """Asks for the end after so many runs; None: never."""
+
+    def __init__(self, after):
+        self._left = after
+
+    def after_run(self, run_context, run_values):
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                run_context.request_stop()
+
+
 def estimate(folder):
     """Everything that an estimator does. Returns what it gave."""
     import hybridbackend.tensorflow as hb
@@ -125,6 +138,8 @@ def estimate(folder):
         hb.estimator.EvalSpec(eval_input_fn, steps=None, throttle_secs=0),
     )
     again = model.evaluate(eval_input_fn)
+    stopped = model.evaluate(eval_input_fn, hooks=[Stop(after=3 if rank == world - 1 else None)])
+    of_three = model.evaluate(eval_input_fn, steps=3)
     predicted = [float(p["score"]) for p in model.predict(eval_input_fn)]
     first = next(model.predict(eval_input_fn))["score"] if rank == 0 else None
     history = []
@@ -139,6 +154,8 @@ def estimate(folder):
     return {
         "values": values,
         "again": again,
+        "stopped": stopped,
+        "of_three": of_three,
         "predicted": predicted,
         "first": first,
         "history": history,
@@ -173,14 +190,14 @@ def tell(folder):
         model_fn,
         f"{folder}/warm",
         params={"lr": 0.0},
-        warm_start_from=f"{folder}/model",
+        warm_start_from=hb.estimator.WarmStartSettings(f"{folder}/model", "(table|dense).*"),
         config=config.replace(model_dir=None),
     )
     warm.train(train_input_fn, steps=1)
     try:
         hb.estimator.Estimator(model_fn, warm_start_from=object())
         refused = None
-    except NotImplementedError as error:
+    except ValueError as error:
         refused = str(error)
     names = ["table", "dense/kernel"]
     return {

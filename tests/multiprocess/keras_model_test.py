@@ -88,6 +88,17 @@ def test_a_subclass_of_keras_3_goes_on_from_its_checkpoints(tmp_path):
         assert outcome["saved"] == ["best.weights.h5", "fit", "functional.keras"]
         assert outcome["kept"] == ["epoch-000003.weights.h5"]
         assert np.isfinite(outcome["functional"]).all()
+        calls, trained = outcome["ended"]
+        assert calls == {
+            "in an epoch": {"batch": 2, "epoch": 1, "test": 4},
+            "with its last batch": {"batch": 4, "epoch": 1, "test": 4},
+            "with its last step": {"batch": 2, "epoch": 1, "test": 4},
+            "after an epoch": {"batch": 8, "epoch": 2, "test": 8},
+            "evaluation": {"test": 3},
+            "prediction": {"predict": 1},
+        }
+        for got, wanted in zip(trained, outcomes[0]["ended"][1], strict=True):
+            np.testing.assert_array_equal(got, wanted)
     program = "import keras, sys; print(keras.models.load_model(sys.argv[1]).count_params(), 'lockstep' in sys.modules)"
     command = [sys.executable, "-c", program, str(tmp_path / "functional.keras")]
     assert subprocess.run(command, capture_output=True, text=True, timeout=120).stdout == "4 False\n"

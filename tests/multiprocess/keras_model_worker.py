@@ -83,7 +83,7 @@ def _of_tensors(folder, loss, hb):
         model.load_weights(f"{folder}/model")
         auc = tf1.keras.metrics.AUC(name="auc") if has_keras_2 else "auc"
         model.compile(tf1.train.GradientDescentOptimizer(0.0), loss, metrics=[auc], target_tensors=labels, clipnorm=1.0)
-        stops = Stops()
+        stops = Stops(hb.context.rank)
         history = model.fit(
             epochs=4,
             steps_per_epoch=2,
@@ -98,7 +98,8 @@ def _of_tensors(folder, loss, hb):
 class Stops:
     """A callback of Keras' kind, that ends training after the second epoch."""
 
-    def __init__(self):
+    def __init__(self, rank):
+        self.rank = rank
         self.batches = 0
 
     def set_model(self, model):
@@ -110,7 +111,8 @@ class Stops:
 
     def on_epoch_end(self, epoch, logs):
         assert "val_auc" in logs
-        self.model.stop_training = epoch == 1
+        # One worker asks.
+        self.model.stop_training = epoch == 1 and self.rank == 1
 
     def __getattr__(self, name):
         return lambda *args: None
@@ -171,6 +173,7 @@ def subclass(folder, world):
         functional.compile("sgd", "mse", loss_weights=None)
         columns = np.ones([4, 3], np.float32)
         losses = functional.fit(columns, columns[:, :1], verbose=0).history["loss"]
+        ended = _ended_by_one_worker(functional, columns, hb.context.rank)
     return {
         "history": {name: first.history[name] + rest.history[name] for name in first.history},
         "values": values,
@@ -179,7 +182,59 @@ def subclass(folder, world):
         "saved": sorted(os.listdir(folder)),
         "kept": os.listdir(f"{folder}/fit"),
         "functional": losses,
+        "ended": ended,
     }
+
+
+def _ended_by_one_worker(model, columns, rank):
+    """Batches and epochs that passes over four batches had, when worker 1 asked for the end; and the weights."""
+    import keras
+
+    told = []
+
+    class Asks(keras.callbacks.Callback):
+        def __init__(self, **after):
+            super().__init__()
+            self.after = after
+
+        def ask(self, method, number, attribute):
+            told.append(method)
+            if self.after.get(method) == number and rank == 1:
+                setattr(self.model, attribute, True)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.ask("batch", batch, "stop_training")
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.ask("epoch", epoch, "stop_training")
+
+        def on_test_batch_end(self, batch, logs=None):
+            self.ask("test", batch, "stop_evaluating")
+
+        def on_predict_batch_end(self, batch, logs=None):
+            self.ask("predict", batch, "stop_predicting")
+
+    def counted(call):
+        told.clear()
+        call()
+        return {name: told.count(name) for name in sorted(set(told))}
+
+    whole = (columns, columns[:, :1])
+
+    def fit(steps=None, **after):
+        batches = {"batch_size": 1, "steps_per_epoch": steps, "epochs": 5, "verbose": 0}
+        return counted(lambda: model.fit(*whole, **batches, validation_data=whole, callbacks=[Asks(**after)]))
+
+    one_by_one = {"batch_size": 1, "verbose": 0}
+    calls = {
+        "in an epoch": fit(batch=1),
+        "with its last batch": fit(batch=3),
+        "with its last step": fit(batch=1, steps=2),
+        "after an epoch": fit(epoch=1),
+        "evaluation": counted(lambda: model.evaluate(*whole, **one_by_one, callbacks=[Asks(test=2)])),
+        "prediction": counted(lambda: model.predict(columns, **one_by_one, callbacks=[Asks(predict=0)])),
+    }
+    return calls, model.get_weights()
 
 
 __all__ = ["in_a_graph", "plain", "subclass"]

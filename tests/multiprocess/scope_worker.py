@@ -143,16 +143,96 @@ def the_position_of_each_worker_is_saved_with_the_model():
     assert seen == rows.tolist(), seen
 
 
+def _rows_of(rank):
+    """A worker's batches: of 4 and 3 rows on the first, of 2 and 1 on the second."""
+    return [np.arange(1.0, n + 1, dtype=np.float32) * (rank + 1) for n in ((4, 3), (2, 1))[rank]]
+
+
+def _batches():
+    rows = _rows_of(hb.context.rank)
+    dataset = tf.data.Dataset.from_generator(lambda: iter(rows), tf.float32, [None])
+    return tf.data.make_one_shot_iterator(dataset).get_next()
+
+
+def _run_steps(train_op, fetches, steps=2):
+    with tf.train.MonitoredTrainingSession("") as session:
+        for _ in range(steps):
+            session.run(train_op)
+        return session.run(fetches)
+
+
+def what_a_program_assigns_from_its_batch_is_that_of_one_worker():
+    with tf.Graph().as_default(), hb.scope():
+        tf.train.get_or_create_global_step()
+        average = tf.get_variable("average", [], initializer=tf.zeros_initializer(), trainable=False)
+        rows = tf.get_variable("rows", [], tf.int64, tf.zeros_initializer(), trainable=False)
+        total = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.SUM, use_resource=True)
+        weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+        batch = _batches()
+        mean = tf.reduce_mean(batch)
+        (gradient,) = tf.gradients(tf.reduce_mean(tf.square(batch * weight)), [weight])
+        with tf.control_dependencies([gradient]):
+            step = [
+                tf.assign(average, 0.9 * average + 0.1 * mean),
+                tf.assign_add(rows, tf.size(batch, out_type=tf.int64)),
+                total.assign_add(tf.reduce_sum(batch)),
+                weight.assign_sub(0.01 * gradient),
+            ]
+        got = _run_steps(step, [average, rows, total, weight])
+    wanted = [0.0, 0, 0.0, 1.0]
+    for parts in zip(_rows_of(0), _rows_of(1), strict=True):
+        x = np.concatenate(parts)
+        wanted[0] = 0.9 * wanted[0] + 0.1 * x.mean()
+        wanted[1] += x.size
+        wanted[2] += x.sum()
+        wanted[3] -= 0.01 * np.mean(2 * x * x * wanted[3])
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def a_loss_from_a_loop_weighs_by_rows():
+    with tf.Graph().as_default(), hb.scope():
+        step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+        batch = _batches()
+        loss = tf.while_loop(
+            lambda i, _: i < 3, lambda i, sum_: (i + 1, sum_ + tf.reduce_mean(batch * weight)), (tf.constant(0), 0.0)
+        )[1]
+        train_op = tf.train.GradientDescentOptimizer(0.01).minimize(loss, step)
+        got = _run_steps(train_op, weight)
+    means = [np.concatenate(parts).mean() for parts in zip(_rows_of(0), _rows_of(1), strict=True)]
+    np.testing.assert_allclose(got, 1 - 0.01 * 3 * np.sum(means), rtol=1e-5)
+
+
+def gradients_behind_batch_moments_are_exchanged_however_they_are_applied():
+    def trained(lazy):
+        with tf.Graph().as_default(), hb.scope(grad_lazy_sync=lazy):
+            step = tf.train.get_or_create_global_step()
+            weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+            mean, variance = tf.nn.moments(tf.sin(_batches() * weight), [0])
+            loss = tf.square(mean) + variance * tf.reduce_mean(_batches())
+            optimizer = tf.train.GradientDescentOptimizer(0.01)
+            if lazy is None:
+                train_op = optimizer.apply_gradients([(tf.gradients(loss, [weight])[0], weight)], step)
+            else:
+                train_op = optimizer.minimize(loss, step)
+            return _run_steps(train_op, weight, 1)
+
+    got = trained(False)
+    np.testing.assert_allclose([trained(True)], got, rtol=1e-6)
+    assert len(set(agreement._gather(np.float32(got).tobytes(), "weights")[i : i + 4] for i in (0, 4))) == 1
+
+
 def training_goes_on_where_its_data_was():
-    for make in (tf.data.make_one_shot_iterator, tf.data.make_initializable_iterator):
+    for make in ("make_one_shot_iterator", "make_initializable_iterator"):
         seen = []
         rows = 100 * hb.context.rank + np.arange(9 + 2 * hb.context.rank)
         with tempfile.TemporaryDirectory() as folder:
             folder = agreement.from_chief(folder, "folder")
             for steps in (2, 2, 5):
                 with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False, save_data_position=True):
-                    iterator = make(tf.data.Dataset.from_tensor_slices(rows).shuffle(4, seed=7).batch(2))
-                    if make is tf.data.make_initializable_iterator:
+                    dataset = tf.data.Dataset.from_tensor_slices(rows).shuffle(4, seed=7).batch(2)
+                    iterator = getattr(tf.data, make)(dataset)  # the scope's
+                    if make == "make_initializable_iterator":
                         tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
                     train = [iterator.get_next(), tf.assign_add(tf.train.get_or_create_global_step(), 1)]
                     with tf.train.MonitoredTrainingSession("", checkpoint_dir=folder) as session:

@@ -1,10 +1,14 @@
 """What a scope promises of programs with sharded tables, checked by every worker of a job of two."""
 
+import tempfile
+
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import moving_averages
 
 import hybridbackend.tensorflow as hb
+from lockstep._src import agreement
 from tests.multiprocess import promises
 
 ROWS, DIM, BATCH = 11, 3, 6
@@ -51,6 +55,50 @@ def _assert_as_in_plain_tensorflow(make_train_op):
     got, wanted = _trained(make_train_op), _trained(make_train_op, plain=True)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def a_table_is_initialized_from_a_checkpoint():
+    with tempfile.TemporaryDirectory() as folder:
+        folder = agreement.from_chief(folder, "folder")
+        with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+            _variables()
+            session.run(tf.global_variables_initializer())
+            path = tf.train.Saver().save(session, f"{folder}/model")
+        with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+            with tf.variable_scope("copy"), hb.embedding_scope():
+                table = tf.get_variable("table", [ROWS, DIM])
+                weights = tf.get_variable("weights", [DIM, 1])
+            tf.train.init_from_checkpoint(folder, {"/": "copy/"})
+            session.run(tf.global_variables_initializer())
+            for got, wanted in zip(session.run([table, weights]), [TABLE, WEIGHTS], strict=True):
+                np.testing.assert_array_equal(got, wanted)
+        with tf.Graph().as_default(), hb.scope():
+            with hb.embedding_scope():
+                other = tf.get_variable("other", [ROWS + 1, DIM])
+            with pytest.raises(ValueError, match="doesn't match"):
+                tf.train.init_from_checkpoint(path, {"table": other})
+        agreement.any_worker(True, "done")  # Nobody removes the folder before all have read it.
+
+
+def scatters_take_rows_of_a_gradient_and_no_ids():
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        table, weights = _variables()
+        ids = tf.constant([1, 4, 1]) + hb.context.rank
+        (gradient,) = tf.gradients(tf.reduce_sum(tf.nn.embedding_lookup(table, ids)), [table])
+        for scatter in (tf.scatter_update, tf.scatter_add, tf.scatter_nd_update, tf.scatter_max):
+            with pytest.raises(NotImplementedError, match="table 'table.*rows of this worker's shard"):
+                scatter(table, [[3]] if "nd" in scatter.__name__ else [3], [[1.0, 2.0, 3.0]])
+        with pytest.raises(NotImplementedError, match="scatter_sub takes rows"):
+            table.scatter_sub(tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([3])))
+        step = tf.scatter_sub(table, gradient.indices, gradient.values)
+        also = tf.scatter_update(weights, [0], [[5.0]])  # replicated
+        session.run(tf.global_variables_initializer())
+        session.run([step, also])
+        wanted = TABLE.copy()
+        for worker in range(2):
+            np.subtract.at(wanted, np.array([1, 4, 1]) + worker, 0.5)
+        np.testing.assert_allclose(session.run(table), wanted, rtol=1e-6)
+        assert session.run(weights)[0] == 5
 
 
 def clipping_by_the_global_norm_is_that_of_one_worker():

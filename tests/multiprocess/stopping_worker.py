@@ -11,19 +11,7 @@ import hybridbackend.tensorflow as hb
 from lockstep import allgather
 from lockstep._src.training import stopping
 from tests.multiprocess import promises
-
-
-class StopAfter(tf.train.SessionRunHook):
-    """Asks for the end of training after so many runs; None: never."""
-
-    def __init__(self, runs):
-        self.left = runs
-
-    def after_run(self, run_context, run_values):
-        if self.left is not None:
-            self.left -= 1
-            if self.left == 0:
-                run_context.request_stop()
+from tests.multiprocess.estimator_worker import Stop
 
 
 def _train(hooks, limit=12, pause_s=0.0, **arguments):
@@ -33,10 +21,12 @@ def _train(hooks, limit=12, pause_s=0.0, **arguments):
         with hb.embedding_scope():
             table = tf.get_variable("table", [7, 2], initializer=tf.zeros_initializer())
         loss = tf.reduce_sum(tf.identity(tf.nn.embedding_lookup(table, tf.range(7)), name="rows"))
+        # Not a part of a step: an exchange of its own.
+        tf.nn.l2_loss(tf.nn.embedding_lookup(table, [1, 2]), name="lookup_norm")
         train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
         with tf.train.MonitoredTrainingSession("", hooks=hooks, **arguments) as session:
             while taken < limit and not session.should_stop():
-                session.run(train_op)
+                session.run([train_op, loss])
                 taken += 1
                 time.sleep(pause_s)
     return _of_all(taken)
@@ -52,15 +42,15 @@ def _by_rank(*values):
 
 
 def stop_of_one_worker_ends_training_after_the_same_step_on_all():
-    assert _train([StopAfter(_by_rank(None, 3))]) == [3, 3]
-    assert _train([StopAfter(_by_rank(5, None))]) == [5, 5]
-    assert _train([StopAfter(_by_rank(4, 2))]) == [2, 2]
-    assert _train([StopAfter(3)]) == [3, 3]
+    assert _train([Stop(_by_rank(None, 3))]) == [3, 3]
+    assert _train([Stop(_by_rank(5, None))]) == [5, 5]
+    assert _train([Stop(_by_rank(4, 2))]) == [2, 2]
+    assert _train([Stop(3)]) == [3, 3]
 
 
 def hook_that_one_worker_alone_has_ends_training_of_all():
-    assert _train(_by_rank([], [StopAfter(2)])) == [2, 2]
-    assert _train([], chief_only_hooks=[StopAfter(3)]) == [3, 3]
+    assert _train(_by_rank([], [Stop(2)])) == [2, 2]
+    assert _train([], chief_only_hooks=[Stop(3)]) == [3, 3]
 
 
 def loss_of_one_worker_that_is_nan_ends_training_of_all():
@@ -109,6 +99,22 @@ def best_checkpoint_is_saved_by_all_and_opens_in_stock_tensorflow():
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
     np.testing.assert_array_equal(reader.get_tensor("table"), np.full([7, 2], 2.0))
     assert _of_all(int(os.path.exists(f"{folder}/best.json"))) == [1, 1]
+
+
+def hooks_that_log_by_seconds_go_by_worker_0s_clock():
+    logged = []
+    by_clock = tf.train.LoggingTensorHook(["lookup_norm"], every_n_secs=0.05, formatter=lambda _: str(logged.append(1)))
+    of_the_chief = tf.train.LoggingTensorHook(["lookup_norm"], every_n_iter=2, formatter=lambda _: logged.append(2))
+    # Each step computes the rows anyway, so that one worker may log them when it likes.
+    alone = tf.train.LoggingTensorHook({"rows": "rows:0"}, every_n_secs=0.01)
+    others = [tf.train.StepCounterHook(every_n_steps=None, every_n_secs=0.03, output_dir=sys.argv[1])]
+    others += [tf.train.ProfilerHook(save_secs=0.03, output_dir=f"{sys.argv[1]}/{hb.context.rank}")]
+    os.makedirs(f"{sys.argv[1]}/{hb.context.rank}", exist_ok=True)
+    taken = _train([by_clock, *_by_rank([alone], []), *others], 8, _by_rank(0.02, 0.0), chief_only_hooks=[of_the_chief])
+    assert taken == [8, 8]
+    assert logged.count(2) == _by_rank(4, 0)
+    calls = _of_all(logged.count(1))
+    assert calls[0] == calls[1] >= 2
 
 
 class Recorder(hb.train.Policy):

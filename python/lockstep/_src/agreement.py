@@ -32,6 +32,18 @@ def any_worker(value: bool, name: str) -> bool:
     return b"1" in _gather(b"1" if value else b"0", name)
 
 
+def of_all(value: Any, name: str) -> list[Any]:
+    """The values of all workers, by rank. All workers call it, in the same order.
+
+    Args:
+      value: what json can carry.
+      name: of the exchange, for errors.
+    """
+    if context.world_size == 1:
+        return [value]
+    return [json.loads(line) for line in _gather(json.dumps(value).encode() + b"\n", name).splitlines()]
+
+
 def _gather(mine: bytes, name: str) -> bytes:
     """What all workers give, in the order of ranks."""
     context.ensure_initialized()

@@ -63,7 +63,12 @@ def _functions_of(node: Any) -> set[str]:
     }
 
 
-def stems_from(op: tf.Operation, wanted: Callable[[tf.Operation], bool], unrelated: set[tf.Operation]) -> bool:
+def stems_from(
+    op: tf.Operation,
+    wanted: Callable[[tf.Operation], bool],
+    unrelated: set[tf.Operation],
+    passed: Callable[[tf.Operation], bool] = lambda _: False,
+) -> bool:
     """Whether an operation is `wanted`, or is computed from one that is.
 
     Looks out of the branches of conditionals and the bodies of loops, at what they take from around them. It doesn't
@@ -74,6 +79,7 @@ def stems_from(op: tf.Operation, wanted: Callable[[tf.Operation], bool], unrelat
       wanted: tells what is looked for.
       unrelated: operations that are known not to stem from any; grows by what is found out. Keep it over calls with
         the same `wanted`, and no part of a graph is walked through twice.
+      passed: tells which operations are not looked behind.
     """
     seen: set[tf.Operation] = set()
     front = [op]
@@ -84,15 +90,35 @@ def stems_from(op: tf.Operation, wanted: Callable[[tf.Operation], bool], unrelat
         if wanted(op):
             return True
         seen.add(op)
-        front.extend(_sources(op))
+        if not passed(op):
+            front.extend(_sources(op))
     unrelated |= seen
     return False
 
 
 def _sources(op: tf.Operation) -> Iterator[tf.Operation]:
     yield from (tensor.op for tensor in op.inputs)
+    if op.type == "StackPopV2":
+        yield from _pushed(op.inputs[0].op)
     if op.type == "Placeholder":
         # In the graph of a branch or body: what it captured from the graph around it.
         for outer, inner in getattr(op.graph, "captures", ()):
             if inner.op is op and hasattr(outer, "op"):
                 yield outer.op
+
+
+def _pushed(stack: tf.Operation) -> Iterator[tf.Operation]:
+    """What pushes onto a stack: how a loop of TensorFlow 1 keeps values of its iterations for the backward pass.
+
+    Args:
+      stack: where the handle comes from, through the doors of the backward loop.
+    """
+    while stack.type != "StackV2" and stack.inputs:
+        stack = stack.inputs[0].op
+    front = [stack]
+    while front:
+        for consumer in (consumer for tensor in front.pop().outputs for consumer in tensor.consumers()):
+            if consumer.type == "StackPushV2":
+                yield consumer
+            elif consumer.type in ("Enter", "Switch", "RefEnter", "RefSwitch"):
+                front.append(consumer)

@@ -325,7 +325,7 @@ class Context:
                 size=cluster.world_size,
                 rendezvous=cluster.rendezvous,
                 secret=cluster.secret,
-                backend=options.comm_default.lower(),
+                backend=options.comm_default,
                 rendezvous_timeout_s=options.rendezvous_timeout_s,
                 stall_timeout_s=options.stall_timeout_s,
                 shared_bytes_per_rank=options.shared_bytes_per_rank,

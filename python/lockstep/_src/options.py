@@ -79,6 +79,12 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
     return convert
 
 
+def _to_backend(value: Any) -> str:
+    # HybridBackend's default is 'NCCL', its only one: programs and jobs that spell it out get what this build has.
+    backend = _one_of("shm", "nccl")(_to_str(value).lower())
+    return "shm" if backend == "nccl" else backend
+
+
 def _to_batch_size(value: Any) -> int | None:
     # HybridBackend spells "not set" as -1; here it is None.
     return None if _to_int(value) == -1 else _at_least(1)(value)
@@ -145,8 +151,8 @@ class Options:
     # HybridBackend's: accumulate dense gradients over micro-batches. Of no effect: they always are.
     pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
 
-    # Backend of the communication engine.
-    comm_default: str = _option("shm", _to_str, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
+    # Backend of the communication engine: 'shm', shared memory; 'NCCL' is taken and means it as well.
+    comm_default: str = _option("shm", _to_backend, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
     # HybridBackend's pool of communicators. One communicator with one ordered lane serves a whole process here.
     comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
     comm_pool_name: str = _option("default", _to_str)

@@ -37,7 +37,7 @@ from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
 from lockstep._src.saving import checkpoint
-from lockstep._src.training import batch_statistics, gradients, norms, replicas, session
+from lockstep._src.training import assignments, batch_statistics, gradients, norms, replicas, session
 
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
@@ -115,6 +115,8 @@ def _enter() -> None:
             batch_statistics.intercept_batch_statistics(_interception)
             sharding.intercept_creation(_interception, replicated=replicas.create)
             replicas.intercept_initializers(_interception)
+            sharding.intercept_scatters(_interception)
+            assignments.intercept_assignments(_interception)
             _intercept_keras(_interception)
         except BaseException:
             _interception.undo()

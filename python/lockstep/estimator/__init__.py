@@ -4,6 +4,7 @@ from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.evaluations import train_and_evaluate
 from lockstep._src.estimator.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from lockstep._src.estimator.specs import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
+from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep.estimator import export
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "ModeKeys",
     "RunConfig",
     "TrainSpec",
+    "WarmStartSettings",
     "export",
     "train_and_evaluate",
 ]

@@ -7,9 +7,11 @@ from lockstep.estimator import (
     ModeKeys,
     RunConfig,
     TrainSpec,
+    WarmStartSettings,
     export,
     train_and_evaluate,
 )
+from lockstep.estimator.export import ServingInputReceiver
 
 __all__ = [
     "Estimator",
@@ -17,7 +19,9 @@ __all__ = [
     "EvalSpec",
     "ModeKeys",
     "RunConfig",
+    "ServingInputReceiver",
     "TrainSpec",
+    "WarmStartSettings",
     "export",
     "train_and_evaluate",
 ]

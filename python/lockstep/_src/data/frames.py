@@ -60,12 +60,16 @@ def _ragged(value: Any) -> Any:
 
 
 def _padded(dense: tf.Tensor, pad: Sequence[int | None]) -> tf.Tensor:
-    """`dense` filled up with zeros to a shape, with or without the dimension of the rows; None and -1 leave it."""
+    """`dense` filled up with zeros to a shape, with or without the dimension of the rows; None and -1 leave it.
+
+    No rows are made up: the last batch keeps its own, whatever the shape says of their number.
+    """
     pad = list(pad)
     if len(pad) == dense.shape.rank - 1:
         pad = [None, *pad]
     if len(pad) != dense.shape.rank:
         raise ValueError(f"pad is {pad}, wanted {dense.shape.rank} dimensions, or {dense.shape.rank - 1} without rows")
+    pad[0] = None
     shape = tf.shape(dense)
     missing = [0 if size in (None, -1) else size - shape[axis] for axis, size in enumerate(pad)]
     padded = tf.pad(dense, [[0, count] for count in missing])
@@ -145,10 +149,12 @@ class DataFrame:
             one of these for each name.
 
         Raises:
-          ValueError: something is no column.
+          ValueError: something is no column, or a dict of pads names a column that there is not.
         """
         if isinstance(features, dict):
             pads = pad if isinstance(pad, dict) else dict.fromkeys(features, pad)
+            if unknown := [name for name in pads if name not in features]:
+                raise ValueError(f"parse: pad has {unknown}, wanted names of columns: {', '.join(features)}")
             return {name: DataFrame.parse(value, pads.get(name, False)) for name, value in features.items()}
         if isinstance(features, (tuple, list)) and not isinstance(features, Value):
             return type(features)(DataFrame.parse(value, pad) for value in features)

@@ -126,6 +126,8 @@ class Reading:
             ("num_sequential_reads", self.num_sequential_reads),
             ("num_threads", num_threads),
         ):
+            if not (tf.is_tensor(value) or hasattr(value, "__index__")):
+                raise TypeError(f"{argument} is {value!r}, wanted an integer")
             if not tf.is_tensor(value) and value < 1:
                 raise ValueError(f"{argument} is {value}, wanted 1 or more")
         return {

@@ -18,6 +18,7 @@ from lockstep._src.context import context
 _tf1 = tf.compat.v1
 # No string: exported graphs leave it out.
 _POSITIONS = ("lockstep", "positions")
+_ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
 
 
 class PositionSaveable(saveable_object.SaveableObject):
@@ -52,6 +53,27 @@ def note(iterator: Any) -> None:
     _tf1.add_to_collection(_POSITIONS, saveable)
 
 
+def is_position(saveable: Any) -> bool:
+    """Whether something that is saved is an iterator's position."""
+    source = getattr(saveable.op, "op", None) if isinstance(saveable, saveable_object.SaveableObject) else None
+    return source is not None and source.type in _ITERATORS
+
+
+def forget() -> None:
+    """Leaves positions out of the savers that are made for the present graph from now on."""
+    saveables = _tf1.get_collection_ref(_tf1.GraphKeys.SAVEABLE_OBJECTS)
+    saveables[:] = [saveable for saveable in saveables if not is_position(saveable)]
+
+
+def _adopt() -> None:
+    """Has the session restore the positions which the program put among what is saved as TensorFlow's documents say."""
+    saveables = _tf1.get_collection_ref(_tf1.GraphKeys.SAVEABLE_OBJECTS)
+    for i, saveable in enumerate(saveables):
+        if is_position(saveable) and not isinstance(saveable, PositionSaveable):
+            saveables[i] = PositionSaveable(saveable, restored_by_saver=False)
+            _tf1.add_to_collection(_POSITIONS, saveables[i])
+
+
 class PositionHook(_tf1.train.SessionRunHook):
     """Has a session's iterators go on where they were when its checkpoint was saved.
 
@@ -66,6 +88,7 @@ class PositionHook(_tf1.train.SessionRunHook):
 
     def begin(self) -> None:
         """Builds what restores, while the graph may grow."""
+        _adopt()
         self._names: list[str] = []
         restores = []
         self._checkpoint = _tf1.placeholder_with_default("", (), name="positions_checkpoint")

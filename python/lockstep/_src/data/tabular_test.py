@@ -164,9 +164,14 @@ def test_parse_gives_sparse_or_padded_tensors(path, pad):
 
 
 def test_parse_pads_to_a_shape_with_or_without_rows(path):
-    for pad in ([5], [None, 5], {"ids": [5]}):
+    for pad in ([5], [None, 5], [32, 5], {"ids": [5]}):
         batch = list(TabularDataset.from_parquet(path, ["ids"], to_dense=pad).batch(32))[-1]
         assert batch["ids"].shape == [4, 5] and batch["ids"][3].numpy().tolist() == [990, 991, 992, 0, 0]
+
+
+def test_a_pad_of_no_column_is_refused(path):
+    with pytest.raises(ValueError, match="pad has .'idz'.*ids"):
+        TabularDataset.from_parquet(path, ["ids"], to_dense={"idz": [5]}).batch(32)
 
 
 def test_rows_come_one_by_one_without_batch(path):

@@ -25,11 +25,15 @@ import tensorflow as tf
 
 from lockstep._src import agreement
 from lockstep._src.context import context
+from lockstep._src.data import positions
+from lockstep._src.estimator import warm_start
 from lockstep._src.estimator.export import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
+from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
 from lockstep._src.saving import export as saved_models
 from lockstep._src.scope import scope
+from lockstep._src.training.job_hooks import of_the_job
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")
@@ -65,7 +69,7 @@ class Estimator:
         model_dir: str | os.PathLike[str] | None = None,
         config: Any = None,
         params: Mapping[str, Any] | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: str | WarmStartSettings | None = None,
         *,
         train_drop_remainder: bool | None = None,
         eval_drop_remainder: bool = False,
@@ -74,9 +78,7 @@ class Estimator:
         del predict_drop_remainder
         self._model_fn = model_fn
         self._model_fn_arguments = _arguments(model_fn, "model_fn", ("features", "labels", "mode", "params", "config"))
-        if warm_start_from is not None and not isinstance(warm_start_from, (str, os.PathLike)):
-            raise NotImplementedError(f"Estimator: warm_start_from is {warm_start_from!r}, wanted a path")
-        self._warm_start_from = warm_start_from
+        self._warm_start_from = warm_start.checked(warm_start_from)
         self._params = copy.deepcopy(dict(params)) if params is not None else {}
         self._train_drop_remainder = train_drop_remainder
         self._eval_drop_remainder = eval_drop_remainder
@@ -230,24 +232,8 @@ class Estimator:
                 allow_empty=True,
             )
         if self._warm_start_from is not None:
-            scaffold._init_fn = self._warm_start(scaffold.init_fn)
+            scaffold._init_fn = warm_start.initializer(self._warm_start_from, scaffold.init_fn)
         return scaffold
-
-    def _warm_start(self, init_fn: Callable[..., None] | None) -> Callable[..., None]:
-        path = tf.train.latest_checkpoint(self._warm_start_from) or os.fspath(self._warm_start_from)
-        variables = _tf1.trainable_variables()
-        there = dict(tf.train.list_variables(path))
-        missing = [v.op.name for v in variables if v.op.name not in there]
-        if missing:
-            raise ValueError(f"warm_start_from: {path!r} lacks {', '.join(missing)}")
-        saver = _tf1.train.Saver(variables)
-
-        def initialize(session: Any) -> None:
-            saver.restore(session, path)
-            if init_fn is not None:
-                init_fn(session)
-
-        return initialize
 
     # Evaluation.
 
@@ -267,7 +253,7 @@ class Estimator:
         Args:
           input_fn: gives this worker's data, see `train`.
           steps: batches that a worker takes, at most; None: all of its data.
-          hooks: run on every worker.
+          hooks: run on every worker; the evaluation ends on all of them when one requests a stop.
           checkpoint_path: of the checkpoint; None: worker 0's latest.
           name: tells the summaries of evaluations on different data apart.
 
@@ -286,7 +272,7 @@ class Estimator:
             step = _tf1.train.create_global_step()
             metrics, spec = self._build_metrics(input_fn)
             final = FinalValues({**{key: value for key, (value, _) in metrics.items()}, "global_step": step})
-            hooks = [*hooks, *(spec.evaluation_hooks or ()), final]
+            hooks = of_the_job([*hooks, *(spec.evaluation_hooks or ()), final])
             creator = _tf1.train.ChiefSessionCreator(
                 scaffold=self._scaffold_of_checkpoint(spec),
                 checkpoint_filename_with_path=path,
@@ -312,6 +298,8 @@ class Estimator:
         return dict(sorted(metrics.items())), spec
 
     def _scaffold_of_checkpoint(self, spec: Any) -> Any:
+        # Those in training's data, which the checkpoint may have, are not this data's.
+        positions.forget()
         scaffold = copy.copy(spec.scaffold or _tf1.train.Scaffold())
         if scaffold.saver is None:
             scaffold._saver = _tf1.train.Saver(allow_empty=True, defer_build=True)

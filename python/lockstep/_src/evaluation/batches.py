@@ -46,6 +46,8 @@ class FinalValues(_tf1.train.SessionRunHook):
       values: the others' values, after the end.
     """
 
+    stops_alike = True
+
     def __init__(self, values: Mapping[str, Any]) -> None:
         tensors = {name: tf.convert_to_tensor(value) for name, value in values.items()}
         self.along = {name: tensor for name, tensor in tensors.items() if takes_data(tensor)}

@@ -34,7 +34,7 @@ from lockstep._src.evaluation.batches import takes_data
 from lockstep._src.evaluation.counters import combine_counters
 from lockstep._src.interception import Interception
 from lockstep._src.scope import scope
-from lockstep._src.training.stopping import stop_together
+from lockstep._src.training.job_hooks import of_the_job
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys
@@ -107,7 +107,11 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         at_end: bool = False,
         policies: Sequence[Callable[..., None]] = (),
     ) -> None:
+        if not callable(fn):
+            raise TypeError(f"EvaluationHook: fn is {fn!r}, wanted a function without arguments")
         for name, number in (("steps", steps), ("every_n_iter", every_n_iter)):
+            if number is not None and not hasattr(number, "__index__"):
+                raise TypeError(f"EvaluationHook: {name} is {number!r}, wanted an integer")
             if number is not None and number < 1 or (number is None and name == "every_n_iter"):
                 raise ValueError(f"EvaluationHook: {name} is {number}, wanted at least 1")
         self._fn = fn
@@ -142,7 +146,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             _restartable_iterators() as restarts,
         ):
             spec = _checked(self._fn())
-            self._hooks = stop_together(spec.hooks or ())
+            self._hooks = of_the_job(spec.hooks or ())
             for hook in self._hooks:
                 hook.begin()
             made = [v.op.name for v in _tf1.global_variables() if v not in trained and v.op.name != "global_step"]

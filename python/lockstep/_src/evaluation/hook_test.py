@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.context import context
-from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec, metrics
+from lockstep._src.evaluation import metrics
+from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
 from lockstep._src.evaluation.policies import BestCheckpoint, EarlyStopping
 from lockstep._src.scope import embedding_scope, scope
 

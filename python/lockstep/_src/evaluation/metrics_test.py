@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.evaluation.hook import metrics
+from lockstep._src.evaluation import metrics
 
 tf1 = tf.compat.v1
 

@@ -191,7 +191,8 @@ class Model:
           batch_size: taken, and without effect: datasets have batches.
           epochs: number of the last epoch.
           verbose: 0 leaves out a line of the log for each epoch.
-          callbacks: of Keras; they are told of training, epochs and batches, and may set `model.stop_training`.
+          callbacks: of Keras; they are told of training, epochs and batches, and may set `model.stop_training`: any
+            worker's ends training on all of them after the epoch.
           validation_data: a dataset of batches of (features, labels), evaluated after each epoch.
           initial_epoch: the number of epochs that are taken as done.
           steps_per_epoch: steps of an epoch; the next one goes on in the data. None: all of the data.
@@ -246,7 +247,7 @@ class Model:
                     if best is None or best.improves(values):
                         saver.save(session, os.path.join(directory, "model.ckpt"), global_step=session.run(step))
                     calls.tell("on_epoch_end", epoch, values)
-                    if agreement.from_chief(bool(self.stop_training), "stop_training"):
+                    if agreement.any_worker(bool(self.stop_training), "stop_training"):
                         break
 
             calls.tell("on_train_begin")

@@ -24,6 +24,7 @@ import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.backend.tensorflow import trainer as backend_trainer
+from keras.src.callbacks.callback_list import CallbackList
 from keras.src.layers.normalization.batch_normalization import BatchNormalization
 from keras.src.losses import loss as loss_module
 from keras.src.metrics.reduction_metrics import Mean
@@ -35,6 +36,7 @@ from lockstep._src import collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
+from lockstep._src.keras import stopping
 from lockstep._src.training import gradients, norms
 
 _Trainer = backend_trainer.TensorFlowTrainer
@@ -44,19 +46,21 @@ def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict for the job while the interception lasts."""
     applying, base = _Applying(), base_optimizer.BaseOptimizer
     _replace_in_all(interception, base, "apply", applying.wrap)
+    interception.replace(base_trainer, "model_supports_jit", _wrap_supports_jit)
     if context.world_size == 1:
         return
     step = _Step()
     _replace_in_all(interception, base, "scale_loss", step.wrap_scale_loss)
-    interception.replace(loss_module, "unscale_loss_for_distribution", step.wrap_reported_loss)
+    interception.replace(loss_module, "reduce_values", _wrap_reduction)
     interception.replace(CompileLoss, "call", step.wrap_losses)
     interception.replace(Mean, "update_state", step.wrap_mean)
     interception.replace(backend_trainer.TFEpochIterator, "_enumerate_iterator", lambda _: step.enumerate_batches)
-    for name in ("evaluate", "predict"):
-        interception.replace(_Trainer, name, _wrap_evaluation)
+    for name in stopping.ATTRIBUTES:
+        interception.replace(_Trainer, name, step.passes.wrap(name))
+    for name in ("train", "test", "predict"):
+        interception.replace(CallbackList, f"on_{name}_batch_end", step.passes.wrap_batch_end)
+    interception.replace(CallbackList, "on_epoch_end", step.passes.wrap_epoch_end)
     interception.replace(base_trainer.Trainer, "_get_metrics_result_or_logs", _wrap_results)
-    # XLA cannot compile exchanges.
-    interception.replace(base_trainer, "model_supports_jit", lambda _: lambda model: False)
     interception.replace(BatchNormalization, "_moments", lambda _: _moments_of_all)
     interception.replace(base_optimizer, "global_norm", _wrap_global_norm)
 
@@ -81,6 +85,7 @@ class _Step(threading.local):
         self._weight: backend.Variable | None = None
         self._scaling = False
         self._in_losses = False
+        self.passes = stopping.Passes()
 
     @property
     def weight(self) -> backend.Variable:
@@ -113,7 +118,7 @@ class _Step(threading.local):
                 if self.steps_per_epoch is not None:
                     wanted = min(wanted, self.steps_per_epoch - begin)
                 batches = []
-                while len(batches) < wanted and (batch := _next_of_all(self._current_iterator)) is not None:
+                while len(batches) < wanted and (batch := step.next_of_all(self._current_iterator)) is not None:
                     batches.append(batch)
                 if batches:
                     self._steps_seen = begin + len(batches)
@@ -126,6 +131,25 @@ class _Step(threading.local):
             self.data_adapter.on_epoch_end()
 
         return enumerate_iterator
+
+    def next_of_all(self, iterator: Any) -> _Batch | None:
+        """The next batch of this worker; one without rows where others still have some; None where all workers stop."""
+        this = self.passes.innermost
+        mine = iterator.get_next_as_optional()
+        batch = mine.get_value() if mine.has_value() else None
+        # Rows, or -1 for no batch; whether a callback has asked for the end.
+        said = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked)]]
+        everyones = collectives.allgather(tf.constant(said, tf.int64), name="rows_of_batches").numpy()
+        rows, asked = everyones[:, 0], everyones[:, 1]
+        if this is not None:
+            this.agree(asked.any())
+        until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
+        if asked.any() or (rows < 0).all() or (not until_the_last and (rows < 0).any()):
+            return None
+        if batch is None:
+            batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
+        total = np.maximum(rows, 0).sum()
+        return _Batch(batch, max(rows[context.rank], 0) * context.world_size / total if total else 1.0)
 
     def one_by_one(self, batches: list[_Batch]) -> Iterator[Any]:
         """The batches' data; while one is used, its weight is `weight`."""
@@ -149,15 +173,6 @@ class _Step(threading.local):
                 return scale_loss(optimizer, loss * tf.cast(self.weight.value, loss.dtype))
             finally:
                 self._scaling = False
-
-        return wrapped
-
-    def wrap_reported_loss(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
-        """What Keras makes of a loss before it reports it. Of a batch without rows, eagerly, it is no scalar yet."""
-
-        @functools.wraps(unscale)
-        def wrapped(value: Any) -> Any:
-            return tf.reduce_sum(value) if tuple(value.shape) == (0,) else unscale(value)
 
         return wrapped
 
@@ -186,20 +201,27 @@ class _Step(threading.local):
         return wrapped
 
 
-def _next_of_all(iterator: Any) -> _Batch | None:
-    """The next batch of this worker; one without rows where others still have some; None where the data has ended."""
-    mine = iterator.get_next_as_optional()
-    batch = mine.get_value() if mine.has_value() else None
-    # Rows, or -1 for no batch.
-    rows = -1 if batch is None else _rows(batch)
-    everyones = collectives.allgather(tf.constant([rows], tf.int64), name="rows_of_batches").numpy()
-    until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
-    if (everyones < 0).all() or (not until_the_last and (everyones < 0).any()):
-        return None
-    if batch is None:
-        batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
-    total = np.maximum(everyones, 0).sum()
-    return _Batch(batch, max(rows, 0) * context.world_size / total if total else 1.0)
+def _wrap_supports_jit(supports_jit: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """XLA cannot compile exchanges, nor lookups in tables."""
+
+    @functools.wraps(supports_jit)
+    def wrapped(model: Any) -> bool:
+        has_table = any(sharding.is_sharded(getattr(v, "_value", v)) for v in model.variables)
+        return context.world_size == 1 and not has_table and supports_jit(model)
+
+    return wrapped
+
+
+def _wrap_reduction(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a loss of the losses of a batch's rows: without rows, Keras gives a vector of none, here it is 0."""
+
+    @functools.wraps(reduce_values)
+    def wrapped(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
+        reduced = reduce_values(values, sample_weight, reduction)
+        no_rows = tuple(reduced.shape) == (0,) and reduction not in (None, "none")
+        return tf.reduce_sum(reduced) if no_rows else reduced
+
+    return wrapped
 
 
 def _rows(batch: Any) -> int:
@@ -211,17 +233,6 @@ def _rows(batch: Any) -> int:
         if tf.is_tensor(leaf) and leaf.shape.rank:
             return int(tf.shape(leaf)[0])
     raise ValueError(f"a batch has no tensor with rows: {tf.nest.map_structure(type, batch)}")
-
-
-def _wrap_evaluation(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """`evaluate` or `predict`, which take all data, however it is spread over the workers."""
-
-    @functools.wraps(evaluate)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with context.scope(mode="eval"):
-            return evaluate(*args, **kwargs)
-
-    return wrapped
 
 
 def _wrap_results(get_results: Callable[..., Any]) -> Callable[..., Any]:
@@ -293,7 +304,7 @@ class _Applying(threading.local):
             if variables is None:
                 return apply(optimizer, grads, trainable_variables)
             variables = [getattr(v, "_value", v) for v in variables]
-            if any(map(sharding.is_sharded, variables)):
+            if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
                 _check_can_shard(optimizer)
             pairs = list(zip(grads, variables, strict=True))
             exchanged = [_summed(g) for g, _ in gradients.exchange(pairs, context.options.grad_nbuckets)]
@@ -319,7 +330,16 @@ def _summed(gradient: Any) -> Any:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
+# Optimizers of Keras that compute with all of a variable, of which a worker has a part.
+_OF_WHOLE_VARIABLES = ("Adafactor", "Lamb", "Muon")
+
+
 def _check_can_shard(optimizer: Any) -> None:
+    if any(cls.__name__ in _OF_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
+        raise NotImplementedError(
+            f"{optimizer.name}: computes with norms or means of a whole variable, and is not implemented for sharded "
+            "tables, which are spread over the workers"
+        )
     if getattr(optimizer, "use_ema", False):
         raise NotImplementedError(f"{optimizer.name}: use_ema is not implemented for sharded tables")
     if tf.executing_eagerly() and (optimizer.clipnorm or optimizer.global_clipnorm):

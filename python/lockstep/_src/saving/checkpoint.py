@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from lockstep._src import collectives, sharding
 from lockstep._src.context import context
-from lockstep._src.data.positions import PositionSaveable
+from lockstep._src.data.positions import PositionSaveable, is_position
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 
@@ -70,7 +71,29 @@ class _ShardSaveable(saveable_object.SaveableObject):
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
 
-_ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
+class _GatheredSaveable(saveable_object.SaveableObject):
+    """A sharded variable of float16, as one tensor: TensorFlow reads no slices of that type.
+
+    Worker 0 writes the whole table, and each reads it: it passes through their memory.
+
+    Args:
+      variable: the local shard, [local rows, ...].
+      name: the logical tensor's name in the checkpoint.
+    """
+
+    def __init__(self, variable: tf.Variable, name: str) -> None:
+        self._shard = sharding.shard_of(variable)
+        with tf.name_scope("lay_out"):
+            local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            self.contiguous = sharding.gather_table(local, self._shard.rows)
+        super().__init__(variable, [saveable_object.SaveSpec(self.contiguous, "", name, variable.dtype)], name)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
+        """Assigns the rows that this worker owns."""
+        del restored_shapes
+        whole = tf.ensure_shape(restored_tensors[0], (self._shard.rows, *self.op.shape[1:]))
+        return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=self._shard.pick(whole))
+
 
 # What every worker has a part of, rather than all the same.
 _OF_EACH_WORKER = (_ShardSaveable, PositionSaveable)
@@ -109,7 +132,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         mine = [s for s in saveables if isinstance(s, _OF_EACH_WORKER) or ctx.rank == 0]
         aside = tf.strings.join([prefix, f"_temp{os.sep}"])
         parts = [tf.strings.join([aside, f"part-{rank:05d}-of-{ctx.world_size:05d}"]) for rank in range(ctx.world_size)]
-        exchanges = [s.contiguous.op for s in mine if isinstance(s, _ShardSaveable)]
+        exchanges = [s.contiguous.op for s in saveables if isinstance(s, (_ShardSaveable, _GatheredSaveable))]
         written = exchanges
         writes_own = ctx.rank == 0 or any(s.specs for s in mine)
         if writes_own:
@@ -152,12 +175,15 @@ def _saveable(name: str, op: Any) -> Any:
     if isinstance(op, PositionSaveable):
         return op
     if isinstance(op, saveable_object.SaveableObject) and context.world_size > 1:
-        source = getattr(op.op, "op", None)
-        return PositionSaveable(op) if source is not None and source.type in _ITERATORS else op
+        return PositionSaveable(op) if is_position(op) else op
     variables = list(op) if isinstance(op, (list, tuple)) else [op]
     if len(variables) == 1 and sharding.shard_of(variables[0]) is not None:
-        return _ShardSaveable(variables[0], name)
+        return _rows_saveable(variables[0], name)
     return op
+
+
+def _rows_saveable(variable: tf.Variable, name: str) -> _ShardSaveable | _GatheredSaveable:
+    return (_GatheredSaveable if variable.dtype.base_dtype == tf.float16 else _ShardSaveable)(variable, name)
 
 
 def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
@@ -227,6 +253,27 @@ def intercept_savers(interception: Interception) -> None:
     """
     interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
     interception.replace(tf_saver.Saver, "_build", _build_for_the_job)
+    interception.replace(checkpoint_utils, "_set_checkpoint_initializer", _initialize_rows)
+
+
+def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:
+    """What `tf.compat.v1.train.init_from_checkpoint` does to each variable: of a sharded table, reads its own rows."""
+
+    @functools.wraps(original)
+    def wrapped(variable: Any, ckpt_file: Any, tensor_name: str, *args: Any, **kwargs: Any) -> None:
+        if context.world_size == 1 or sharding.shard_of(variable) is None:
+            original(variable, ckpt_file, tensor_name, *args, **kwargs)
+            return
+        saveable = _rows_saveable(variable, tensor_name)
+        rows = [
+            tf.raw_ops.RestoreV2(
+                prefix=ckpt_file, tensor_names=[spec.name], shape_and_slices=[spec.slice_spec], dtypes=[spec.dtype]
+            )[0]
+            for spec in saveable.specs
+        ]
+        variable._initializer_op = saveable.restore(rows, None)
+
+    return wrapped
 
 
 class Saver(tf_saver.Saver):

@@ -295,7 +295,7 @@ def test_two_exports_in_one_second_both_stay(checkpoint, tmp_path, monkeypatch):
 
 
 def test_only_the_chief_exports(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(type(context), "is_chief", False)
+    monkeypatch.setattr(type(context), "rank", 1)
     assert export(tmp_path / "out", checkpoint, serialized_signature) is None
     assert not (tmp_path / "out").exists()
 

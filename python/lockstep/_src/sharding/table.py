@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.context import context
-from lockstep._src.sharding import initial, shard, steps
+from lockstep._src.sharding import initial, scatters, shard, steps
 
 
 class EitherShape(tf.TensorShape):
@@ -30,6 +31,9 @@ class EitherShape(tf.TensorShape):
 
     def __ne__(self, other: Any) -> bool:
         return not self == other
+
+    def is_compatible_with(self, other: Any) -> bool:
+        return super().is_compatible_with(other) or self._logical.is_compatible_with(other)
 
     __hash__ = tf.TensorShape.__hash__
 
@@ -329,6 +333,22 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse("tf.saved_model.save", "export with the function of the façade")
+
+
+def _of_the_shard(method: str) -> Any:
+    scatter = getattr(resource_variable_ops.BaseResourceVariable, method)
+
+    @functools.wraps(scatter)
+    def wrapped(self: RowShardedTable, sparse_delta: tf.IndexedSlices, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            scatters.check_scatter(self, sparse_delta.indices, method)
+        return scatter(self, sparse_delta, *args, **kwargs)
+
+    return wrapped
+
+
+for _method in ("scatter_add", "scatter_sub", "scatter_update"):
+    setattr(RowShardedTable, _method, _of_the_shard(_method))
 
 
 def _refusing(method: str) -> Any:

@@ -23,10 +23,10 @@ import tensorflow as tf
 from tensorflow.python.ops import nn_impl
 from tensorflow.python.training import moving_averages
 
-from lockstep._src import ancestry, collectives
+from lockstep._src import collectives
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
-from lockstep._src.training import gradients, row_weights
+from lockstep._src.training import alike, row_weights
 
 # Pairs of an average and what moves it.
 _MOVED = ("lockstep", "moved_averages")
@@ -75,8 +75,8 @@ def _wrap_moments(moments: Callable[..., Any]) -> Callable[..., Any]:
             mean, variance = _moments_of_all(x, axes)
             if not (given.get("keepdims") or given.get("keep_dims")):
                 mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
-            gradients.remember(mean)
-            gradients.remember(variance)
+            alike.note(mean)
+            alike.note(variance)
             return mean, variance
 
     return wrapped
@@ -144,6 +144,7 @@ def _wrap_fused_batch_norm(fused_batch_norm: Callable[..., Any]) -> Callable[...
             # The op's running variance is the unbiased one.
             own = tf.cast(tf.size(y), tf.float32) / tf.cast(tf.shape(y)[channel], tf.float32)
             count = collectives.allreduce(own, op="sum", name="rows_of_all")
+            alike.note(count)
             variance *= count / tf.maximum(count - 1.0, 1.0)
             factor = given["exponential_avg_factor"]
             if factor != 1.0:
@@ -159,7 +160,7 @@ def _wrap_moving_average(assign_moving_average: Callable[..., Any]) -> Callable[
     def wrapped(variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_of_the_job() and isinstance(value, tf.Tensor) and value.dtype.is_floating:
             batch = row_weights.of([value])
-            if _differs(value):
+            if alike.differs(value):
                 value = collectives.allreduce(row_weights.weighted(value), op="mean", name="moving_average")
             if batch is not None and context.options.data_batch_count > 1:
                 assign = functools.partial(assign_moving_average, variable)
@@ -178,10 +179,3 @@ def _in_turn(variable: Any, value: tf.Tensor, batch: Any, assign: Callable[[tf.T
         moved = assign(tf.where(batch.total > 0, value, now))
     graph.add_to_collection(_MOVED, (variable, moved))
     return moved
-
-
-def _differs(value: tf.Tensor) -> bool:
-    """Whether a value may differ between workers: it is computed from data, and not from what was exchanged."""
-    if gradients.stems_from_exchange(value, set()):
-        return False
-    return ancestry.stems_from(value.op, lambda op: op.type.startswith(("Placeholder", "IteratorGetNext")), set())

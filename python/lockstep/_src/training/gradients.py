@@ -26,7 +26,7 @@ import tensorflow as tf
 from lockstep._src import ancestry, collectives, sharding, wire
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
-from lockstep._src.training import replicas, row_weights
+from lockstep._src.training import alike, replicas, row_weights
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
@@ -136,6 +136,7 @@ def remember(gradient: Gradient) -> None:
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if getattr(tensor, "op", None) is not None:
         tf.compat.v1.add_to_collection(_EXCHANGED, tensor.op)
+        alike.note(tensor)
 
 
 def stems_from_exchange(gradient: Gradient, unrelated: set[Any]) -> bool:

@@ -18,12 +18,9 @@ import tensorflow as tf
 from tensorflow.python.ops import clip_ops
 from tensorflow.python.training.experimental import loss_scale
 
-from lockstep._src import ancestry, collectives
+from lockstep._src import collectives, sharding
 from lockstep._src.context import context
 from lockstep._src.interception import Interception
-
-# What gives the rows of a shard that a lookup reads, which its gradient's slices are for.
-_ROUTES = ("LockstepRoute", "LockstepCheckIds")
 
 
 def intercept_norms(interception: Interception) -> None:
@@ -90,9 +87,7 @@ def _wrap_clip_by_norm(clip_by_norm: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_sharded_gradient(gradient: Any) -> bool:
     """Whether a gradient consists of slices for the rows of a sharded table that this worker holds."""
-    if not isinstance(gradient, tf.IndexedSlices) or not hasattr(gradient.indices, "op"):
-        return False
-    return ancestry.stems_from(gradient.indices.op, lambda op: op.type in _ROUTES, set())
+    return isinstance(gradient, tf.IndexedSlices) and sharding.are_rows_of_the_shard(gradient.indices)
 
 
 def squared_norm(slices: Sequence[tf.IndexedSlices]) -> tf.Tensor:

@@ -1,0 +1,80 @@
+"""Estimators whose variables begin as another model's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_tf1 = tf.compat.v1
+
+
+class WarmStartSettings(NamedTuple):
+    """Which variables begin as those of a checkpoint; after `tf.estimator.WarmStartSettings`.
+
+    Attributes:
+      ckpt_to_initialize_from: a checkpoint, or the directory of one.
+      vars_to_warm_start: a regular expression for names of trainable variables, a list of them for names of any, or a
+        list of variables.
+      var_name_to_vocab_info: not to be had; None.
+      var_name_to_prev_var_name: names in the checkpoint, where they differ, by the variables' own.
+    """
+
+    ckpt_to_initialize_from: str
+    vars_to_warm_start: str | Sequence[Any] = ".*"
+    var_name_to_vocab_info: None = None
+    var_name_to_prev_var_name: Mapping[str, str] | None = None
+
+
+def checked(warm_start_from: Any) -> WarmStartSettings | None:
+    """What an estimator was given, as settings.
+
+    Raises:
+      ValueError: neither a path nor settings.
+      NotImplementedError: settings with vocabularies.
+    """
+    if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
+        settings = warm_start_from
+    elif isinstance(warm_start_from, (str, os.PathLike)):
+        settings = WarmStartSettings(os.fspath(warm_start_from))
+    elif hasattr(warm_start_from, "ckpt_to_initialize_from"):  # TensorFlow's own
+        settings = WarmStartSettings(*(getattr(warm_start_from, name) for name in WarmStartSettings._fields))
+    else:
+        raise ValueError(f"Estimator: warm_start_from is {warm_start_from!r}, wanted a path or WarmStartSettings")
+    if settings is not None and settings.var_name_to_vocab_info:
+        raise NotImplementedError("WarmStartSettings: var_name_to_vocab_info: rows are not moved between vocabularies")
+    return settings
+
+
+def initializer(settings: WarmStartSettings, init_fn: Callable[..., None] | None) -> Callable[..., None]:
+    """A scaffold's `init_fn` that restores what the settings say, sharded tables included, and calls the one given.
+
+    Raises:
+      ValueError: the checkpoint lacks a variable, or no variable is meant.
+    """
+    path = tf.train.latest_checkpoint(settings.ckpt_to_initialize_from) or settings.ckpt_to_initialize_from
+    previous = settings.var_name_to_prev_var_name or {}
+    variables = {previous.get(v.op.name, v.op.name): v for v in _variables(settings.vars_to_warm_start)}
+    there = dict(tf.train.list_variables(path))
+    missing = [name for name in variables if name not in there]
+    if missing or not variables:
+        what = f"lacks {', '.join(missing)}" if missing else f"no variable matches {settings.vars_to_warm_start!r}"
+        raise ValueError(f"warm_start_from: {path!r}: {what}")
+    saver = _tf1.train.Saver(variables)
+
+    def initialize(session: Any) -> None:
+        saver.restore(session, path)
+        if init_fn is not None:
+            init_fn(session)
+
+    return initialize
+
+
+def _variables(meant: str | Sequence[Any]) -> list[tf.Variable]:
+    if isinstance(meant, str):
+        return _tf1.get_collection(_tf1.GraphKeys.TRAINABLE_VARIABLES, meant)
+    names = [one for one in meant if isinstance(one, str)]
+    by_name = [v for name in names for v in _tf1.get_collection(_tf1.GraphKeys.GLOBAL_VARIABLES, name)]
+    return [*dict.fromkeys([*by_name, *(one for one in meant if not isinstance(one, str))])]

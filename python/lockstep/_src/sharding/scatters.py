@@ -1,0 +1,58 @@
+"""TensorFlow's scatters into sharded tables: rows of the shard, as gradients have them, or an error.
+
+An optimizer scatters into the rows that a gradient names, which are those of this worker's shard. A program that says
+`tf.compat.v1.scatter_update(table, [3], ...)` means the row of id 3, which is another one. The two are told apart by
+where the indices come from.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import state_ops
+
+from lockstep._src import ancestry
+from lockstep._src.context import context
+from lockstep._src.interception import Interception
+from lockstep._src.sharding import shard
+
+# What gives the rows of a shard that a lookup reads, which its gradient's slices are for.
+_ROUTES = ("LockstepRoute", "LockstepCheckIds")
+
+
+def are_rows_of_the_shard(indices: Any) -> bool:
+    """Whether a graph's tensor of indices is computed from rows that a lookup read, as those of its gradient are."""
+    return hasattr(indices, "graph") and ancestry.stems_from(indices.op, lambda op: op.type in _ROUTES, set())
+
+
+def check_scatter(variable: Any, indices: Any, what: str) -> None:
+    """NotImplementedError for a scatter into a sharded table, or a slot, by other indices than rows of the shard."""
+    if context.world_size == 1 or not shard.is_sharded(variable) or are_rows_of_the_shard(indices):
+        return
+    raise NotImplementedError(
+        f"table '{variable.name}': {what} takes rows of this worker's shard, as the indices of a gradient are; got "
+        f"others ({getattr(indices, 'name', indices)!r}), which are ids perhaps: assign a whole table instead"
+    )
+
+
+def intercept_scatters(interception: Interception) -> None:
+    """Makes TensorFlow's functions that scatter into a variable refuse what they would get wrong, while it lasts."""
+    for name in dir(state_ops):
+        if not name.startswith(("scatter_", "batch_scatter_")):
+            continue
+        guarded = _guard(name, getattr(state_ops, name))
+        for namespace in (state_ops, tf.compat.v1):
+            if hasattr(namespace, name):
+                interception.replace(namespace, name, lambda _, guarded=guarded: guarded)
+
+
+def _guard(name: str, scatter: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(scatter)
+    def wrapped(ref: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        check_scatter(ref, indices, f"tf.{name}")
+        return scatter(ref, indices, *args, **kwargs)
+
+    return wrapped
