@@ -3,8 +3,6 @@ import json
 import pytest
 
 from lockstep._src.cluster import Cluster, Task
-from lockstep.launch.cluster import worker_environments
-from lockstep.launch.tasks import tasks_of
 
 HOSTS = {"chief": ["a:1"], "worker": ["a:2", "b:1"]}
 
@@ -61,10 +59,11 @@ def test_parameter_server_is_beside_the_job_and_cannot_train():
 
 @pytest.mark.parametrize("beside", ["evaluator", "ps"])
 def test_the_launchers_workers_know_of_the_tasks_beside_them_and_train_without(beside):
-    tasks = tasks_of(tf_config("chief", 0, {"chief": ["a:1"], beside: ["c:1"]})["TF_CONFIG"])
-    for rank, environ in enumerate(worker_environments({}, 2, None, tasks)):
-        cluster = Cluster.from_environment(environ)
-        assert (cluster.rank, cluster.world_size, cluster.spec[beside]) == (rank, 2, ["c:1"])
+    hosts = {"chief": ["a:1"], "worker": ["a:2"], beside: ["c:1"]}
+    for rank, role in enumerate(("chief", "worker")):
+        variables = {"LOCKSTEP_RENDEZVOUS": "a:3", "LOCKSTEP_SECRET": "s", **tf_config(role, 0, hosts)}
+        cluster = Cluster.from_environment(launched(rank, 2, **variables))
+        assert (cluster.rank, cluster.world_size, cluster.spec) == (rank, 2, hosts)
         cluster.check_can_connect()
 
 

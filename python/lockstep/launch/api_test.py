@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -130,6 +132,33 @@ def test_functions_take_signals_as_programs_do(program):
     )
     _, stdout, _ = program(text)
     assert sorted(stdout) == ["[0] True", "[0] True True", "[1] True", "[1] True True", "mine"]
+
+
+def test_nothing_outlives_a_program_that_is_killed(tmp_path):
+    text = (
+        "import subprocess\n"
+        "def work():\n"
+        "  child = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "  print(os.getpid(), child.pid)\n"
+        "  time.sleep(600)\n"
+        "run(work, workers=2)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", HEAD + text], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    pids = [int(pid) for _ in range(2) for pid in process.stdout.readline().split()[1:]]
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    deadline = time.monotonic() + DEADLINE_S
+    while left := [pid for pid in pids if _runs(pid)]:
+        assert time.monotonic() < deadline, f"{left} of {pids} still run"
+        time.sleep(0.02)
+    assert len(pids) == 4
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize("role", ["evaluator", "ps"])

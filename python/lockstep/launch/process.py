@@ -16,7 +16,7 @@ from lockstep.launch.errors import LaunchError
 from lockstep.launch.guard import die_with
 
 _THREADS = Path("/proc/self/task")
-# How TensorFlow names the threads that it starts with its first tensor or session.
+# How TensorFlow names the threads that it starts with its first session.
 _TENSORFLOWS_THREADS = "tf_"
 
 
@@ -80,8 +80,7 @@ def starts_call(function: Callable[[], object]) -> Start:
     Raises:
       LaunchError: TensorFlow runs in this process already; its threads would be missing in the copies.
     """
-    names = [(thread / "comm").read_text().strip() for thread in _THREADS.iterdir()]
-    if any(name.startswith(_TENSORFLOWS_THREADS) for name in names):
+    if _tensorflow_works():
         raise LaunchError(
             "TensorFlow has begun to work in this process, and a function can be called in copies of a process only "
             "before: make tensors, datasets and sessions in the function, or run a command"
@@ -107,6 +106,18 @@ def starts_call(function: Callable[[], object]) -> Start:
         return _Fork(pid, stdout[0], stderr[0])
 
     return start
+
+
+def _tensorflow_works() -> bool:
+    """True if TensorFlow has started threads in this process. 2.15 does not name them; there only eager mode shows."""
+    eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if getattr(eager, "_context_handle", None) is not None:
+        return True
+    for thread in _THREADS.iterdir():
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            if (thread / "comm").read_text().startswith(_TENSORFLOWS_THREADS):
+                return True
+    return False
 
 
 class _Fork:
