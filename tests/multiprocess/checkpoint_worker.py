@@ -20,7 +20,10 @@ def main(action: str, directory: str, out: str) -> None:
         with hb.embedding_scope():
             # Fewer rows than workers: some worker owns none.
             small = model.variable("small_table", (2, 3))
+            # Of a type of which TensorFlow reads no slices.
+            half = tf.get_variable("half_table", (7, 2), tf.float16, tf.ones_initializer())
         loss += tf.reduce_sum(tf.nn.embedding_lookup(small, tf.constant([0, 1, 0])))
+        loss += tf.reduce_sum(tf.cast(tf.nn.embedding_lookup(half, tf.constant([6, 1, 3])), tf.float32))
         step = tf.train.get_or_create_global_step()
         train_op = tf.train.AdamOptimizer(0.05).minimize(loss, global_step=step)
         held = {v.op.name: model.held(v) for v in tf.global_variables()}

@@ -31,6 +31,7 @@ CASES = {
     "class_weight": {"fit": {"class_weight": {0: 0.5, 1: 2.0}}, **_optimizer("Ftrl", clipvalue=0.02)},
     "arrays": {"arrays": True, **_optimizer("AdamW", weight_decay=0.1, gradient_accumulation_steps=2)},
     "norms": {"loss_scale": True, **_optimizer("RMSprop", momentum=0.9, centered=True, global_clipnorm=0.02)},
+    "regularized": {"rows": "of_worker_0", "regularizer": "l2", **_optimizer("Adagrad")},
     "average": {"sharded": False, **_optimizer("SGD", use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)},
 }
 
@@ -42,7 +43,9 @@ def build(embedding_scope, case):
     item, price = keras.Input([], name="item", dtype="int64"), keras.Input([1], name="price")
     with embedding_scope():
         vector = keras.layers.Embedding(ITEMS, DIM, name="items")(item)
-    hidden = keras.layers.Dense(4, activation="tanh")(keras.layers.Concatenate()([vector, price]))
+    hidden = keras.layers.Dense(4, activation="tanh", kernel_regularizer=case.get("regularizer"))(
+        keras.layers.Concatenate()([vector, price])
+    )
     outputs = [
         keras.layers.Dense(1, activation="sigmoid", name=f"score_{i}")(hidden) for i in range(case.get("outputs", 1))
     ]
@@ -64,6 +67,8 @@ def build(embedding_scope, case):
 
 def shares(case, rank, world):
     """The rows of a worker, and how many of them are in a batch; `rank` None: of all workers."""
+    if case.get("rows") == "of_worker_0":
+        return np.arange(0 if rank else 2 * BATCH), BATCH
     if case.get("rows") != "unequal":
         return (rows_of(rank, world, ROWS), BATCH) if rank is not None else (np.arange(ROWS), world * BATCH)
     # Worker 1 has 11 rows: one batch and a part of one; the rest goes on alone.
@@ -133,4 +138,20 @@ def trained():
                 outcomes[name] = _outcome(model, history)
             except Exception:
                 outcomes[name] = traceback.format_exc()
+        outcomes["refused"] = _refusals(hb.embedding_scope)
     return outcomes
+
+
+def _refusals(embedding_scope):
+    """What Keras' optimizers that compute with all of a variable are answered, by name."""
+    import tensorflow as tf
+
+    answers = {}
+    for name in ("Lamb", "Adafactor"):
+        model = build(embedding_scope, _optimizer(name))
+        weights = model.trainable_variables
+        try:
+            model.optimizer.apply([tf.zeros_like(w.value) for w in weights], weights)
+        except NotImplementedError as error:
+            answers[name] = str(error)
+    return answers

@@ -46,11 +46,12 @@ def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict for the job while the interception lasts."""
     applying, base = _Applying(), base_optimizer.BaseOptimizer
     _replace_in_all(interception, base, "apply", applying.wrap)
+    interception.replace(base_trainer, "model_supports_jit", _wrap_supports_jit)
     if context.world_size == 1:
         return
     step = _Step()
     _replace_in_all(interception, base, "scale_loss", step.wrap_scale_loss)
-    interception.replace(loss_module, "unscale_loss_for_distribution", step.wrap_reported_loss)
+    interception.replace(loss_module, "reduce_values", _wrap_reduction)
     interception.replace(CompileLoss, "call", step.wrap_losses)
     interception.replace(Mean, "update_state", step.wrap_mean)
     interception.replace(backend_trainer.TFEpochIterator, "_enumerate_iterator", lambda _: step.enumerate_batches)
@@ -60,8 +61,6 @@ def intercept_training(interception: Interception) -> None:
         interception.replace(CallbackList, f"on_{name}_batch_end", step.passes.wrap_batch_end)
     interception.replace(CallbackList, "on_epoch_end", step.passes.wrap_epoch_end)
     interception.replace(base_trainer.Trainer, "_get_metrics_result_or_logs", _wrap_results)
-    # XLA cannot compile exchanges.
-    interception.replace(base_trainer, "model_supports_jit", lambda _: lambda model: False)
     interception.replace(BatchNormalization, "_moments", lambda _: _moments_of_all)
     interception.replace(base_optimizer, "global_norm", _wrap_global_norm)
 
@@ -177,15 +176,6 @@ class _Step(threading.local):
 
         return wrapped
 
-    def wrap_reported_loss(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
-        """What Keras makes of a loss before it reports it. Of a batch without rows, eagerly, it is no scalar yet."""
-
-        @functools.wraps(unscale)
-        def wrapped(value: Any) -> Any:
-            return tf.reduce_sum(value) if tuple(value.shape) == (0,) else unscale(value)
-
-        return wrapped
-
     def wrap_losses(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """What computes the losses of a model's outputs, and counts each of them, as much as it has rows."""
 
@@ -209,6 +199,29 @@ class _Step(threading.local):
             return update_state(metric, values, sample_weight)
 
         return wrapped
+
+
+def _wrap_supports_jit(supports_jit: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """XLA cannot compile exchanges, nor lookups in tables."""
+
+    @functools.wraps(supports_jit)
+    def wrapped(model: Any) -> bool:
+        has_table = any(sharding.is_sharded(getattr(v, "_value", v)) for v in model.variables)
+        return context.world_size == 1 and not has_table and supports_jit(model)
+
+    return wrapped
+
+
+def _wrap_reduction(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a loss of the losses of a batch's rows: without rows, Keras gives a vector of none, here it is 0."""
+
+    @functools.wraps(reduce_values)
+    def wrapped(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
+        reduced = reduce_values(values, sample_weight, reduction)
+        no_rows = tuple(reduced.shape) == (0,) and reduction not in (None, "none")
+        return tf.reduce_sum(reduced) if no_rows else reduced
+
+    return wrapped
 
 
 def _rows(batch: Any) -> int:
@@ -291,7 +304,7 @@ class _Applying(threading.local):
             if variables is None:
                 return apply(optimizer, grads, trainable_variables)
             variables = [getattr(v, "_value", v) for v in variables]
-            if any(map(sharding.is_sharded, variables)):
+            if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
                 _check_can_shard(optimizer)
             pairs = list(zip(grads, variables, strict=True))
             exchanged = [_summed(g) for g, _ in gradients.exchange(pairs, context.options.grad_nbuckets)]
@@ -317,7 +330,16 @@ def _summed(gradient: Any) -> Any:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
+# Optimizers of Keras that compute with all of a variable, of which a worker has a part.
+_OF_WHOLE_VARIABLES = ("Adafactor", "Lamb", "Muon")
+
+
 def _check_can_shard(optimizer: Any) -> None:
+    if any(cls.__name__ in _OF_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
+        raise NotImplementedError(
+            f"{optimizer.name}: computes with norms or means of a whole variable, and is not implemented for sharded "
+            "tables, which are spread over the workers"
+        )
     if getattr(optimizer, "use_ema", False):
         raise NotImplementedError(f"{optimizer.name}: use_ema is not implemented for sharded tables")
     if tf.executing_eagerly() and (optimizer.clipnorm or optimizer.global_clipnorm):

@@ -71,6 +71,30 @@ class _ShardSaveable(saveable_object.SaveableObject):
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
 
+class _GatheredSaveable(saveable_object.SaveableObject):
+    """A sharded variable of float16, as one tensor: TensorFlow reads no slices of that type.
+
+    Worker 0 writes the whole table, and each reads it: it passes through their memory.
+
+    Args:
+      variable: the local shard, [local rows, ...].
+      name: the logical tensor's name in the checkpoint.
+    """
+
+    def __init__(self, variable: tf.Variable, name: str) -> None:
+        self._shard = sharding.shard_of(variable)
+        with tf.name_scope("lay_out"):
+            local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            self.contiguous = sharding.gather_table(local, self._shard.rows)
+        super().__init__(variable, [saveable_object.SaveSpec(self.contiguous, "", name, variable.dtype)], name)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
+        """Assigns the rows that this worker owns."""
+        del restored_shapes
+        whole = tf.ensure_shape(restored_tensors[0], (self._shard.rows, *self.op.shape[1:]))
+        return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=self._shard.pick(whole))
+
+
 # What every worker has a part of, rather than all the same.
 _OF_EACH_WORKER = (_ShardSaveable, PositionSaveable)
 
@@ -108,7 +132,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         mine = [s for s in saveables if isinstance(s, _OF_EACH_WORKER) or ctx.rank == 0]
         aside = tf.strings.join([prefix, f"_temp{os.sep}"])
         parts = [tf.strings.join([aside, f"part-{rank:05d}-of-{ctx.world_size:05d}"]) for rank in range(ctx.world_size)]
-        exchanges = [s.contiguous.op for s in mine if isinstance(s, _ShardSaveable)]
+        exchanges = [s.contiguous.op for s in saveables if isinstance(s, (_ShardSaveable, _GatheredSaveable))]
         written = exchanges
         writes_own = ctx.rank == 0 or any(s.specs for s in mine)
         if writes_own:
@@ -154,8 +178,12 @@ def _saveable(name: str, op: Any) -> Any:
         return PositionSaveable(op) if is_position(op) else op
     variables = list(op) if isinstance(op, (list, tuple)) else [op]
     if len(variables) == 1 and sharding.shard_of(variables[0]) is not None:
-        return _ShardSaveable(variables[0], name)
+        return _rows_saveable(variables[0], name)
     return op
+
+
+def _rows_saveable(variable: tf.Variable, name: str) -> _ShardSaveable | _GatheredSaveable:
+    return (_GatheredSaveable if variable.dtype.base_dtype == tf.float16 else _ShardSaveable)(variable, name)
 
 
 def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
@@ -236,9 +264,13 @@ def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:
         if context.world_size == 1 or sharding.shard_of(variable) is None:
             original(variable, ckpt_file, tensor_name, *args, **kwargs)
             return
-        saveable = _ShardSaveable(variable, tensor_name)
-        names, slices, types = zip(*((s.name, s.slice_spec, s.dtype) for s in saveable.specs), strict=True)
-        rows = tf.raw_ops.RestoreV2(prefix=ckpt_file, tensor_names=names, shape_and_slices=slices, dtypes=types)
+        saveable = _rows_saveable(variable, tensor_name)
+        rows = [
+            tf.raw_ops.RestoreV2(
+                prefix=ckpt_file, tensor_names=[spec.name], shape_and_slices=[spec.slice_spec], dtypes=[spec.dtype]
+            )[0]
+            for spec in saveable.specs
+        ]
         variable._initializer_op = saveable.restore(rows, None)
 
     return wrapped

@@ -7,7 +7,7 @@ lookups then work on them unchanged.
 from lockstep._src.sharding.scatters import are_rows_of_the_shard, intercept_scatters
 from lockstep._src.sharding.scope import ShardingRules, intercept_creation, sharding_scope
 from lockstep._src.sharding.shard import Shard, is_sharded, shard_of, tables
-from lockstep._src.sharding.steps import relayout
+from lockstep._src.sharding.steps import gather_table, relayout
 from lockstep._src.sharding.table import RowShardedTable
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Shard",
     "ShardingRules",
     "are_rows_of_the_shard",
+    "gather_table",
     "intercept_creation",
     "intercept_scatters",
     "is_sharded",
