@@ -74,7 +74,7 @@ def _of_tensors(folder, loss, hb):
     import tensorflow.compat.v1 as tf1
 
     train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
-    has_keras_2 = tf.keras.__version__.startswith("2")
+    has_keras_2 = getattr(tf.keras, "__version__", "2").startswith("2")
     with hb.scope():
         if has_keras_2:
             assert tf1.keras.Model is tf1.keras.models.Model is hb.keras.Model

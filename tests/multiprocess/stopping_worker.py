@@ -109,6 +109,7 @@ def hooks_that_log_by_seconds_go_by_worker_0s_clock():
     alone = tf.train.LoggingTensorHook({"rows": "rows:0"}, every_n_secs=0.01)
     others = [tf.train.StepCounterHook(every_n_steps=None, every_n_secs=0.03, output_dir=sys.argv[1])]
     others += [tf.train.ProfilerHook(save_secs=0.03, output_dir=f"{sys.argv[1]}/{hb.context.rank}")]
+    others += [tf.train.GlobalStepWaiterHook(5 * hb.context.rank)]
     os.makedirs(f"{sys.argv[1]}/{hb.context.rank}", exist_ok=True)
     taken = _train([by_clock, *_by_rank([alone], []), *others], 8, _by_rank(0.02, 0.0), chief_only_hooks=[of_the_chief])
     assert taken == [8, 8]

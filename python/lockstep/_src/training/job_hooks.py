@@ -6,6 +6,7 @@
 | `SummarySaverHook` | worker 0 writes; all compute, by worker 0's clock, what stems from an exchange |
 | `LoggingTensorHook` | by worker 0's clock, where its tensors stem from an exchange |
 | `NanTensorHook` | says nothing of a batch without rows |
+| `GlobalStepWaiterHook` | left out: no worker takes steps while another waits |
 | any that asks for the end | all workers end (`stopping.py`) |
 
 TensorFlow's other hooks with a clock, `StepCounterHook` and `ProfilerHook`, run no more than what is this worker's own:
@@ -17,6 +18,7 @@ from __future__ import annotations
 import collections
 import copy
 import json
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +33,7 @@ from lockstep._src.interception import Interception
 from lockstep._src.training import row_weights, stopping
 
 _tf1 = tf.compat.v1
+_log = logging.getLogger("lockstep")
 _SAVER_HOOK = _tf1.train.CheckpointSaverHook
 _SUMMARY_HOOK = _tf1.train.SummarySaverHook
 _LOGGING_HOOK = _tf1.train.LoggingTensorHook
@@ -55,6 +58,9 @@ def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = ()) -> list[Any
     found = []
     for hook in hooks:
         mine = context.rank == 0 or id(hook) not in chiefs
+        if type(hook) is _tf1.train.GlobalStepWaiterHook:
+            _log.warning("GlobalStepWaiterHook: left out, as all workers take each step together")
+            continue
         if id(hook) in shared:
             hook = hook if mine else _silent(hook)
             found.append(ByWorker0sClock(hook) if _goes_by_clock(hook) else hook)
