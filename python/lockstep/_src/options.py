@@ -124,28 +124,28 @@ class Options:
     # True: aggregate gradients in apply_gradients; False: already in compute_gradients, before the user's clipping.
     grad_lazy_sync: bool = _option(False, _to_bool, "HB_GRAD_LAZY_SYNC")
     # True: variables made in the scope are sharded over the workers.
-    sharding: bool = _option(False, _to_bool)
+    sharding: bool = _option(False, _to_bool, "HB_SHARDING")
     # True: look rows up inside a host first, then between hosts. Of no effect yet: on one host both are the same.
     use_hierarchical_embedding_lookup: bool = _option(True, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
     # Gradients of sharded tables: 'mean' over workers, as those of dense variables, or 'sum', as HybridBackend's.
     embedding_gradient: str = _option("mean", _one_of("mean", "sum"))
     # Rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
-    batch_size: int | None = _option(None, _to_batch_size)
+    batch_size: int | None = _option(None, _to_batch_size, "HB_BATCH_SIZE")
     # What the graph is built for: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.
-    mode: str = _option("train", _one_of("train", "eval", "infer"))
+    mode: str = _option("train", _one_of("train", "eval", "infer"), "HB_MODE")
     # Seed of random numbers: a scope sets it for Python, numpy, and the graphs inside; None: not set.
     seed: int | None = _option(None, _at_least(0))
 
     # Directory of checkpoints of sessions that are given none.
-    model_dir: str | None = _option(None, _to_path)
+    model_dir: str | None = _option(None, _to_path, "HB_MODEL_DIR")
     # How many checkpoints are kept (0: all), and how often one is kept for good; None: as the Saver is made.
-    keep_checkpoint_max: int | None = _option(None, _at_least(0))
-    keep_checkpoint_every_n_hours: float | None = _option(None, _positive("hours"))
+    keep_checkpoint_max: int | None = _option(None, _at_least(0), "HB_KEEP_CHECKPOINT_MAX")
+    keep_checkpoint_every_n_hours: float | None = _option(None, _positive("hours"), "HB_KEEP_CHECKPOINT_EVERY_N_HOURS")
 
     # Batches that one step takes from the data, as micro-batches (`pipeline.py`).
-    data_batch_count: int = _option(1, _at_least(1))
+    data_batch_count: int = _option(1, _at_least(1), "HB_DATA_BATCH_COUNT")
     # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches.
-    data_sync_drop_remainder: bool = _option(True, _to_bool)
+    data_sync_drop_remainder: bool = _option(True, _to_bool, "HB_DATA_SYNC_DROP_REMAINDER")
     # True: checkpoints hold each worker's position in the data of the scope's iterators, and a session goes on from it.
     save_data_position: bool = _option(False, _to_bool, "LOCKSTEP_SAVE_DATA_POSITION")
     # HybridBackend's: accumulate dense gradients over micro-batches. Of no effect: they always are.
@@ -155,7 +155,7 @@ class Options:
     comm_default: str = _option("shm", _to_backend, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
     # HybridBackend's pool of communicators. One communicator with one ordered lane serves a whole process here.
     comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
-    comm_pool_name: str = _option("default", _to_str)
+    comm_pool_name: str = _option("default", _to_str, "HB_COMM_POOL_NAME")
     # Type in which float32 values travel; None: as they are. Of gradients: None is comm_wire_dtype (`wire.py`).
     comm_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_WIRE_DTYPE")
     comm_gradient_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_GRADIENT_WIRE_DTYPE")
