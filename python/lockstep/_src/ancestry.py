@@ -31,16 +31,19 @@ def ancestors(elements: Iterable[Any], fed: Collection[str] = ()) -> Iterator[tf
 
 def communicates(elements: Iterable[Any]) -> bool:
     """Whether fetching `elements` runs a collective, be it in a function that is called on the way."""
-    called = set()
+    return any(_COLLECTIVE_ATTR in node.attr for node in nodes_behind(elements))
+
+
+def nodes_behind(elements: Iterable[Any]) -> Iterator[Any]:
+    """The nodes (NodeDef) that run when `elements` are fetched: the graph's, then those of functions that it calls."""
+    called: set[str] = set()
     graph = None
     for op in ancestors(elements):
-        node = op.node_def
-        if _COLLECTIVE_ATTR in node.attr:
-            return True
-        called |= _functions_of(node)
+        yield op.node_def
+        called |= _functions_of(op.node_def)
         graph = op.graph
     if not called:
-        return False
+        return
     functions = {function.signature.name: function.node_def for function in graph.as_graph_def().library.function}
     front, seen = list(called), set()
     while front:
@@ -49,10 +52,8 @@ def communicates(elements: Iterable[Any]) -> bool:
             continue
         seen.add(name)
         for node in functions.get(name, ()):
-            if _COLLECTIVE_ATTR in node.attr:
-                return True
+            yield node
             front.extend(_functions_of(node))
-    return False
 
 
 def _functions_of(node: Any) -> set[str]:

@@ -90,7 +90,7 @@ def test_tensor_that_exceeds_memory_is_copied(tmp_path):
     rows = np.arange(48 << 20, dtype=np.float32)  # 192 MiB in one piece, as one worker writes it
     write(f"{tmp_path}/large", [("table", rows)])
     code = (
-        "import resource, sys; from lockstep._src import bundle;"
+        "import resource, sys; from lockstep._src.saving import bundle;"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "bundle.copy_tensors(sys.argv[1], {'table'}, sys.argv[2]);"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

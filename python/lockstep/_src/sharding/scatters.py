@@ -24,8 +24,14 @@ _ROUTES = ("LockstepRoute", "LockstepCheckIds")
 
 
 def are_rows_of_the_shard(indices: Any) -> bool:
-    """Whether a graph's tensor of indices is computed from rows that a lookup read, as those of its gradient are."""
-    return hasattr(indices, "graph") and ancestry.stems_from(indices.op, lambda op: op.type in _ROUTES, set())
+    """Whether a graph's tensor of indices is computed from rows that a lookup read, as those of its gradient are.
+
+    A lookup in a branch or a loop's body counts for all that comes out of it.
+    """
+    if not hasattr(indices, "graph"):
+        return False
+    direct = ancestry.stems_from(indices.op, lambda op: op.type in _ROUTES, set())
+    return direct or any(node.op in _ROUTES for node in ancestry.nodes_behind([indices]))
 
 
 def check_scatter(variable: Any, indices: Any, what: str) -> None:
