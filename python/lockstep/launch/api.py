@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -34,6 +35,9 @@ def run(command: Sequence[str] | Callable[[], object], *, workers: int | None = 
     words = None if callable(command) else _words(command)
     if threading.current_thread() is not threading.main_thread():
         raise LaunchError("run was called in another thread than the main one, which is the one that gets signals")
+    # What this program has written comes before what its workers write.
+    sys.stdout.flush()
+    sys.stderr.flush()
     console = Console()
     environment = dict(os.environ)
     environments = plan.environments(workers, environment, console)
