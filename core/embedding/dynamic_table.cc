@@ -179,33 +179,6 @@ Result<uint32_t> DynamicTable::InsertOne(RowStore& store, int64_t key, uint32_t 
   return Inserter(*this, store, changed).Insert(key, replaced);
 }
 
-void DynamicTable::PrefetchRow(uint32_t row) const {
-  const char* data = admitted_->rows()[row];
-  // Long rows are fetched by the processor itself once they are being read.
-  const int64_t bytes = std::min<int64_t>(admitted_->row_bytes(), 512);
-  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(data + line);
-}
-
-void DynamicTable::CopyRow(uint32_t row, float* out) const {
-  const char* data = admitted_->rows()[row];
-  const int64_t dim = options_.dim;
-  if (options_.row_type == DType::kFloat32) {
-    // Copies of a constant length, which the compiler makes of a few instructions.
-    int64_t done = 0;
-    const auto* floats = reinterpret_cast<const float*>(data);
-    for (; done + 16 <= dim; done += 16) std::memcpy(out + done, floats + done, 64);
-    for (; done + 4 <= dim; done += 4) std::memcpy(out + done, floats + done, 16);
-    for (; done < dim; ++done) out[done] = floats[done];
-    return;
-  }
-  const auto* stored = reinterpret_cast<const uint16_t*>(data);
-  if (options_.row_type == DType::kFloat16) {
-    for (int64_t i = 0; i < dim; ++i) out[i] = Float16ToFloat(stored[i]);
-  } else {
-    for (int64_t i = 0; i < dim; ++i) out[i] = BFloat16ToFloat(stored[i]);
-  }
-}
-
 void DynamicTable::ReadUnseen(int64_t key, float* out) const {
   if (!options_.unseen_reads_initial || options_.admission.counts()) {
     std::fill_n(out, options_.dim, options_.default_value);
@@ -251,16 +224,17 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
   const std::shared_lock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   parallel(static_cast<int64_t>(keys.size()), kGrain, [&](int64_t begin, int64_t end) {
+    const RowReader reader = admitted_->reader();
     ForEachGroup(
         index_, keys, begin, end,
         [&](uint32_t value) {
-          if (IsRow(value)) PrefetchRow(value);
+          if (IsRow(value)) reader.Prefetch(value);
         },
         [&](int64_t first, int64_t count, const uint32_t* values) {
           for (int64_t i = 0; i < count; ++i) {
-            float* row = out + (first + i) * options_.dim;
+            float* row = out + (first + i) * reader.dim;
             if (IsRow(values[i])) {
-              CopyRow(values[i], row);
+              reader.Copy(values[i], row);
             } else {
               ReadUnseen(keys[first + i], row);
             }
@@ -277,16 +251,17 @@ void DynamicTable::Seen(const Batch& batch, int64_t place, uint32_t value) {
   if (store.counts()) store.Touch(number, batch.CountOf(place), batch.step.step, batch.step.seconds);
   if (!IsRow(value)) return;
   batch.rows[place] = value;
-  if (batch.out != nullptr) CopyRow(value, batch.out + place * options_.dim);
+  if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
 }
 
 Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged) {
   Inserter rows(*this, *admitted_);
   Inserter candidates(*this, candidates_ == nullptr ? *admitted_ : *candidates_);
   Status status;
+  const RowReader reader = admitted_->reader();
   const auto prefetch = [&](uint32_t value) {
     if (!IsRow(value)) return;
-    if (batch.out != nullptr) PrefetchRow(value);
+    if (batch.out != nullptr) reader.Prefetch(value);
     admitted_->PrefetchCounts(value);
   };
   ForEachGroup(index_, batch.keys, begin, end, prefetch, [&](int64_t first, int64_t count, const uint32_t* values) {
@@ -347,7 +322,7 @@ Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> pl
     }
     if (IsRow(value)) {
       batch.rows[place] = value;
-      if (batch.out != nullptr) CopyRow(value, batch.out + place * options_.dim);
+      if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
     } else if (batch.out != nullptr) {
       std::fill_n(batch.out + place * options_.dim, options_.dim, options_.default_value);
     }

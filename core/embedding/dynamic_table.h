@@ -184,9 +184,7 @@ class DynamicTable {
   Status JudgeRange(const Batch& batch, std::span<const uint32_t> places);
   void Seen(const Batch& batch, int64_t place, uint32_t value);
 
-  // Reading. CopyRow: [D] float32.
-  void CopyRow(uint32_t row, float* out) const;
-  void PrefetchRow(uint32_t row) const;
+  // What a key reads that has never been seen; out: [D].
   void ReadUnseen(int64_t key, float* out) const;
 
   // Restoring (snapshot.cc).

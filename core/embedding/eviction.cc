@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "core/base/float16.h"
 #include "core/base/strings.h"
 #include "core/embedding/dynamic_table.h"
 
@@ -126,7 +125,7 @@ bool DynamicTable::HasToGo(uint32_t value, const StepInfo& now) const {
   }
   if (!options.l2_threshold || !IsRow(value)) return false;
   std::vector<float> row(options_.dim);
-  CopyRow(number, row.data());
+  store.reader().Copy(number, row.data());
   double squares = 0;
   for (const float weight : row) squares += double{weight} * weight;
   return std::sqrt(squares) < *options.l2_threshold;

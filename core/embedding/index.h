@@ -4,10 +4,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
+#include "core/base/prefetch.h"
 #include "core/embedding/epochs.h"
 #include "core/embedding/hash.h"
 #include "core/embedding/pages.h"
@@ -17,7 +20,8 @@ namespace lockstep {
 // A concurrent hash index: int64 key -> 32-bit value, which is the number of a row. Any key is legal.
 //
 //   index    64 shards, by the first 6 bits of a key's hash; each has its array of buckets and grows alone
-//   array    2 or 3 times a power of two of buckets; a key's home is where its hash lies in proportion, so buckets of
+//            (arrays of one length lie side by side, since all shards grow at about the same time: in large pages)
+//   array    8, 12, 16, 24, ... buckets; a key's home is where its hash lies in proportion, so buckets of
 //            an array are in the order of the hashes (but for keys that overflowed), whatever its length
 //   bucket   one cache line of 5 entries:
 //
@@ -61,7 +65,31 @@ class KeyIndex {
   using ReadGuard = Epochs::Guard;
   ReadGuard Read() const { return arrays_.Enter(); }
 
-  struct Bucket;
+  // A cache line. All members are atomic, since searches read them while they change. Loads acquire and stores release,
+  // which costs nothing on x86: so whoever reads an entry that was taken anew also sees the removal before it, and a
+  // reader needs no fence.
+  struct alignas(64) Bucket {
+    static constexpr int kEntries = 5;
+    // The parts of the state: which entries are taken, how many keys passed by, removals.
+    static constexpr uint32_t kTaken = (1u << kEntries) - 1;
+    static constexpr uint32_t kPassedUnit = 1u << kEntries;
+    static constexpr uint32_t kPassed = 0xFFu << kEntries;
+    static constexpr uint32_t kRemovalUnit = 1u << (kEntries + 8);
+    static constexpr uint32_t kRemovals = ~(kTaken | kPassed);
+
+    // Which entries have the key; of those that are not taken some may as well, by chance.
+    uint32_t Matches(int64_t key) const {
+      const auto match = [&](int i) {
+        return static_cast<uint32_t>(keys[i].load(std::memory_order_acquire) == key) << i;
+      };
+      static_assert(kEntries == 5);
+      return match(0) | match(1) | match(2) | match(3) | match(4);
+    }
+
+    std::atomic<uint32_t> state;
+    std::atomic<uint32_t> values[kEntries];
+    std::atomic<int64_t> keys[kEntries];
+  };
   // Where to look for a key: good while the guard is held.
   struct Place {
     uintptr_t array;
@@ -95,25 +123,71 @@ class KeyIndex {
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
+  // An array's word: its address, a multiple of 256, and the code of its length: 8, 12, 16, 24, ...
+  static constexpr uintptr_t kCodeMask = 255;
+  static constexpr int64_t LengthOf(int code) { return int64_t{8 + 4 * (code & 1)} << (code >> 1); }
+  static Bucket* BucketsOf(uintptr_t word) { return reinterpret_cast<Bucket*>(word & ~kCodeMask); }
+  static int CodeOf(uintptr_t word) { return static_cast<int>(word & kCodeMask); }
+  static int ShardOf(uint64_t hash) { return static_cast<int>(hash >> 58); }
+  // The place of a hash among `length` buckets: the 32 bits behind the shard's, in proportion. It grows with the hash.
+  static int64_t HomeOf(uint64_t hash, int64_t length) {
+    const uint64_t fraction = (hash << 6) >> 32;
+    return static_cast<int64_t>((fraction * static_cast<uint64_t>(length)) >> 32);
+  }
+  // The bucket behind one, around the end.
+  static Bucket* Next(uintptr_t array, const Bucket* bucket) {
+    Bucket* first = BucketsOf(array);
+    const int64_t next = bucket - first + 1;
+    return first + (next == LengthOf(CodeOf(array)) ? 0 : next);
+  }
+
   // What changes of a shard need; what searches need is in words_.
   struct alignas(64) Shard {
     mutable std::mutex mutex;
-    int64_t size = 0;  // guarded by mutex: keys
-    Pages pages;       // guarded by mutex: the present array
+    int64_t size = 0;              // guarded by mutex: keys
+    std::shared_ptr<Pages> level;  // guarded by mutex: where its array lies
   };
 
-  // Where an insertion may put a key, and the buckets that it passes.
-  struct Room;
   Bucket* Search(const Place& place, int64_t key, int* entry) const;
-  bool Grow(int shard, int size_code);
+  // Moves a shard to a new array, whose length has this code; false without memory. The shard's mutex is held.
+  bool Grow(int shard, int code);
+  // The memory of all arrays of a length; null without memory.
+  std::shared_ptr<Pages> LevelOf(int code);
   static void Put(uintptr_t array, Bucket* home, int64_t key, uint32_t value);
 
   mutable Epochs arrays_;
-  // Of each shard, for searches: the address of its array, whose low bits say how long it is (index.cc).
+  // Of each shard, for searches: the address of its array, whose low bits say how long it is.
   std::array<std::atomic<uintptr_t>, kShards> words_;
   std::vector<Shard> shards_;
+  std::mutex levels_mutex_;
+  std::map<int, std::weak_ptr<Pages>> levels_;  // guarded by levels_mutex_: by code, as long as a shard uses it
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> bytes_{0};
 };
+
+// Inline, and forced: the compiler takes a function that does nothing but prefetch for one without effect, and drops
+// it.
+[[gnu::always_inline]] inline KeyIndex::Place KeyIndex::Locate(int64_t key) const {
+  const uint64_t hash = HashOf(key);
+  const uintptr_t array = words_[ShardOf(hash)].load(std::memory_order_acquire);
+  const Bucket* home = BucketsOf(array) + HomeOf(hash, LengthOf(CodeOf(array)));
+  PrefetchForRead(home);
+  return {array, home};
+}
+
+inline uint32_t KeyIndex::Find(const Place& place, int64_t key) {
+  const Bucket* bucket = place.home;
+  while (true) {
+    const uint32_t state = bucket->state.load(std::memory_order_acquire);
+    const uint32_t matches = bucket->Matches(key) & state & Bucket::kTaken;
+    if (matches != 0) [[likely]] {
+      const uint32_t value = bucket->values[__builtin_ctz(matches)].load(std::memory_order_acquire);
+      if (((bucket->state.load(std::memory_order_relaxed) ^ state) & Bucket::kRemovals) == 0) return value;
+      continue;  // something was removed meanwhile, perhaps this entry: once more
+    }
+    if ((state & Bucket::kPassed) == 0) return kAbsent;
+    bucket = Next(place.array, bucket);
+  }
+}
 
 }  // namespace lockstep

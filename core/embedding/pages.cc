@@ -49,6 +49,12 @@ Result<Pages> Pages::Allocate(int64_t bytes, int64_t small_bytes) {
   return Pages(data, bytes);
 }
 
+void Pages::Release(int64_t begin, int64_t end) {
+  begin = RoundUp(begin, kSmallPage);
+  end = end / kSmallPage * kSmallPage;
+  if (bytes_ >= kHeap && begin < end) madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
 Pages::~Pages() {
   if (data_ == nullptr) return;
   if (bytes_ < kHeap) {

@@ -29,6 +29,10 @@ class Pages {
   }
   ~Pages();
 
+  // Gives back the memory of what lies wholly within [begin, end), which is zero when it is touched again. Nothing
+  // happens to blocks from the heap.
+  void Release(int64_t begin, int64_t end);
+
   // Aligned to 2 MiB where the block has as much, and always to 256 bytes.
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }

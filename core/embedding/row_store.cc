@@ -38,9 +38,14 @@ Result<std::unique_ptr<RowStore>> RowStore::Create(const RowLayout& layout) {
   LOCKSTEP_RETURN_IF_ERROR(add(layout.dim > 0, store->row_bytes_, &store->rows_));
   LOCKSTEP_RETURN_IF_ERROR(add(true, sizeof(int64_t), &store->keys_));
   LOCKSTEP_RETURN_IF_ERROR(add(true, sizeof(uint8_t), &store->states_));
-  LOCKSTEP_RETURN_IF_ERROR(add(layout.frequency, sizeof(uint32_t), &store->frequencies_));
-  LOCKSTEP_RETURN_IF_ERROR(add(layout.version, sizeof(int64_t), &store->versions_));
-  LOCKSTEP_RETURN_IF_ERROR(add(layout.seconds, sizeof(uint32_t), &store->seconds_));
+  int64_t counts = layout.version ? 8 : 0;
+  store->frequency_offset_ = counts;
+  counts += layout.frequency ? 4 : 0;
+  store->seconds_offset_ = counts;
+  counts += layout.seconds ? 4 : 0;
+  // Versions are aligned.
+  if (layout.version) counts = (counts + 7) / 8 * 8;
+  LOCKSTEP_RETURN_IF_ERROR(add(counts > 0, counts, &store->counts_));
   return store;
 }
 
@@ -52,12 +57,6 @@ Result<int> RowStore::AddSlot(float initial) {
     std::fill_n(reinterpret_cast<float*>(slots_.back().view[row]), layout_.dim, initial);
   }
   return static_cast<int>(slots_.size()) - 1;
-}
-
-void RowStore::PrefetchCounts(uint32_t row) const {
-  if (layout_.frequency) __builtin_prefetch(frequencies_[row], 1);
-  if (layout_.version) __builtin_prefetch(versions_[row], 1);
-  if (layout_.seconds) __builtin_prefetch(seconds_[row], 1);
 }
 
 void RowStore::Touch(uint32_t row, int64_t times, int64_t step, uint32_t seconds) {

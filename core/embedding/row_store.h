@@ -2,12 +2,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "core/base/dtype.h"
+#include "core/base/float16.h"
+#include "core/base/prefetch.h"
 #include "core/base/status.h"
 #include "core/embedding/optimizer/update.h"
 #include "core/embedding/slab.h"
@@ -36,6 +39,38 @@ struct RowLayout {
   bool frequency = false;
   bool version = false;
   bool seconds = false;
+};
+
+// Reads rows as floats. A value without pointers to what may change, for loops over many rows. Thread-safe.
+struct RowReader {
+  RowView rows;
+  int64_t dim;
+  DType type;
+
+  void Prefetch(uint32_t row) const {
+    const char* data = rows[row];
+    // Of long rows the processor itself fetches what follows, once they are being read.
+    const int64_t bytes = rows.stride < 512 ? rows.stride : 512;
+    for (int64_t line = 0; line < bytes; line += 64) PrefetchForRead(data + line);
+  }
+
+  // out: [D].
+  void Copy(uint32_t row, float* __restrict out) const {
+    const char* data = rows[row];
+    int64_t done = 0;
+    if (type == DType::kFloat32) {
+      // Copies of a constant length, which the compiler makes of a few instructions.
+      for (; done + 16 <= dim; done += 16) std::memcpy(out + done, data + 4 * done, 64);
+      for (; done < dim; ++done) std::memcpy(out + done, data + 4 * done, 4);
+      return;
+    }
+    const auto* stored = reinterpret_cast<const uint16_t*>(data);
+    if (type == DType::kFloat16) {
+      for (; done < dim; ++done) out[done] = Float16ToFloat(stored[done]);
+    } else {
+      for (; done < dim; ++done) out[done] = BFloat16ToFloat(stored[done]);
+    }
+  }
 };
 
 // The rows of one kind (admitted keys, or keys that are counted until they are) of a table in a slab, each with its
@@ -68,6 +103,7 @@ class RowStore {
   int num_slots() const { return static_cast<int>(slots_.size()); }
 
   RowView rows() const { return rows_; }
+  RowReader reader() const { return {rows_, layout_.dim, layout_.row_type}; }
   RowView slot(int number) const { return slots_[number].view; }
   const RowView& keys() const { return keys_; }
 
@@ -82,7 +118,9 @@ class RowStore {
 
   // Whether a touch changes anything of a row.
   bool counts() const { return layout_.frequency || layout_.version || layout_.seconds; }
-  void PrefetchCounts(uint32_t row) const;
+  void PrefetchCounts(uint32_t row) const {
+    if (counts()) PrefetchForWrite(counts_[row]);
+  }
   // The key has been seen `times` more in `step`, at `seconds`.
   void Touch(uint32_t row, int64_t times, int64_t step, uint32_t seconds);
   void SetCounts(uint32_t row, uint32_t frequency, int64_t version, uint32_t seconds);
@@ -125,13 +163,13 @@ class RowStore {
   };
 
   template <typename T>
-  static std::atomic_ref<T> Atomic(const RowView& column, uint32_t row) {
-    return std::atomic_ref<T>(*reinterpret_cast<T*>(column[row]));
+  static std::atomic_ref<T> Atomic(const RowView& column, uint32_t row, int64_t offset = 0) {
+    return std::atomic_ref<T>(*reinterpret_cast<T*>(column[row] + offset));
   }
   std::atomic_ref<uint8_t> State(uint32_t row) const { return Atomic<uint8_t>(states_, row); }
-  std::atomic_ref<uint32_t> Frequency(uint32_t row) const { return Atomic<uint32_t>(frequencies_, row); }
-  std::atomic_ref<int64_t> Version(uint32_t row) const { return Atomic<int64_t>(versions_, row); }
-  std::atomic_ref<uint32_t> Seconds(uint32_t row) const { return Atomic<uint32_t>(seconds_, row); }
+  std::atomic_ref<uint32_t> Frequency(uint32_t row) const { return Atomic<uint32_t>(counts_, row, frequency_offset_); }
+  std::atomic_ref<int64_t> Version(uint32_t row) const { return Atomic<int64_t>(counts_, row); }
+  std::atomic_ref<uint32_t> Seconds(uint32_t row) const { return Atomic<uint32_t>(counts_, row, seconds_offset_); }
 
   // The snapshot's copy of a row is this thread's to make: true. Otherwise somebody has made it (or is making it,
   // unless `wait`), or there is nothing to copy.
@@ -143,7 +181,10 @@ class RowStore {
   RowLayout layout_;
   int64_t row_bytes_ = 0;
   Slab slab_;
-  RowView rows_{}, keys_{}, states_{}, frequencies_{}, versions_{}, seconds_{};
+  RowView rows_{}, keys_{}, states_{};
+  // What is recorded of a row, side by side: version (8 bytes), frequency (4), seconds (4).
+  RowView counts_{};
+  int64_t frequency_offset_ = 0, seconds_offset_ = 0;
   std::vector<Slot> slots_;
   std::atomic<int64_t> live_{0};
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/base/float16.h"
+#include "core/base/prefetch.h"
 #include "core/base/strings.h"
 #include "core/embedding/hash.h"
 #include "core/embedding/optimizer/update.h"
@@ -97,7 +98,7 @@ template <typename Formula, typename Row>
 }
 
 [[gnu::always_inline]] inline void PrefetchRow(const char* row, int64_t bytes) {
-  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 1);
+  for (int64_t line = 0; line < bytes; line += 64) PrefetchForWrite(row + line);
 }
 
 // All rows of a run. Rows lie anywhere in memory: those that come next are prefetched, the fewer ahead the longer they
@@ -115,7 +116,7 @@ template <typename Formula, typename Row>
       const uint32_t next = updates.numbers[i + ahead];
       PrefetchRow(updates.rows[next], row_bytes);
       for (int s = 0; s < Formula::kSlots; ++s) PrefetchRow(updates.slots[s][next], slot_bytes);
-      __builtin_prefetch(updates.gradients[i + ahead]);
+      PrefetchForRead(updates.gradients[i + ahead]);
     }
     const uint32_t number = updates.numbers[i];
     std::array<float*, kMaxSlots> slots = {};
