@@ -95,6 +95,8 @@ ResolvedKeys::~ResolvedKeys() {
   if (rows_ == nullptr) return;
   const std::lock_guard lock(table_->batches_mutex_);
   table_->batches_.erase(rows_.get());
+  // Its memory has been touched: the next batch needn't wait for pages.
+  table_->spare_rows_ = std::move(rows_);
 }
 
 // What a call of Resolve works on.
@@ -335,7 +337,12 @@ Result<ResolvedKeys> DynamicTable::Resolve(std::span<const int64_t> keys, const 
                                            const ParallelFor& parallel, std::span<const int32_t> counts) {
   ResolvedKeys resolved;
   resolved.table_ = this;
-  resolved.rows_ = std::make_unique<std::vector<uint32_t>>(keys.size(), kNoRow);
+  {
+    const std::lock_guard lock(batches_mutex_);
+    resolved.rows_ = std::move(spare_rows_);
+  }
+  if (resolved.rows_ == nullptr) resolved.rows_ = std::make_unique<std::vector<uint32_t>>();
+  resolved.rows_->assign(keys.size(), kNoRow);
   const Batch batch{keys, counts, step, resolved.rows_->data(), out};
   {
     const std::shared_lock gate(gate_);

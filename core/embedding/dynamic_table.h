@@ -218,10 +218,12 @@ class DynamicTable {
   std::vector<std::pair<std::string, float>> slots_;  // guarded by gate_
 
   mutable std::mutex batches_mutex_;
-  std::set<const std::vector<uint32_t>*> batches_;  // guarded by batches_mutex_: the rows of living ResolvedKeys
+  std::set<const std::vector<uint32_t>*> batches_;     // guarded by batches_mutex_: the rows of living ResolvedKeys
+  std::unique_ptr<std::vector<uint32_t>> spare_rows_;  // guarded by batches_mutex_: of the last batch that was let go
 
   std::mutex evict_mutex_;
-  uint64_t evict_next_ = 0;  // guarded by evict_mutex_: the hash to go on at
+  uint64_t evict_next_ = 0;   // guarded by evict_mutex_: the hash to go on at
+  uint64_t evict_width_ = 0;  // guarded by evict_mutex_: the range of hashes that a call looks at
 
   // Of incremental snapshots.
   std::mutex removed_mutex_;

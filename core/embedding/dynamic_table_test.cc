@@ -4,14 +4,9 @@
 
 #include <cmath>
 #include <map>
-#include <optional>
 #include <random>
-#include <unordered_map>
 
-#include "core/base/float16.h"
 #include "core/embedding/optimizer/adagrad.h"
-#include "core/embedding/optimizer/adam.h"
-#include "core/embedding/optimizer/sgd.h"
 #include "core/embedding/snapshot.h"
 #include "core/testing/parallel.h"
 
@@ -39,12 +34,6 @@ std::vector<float> Initial(const DynamicTableOptions& options, int64_t key) {
   std::vector<float> row(options.dim);
   InitialValues(options.initial, options.name).Fill(key, row.data(), options.dim);
   return row;
-}
-
-std::vector<float> Read(const DynamicTable& table, const std::vector<int64_t>& keys) {
-  std::vector<float> rows(keys.size() * table.options().dim);
-  table.Lookup(keys, rows.data(), RunInline);
-  return rows;
 }
 
 // What a table is to be, with maps and loops alone: admission by exact count, eviction by age, Adagrad.

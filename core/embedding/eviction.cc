@@ -134,15 +134,13 @@ bool DynamicTable::HasToGo(uint32_t value, const StepInfo& now) const {
 // Looks at the next keys_per_call keys: takes out who has to go, and the coldest of the others where there are too
 // many.
 void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, Gone* gone) {
-  // The range of hashes in which as many keys are to be expected.
-  const int64_t keys = std::max<int64_t>(1, index_.size());
+  // The range of hashes in which as many keys are to be expected. It doesn't get wider until the table has been gone
+  // through: what was taken out is missing in the part behind, not in the part ahead.
   const uint64_t all = std::numeric_limits<uint64_t>::max();
+  const int64_t shares = std::max<int64_t>(1, index_.size() / options_.eviction.keys_per_call);
   const uint64_t begin = evict_next_;
-  uint64_t end = all;
-  if (options_.eviction.keys_per_call < keys) {
-    const uint64_t width = all / static_cast<uint64_t>(keys) * static_cast<uint64_t>(options_.eviction.keys_per_call);
-    if (begin < all - width) end = begin + width;
-  }
+  evict_width_ = std::min(begin == 0 ? all : evict_width_, all / static_cast<uint64_t>(shares));
+  const uint64_t end = begin < all - evict_width_ ? begin + evict_width_ : all;
   evict_next_ = end == all ? 0 : end;
 
   std::vector<std::pair<int64_t, uint32_t>> found;
@@ -172,10 +170,12 @@ std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {
   const std::vector<bool> pinned = PinnedRows();
   Gone gone;
   LookAt(now, pinned, &gone);
-  // To keep to the budget, as far as it takes: but not for ever, as all that is left may be in use.
-  const int64_t calls = 8 * (index_.size() / options_.eviction.keys_per_call + 1);
-  for (int64_t i = 0; options_.eviction.budget() && admitted_->live() > MostKeys() && i < calls; ++i) {
+  // To keep to the budget, as far as it takes; but all that is left may be in use.
+  const int64_t round = 2 * (index_.size() / options_.eviction.keys_per_call + 1);
+  for (int64_t idle = 0; options_.eviction.budget() && admitted_->live() > MostKeys() && idle < round; ++idle) {
+    const size_t before = gone.keys.size();
     LookAt(now, pinned, &gone);
+    if (gone.keys.size() > before) idle = 0;
   }
   std::sort(gone.keys.begin(), gone.keys.end());
   std::vector<int64_t> keys = gone.keys;

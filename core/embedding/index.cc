@@ -169,13 +169,15 @@ bool KeyIndex::Grow(int number, int code) {
 
 void KeyIndex::Visit(uint64_t begin, uint64_t end, const std::function<void(int64_t, uint32_t)>& visit) const {
   if (begin >= end) return;
-  for (int number = ShardOf(begin); number <= ShardOf(end - 1); ++number) {
+  // The end of all hashes has no number of its own.
+  const uint64_t last_hash = end == UINT64_MAX ? end : end - 1;
+  for (int number = ShardOf(begin); number <= ShardOf(last_hash); ++number) {
     const Shard& shard = shards_[number];
     const std::lock_guard lock(shard.mutex);
     const uintptr_t array = words_[number].load(std::memory_order_relaxed);
     const int64_t length = LengthOf(CodeOf(array));
     const int64_t first = number == ShardOf(begin) ? HomeOf(begin, length) : 0;
-    const int64_t last = number == ShardOf(end - 1) ? HomeOf(end - 1, length) : length - 1;
+    const int64_t last = number == ShardOf(last_hash) ? HomeOf(last_hash, length) : length - 1;
     // Behind the last home, as far as keys went that found theirs full; but not around to where it began.
     const Bucket* bucket = BucketsOf(array) + first;
     for (int64_t seen = 0; seen < length; ++seen, bucket = Next(array, bucket)) {
@@ -184,7 +186,7 @@ void KeyIndex::Visit(uint64_t begin, uint64_t end, const std::function<void(int6
         if ((state >> entry & 1) == 0) continue;
         const int64_t key = bucket->keys[entry];
         const uint64_t hash = HashOf(key);
-        if (hash >= begin && hash < end) visit(key, bucket->values[entry]);
+        if (hash >= begin && hash <= last_hash) visit(key, bucket->values[entry]);
       }
       if (first + seen >= last && (state & kPassed) == 0) break;
     }

@@ -111,9 +111,9 @@ class KeyIndex {
   // Removes the key if its value is `expected`.
   bool Erase(int64_t key, uint32_t expected);
 
-  // Calls `visit` for every key whose hash, HashOf, is in [begin, end): all keys that are there for the whole call, and
-  // in no particular order. A shard is locked while its part is visited, so `visit` may not change the index. The cost
-  // is in proportion to the range, so that a sweep can be taken in steps.
+  // Calls `visit` for every key whose hash, HashOf, is in [begin, end), where the largest number means to the end: all
+  // keys that are there for the whole call, and in no particular order. A shard is locked while its part is visited, so
+  // `visit` may not change the index. The cost is in proportion to the range, so that a sweep can be taken in steps.
   void Visit(uint64_t begin, uint64_t end, const std::function<void(int64_t key, uint32_t value)>& visit) const;
   static uint64_t HashOf(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
 

@@ -59,23 +59,6 @@ Result<int> RowStore::AddSlot(float initial) {
   return static_cast<int>(slots_.size()) - 1;
 }
 
-void RowStore::Touch(uint32_t row, int64_t times, int64_t step, uint32_t seconds) {
-  if (layout_.frequency) {
-    // Stays at the largest number instead of beginning anew.
-    auto frequency = Frequency(row);
-    uint32_t count = frequency.load(std::memory_order_relaxed), next;
-    do {
-      next = static_cast<uint32_t>(std::min<int64_t>(UINT32_MAX, count + times));
-    } while (!frequency.compare_exchange_weak(count, next, std::memory_order_relaxed));
-  }
-  if (layout_.version && Version(row).load(std::memory_order_relaxed) != step) {
-    Version(row).store(step, std::memory_order_relaxed);
-  }
-  if (layout_.seconds && Seconds(row).load(std::memory_order_relaxed) != seconds) {
-    Seconds(row).store(seconds, std::memory_order_relaxed);
-  }
-}
-
 void RowStore::SetCounts(uint32_t row, uint32_t frequency, int64_t version, uint32_t seconds) {
   if (layout_.frequency) Frequency(row).store(frequency, std::memory_order_relaxed);
   if (layout_.version) Version(row).store(version, std::memory_order_relaxed);

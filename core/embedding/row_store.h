@@ -122,7 +122,20 @@ class RowStore {
     if (counts()) PrefetchForWrite(counts_[row]);
   }
   // The key has been seen `times` more in `step`, at `seconds`.
-  void Touch(uint32_t row, int64_t times, int64_t step, uint32_t seconds);
+  void Touch(uint32_t row, int64_t times, int64_t step, uint32_t seconds) {
+    if (layout_.frequency) {
+      // Stays at the largest number instead of beginning anew.
+      auto frequency = Frequency(row);
+      const uint32_t before = frequency.fetch_add(static_cast<uint32_t>(times), std::memory_order_relaxed);
+      if (before + times > UINT32_MAX) frequency.store(UINT32_MAX, std::memory_order_relaxed);
+    }
+    if (layout_.version && Version(row).load(std::memory_order_relaxed) != step) {
+      Version(row).store(step, std::memory_order_relaxed);
+    }
+    if (layout_.seconds && Seconds(row).load(std::memory_order_relaxed) != seconds) {
+      Seconds(row).store(seconds, std::memory_order_relaxed);
+    }
+  }
   void SetCounts(uint32_t row, uint32_t frequency, int64_t version, uint32_t seconds);
 
   // Makes a row that was taken from the slab the key's: slots are set to what they begin with, counts to zero. Its

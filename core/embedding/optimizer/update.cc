@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/prefetch.h"
+
 namespace lockstep {
 namespace {
 
@@ -88,7 +90,15 @@ class Distinct {
     numbers_.reserve(positions.size());
     gradients_.reserve(positions.size());
     sum_of_.reserve(positions.size());
-    for (const uint32_t position : positions) Add(numbers[position], gradients + position * dim);
+    for (size_t i = 0; i < positions.size(); ++i) {
+      // Positions of a part lie anywhere in the batch.
+      constexpr size_t kAhead = 12;
+      if (i + kAhead < positions.size()) {
+        PrefetchForRead(gradients + positions[i + kAhead] * dim);
+        PrefetchForRead(numbers + positions[i + kAhead]);
+      }
+      Add(numbers[positions[i]], gradients + positions[i] * dim);
+    }
     for (size_t i = 0; i < sum_of_.size(); ++i) {
       if (sum_of_[i] >= 0) gradients_[i] = sums_.data() + sum_of_[i];
     }
