@@ -1,43 +1,15 @@
-// How a batch is resolved. Its keys are gone through in groups of 32: all of a group are located, which prefetches
-// their buckets, while those of the group before are searched, which prefetches their rows and counts; then rows are
-// copied out. What is not there is inserted at once, or, where keys have to be admitted, counted and remembered; when
-// the whole batch has been counted, what was remembered is judged. So each place of a key in the batch gets the same
-// answer.
 #include "core/embedding/dynamic_table.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <shared_mutex>
 #include <utility>
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
+#include "core/embedding/search.h"
 
 namespace lockstep {
 namespace {
-
-// Keys that are searched under one guard of the index, and the least that a thread is given.
-constexpr int64_t kGuardedKeys = 4096;
-constexpr int64_t kGrain = 2048;
-
-// Collects the first error of ranges that run at once.
-class FirstError {
- public:
-  void Add(Status status) {
-    if (status.ok()) return;
-    const std::lock_guard lock(mutex_);
-    if (status_.ok()) status_ = std::move(status);
-  }
-  Status Get() {
-    const std::lock_guard lock(mutex_);
-    return status_;
-  }
-
- private:
-  std::mutex mutex_;
-  Status status_;  // guarded by mutex_
-};
 
 RowLayout LayoutOf(const DynamicTableOptions& options) {
   return {options.dim, options.row_type, options.record_frequency || options.eviction.needs_frequency(),
@@ -84,103 +56,6 @@ Result<std::unique_ptr<DynamicTable>> DynamicTable::Create(const DynamicTableOpt
   return table;
 }
 
-ResolvedKeys& ResolvedKeys::operator=(ResolvedKeys&& other) noexcept {
-  std::swap(table_, other.table_);
-  std::swap(rows_, other.rows_);
-  std::swap(guard_, other.guard_);
-  return *this;
-}
-
-ResolvedKeys::~ResolvedKeys() {
-  if (rows_ == nullptr) return;
-  const std::lock_guard lock(table_->batches_mutex_);
-  table_->batches_.erase(rows_.get());
-  // Its memory has been touched: the next batch needn't wait for pages.
-  table_->spare_rows_ = std::move(rows_);
-}
-
-// What a call of Resolve works on.
-struct DynamicTable::Batch {
-  std::span<const int64_t> keys;
-  std::span<const int32_t> counts;
-  StepInfo step;
-  uint32_t* rows;  // [N]
-  float* out;      // [N, D] or null
-
-  int64_t CountOf(int64_t place) const { return counts.empty() ? 1 : counts[place]; }
-};
-
-// Makes rows of keys that have none, with numbers that are taken some at a time; what is left goes back at the end.
-class DynamicTable::Inserter {
- public:
-  Inserter(DynamicTable& table, RowStore& store, bool changed = true)
-      : table_(table), store_(store), changed_(changed) {}
-  ~Inserter() { store_.slab().Give({numbers_.data() + next_, numbers_.size() - next_}); }
-
-  // The key's value in the index: that of a new row or candidate, or whatever it got from somebody else meanwhile.
-  // `replaced`: the value that it has and that is to be replaced; then kAbsent says that it has another one by now.
-  Result<uint32_t> Insert(int64_t key, uint32_t replaced = KeyIndex::kAbsent) {
-    if (next_ == numbers_.size()) {
-      numbers_.resize(kTaken);
-      next_ = kTaken;
-      LOCKSTEP_RETURN_IF_ERROR(store_.slab().Take(numbers_).WithPrefix(StrCat("table '", table_.options_.name, "': ")));
-      next_ = 0;
-    }
-    const uint32_t number = numbers_[next_];
-    const bool admitted = &store_ == table_.admitted_.get();
-    if (admitted) FillInitial(key, number);
-    store_.Begin(number, key, changed_);
-    const uint32_t value = admitted ? number : number | kCandidate;
-    uint32_t found = KeyIndex::kAbsent;
-    if (replaced != KeyIndex::kAbsent) {
-      if (table_.index_.Replace(key, replaced, value)) found = value;
-    } else {
-      found = table_.index_.Insert(key, value);
-      if (found == KeyIndex::kAbsent) {
-        store_.End(number);
-        return ResourceExhausted(StrCat("table '", table_.options_.name, "': no memory for the index of more than ",
-                                        table_.index_.size(), " keys"));
-      }
-    }
-    if (found == value) {
-      ++next_;
-    } else {
-      store_.End(number);  // nobody has seen it: for the next key
-    }
-    return found;
-  }
-
- private:
-  static constexpr size_t kTaken = 32;
-
-  void FillInitial(int64_t key, uint32_t number) {
-    const int64_t dim = table_.options_.dim;
-    char* row = store_.rows()[number];
-    if (table_.options_.row_type == DType::kFloat32) {
-      table_.initial_.Fill(key, reinterpret_cast<float*>(row), dim);
-      return;
-    }
-    values_.resize(dim);
-    table_.initial_.Fill(key, values_.data(), dim);
-    auto* stored = reinterpret_cast<uint16_t*>(row);
-    for (int64_t i = 0; i < dim; ++i) {
-      stored[i] =
-          table_.options_.row_type == DType::kFloat16 ? FloatToFloat16(values_[i]) : FloatToBFloat16(values_[i]);
-    }
-  }
-
-  DynamicTable& table_;
-  RowStore& store_;
-  const bool changed_;
-  std::vector<uint32_t> numbers_;
-  size_t next_ = 0;
-  std::vector<float> values_;
-};
-
-Result<uint32_t> DynamicTable::InsertOne(RowStore& store, int64_t key, uint32_t replaced, bool changed) {
-  return Inserter(*this, store, changed).Insert(key, replaced);
-}
-
 void DynamicTable::ReadUnseen(int64_t key, float* out) const {
   if (!options_.unseen_reads_initial || options_.admission.counts()) {
     std::fill_n(out, options_.dim, options_.default_value);
@@ -194,38 +69,10 @@ void DynamicTable::ReadUnseen(int64_t key, float* out) const {
   }
 }
 
-// Finds the values of places [begin, end) of `keys` and calls visit(first, count, values) for each group, when their
-// rows are on their way from memory. The next group is located before this one is searched, so that twice as many
-// misses are under way.
-template <typename Prefetch, typename Visit>
-static void ForEachGroup(const KeyIndex& index, std::span<const int64_t> keys, int64_t begin, int64_t end,
-                         Prefetch&& prefetch, Visit&& visit) {
-  constexpr int64_t kGroup = KeyIndex::kGroup;
-  std::array<KeyIndex::Place, kGroup> places[2];
-  for (int64_t guarded = begin; guarded < end; guarded += kGuardedKeys) {
-    const KeyIndex::ReadGuard guard = index.Read();
-    const int64_t stop = std::min(end, guarded + kGuardedKeys);
-    const auto locate = [&](int64_t first, auto& group) {
-      for (int64_t i = first; i < std::min(stop, first + kGroup); ++i) group[i - first] = index.Locate(keys[i]);
-    };
-    locate(guarded, places[0]);
-    for (int64_t first = guarded, turn = 0; first < stop; first += kGroup, ++turn) {
-      locate(first + kGroup, places[(turn + 1) & 1]);
-      const int64_t count = std::min(kGroup, stop - first);
-      uint32_t values[kGroup];
-      for (int64_t i = 0; i < count; ++i) {
-        values[i] = KeyIndex::Find(places[turn & 1][i], keys[first + i]);
-        prefetch(values[i]);
-      }
-      visit(first, count, values);
-    }
-  }
-}
-
 void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const ParallelFor& parallel) const {
   const std::shared_lock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
-  parallel(static_cast<int64_t>(keys.size()), kGrain, [&](int64_t begin, int64_t end) {
+  parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
     const RowReader reader = admitted_->reader();
     ForEachGroup(
         index_, keys, begin, end,
@@ -243,130 +90,6 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
           }
         });
   });
-}
-
-// The key of this place has this value: counts it, and reads its row where there is one.
-void DynamicTable::Seen(const Batch& batch, int64_t place, uint32_t value) {
-  RowStore& store = StoreOf(value);
-  const uint32_t number = NumberOf(value);
-  if (store.watched()) store.BeforeChange(number);
-  if (store.counts()) store.Touch(number, batch.CountOf(place), batch.step.step, batch.step.seconds);
-  if (!IsRow(value)) return;
-  batch.rows[place] = value;
-  if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
-}
-
-Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged) {
-  Inserter rows(*this, *admitted_);
-  Inserter candidates(*this, candidates_ == nullptr ? *admitted_ : *candidates_);
-  Status status;
-  const RowReader reader = admitted_->reader();
-  const auto prefetch = [&](uint32_t value) {
-    if (!IsRow(value)) return;
-    if (batch.out != nullptr) reader.Prefetch(value);
-    admitted_->PrefetchCounts(value);
-  };
-  ForEachGroup(index_, batch.keys, begin, end, prefetch, [&](int64_t first, int64_t count, const uint32_t* values) {
-    for (int64_t i = 0; i < count && status.ok(); ++i) {
-      const int64_t place = first + i;
-      uint32_t value = values[i];
-      if (value == KeyIndex::kAbsent && filter_ != nullptr) {
-        filter_->Add(batch.keys[place], batch.CountOf(place));
-        unjudged->push_back(static_cast<uint32_t>(place));
-        continue;
-      }
-      if (value == KeyIndex::kAbsent) {
-        Result<uint32_t> inserted = (candidates_ == nullptr ? rows : candidates).Insert(batch.keys[place]);
-        if (!inserted.ok()) {
-          status = inserted.status();
-          return;
-        }
-        value = *inserted;
-      }
-      Seen(batch, place, value);
-      if (IsCandidate(value)) unjudged->push_back(static_cast<uint32_t>(place));
-    }
-  });
-  return status;
-}
-
-Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> places) {
-  Inserter rows(*this, *admitted_);
-  Gone gone;
-  Status status;
-  for (const uint32_t place : places) {
-    const int64_t key = batch.keys[place];
-    const KeyIndex::ReadGuard guard = index_.Read();
-    uint32_t value = index_.Find(key);
-    uint32_t counted_as = KeyIndex::kAbsent;
-    int64_t count = 0;
-    if (IsCandidate(value)) {
-      counted_as = value;
-      count = candidates_->frequency(NumberOf(value));
-    } else if (value == KeyIndex::kAbsent && filter_ != nullptr) {
-      count = filter_->Count(key);
-    }
-    if (!IsRow(value) && count >= options_.admission.min_frequency) {
-      if (counted_as != KeyIndex::kAbsent) candidates_->BeforeChange(NumberOf(counted_as));
-      Result<uint32_t> inserted = rows.Insert(key, counted_as);
-      if (!inserted.ok()) {
-        status = inserted.status();
-        break;
-      }
-      value = *inserted;
-      if (value == KeyIndex::kAbsent) {
-        value = index_.Find(key);  // somebody was faster
-      } else if (counted_as != KeyIndex::kAbsent) {
-        admitted_->SetCounts(value, static_cast<uint32_t>(count), batch.step.step, batch.step.seconds);
-        candidates_->End(NumberOf(counted_as));
-        gone.candidates.push_back(NumberOf(counted_as));
-      }
-    }
-    if (IsRow(value)) {
-      batch.rows[place] = value;
-      if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
-    } else if (batch.out != nullptr) {
-      std::fill_n(batch.out + place * options_.dim, options_.dim, options_.default_value);
-    }
-  }
-  Reclaim(std::move(gone));
-  return status;
-}
-
-Result<ResolvedKeys> DynamicTable::Resolve(std::span<const int64_t> keys, const StepInfo& step, float* out,
-                                           const ParallelFor& parallel, std::span<const int32_t> counts) {
-  ResolvedKeys resolved;
-  resolved.table_ = this;
-  {
-    const std::lock_guard lock(batches_mutex_);
-    resolved.rows_ = std::move(spare_rows_);
-  }
-  if (resolved.rows_ == nullptr) resolved.rows_ = std::make_unique<std::vector<uint32_t>>();
-  resolved.rows_->assign(keys.size(), kNoRow);
-  const Batch batch{keys, counts, step, resolved.rows_->data(), out};
-  {
-    const std::shared_lock gate(gate_);
-    resolved.guard_ = row_epochs_.Enter();
-    FirstError error;
-    std::mutex mutex;
-    std::vector<uint32_t> unjudged;  // guarded by mutex
-    parallel(static_cast<int64_t>(keys.size()), kGrain, [&](int64_t begin, int64_t end) {
-      std::vector<uint32_t> places;
-      error.Add(ResolveRange(batch, begin, end, &places));
-      const std::lock_guard lock(mutex);
-      unjudged.insert(unjudged.end(), places.begin(), places.end());
-    });
-    LOCKSTEP_RETURN_IF_ERROR(error.Get());
-    if (!unjudged.empty()) {
-      parallel(static_cast<int64_t>(unjudged.size()), kGrain, [&](int64_t begin, int64_t end) {
-        error.Add(JudgeRange(batch, std::span(unjudged).subspan(begin, end - begin)));
-      });
-      LOCKSTEP_RETURN_IF_ERROR(error.Get());
-    }
-    const std::lock_guard lock(batches_mutex_);
-    batches_.insert(resolved.rows_.get());
-  }
-  return resolved;
 }
 
 Result<int> DynamicTable::AddSlot(const std::string& name, float initial) {
@@ -439,24 +162,27 @@ TableRows DynamicTable::Export() const {
   return all;
 }
 
+// Writes what `count_of(value, key)` says of each key.
+template <typename CountOf>
+void DynamicTable::GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const {
+  const std::shared_lock gate(gate_);
+  const Epochs::Guard rows_stay = row_epochs_.Enter();
+  ForEachGroup(
+      index_, keys, 0, static_cast<int64_t>(keys.size()), [](uint32_t) {},
+      [&](int64_t first, int64_t count, const uint32_t* values) {
+        for (int64_t i = 0; i < count; ++i) counts[first + i] = count_of(values[i], keys[first + i]);
+      });
+}
+
 Status DynamicTable::GetFrequency(std::span<const int64_t> keys, int64_t* frequencies) const {
   if (!admitted_->layout().frequency) {
     return FailedPrecondition(
         StrCat("table '", options_.name, "': frequencies are not recorded: set record_frequency"));
   }
-  const std::shared_lock gate(gate_);
-  const Epochs::Guard rows_stay = row_epochs_.Enter();
-  ForEachGroup(
-      index_, keys, 0, keys.size(), [](uint32_t) {},
-      [&](int64_t first, int64_t count, const uint32_t* values) {
-        for (int64_t i = 0; i < count; ++i) {
-          if (values[i] != KeyIndex::kAbsent) {
-            frequencies[first + i] = StoreOf(values[i]).frequency(NumberOf(values[i]));
-          } else {
-            frequencies[first + i] = filter_ == nullptr ? 0 : filter_->Count(keys[first + i]);
-          }
-        }
-      });
+  GetCounts(keys, frequencies, [&](uint32_t value, int64_t key) -> int64_t {
+    if (value != KeyIndex::kAbsent) return StoreOf(value).frequency(NumberOf(value));
+    return filter_ == nullptr ? 0 : filter_->Count(key);
+  });
   return OkStatus();
 }
 
@@ -464,15 +190,9 @@ Status DynamicTable::GetVersion(std::span<const int64_t> keys, int64_t* versions
   if (!admitted_->layout().version) {
     return FailedPrecondition(StrCat("table '", options_.name, "': versions are not recorded: set record_version"));
   }
-  const std::shared_lock gate(gate_);
-  const Epochs::Guard rows_stay = row_epochs_.Enter();
-  ForEachGroup(
-      index_, keys, 0, keys.size(), [](uint32_t) {},
-      [&](int64_t first, int64_t count, const uint32_t* values) {
-        for (int64_t i = 0; i < count; ++i) {
-          versions[first + i] = values[i] == KeyIndex::kAbsent ? 0 : StoreOf(values[i]).version(NumberOf(values[i]));
-        }
-      });
+  GetCounts(keys, versions, [&](uint32_t value, int64_t) -> int64_t {
+    return value == KeyIndex::kAbsent ? 0 : StoreOf(value).version(NumberOf(value));
+  });
   return OkStatus();
 }
 

@@ -184,14 +184,15 @@ class DynamicTable {
   Status JudgeRange(const Batch& batch, std::span<const uint32_t> places);
   void Seen(const Batch& batch, int64_t place, uint32_t value);
 
+  template <typename CountOf>
+  void GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const;
   // What a key reads that has never been seen; out: [D].
   void ReadUnseen(int64_t key, float* out) const;
 
   // Restoring (snapshot.cc).
   struct Gone;
   Status CheckShape(const TableRows& part, bool admitted) const;
-  Status RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Gone* gone);
-  Result<uint32_t> InsertOne(RowStore& store, int64_t key, uint32_t replaced, bool changed);
+  Status RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows, Gone* gone);
 
   // Takes the key out if it has this value; adds what has to be reclaimed to the lists.
   struct Gone {

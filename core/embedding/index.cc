@@ -62,7 +62,7 @@ KeyIndex::Bucket* KeyIndex::Search(const Place& place, int64_t key, int* entry) 
   }
 }
 
-void KeyIndex::Put(uintptr_t array, Bucket* home, int64_t key, uint32_t value) {
+void KeyIndex::Put(char* array, Bucket* home, int64_t key, uint32_t value) {
   Bucket* bucket = home;
   uint32_t state = bucket->state.load(std::memory_order_relaxed);
   while ((state & kTaken) == kTaken) {
@@ -140,8 +140,8 @@ bool KeyIndex::Grow(int number, int code) {
   std::shared_ptr<Pages> level = LevelOf(code);
   if (level == nullptr) return false;
   const int64_t bytes = LengthOf(code) * static_cast<int64_t>(sizeof(Bucket));
-  const uintptr_t array = reinterpret_cast<uintptr_t>(level->data() + number * bytes) | static_cast<uintptr_t>(code);
-  const uintptr_t old = words_[number].load(std::memory_order_relaxed);
+  char* const array = level->data() + number * bytes + code;
+  char* const old = words_[number].load(std::memory_order_relaxed);
   int64_t old_bytes = 0;
   if (shard.level != nullptr) {
     const Bucket* buckets = BucketsOf(old);
@@ -174,7 +174,7 @@ void KeyIndex::Visit(uint64_t begin, uint64_t end, const std::function<void(int6
   for (int number = ShardOf(begin); number <= ShardOf(last_hash); ++number) {
     const Shard& shard = shards_[number];
     const std::lock_guard lock(shard.mutex);
-    const uintptr_t array = words_[number].load(std::memory_order_relaxed);
+    char* const array = words_[number].load(std::memory_order_relaxed);
     const int64_t length = LengthOf(CodeOf(array));
     const int64_t first = number == ShardOf(begin) ? HomeOf(begin, length) : 0;
     const int64_t last = number == ShardOf(last_hash) ? HomeOf(last_hash, length) : length - 1;

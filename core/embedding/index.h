@@ -92,7 +92,7 @@ class KeyIndex {
   };
   // Where to look for a key: good while the guard is held.
   struct Place {
-    uintptr_t array;
+    char* array;
     const Bucket* home;
   };
   // Also prefetches.
@@ -126,8 +126,8 @@ class KeyIndex {
   // An array's word: its address, a multiple of 256, and the code of its length: 8, 12, 16, 24, ...
   static constexpr uintptr_t kCodeMask = 255;
   static constexpr int64_t LengthOf(int code) { return int64_t{8 + 4 * (code & 1)} << (code >> 1); }
-  static Bucket* BucketsOf(uintptr_t word) { return reinterpret_cast<Bucket*>(word & ~kCodeMask); }
-  static int CodeOf(uintptr_t word) { return static_cast<int>(word & kCodeMask); }
+  static int CodeOf(const char* word) { return static_cast<int>(reinterpret_cast<uintptr_t>(word) & kCodeMask); }
+  static Bucket* BucketsOf(char* word) { return reinterpret_cast<Bucket*>(word - CodeOf(word)); }
   static int ShardOf(uint64_t hash) { return static_cast<int>(hash >> 58); }
   // The place of a hash among `length` buckets: the 32 bits behind the shard's, in proportion. It grows with the hash.
   static int64_t HomeOf(uint64_t hash, int64_t length) {
@@ -135,7 +135,7 @@ class KeyIndex {
     return static_cast<int64_t>((fraction * static_cast<uint64_t>(length)) >> 32);
   }
   // The bucket behind one, around the end.
-  static Bucket* Next(uintptr_t array, const Bucket* bucket) {
+  static Bucket* Next(char* array, const Bucket* bucket) {
     Bucket* first = BucketsOf(array);
     const int64_t next = bucket - first + 1;
     return first + (next == LengthOf(CodeOf(array)) ? 0 : next);
@@ -153,11 +153,11 @@ class KeyIndex {
   bool Grow(int shard, int code);
   // The memory of all arrays of a length; null without memory.
   std::shared_ptr<Pages> LevelOf(int code);
-  static void Put(uintptr_t array, Bucket* home, int64_t key, uint32_t value);
+  static void Put(char* array, Bucket* home, int64_t key, uint32_t value);
 
   mutable Epochs arrays_;
   // Of each shard, for searches: the address of its array, whose low bits say how long it is.
-  std::array<std::atomic<uintptr_t>, kShards> words_;
+  std::array<std::atomic<char*>, kShards> words_;
   std::vector<Shard> shards_;
   std::mutex levels_mutex_;
   std::map<int, std::weak_ptr<Pages>> levels_;  // guarded by levels_mutex_: by code, as long as a shard uses it
@@ -169,7 +169,7 @@ class KeyIndex {
 // it.
 [[gnu::always_inline]] inline KeyIndex::Place KeyIndex::Locate(int64_t key) const {
   const uint64_t hash = HashOf(key);
-  const uintptr_t array = words_[ShardOf(hash)].load(std::memory_order_acquire);
+  char* const array = words_[ShardOf(hash)].load(std::memory_order_acquire);
   const Bucket* home = BucketsOf(array) + HomeOf(hash, LengthOf(CodeOf(array)));
   PrefetchForRead(home);
   return {array, home};

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
+#include "core/embedding/inserter.h"
 
 namespace lockstep {
 
@@ -121,14 +122,16 @@ Status DynamicTable::Restore(const TableRows& part, const RestoreOptions& option
   if (!options.admitted && candidates_ == nullptr) return OkStatus();
   Gone gone;
   Status status;
+  Inserter rows(*this, options.admitted ? *admitted_ : *candidates_, options.changed);
   for (int64_t i = 0; i < part.size() && status.ok(); ++i) {
-    if (!options.owns || options.owns(part.keys[i])) status = RestoreRow(part, i, options, &gone);
+    if (!options.owns || options.owns(part.keys[i])) status = RestoreRow(part, i, options, &rows, &gone);
   }
   Reclaim(std::move(gone));
   return status;
 }
 
-Status DynamicTable::RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Gone* gone) {
+Status DynamicTable::RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows,
+                                Gone* gone) {
   const int64_t key = part.keys[i];
   RowStore& store = options.admitted ? *admitted_ : *candidates_;
   uint32_t value = index_.Find(key);
@@ -136,7 +139,7 @@ Status DynamicTable::RestoreRow(const TableRows& part, int64_t i, const RestoreO
   if (value == KeyIndex::kAbsent || (options.admitted && IsCandidate(value))) {
     const uint32_t counted_as = value;
     if (IsCandidate(counted_as)) candidates_->BeforeChange(NumberOf(counted_as), options.changed);
-    LOCKSTEP_ASSIGN_OR_RETURN(value, InsertOne(store, key, counted_as, options.changed));
+    LOCKSTEP_ASSIGN_OR_RETURN(value, rows->Insert(key, counted_as));
     if (IsCandidate(counted_as)) {
       candidates_->End(NumberOf(counted_as));
       gone->candidates.push_back(NumberOf(counted_as));
