@@ -71,7 +71,10 @@ struct Float16Row {
   }
 };
 
-// Elements [begin, begin + count) of one row.
+// Elements that are handled together: a constant number, for which the compiler unrolls.
+inline constexpr int64_t kBlock = 16;
+
+// Elements [begin, begin + count) of one row, at most kBlock.
 template <typename Formula, typename Row>
 [[gnu::always_inline]] inline void UpdateElements(const Formula& formula, char* row,
                                                   const std::array<float*, kMaxSlots>& slots, const float* gradient,
@@ -82,18 +85,23 @@ template <typename Formula, typename Row>
   float* __restrict slot0 = slots[0] + begin;
   float* __restrict slot1 = slots[1] + begin;
   float* __restrict slot2 = slots[2] + begin;
+  // In steps of their own, so that conversions don't keep the formula from being vectorised.
+  float values[kBlock];
+  for (int64_t i = 0; i < count; ++i) values[i] = Row::Load(weights[i]);
   for (int64_t i = 0; i < count; ++i) {
     float state[kMaxSlots];
     if constexpr (kSlots > 0) state[0] = slot0[i];
     if constexpr (kSlots > 1) state[1] = slot1[i];
     if constexpr (kSlots > 2) state[2] = slot2[i];
-    const float next = formula.Next(Row::Load(weights[i]), gradients[i], state);
-    const uint32_t bits = Scramble(static_cast<uint32_t>(random) + static_cast<uint32_t>(begin + i) * 0x9E3779B9u) ^
-                          static_cast<uint32_t>(random >> 32);
-    weights[i] = Row::Store(next, bits);
+    values[i] = formula.Next(values[i], gradients[i], state);
     if constexpr (kSlots > 0) slot0[i] = state[0];
     if constexpr (kSlots > 1) slot1[i] = state[1];
     if constexpr (kSlots > 2) slot2[i] = state[2];
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = Scramble(static_cast<uint32_t>(random) + static_cast<uint32_t>(begin + i) * 0x9E3779B9u) ^
+                          static_cast<uint32_t>(random >> 32);
+    weights[i] = Row::Store(values[i], bits);
   }
 }
 
@@ -105,7 +113,6 @@ template <typename Formula, typename Row>
 // are, since only so many cache lines can be on their way at once.
 template <typename Formula, typename Row>
 [[gnu::always_inline]] inline void UpdateRows(const RowUpdates& updates, const float* parameters) {
-  constexpr int64_t kBlock = 16;  // a constant length, for which the compiler unrolls
   const Formula formula(parameters);
   const int64_t dim = updates.dim;
   const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(typename Row::Stored)), slot_bytes = dim * 4;
