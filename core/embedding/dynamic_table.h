@@ -95,7 +95,7 @@ class ResolvedKeys {
 //
 //   table.Lookup(keys, rows, parallel);
 //
-// Letters: N keys of a call, duplicates allowed; D the dimension; S slots.
+// Letters: N keys of a call, fewer than 2^32, duplicates allowed; D the dimension.
 //
 // Threads. All methods may be called at any time, by any thread, with any `parallel` that keeps its promise
 // (base/parallel.h).

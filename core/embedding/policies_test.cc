@@ -167,6 +167,8 @@ TEST(Eviction, LeavesRowsInUse) {
 TEST(Admission, ByBloomFilterAdmitsWhatIsSeenOftenEnough) {
   DynamicTableOptions options = Options();
   options.admission = {.min_frequency = 3, .bloom_keys = 10000, .bloom_false_positives = 0.001};
+  options.record_frequency = true;
+  options.eviction.steps_to_live = 5;
   const auto table = Make(options);
   const std::vector<int64_t> keys = Range(0, 500);
   const std::vector<float> defaults(500 * kDim, -7);
@@ -188,9 +190,14 @@ TEST(Admission, ByBloomFilterAdmitsWhatIsSeenOftenEnough) {
   }
   for (DynamicTable* each : {table.get(), restored.get()}) {
     std::vector<float> rows(500 * kDim);
-    ASSERT_EQ(each->Resolve(keys, {}, rows.data(), RunInline).status(), OkStatus());
+    ASSERT_EQ(each->Resolve(keys, {100, 0}, rows.data(), RunInline).status(), OkStatus());
     EXPECT_EQ(each->total_count(), 500);
     EXPECT_EQ(rows, Read(*Make(Options()), keys)) << "new rows begin as ever";
+    std::vector<int64_t> frequencies(500);
+    ASSERT_EQ(each->GetFrequency(keys, frequencies.data()), OkStatus());
+    EXPECT_EQ(frequencies, std::vector<int64_t>(500, 3)) << "they count from the first time on";
+    EXPECT_TRUE(each->Evict({100 + 5, 0}).empty());
+    EXPECT_EQ(each->Evict({100 + 6, 0}).size(), 500u);
   }
 }
 

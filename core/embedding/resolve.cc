@@ -132,10 +132,12 @@ Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> pl
       value = *inserted;
       if (value == KeyIndex::kAbsent) {
         value = index_.Find(key);  // somebody was faster
-      } else if (counted_as != KeyIndex::kAbsent) {
+      } else {
         admitted_->SetCounts(value, static_cast<uint32_t>(count), batch.step.step, batch.step.seconds);
-        candidates_->End(NumberOf(counted_as));
-        gone.candidates.push_back(NumberOf(counted_as));
+        if (counted_as != KeyIndex::kAbsent) {
+          candidates_->End(NumberOf(counted_as));
+          gone.candidates.push_back(NumberOf(counted_as));
+        }
       }
     }
     if (IsRow(value)) {
