@@ -1,6 +1,7 @@
 #include "core/embedding/dynamic_table.h"
 
 #include <algorithm>
+#include <array>
 #include <shared_mutex>
 #include <utility>
 
@@ -74,16 +75,15 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
     const RowReader reader = admitted_->reader();
+    std::array<const char*, KeyIndex::kGroup> found;
     ForEachGroup(
         index_, keys, begin, end,
-        [&](uint32_t value) {
-          if (IsRow(value)) reader.Prefetch(value);
-        },
-        [&](int64_t first, int64_t count, const uint32_t* values) {
+        [&](int64_t i, uint32_t value) { found[i] = IsRow(value) ? reader.Prefetch(value) : nullptr; },
+        [&](int64_t first, int64_t count, const uint32_t*) {
           for (int64_t i = 0; i < count; ++i) {
             float* row = out + (first + i) * reader.dim;
-            if (IsRow(values[i])) {
-              reader.Copy(values[i], row);
+            if (found[i] != nullptr) [[likely]] {
+              reader.Copy(found[i], row);
             } else {
               ReadUnseen(keys[first + i], row);
             }
@@ -168,7 +168,7 @@ void DynamicTable::GetCounts(std::span<const int64_t> keys, int64_t* counts, Cou
   const std::shared_lock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   ForEachGroup(
-      index_, keys, 0, static_cast<int64_t>(keys.size()), [](uint32_t) {},
+      index_, keys, 0, static_cast<int64_t>(keys.size()), [](int64_t, uint32_t) {},
       [&](int64_t first, int64_t count, const uint32_t* values) {
         for (int64_t i = 0; i < count; ++i) counts[first + i] = count_of(values[i], keys[first + i]);
       });

@@ -77,7 +77,7 @@ Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end
   Inserter candidates(*this, candidates_ == nullptr ? *admitted_ : *candidates_);
   Status status;
   const RowReader reader = admitted_->reader();
-  const auto prefetch = [&](uint32_t value) {
+  const auto prefetch = [&](int64_t, uint32_t value) {
     if (!IsRow(value)) return;
     if (batch.out != nullptr) reader.Prefetch(value);
     admitted_->PrefetchCounts(value);

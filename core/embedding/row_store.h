@@ -47,16 +47,18 @@ struct RowReader {
   int64_t dim;
   DType type;
 
-  void Prefetch(uint32_t row) const {
+  // Gives where the row lies.
+  const char* Prefetch(uint32_t row) const {
     const char* data = rows[row];
     // Of long rows the processor itself fetches what follows, once they are being read.
     const int64_t bytes = rows.stride < 512 ? rows.stride : 512;
     for (int64_t line = 0; line < bytes; line += 64) PrefetchForRead(data + line);
+    return data;
   }
 
   // out: [D].
-  void Copy(uint32_t row, float* __restrict out) const {
-    const char* data = rows[row];
+  void Copy(uint32_t row, float* __restrict out) const { Copy(rows[row], out); }
+  void Copy(const char* data, float* __restrict out) const {
     int64_t done = 0;
     if (type == DType::kFloat32) {
       // Copies of a constant length, which the compiler makes of a few instructions.

@@ -14,8 +14,8 @@ inline constexpr int64_t kGuardedKeys = 4096;
 // The fewest keys for which a thread is worth its while.
 inline constexpr int64_t kSearchGrain = 2048;
 
-// Finds the values of places [begin, end) of `keys` and calls visit(first, count, values) for each group, when their
-// rows are on their way from memory. The next group is located before this one is searched, so that twice as many
+// Finds the values of places [begin, end) of `keys` and calls visit(first, count, values) for each group, after
+// prefetch(i, value) for each of it. The next group is located before this one is searched, so that twice as many
 // misses are under way.
 template <typename Prefetch, typename Visit>
 void ForEachGroup(const KeyIndex& index, std::span<const int64_t> keys, int64_t begin, int64_t end, Prefetch&& prefetch,
@@ -26,7 +26,8 @@ void ForEachGroup(const KeyIndex& index, std::span<const int64_t> keys, int64_t 
     const KeyIndex::ReadGuard guard = index.Read();
     const int64_t stop = std::min(end, guarded + kGuardedKeys);
     const auto locate = [&](int64_t first, auto& group) {
-      for (int64_t i = first; i < std::min(stop, first + kGroup); ++i) group[i - first] = index.Locate(keys[i]);
+      const int64_t count = std::min(kGroup, stop - first);
+      for (int64_t i = 0; i < count; ++i) group[i] = index.Locate(keys[first + i]);
     };
     locate(guarded, places[0]);
     for (int64_t first = guarded, turn = 0; first < stop; first += kGroup, ++turn) {
@@ -35,7 +36,7 @@ void ForEachGroup(const KeyIndex& index, std::span<const int64_t> keys, int64_t 
       uint32_t values[kGroup];
       for (int64_t i = 0; i < count; ++i) {
         values[i] = KeyIndex::Find(places[turn & 1][i], keys[first + i]);
-        prefetch(values[i]);
+        prefetch(i, values[i]);
       }
       visit(first, count, values);
     }
