@@ -20,9 +20,9 @@ namespace lockstep {
 // A concurrent hash index: int64 key -> 32-bit value, which is the number of a row. Any key is legal.
 //
 //   index    64 shards, by the first 6 bits of a key's hash; each has its array of buckets and grows alone
-//            (arrays of one length lie side by side, since all shards grow at about the same time: in large pages)
-//   array    8, 12, 16, 24, ... buckets; a key's home is where its hash lies in proportion, so buckets of
-//            an array are in the order of the hashes (but for keys that overflowed), whatever its length
+//   array    8, 12, 16, 24, ... buckets; a key's home is where its hash lies in proportion, so buckets of an array are
+//            in the order of the hashes (but for keys that overflowed), whatever its length. Arrays of one length lie
+//            side by side in large pages, since all shards grow at about the same time
 //   bucket   one cache line of 5 entries:
 //
 //              state   4 bytes   which entries are taken (5 bits) | how many keys passed by (8) | removals (19)

@@ -28,7 +28,7 @@ struct TableRows {
   std::vector<uint32_t> seconds;          // [N]: when the key was last seen, by the caller's clock
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
-  // Moves the rows of another part to the end.
+  // Copies the rows of another part to the end.
   void Append(const TableRows& other);
 };
 

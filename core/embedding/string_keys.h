@@ -30,6 +30,9 @@ namespace lockstep {
 //   strings.Find(batch, keys, parallel);    table.Lookup(keys, ...);      // evaluation: adds nothing
 //   strings.Remove(table.Evict(now));                                     // keys that went
 //
+// Keys that a Bloom filter has not admitted are nowhere in the table, so Evict never names them: their strings are
+// removed after the step (those of kNoRow), or they would stay for ever.
+//
 // Bytes lie in blocks that never move; a block is freed when all of its strings have gone. A string takes its bytes and
 // some 45 bytes more. Thread-safe: searches take no lock for a string, additions one for a 64th of the index and one
 // for the bytes; Remove waits for the others, and they for it.
