@@ -26,7 +26,10 @@ KeyIndex::KeyIndex(int64_t expected) : words_{}, shards_(kShards) {
   const double mean = static_cast<double>(expected) / kShards;
   int code = 0;
   while (static_cast<double>(WantedKeys(LengthOf(code))) < mean + 5 * std::sqrt(mean)) ++code;
-  for (int shard = 0; shard < kShards; ++shard) Grow(shard, code);
+  for (int shard = 0; shard < kShards; ++shard) {
+    // The number is a hint: without memory for so many, it begins small.
+    if (!Grow(shard, code)) Grow(shard, 0);
+  }
 }
 
 KeyIndex::~KeyIndex() = default;
