@@ -149,13 +149,12 @@ void ReduceBaseline(const void* const* sources, int num_sources, int64_t count, 
 }
 
 template <typename E, typename Op, bool kMean>
-[[gnu::target("avx2")]] void ReduceAvx2(const void* const* sources, int num_sources, int64_t count, void* out) {
+LOCKSTEP_TARGET_AVX2 void ReduceAvx2(const void* const* sources, int num_sources, int64_t count, void* out) {
   ReduceAll<E, Op, kMean>(sources, num_sources, count, out);
 }
 
 template <typename E, typename Op, bool kMean>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] void ReduceAvx512(const void* const* sources, int num_sources,
-                                                                        int64_t count, void* out) {
+LOCKSTEP_TARGET_AVX512 void ReduceAvx512(const void* const* sources, int num_sources, int64_t count, void* out) {
   ReduceAll<E, Op, kMean>(sources, num_sources, count, out);
 }
 
@@ -186,33 +185,6 @@ constexpr std::array<Operations, kDTypeCount> kReductions = {
     MakeOperations<Plain<uint8_t>>(), MakeOperations<Bool>()};
 
 }  // namespace
-
-std::string_view InstructionSetName(InstructionSet set) {
-  switch (set) {
-    case InstructionSet::kBaseline: return "baseline";
-    case InstructionSet::kAvx2: return "avx2";
-    case InstructionSet::kAvx512: return "avx512";
-  }
-  return "unknown";
-}
-
-bool IsSupported(InstructionSet set) {
-  switch (set) {
-    case InstructionSet::kBaseline: return true;
-    case InstructionSet::kAvx2: return __builtin_cpu_supports("avx2");
-    case InstructionSet::kAvx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  }
-  return false;
-}
-
-InstructionSet BestInstructionSet() {
-  static const InstructionSet best = IsSupported(InstructionSet::kAvx512) ? InstructionSet::kAvx512
-                                     : IsSupported(InstructionSet::kAvx2) ? InstructionSet::kAvx2
-                                                                          : InstructionSet::kBaseline;
-  return best;
-}
 
 ReduceFunction FindReduce(ReduceOp op, DType dtype, InstructionSet set) {
   return kReductions[static_cast<int>(dtype)][static_cast<int>(op)][static_cast<int>(set)];

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "core/base/dtype.h"
+#include "core/base/instruction_set.h"
 #include "core/comm/communicator.h"
 
 namespace lockstep {
@@ -21,21 +21,10 @@ namespace lockstep {
 //   const ReduceFunction reduce = FindReduce(ReduceOp::kSum, DType::kFloat32);
 //   const void* sources[] = {a, b, c};
 //   reduce(sources, 3, count, out);
+//
+// All instruction sets give the same bits: no reduction holds a multiplication and an addition that could be fused, and
+// the lanes of a vector are elements, so that no sum is reordered.
 using ReduceFunction = void (*)(const void* const* sources, int num_sources, int64_t count, void* out);
-
-// The instruction sets for which the kernels are compiled. All give the same bits: no reduction holds a multiplication
-// and an addition that could be fused, and the lanes of a vector are elements, so that no sum is reordered.
-enum class InstructionSet : uint8_t { kBaseline, kAvx2, kAvx512 };
-inline constexpr int kInstructionSetCount = 3;
-
-std::string_view InstructionSetName(InstructionSet set);
-
-// Whether this machine runs it.
-bool IsSupported(InstructionSet set);
-
-// The widest that this machine runs, found out once. (Chosen by a look at the processor at run time and not by an
-// ifunc, which would run before a sanitizer is set up.)
-InstructionSet BestInstructionSet();
 
 // Null where `op` has no meaning for `dtype`: the mean of anything but floating-point numbers. A look into a table.
 // Asking for a set that the machine does not have gives a function that would end in an illegal instruction.

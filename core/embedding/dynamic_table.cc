@@ -1,0 +1,204 @@
+#include "core/embedding/dynamic_table.h"
+
+#include <algorithm>
+#include <array>
+#include <shared_mutex>
+#include <utility>
+
+#include "core/base/float16.h"
+#include "core/base/strings.h"
+#include "core/embedding/search.h"
+
+namespace lockstep {
+namespace {
+
+RowLayout LayoutOf(const DynamicTableOptions& options) {
+  return {options.dim, options.row_type, options.record_frequency || options.eviction.needs_frequency(),
+          options.record_version || options.eviction.needs_version(), options.eviction.seconds_to_live.has_value()};
+}
+
+}  // namespace
+
+Status DynamicTableOptions::Validate() const {
+  const auto wrong = [&](const auto&... parts) { return InvalidArgument(StrCat("table '", name, "': ", parts...)); };
+  if (dim < 1 || dim > 1 << 20) return wrong("dimension ", dim, ", wanted 1 to 2^20");
+  if (row_type != DType::kFloat32 && row_type != DType::kFloat16 && row_type != DType::kBFloat16) {
+    return wrong("rows of ", DTypeName(row_type), ", wanted float32, float16 or bfloat16");
+  }
+  if (expected_keys < 0 || expected_keys > Slab::kMaxRows) {
+    return wrong(expected_keys, " keys expected, wanted 0 to ", Slab::kMaxRows);
+  }
+  for (const Status& status : {initial.Validate(), admission.Validate(), eviction.Validate()}) {
+    if (!status.ok()) return status.WithPrefix(StrCat("table '", name, "': "));
+  }
+  return OkStatus();
+}
+
+DynamicTable::DynamicTable(const DynamicTableOptions& options)
+    : options_(options), initial_(options.initial, options.name), index_(options.expected_keys) {}
+
+DynamicTable::~DynamicTable() = default;
+
+Result<std::unique_ptr<DynamicTable>> DynamicTable::Create(const DynamicTableOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<DynamicTable> table(new DynamicTable(options));
+  const RowLayout layout = LayoutOf(options);
+  LOCKSTEP_ASSIGN_OR_RETURN(table->admitted_, RowStore::Create(layout));
+  if (options.admission.bloom()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(table->filter_, CountingBloomFilter::Create(options.admission));
+  } else if (options.admission.counts()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(table->candidates_,
+                              RowStore::Create({0, options.row_type, true, layout.version, layout.seconds}));
+  }
+  if (options.track_changes) {
+    table->admitted_->TrackChanges();
+    if (table->candidates_ != nullptr) table->candidates_->TrackChanges();
+  }
+  return table;
+}
+
+void DynamicTable::ReadUnseen(int64_t key, float* out) const {
+  if (!options_.unseen_reads_initial || options_.admission.counts()) {
+    std::fill_n(out, options_.dim, options_.default_value);
+    return;
+  }
+  initial_.Fill(key, out, options_.dim);
+  // As the row would hold it.
+  for (int64_t i = 0; i < options_.dim; ++i) {
+    if (options_.row_type == DType::kFloat16) out[i] = Float16ToFloat(FloatToFloat16(out[i]));
+    if (options_.row_type == DType::kBFloat16) out[i] = BFloat16ToFloat(FloatToBFloat16(out[i]));
+  }
+}
+
+void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const ParallelFor& parallel) const {
+  const std::shared_lock gate(gate_);
+  const Epochs::Guard rows_stay = row_epochs_.Enter();
+  parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
+    const RowReader reader = admitted_->reader();
+    std::array<const char*, KeyIndex::kGroup> found;
+    ForEachGroup(
+        index_, keys, begin, end,
+        [&](int64_t i, uint32_t value) { found[i] = IsRow(value) ? reader.Prefetch(value) : nullptr; },
+        [&](int64_t first, int64_t count, const uint32_t*) {
+          for (int64_t i = 0; i < count; ++i) {
+            float* row = out + (first + i) * reader.dim;
+            if (found[i] != nullptr) [[likely]] {
+              reader.Copy(found[i], row);
+            } else {
+              ReadUnseen(keys[first + i], row);
+            }
+          }
+        });
+  });
+}
+
+Result<int> DynamicTable::AddSlot(const std::string& name, float initial) {
+  const std::unique_lock gate(gate_);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].first != name) continue;
+    if (slots_[i].second == initial) return static_cast<int>(i);
+    return FailedPrecondition(
+        StrCat("table '", options_.name, "': slot '", name, "' begins with ", slots_[i].second, ", wanted ", initial));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const int number, admitted_->AddSlot(initial));
+  slots_.emplace_back(name, initial);
+  return number;
+}
+
+std::vector<std::string> DynamicTable::slot_names() const {
+  const std::shared_lock gate(gate_);
+  std::vector<std::string> names;
+  for (const auto& [name, initial] : slots_) names.push_back(name);
+  return names;
+}
+
+Status DynamicTable::Update(const ResolvedKeys& batch, const float* gradients, const UpdateRule& rule,
+                            std::span<const int> slots, int64_t step, const ParallelFor& parallel, bool all_rows) {
+  const std::unique_lock gate(gate_);
+  if (rule.row_type != options_.row_type) {
+    return InvalidArgument(StrCat("table '", options_.name, "': an update of ", DTypeName(rule.row_type),
+                                  " rows, wanted ", DTypeName(options_.row_type)));
+  }
+  if (static_cast<int>(slots.size()) != rule.num_slots) {
+    return InvalidArgument(
+        StrCat("table '", options_.name, "': ", slots.size(), " slots for a rule, wanted ", rule.num_slots));
+  }
+  UpdateTarget target{admitted_->rows(),
+                      {},
+                      options_.dim,
+                      &admitted_->keys(),
+                      MixBits(options_.initial.seed + MixBits(static_cast<uint64_t>(step)))};
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < 0 || slots[i] >= admitted_->num_slots()) {
+      return InvalidArgument(
+          StrCat("table '", options_.name, "': slot ", slots[i], ", wanted 0 to ", admitted_->num_slots() - 1));
+    }
+    target.slots[i] = admitted_->slot(slots[i]);
+  }
+  BeforeUpdate before;
+  if (admitted_->watched()) {
+    before = [&](std::span<const uint32_t> rows) {
+      for (const uint32_t row : rows) admitted_->BeforeChange(row);
+    };
+  }
+  ApplyUpdate(target, rule, batch.rows(), gradients, parallel, before);
+  if (!all_rows) return OkStatus();
+  const int64_t end = admitted_->slab().end();
+  std::vector<uint8_t> skip(end);
+  for (int64_t row = 0; row < end; ++row) skip[row] = admitted_->IsLive(row) ? 0 : 1;
+  for (const uint32_t row : batch.rows()) {
+    if (row != kNoRow) skip[row] = 1;
+  }
+  ApplyZeroGradients(target, rule, end, skip, parallel, before);
+  return OkStatus();
+}
+
+TableRows DynamicTable::Export() const {
+  const std::unique_lock gate(gate_);
+  TableRows all;
+  for (int64_t row = 0; row < admitted_->slab().end(); ++row) {
+    if (admitted_->IsLive(row)) admitted_->CopyTo(row, &all);
+  }
+  return all;
+}
+
+// Writes what `count_of(value, key)` says of each key.
+template <typename CountOf>
+void DynamicTable::GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const {
+  const std::shared_lock gate(gate_);
+  const Epochs::Guard rows_stay = row_epochs_.Enter();
+  ForEachGroup(
+      index_, keys, 0, static_cast<int64_t>(keys.size()), [](int64_t, uint32_t) {},
+      [&](int64_t first, int64_t count, const uint32_t* values) {
+        for (int64_t i = 0; i < count; ++i) counts[first + i] = count_of(values[i], keys[first + i]);
+      });
+}
+
+Status DynamicTable::GetFrequency(std::span<const int64_t> keys, int64_t* frequencies) const {
+  if (!admitted_->layout().frequency) {
+    return FailedPrecondition(
+        StrCat("table '", options_.name, "': frequencies are not recorded: set record_frequency"));
+  }
+  GetCounts(keys, frequencies, [&](uint32_t value, int64_t key) -> int64_t {
+    if (value != KeyIndex::kAbsent) return StoreOf(value).frequency(NumberOf(value));
+    return filter_ == nullptr ? 0 : filter_->Count(key);
+  });
+  return OkStatus();
+}
+
+Status DynamicTable::GetVersion(std::span<const int64_t> keys, int64_t* versions) const {
+  if (!admitted_->layout().version) {
+    return FailedPrecondition(StrCat("table '", options_.name, "': versions are not recorded: set record_version"));
+  }
+  GetCounts(keys, versions, [&](uint32_t value, int64_t) -> int64_t {
+    return value == KeyIndex::kAbsent ? 0 : StoreOf(value).version(NumberOf(value));
+  });
+  return OkStatus();
+}
+
+int64_t DynamicTable::bytes() const {
+  return index_.bytes() + admitted_->bytes() + (candidates_ == nullptr ? 0 : candidates_->bytes()) +
+         (filter_ == nullptr ? 0 : static_cast<int64_t>(filter_->bytes().size()));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/base/status.h"
+
+namespace lockstep {
+
+// Which keys a table lets go while training goes on, in bounded work: a call of DynamicTable::Evict looks at
+// `keys_per_call` keys and goes on where the one before ended, in the order of the keys' hashes; so a table is gone
+// through once every size / keys_per_call steps, and which keys a call looks at doesn't depend on threads. Every
+// condition that is set takes keys; keys that are counted until they are admitted go by age alone.
+//
+// The budget is kept in every call: as many keys as are too many go, taken from the coldest eighth of those looked at
+// (and of further ones, if need be). So what goes is among the coldest, not always the coldest of all: the usual
+// approximation, without a list that every lookup would have to keep in order.
+struct EvictionOptions {
+  enum class Order : uint8_t {
+    kLru,  // the longest unseen first
+    kLfu,  // the least frequent first; of equals the longest unseen, where versions are recorded
+  };
+
+  std::optional<int64_t> steps_to_live = std::nullopt;    // goes when it was last seen more than so many steps ago
+  std::optional<int64_t> seconds_to_live = std::nullopt;  // ... more than so many seconds ago, by the caller's clock
+  std::optional<float> l2_threshold = std::nullopt;       // goes when the norm of its row is less
+  std::optional<int64_t> max_keys = std::nullopt;         // admitted keys
+  std::optional<int64_t> max_bytes =
+      std::nullopt;  // memory of admitted keys: rows, slots, counts, and 24 bytes of the index each
+  Order order = Order::kLru;
+  int64_t keys_per_call = 16384;  // more: keys go sooner, and a step takes longer (some 20 to 50 ns a key)
+
+  bool budget() const { return max_keys.has_value() || max_bytes.has_value(); }
+  // What has to be recorded of keys.
+  bool needs_version() const { return steps_to_live.has_value() || (budget() && order == Order::kLru); }
+  bool needs_frequency() const { return budget() && order == Order::kLfu; }
+  // INVALID_ARGUMENT for a negative number, or no keys per call.
+  Status Validate() const;
+};
+
+}  // namespace lockstep

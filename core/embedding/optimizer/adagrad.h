@@ -1,0 +1,28 @@
+#pragma once
+
+#include <array>
+
+#include "core/embedding/optimizer/update.h"
+
+namespace lockstep {
+
+// Adagrad (Duchi et al., 2011): a += g^2, then, by where epsilon stands,
+//
+//   kOutside   w -= learning_rate * g / (sqrt(a) + epsilon)     ResourceSparseApplyAdagradV2; with epsilon = 0 it is
+//                                                               tf.compat.v1.train.AdagradOptimizer
+//   kInside    w -= learning_rate * g / sqrt(a + epsilon)       Adagrad of Keras since 2.11, and of Keras 3
+struct AdagradOptions {
+  enum class Epsilon : uint8_t { kOutside, kInside };
+
+  float learning_rate = 0.001f;
+  float epsilon = 0;
+  Epsilon epsilon_place = Epsilon::kOutside;
+  // What accumulators begin with; TensorFlow's default. Part of Slots(), not of the rule.
+  float initial_accumulator = 0.1f;
+
+  std::array<SlotSpec, 1> Slots() const { return {{{"accumulator", initial_accumulator}}}; }
+  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
+  Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <array>
+
+#include "core/embedding/optimizer/update.h"
+
+namespace lockstep {
+
+// Gradient descent with momentum, of rows that are touched: a row's velocity rests while the row does.
+//
+//   tf.compat.v1.train.MomentumOptimizer (ResourceSparseApplyMomentum):
+//     a = momentum * a + g;     w -= learning_rate * a,                   nesterov: w -= lr * g + lr * momentum * a
+//   keras (ResourceSparseApplyKerasMomentum; Keras 3's SGD computes the same):
+//     a = momentum * a - lr*g;  w += a,                                   nesterov: w += momentum * a - lr * g
+//
+// They differ where the learning rate changes: what has been accumulated is scaled by the rate of today or of its day.
+struct MomentumOptions {
+  float learning_rate = 0.01f;
+  float momentum = 0.9f;
+  bool nesterov = false;
+  bool keras = false;
+
+  static constexpr std::array<SlotSpec, 1> Slots() { return {{{"momentum", 0}}}; }
+  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
+  Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+}  // namespace lockstep

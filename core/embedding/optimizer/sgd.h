@@ -1,0 +1,19 @@
+#pragma once
+
+#include <array>
+
+#include "core/embedding/optimizer/update.h"
+
+namespace lockstep {
+
+// Gradient descent: w -= learning_rate * g. TensorFlow's GradientDescentOptimizer subtracts duplicate gradients one
+// after another; here their sum is subtracted, which is the same to rounding.
+struct SgdOptions {
+  float learning_rate = 0.01f;
+
+  static constexpr std::array<SlotSpec, 0> Slots() { return {}; }
+  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
+  Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+}  // namespace lockstep

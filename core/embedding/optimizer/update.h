@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "core/base/dtype.h"
+#include "core/base/instruction_set.h"
+#include "core/base/parallel.h"
+#include "core/base/status.h"
+#include "core/embedding/row_view.h"
+
+// Fused sparse updates: gradients of rows, duplicates and all, are summed and the optimizer applied in one pass over
+// the rows that are touched.
+//
+//   rule        an optimizer with this step's hyperparameters, as a function: AdagradOptions{...}.Rule(dtype) and its
+//   like target      rows and slots in memory: of a dynamic table or of ordinary contiguous variables, it makes no
+//   difference gradients   [N, D] float32, one for each of N positions; numbers [N] say whose
+//
+// Letters: N positions, U <= N distinct rows among them, D dimension of a row.
+//
+// Numbers are those of TensorFlow's kernels (ResourceSparseApply...) up to the rounding of a float: the gradients of
+// one row are summed in float32 in the order of the positions, the rule is applied once to the sum. For given inputs
+// the result has the same bits whatever the threads, the instruction set and the machine.
+//
+// Rows may be 16-bit: they are computed with in float32 and rounded stochastically, up or down with the probability
+// that makes the expected value right, as small updates would otherwise never move a weight. The random bits are a
+// function of (rounding seed, key of the row, element): the same in every run. Slots are float32 always.
+namespace lockstep {
+
+inline constexpr int kMaxSlots = 3;
+
+// A slot of an optimizer: a row of D float32 beside each row of weights.
+struct SlotSpec {
+  const char* name;  // TensorFlow's; lives as long as the program
+  float initial;     // what it holds before the row's first update
+};
+
+// A run of distinct rows for a kernel.
+struct RowUpdates {
+  RowView rows;                          // [D] of the rule's row type
+  std::array<RowView, kMaxSlots> slots;  // [D] float32 each, as many as the rule has
+  int64_t dim;                           // D
+  const uint32_t* numbers;               // [count], distinct
+  const float* const* gradients;         // [count], each [D]
+  int64_t count;
+  const RowView* keys;  // int64 of a row, for rounding; null: its number is its key
+  uint64_t rounding;
+};
+
+using UpdateFunction = void (*)(const RowUpdates& updates, const float* parameters);
+
+// An optimizer with the hyperparameters of one step, for one row type and instruction set. A value.
+struct UpdateRule {
+  UpdateFunction function = nullptr;
+  int num_slots = 0;
+  DType row_type = DType::kFloat32;
+  std::array<float, 8> parameters = {};
+};
+
+// What a rule is applied to.
+struct UpdateTarget {
+  RowView rows;
+  std::array<RowView, kMaxSlots> slots;
+  int64_t dim;
+  // For 16-bit rows: where the int64 keys of rows lie, if not the number is to stand for the row; and a number that is
+  // another one in every step (the seed and the step).
+  const RowView* keys = nullptr;
+  uint64_t rounding = 0;
+};
+
+// Called with the distinct rows before they are changed, once for each, from several threads.
+using BeforeUpdate = std::function<void(std::span<const uint32_t> numbers)>;
+// In place of a number: the position's gradient is dropped.
+inline constexpr uint32_t kNoRow = 0xFFFFFFFF;
+
+// Sums the gradients of each row and applies the rule once. numbers: [N], < 2^32 - 1, duplicates allowed, or kNoRow.
+// gradients: [N, D]. Nobody else may read or write these rows meanwhile. Takes some 16 bytes a position, and D floats
+// for every row with duplicates, while it runs.
+void ApplyUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
+                 const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
+
+// The same where the caller knows that no number occurs twice: saves finding out.
+void ApplyDistinctUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
+                         const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
+
+// Applies the rule with a gradient of zero to all rows [0, end) that `skip` doesn't hold: what optimizers do that move
+// every row in every step (adam.h). skip: [end] of 0 or 1, rows that are not there among them. Reads and writes the
+// whole table.
+void ApplyZeroGradients(const UpdateTarget& target, const UpdateRule& rule, int64_t end, std::span<const uint8_t> skip,
+                        const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
+
+}  // namespace lockstep

@@ -1,0 +1,333 @@
+#include "core/embedding/optimizer/update.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/base/float16.h"
+#include "core/embedding/optimizer/adagrad.h"
+#include "core/embedding/optimizer/adam.h"
+#include "core/embedding/optimizer/ftrl.h"
+#include "core/embedding/optimizer/momentum.h"
+#include "core/embedding/optimizer/rms_prop.h"
+#include "core/embedding/optimizer/sgd.h"
+#include "core/testing/parallel.h"
+
+namespace lockstep {
+namespace {
+
+// TensorFlow's update of one element as its documentation of tf.raw_ops.ResourceSparseApply... (and, where said, Keras'
+// source) states it, in double precision.
+using Oracle = std::function<void(double& w, std::vector<double>& s, double g)>;
+
+struct Case {
+  std::string name;
+  std::function<Result<UpdateRule>(DType, InstructionSet)> rule;
+  std::vector<double> initial;  // of the slots
+  Oracle oracle;
+};
+
+double Sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
+
+Case MomentumCase(bool keras, bool nesterov) {
+  const MomentumOptions options{0.05f, 0.8f, nesterov, keras};
+  return {std::string(keras ? "KerasMomentum" : "Momentum") + (nesterov ? "Nesterov" : ""),
+          [=](DType type, InstructionSet set) { return options.Rule(type, set); },
+          {0},
+          [=](double& w, std::vector<double>& s, double g) {
+            const double lr = 0.05f, momentum = 0.8f;
+            s[0] = keras ? s[0] * momentum - lr * g : s[0] * momentum + g;
+            if (keras) {
+              w += nesterov ? s[0] * momentum - lr * g : s[0];
+            } else {
+              w -= nesterov ? g * lr + s[0] * momentum * lr : s[0] * lr;
+            }
+          }};
+}
+
+Case AdagradCase(AdagradOptions::Epsilon place, float epsilon) {
+  const AdagradOptions options{0.1f, epsilon, place};
+  const bool inside = place == AdagradOptions::Epsilon::kInside;
+  return {std::string("Adagrad") + (inside         ? "Inside"
+                                    : epsilon == 0 ? "V1"
+                                                   : "V2"),
+          [=](DType type, InstructionSet set) { return options.Rule(type, set); },
+          {0.1f},
+          [=](double& w, std::vector<double>& s, double g) {
+            s[0] += g * g;
+            w -= 0.1f * g / (inside ? std::sqrt(s[0] + epsilon) : std::sqrt(s[0]) + epsilon);
+          }};
+}
+
+Case FtrlCase(const std::string& name, const FtrlOptions& options) {
+  return {name,
+          [=](DType type, InstructionSet set) { return options.Rule(type, set); },
+          {0.1f, 0},
+          [=](double& w, std::vector<double>& s, double g) {
+            const double lr = options.learning_rate, p = options.learning_rate_power;
+            const double shrunk = g + 2 * options.l2_shrinkage * w, accumulated = s[0] + g * g;
+            s[1] += shrunk - (std::pow(accumulated, -p) - std::pow(s[0], -p)) / lr * w;
+            const double quadratic = std::pow(accumulated, -p) / lr + 2 * options.l2;
+            w = std::abs(s[1]) > options.l1 ? (Sign(s[1]) * options.l1 - s[1]) / quadratic : 0;
+            s[0] = accumulated;
+          }};
+}
+
+Case RmsPropCase(bool centered) {
+  const RmsPropOptions options{0.01f, 0.9f, 0.5f, 1e-3f, centered};
+  return {centered ? "CenteredRmsProp" : "RmsProp",
+          [=](DType type, InstructionSet set) { return options.Rule(type, set); },
+          centered ? std::vector<double>{1, 0, 0} : std::vector<double>{1, 0},
+          [=](double& w, std::vector<double>& s, double g) {
+            const double rho = 0.9f;
+            s[0] = rho * s[0] + (1 - rho) * g * g;
+            double divisor = s[0] + 1e-3f;
+            if (centered) {
+              s[2] = rho * s[2] + (1 - rho) * g;
+              divisor -= s[2] * s[2];
+            }
+            s[1] = 0.5 * s[1] + 0.01f * g / std::sqrt(divisor);
+            w -= s[1];
+          }};
+}
+
+Case AdamCase() {
+  const AdamOptions options{0.02f, 0.9f, 0.99f, 1e-5f, std::pow(0.9f, 3.0f), std::pow(0.99f, 3.0f)};
+  return {"Adam",
+          [=](DType type, InstructionSet set) { return options.Rule(type, set); },
+          {0, 0},
+          [=](double& w, std::vector<double>& s, double g) {
+            const double b1 = options.beta1, b2 = options.beta2;
+            s[0] = b1 * s[0] + (1 - b1) * g;
+            s[1] = b2 * s[1] + (1 - b2) * g * g;
+            const double lr = 0.02f * std::sqrt(1.0 - options.beta2_power) / (1.0 - options.beta1_power);
+            w -= lr * s[0] / (std::sqrt(s[1]) + 1e-5f);
+          }};
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases = {{"Sgd",
+                              [](DType type, InstructionSet set) { return SgdOptions{0.1f}.Rule(type, set); },
+                              {},
+                              [](double& w, std::vector<double>&, double g) { w -= 0.1f * g; }}};
+  for (const bool keras : {false, true}) {
+    for (const bool nesterov : {false, true}) cases.push_back(MomentumCase(keras, nesterov));
+  }
+  cases.push_back(AdagradCase(AdagradOptions::Epsilon::kOutside, 0));
+  cases.push_back(AdagradCase(AdagradOptions::Epsilon::kOutside, 1e-2f));
+  cases.push_back(AdagradCase(AdagradOptions::Epsilon::kInside, 1e-2f));
+  cases.push_back(AdamCase());
+  cases.push_back(FtrlCase("Ftrl", {.learning_rate = 0.1f, .l1 = 0.05f, .l2 = 0.1f}));
+  cases.push_back(FtrlCase("FtrlShrinkage", {.learning_rate = 0.1f, .l1 = 0.01f, .l2_shrinkage = 0.1f}));
+  cases.push_back(FtrlCase("FtrlPower", {.learning_rate = 0.1f, .learning_rate_power = -0.7f, .l1 = 0.05f}));
+  cases.push_back(RmsPropCase(false));
+  cases.push_back(RmsPropCase(true));
+  return cases;
+}
+
+// A contiguous table with its slots.
+struct Table {
+  Table(int64_t rows, int64_t dim, const std::vector<double>& initial, uint64_t seed) : dim(dim), weights(rows * dim) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal;
+    for (float& weight : weights) weight = normal(random);
+    for (const double value : initial) slots.emplace_back(rows * dim, static_cast<float>(value));
+  }
+
+  UpdateTarget Target() {
+    UpdateTarget target{RowView::Contiguous(weights.data(), dim * 4), {}, dim};
+    for (size_t s = 0; s < slots.size(); ++s) target.slots[s] = RowView::Contiguous(slots[s].data(), dim * 4);
+    return target;
+  }
+
+  int64_t dim;
+  std::vector<float> weights;
+  std::vector<std::vector<float>> slots;
+};
+
+struct Gradients {
+  std::vector<uint32_t> numbers;
+  std::vector<float> values;
+};
+
+// Gradients of `count` places; some rows come often, some places have no row.
+Gradients RandomGradients(int64_t count, int64_t rows, int64_t dim, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  Gradients gradients;
+  for (int64_t i = 0; i < count; ++i) {
+    gradients.numbers.push_back(random() % 10 == 0 ? kNoRow : static_cast<uint32_t>(random() % (1 + random() % rows)));
+  }
+  for (int64_t i = 0; i < count * dim; ++i) gradients.values.push_back(normal(random));
+  return gradients;
+}
+
+class UpdateTest : public ::testing::TestWithParam<InstructionSet> {
+ protected:
+  void SetUp() override {
+    if (!IsSupported(GetParam())) GTEST_SKIP() << "this processor has no " << InstructionSetName(GetParam());
+  }
+};
+
+// Some roundings of float32, each of numbers that may be several times as large as the result.
+double Tolerance(double value) { return 4e-6 * std::max(1.0, std::abs(value)); }
+
+TEST_P(UpdateTest, IsTensorFlows) {
+  testing::Pool pool(2);
+  for (const Case& c : Cases()) {
+    for (const int64_t dim : {1, 7, 16, 35}) {
+      constexpr int64_t kRows = 50;
+      Table table(kRows, dim, c.initial, dim);
+      std::vector<double> weights(table.weights.begin(), table.weights.end());
+      std::vector<std::vector<double>> state(weights.size(), c.initial);
+      for (int step = 0; step < 4; ++step) {
+        const Gradients gradients = RandomGradients(80, kRows, dim, step);
+        std::map<uint32_t, std::vector<double>> sums;
+        for (size_t i = 0; i < gradients.numbers.size(); ++i) {
+          auto& sum = sums.try_emplace(gradients.numbers[i], dim, 0.0).first->second;
+          for (int64_t d = 0; d < dim; ++d) sum[d] += gradients.values[i * dim + d];
+        }
+        sums.erase(kNoRow);
+        for (const auto& [row, sum] : sums) {
+          for (int64_t d = 0; d < dim; ++d) c.oracle(weights[row * dim + d], state[row * dim + d], sum[d]);
+        }
+        const UpdateRule rule = *c.rule(DType::kFloat32, GetParam());
+        ASSERT_EQ(rule.num_slots, static_cast<int>(c.initial.size()));
+        ApplyUpdate(table.Target(), rule, gradients.numbers, gradients.values.data(), pool.Get());
+      }
+      for (size_t i = 0; i < weights.size(); ++i) {
+        ASSERT_NEAR(table.weights[i], weights[i], Tolerance(weights[i])) << c.name << " " << i;
+        for (size_t s = 0; s < c.initial.size(); ++s) {
+          ASSERT_NEAR(table.slots[s][i], state[i][s], Tolerance(state[i][s])) << c.name;
+        }
+      }
+    }
+  }
+}
+
+// The same bits on one thread with the plainest instructions; many parts and long runs of one row.
+TEST_P(UpdateTest, HasTheSameBitsEverywhere) {
+  testing::Pool pool(3);
+  for (const Case& c : Cases()) {
+    for (const int64_t dim : {5, 16}) {
+      constexpr int64_t kRows = 3000;
+      const Gradients gradients = RandomGradients(20000, kRows, dim, 11);
+      Table one(kRows, dim, c.initial, 1), many = one;
+      ApplyUpdate(one.Target(), *c.rule(DType::kFloat32, InstructionSet::kBaseline), gradients.numbers,
+                  gradients.values.data(), RunInline);
+      ApplyUpdate(many.Target(), *c.rule(DType::kFloat32, GetParam()), gradients.numbers, gradients.values.data(),
+                  pool.Get());
+      ASSERT_EQ(one.weights, many.weights) << c.name;
+      ASSERT_EQ(one.slots, many.slots) << c.name;
+    }
+  }
+}
+
+// 16-bit rows: each weight becomes one of its two neighbours in the format, and on average what float32 would give.
+TEST_P(UpdateTest, RoundsStochastically) {
+  constexpr int64_t kRows = 4000, kDim = 19;
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    const auto load = [&](uint16_t bits) {
+      return type == DType::kFloat16 ? Float16ToFloat(bits) : BFloat16ToFloat(bits);
+    };
+    const auto store = [&](float x) { return type == DType::kFloat16 ? FloatToFloat16(x) : FloatToBFloat16(x); };
+    for (const float weight : {1.0f, -0.3f, 3e-5f, 60000.0f, 0.0f}) {
+      for (const float change : {1e-4f, 0.37f}) {
+        std::vector<uint16_t> rows(kRows * kDim, store(weight));
+        const float start = load(rows[0]), wanted = start - change * std::max(std::abs(start), 1e-6f);
+        std::vector<uint32_t> numbers(kRows);
+        for (int64_t i = 0; i < kRows; ++i) numbers[i] = static_cast<uint32_t>(i);
+        const std::vector<float> gradients(kRows * kDim, start - wanted);
+        const UpdateTarget target{RowView::Contiguous(rows.data(), kDim * 2), {}, kDim, nullptr, 77};
+        ApplyDistinctUpdate(target, *SgdOptions{1}.Rule(type, GetParam()), numbers, gradients.data(), RunInline);
+        const float result = start - (start - wanted);
+        double mean = 0;
+        float least = INFINITY, most = -INFINITY;
+        for (const uint16_t bits : rows) {
+          mean += load(bits) / static_cast<double>(rows.size());
+          least = std::min(least, load(bits));
+          most = std::max(most, load(bits));
+        }
+        ASSERT_LE(least, result);
+        ASSERT_GE(most, result);
+        // Neighbours, or the same: nothing lies between them.
+        ASSERT_TRUE(least == most || store((least + most) / 2) == store(least) ||
+                    store((least + most) / 2) == store(most));
+        ASSERT_NEAR(mean, result, (most - least) * 0.01 + 1e-12) << DTypeName(type) << " " << weight << " " << change;
+        if (result == load(store(result))) {
+          ASSERT_EQ(least, most) << "what has a place of its own is not rounded";
+        }
+      }
+    }
+  }
+}
+
+// Random bits come from the key: a row that lies elsewhere is rounded alike, and the next step's seed rounds it anew.
+TEST_P(UpdateTest, RoundingIsAFunctionOfKeyAndStep) {
+  constexpr int64_t kDim = 32;
+  const auto updated = [&](std::vector<int64_t> keys, uint64_t rounding) {
+    std::vector<uint16_t> rows(keys.size() * kDim, FloatToBFloat16(1));
+    const RowView key_view = RowView::Contiguous(keys.data(), 8);
+    std::vector<uint32_t> numbers;
+    for (size_t i = 0; i < keys.size(); ++i) numbers.push_back(static_cast<uint32_t>(i));
+    const std::vector<float> gradients(rows.size(), 1e-3f);
+    ApplyUpdate({RowView::Contiguous(rows.data(), kDim * 2), {}, kDim, &key_view, rounding},
+                *SgdOptions{1}.Rule(DType::kBFloat16, GetParam()), numbers, gradients.data(), RunInline);
+    std::map<int64_t, std::vector<uint16_t>> by_key;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      by_key[keys[i]] = {rows.begin() + i * kDim, rows.begin() + (i + 1) * kDim};
+    }
+    return by_key;
+  };
+  EXPECT_EQ(updated({5, -9, 1000, 12}, 1), updated({12, 1000, 5, -9}, 1));
+  EXPECT_NE(updated({5}, 1), updated({5}, 2));
+  EXPECT_NE(updated({5, 6}, 1)[5], updated({5, 6}, 1)[6]);
+}
+
+// Adam as tf.compat.v1.train.AdamOptimizer has it for sparse gradients: rows without a gradient decay and move.
+TEST_P(UpdateTest, ZeroGradientsMoveTheOtherRows) {
+  constexpr int64_t kRows = 40, kDim = 16;
+  testing::Pool pool(2);
+  const Case adam = AdamCase();
+  Table table(kRows, kDim, adam.initial, 1);
+  std::vector<double> weights(table.weights.begin(), table.weights.end());
+  std::vector<std::vector<double>> state(weights.size(), adam.initial);
+  for (int step = 0; step < 5; ++step) {
+    Gradients gradients = RandomGradients(20, kRows, kDim, step);
+    std::vector<double> dense(weights.size(), 0);
+    std::vector<uint8_t> skip(kRows, 0);
+    for (size_t i = 0; i < gradients.numbers.size(); ++i) {
+      if (gradients.numbers[i] == kNoRow) continue;
+      skip[gradients.numbers[i]] = 1;
+      for (int64_t d = 0; d < kDim; ++d) dense[gradients.numbers[i] * kDim + d] += gradients.values[i * kDim + d];
+    }
+    for (size_t i = 0; i < weights.size(); ++i) adam.oracle(weights[i], state[i], dense[i]);
+    const UpdateRule rule = *adam.rule(DType::kFloat32, GetParam());
+    ApplyUpdate(table.Target(), rule, gradients.numbers, gradients.values.data(), pool.Get());
+    ApplyZeroGradients(table.Target(), rule, kRows, skip, pool.Get());
+  }
+  for (size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(table.weights[i], weights[i], 4e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, UpdateTest,
+                         ::testing::Values(InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512),
+                         [](const auto& info) { return std::string(InstructionSetName(info.param)); });
+
+TEST(Update, RulesAreChecked) {
+  EXPECT_EQ((SgdOptions{INFINITY}).Rule(DType::kFloat32).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((SgdOptions{1}).Rule(DType::kInt32).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((FtrlOptions{.learning_rate_power = 0.5f}).Rule(DType::kFloat32).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ((AdamOptions{.beta1_power = 1}).Rule(DType::kFloat32).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((AdagradOptions{.epsilon = NAN}).Rule(DType::kFloat32).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,347 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "core/embedding/dynamic_table.h"
+#include "core/embedding/optimizer/adam.h"
+#include "core/embedding/optimizer/sgd.h"
+#include "core/embedding/snapshot.h"
+#include "core/testing/parallel.h"
+
+// What a table's options promise, one by one. (dynamic_table_test.cc has them in random mixtures.)
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kDim = 4;
+
+DynamicTableOptions Options() {
+  DynamicTableOptions options;
+  options.name = "item";
+  options.dim = kDim;
+  options.initial = {InitialOptions::Kind::kNormal, 0, 1, 3};
+  options.default_value = -7;
+  return options;
+}
+
+std::unique_ptr<DynamicTable> Make(const DynamicTableOptions& options) { return *DynamicTable::Create(options); }
+
+std::vector<int64_t> Range(int64_t begin, int64_t end) {
+  std::vector<int64_t> keys(end - begin);
+  std::iota(keys.begin(), keys.end(), begin);
+  return keys;
+}
+
+void See(DynamicTable& table, const std::vector<int64_t>& keys, const StepInfo& step) {
+  ASSERT_EQ(table.Resolve(keys, step, nullptr, RunInline).status(), OkStatus());
+}
+
+std::vector<float> Read(const DynamicTable& table, const std::vector<int64_t>& keys) {
+  std::vector<float> rows(keys.size() * table.options().dim);
+  table.Lookup(keys, rows.data(), RunInline);
+  return rows;
+}
+
+std::set<int64_t> KeysOf(const DynamicTable& table) {
+  const std::vector<int64_t> keys = table.Export().keys;
+  return {keys.begin(), keys.end()};
+}
+
+TEST(Evaluation, LeavesNoTrace) {
+  const auto table = Make(Options());
+  See(*table, {1, 2}, {});
+  const std::vector<float> before = Read(*table, {1, 2, 3});
+  EXPECT_EQ(Read(*table, {1, 2, 3}), before);
+  EXPECT_EQ(table->total_count(), 2);
+  See(*table, {3}, {});
+  EXPECT_EQ(Read(*table, {1, 2, 3}), before) << "an unseen key reads what its row will begin with";
+
+  DynamicTableOptions options = Options();
+  options.unseen_reads_initial = false;
+  EXPECT_EQ(Read(*Make(options), {5}), std::vector<float>(kDim, -7));
+}
+
+TEST(Eviction, ByWallClockGoesByTheCallersClock) {
+  DynamicTableOptions options = Options();
+  options.eviction.seconds_to_live = 60;
+  const auto table = Make(options);
+  See(*table, Range(0, 10), {1, 1000});
+  See(*table, Range(5, 15), {2, 1030});
+  EXPECT_EQ(table->Evict({3, 1060}), Range(0, 0));
+  EXPECT_EQ(table->Evict({3, 1061}), Range(0, 5));
+  EXPECT_EQ(table->Evict({3, 2000}), Range(5, 15));
+  EXPECT_EQ(table->total_count(), 0);
+}
+
+TEST(Eviction, ByNormTakesSmallRows) {
+  DynamicTableOptions options = Options();
+  options.eviction.l2_threshold = 2;
+  const auto table = Make(options);
+  See(*table, Range(0, 100), {});
+  const std::vector<float> rows = Read(*table, Range(0, 100));
+  std::vector<int64_t> small;
+  for (int64_t key = 0; key < 100; ++key) {
+    double squares = 0;
+    for (int64_t d = 0; d < kDim; ++d) squares += std::pow(rows[key * kDim + d], 2);
+    if (squares < 4) small.push_back(key);
+  }
+  EXPECT_GT(small.size(), 10u);
+  EXPECT_EQ(table->Evict({}), small);
+}
+
+// Work is bounded: a call looks at about keys_per_call keys, and calls together at all of them.
+TEST(Eviction, GoesThroughTheTableInSteps) {
+  DynamicTableOptions options = Options();
+  options.eviction.steps_to_live = 0;
+  options.eviction.keys_per_call = 100;
+  const auto table = Make(options);
+  See(*table, Range(0, 2000), {1, 0});
+  int calls = 0;
+  for (; table->total_count() > 0 && calls < 1000; ++calls) EXPECT_LE(table->Evict({2, 0}).size(), 200u);
+  EXPECT_GE(calls, 10);
+  EXPECT_LT(calls, 1000);
+}
+
+// The budget holds after every call, hot keys stay, and threads decide nothing.
+TEST(Eviction, KeepsToTheBudget) {
+  for (const auto order : {EvictionOptions::Order::kLru, EvictionOptions::Order::kLfu}) {
+    std::set<int64_t> left;
+    for (const int threads : {1, 3}) {
+      DynamicTableOptions options = Options();
+      options.eviction.order = order;
+      options.eviction.max_keys = 1000;
+      options.eviction.keys_per_call = 500;
+      const auto table = Make(options);
+      testing::Pool pool(threads);
+      for (int64_t step = 0; step < 50; ++step) {
+        std::vector<int64_t> keys = Range(0, 200);
+        const std::vector<int64_t> fresh = Range(1000 + step * 97, 1000 + step * 97 + 97);
+        keys.insert(keys.end(), fresh.begin(), fresh.end());
+        std::shuffle(keys.begin(), keys.end(), std::mt19937_64(step));
+        ASSERT_EQ(table->Resolve(keys, {step, 0}, nullptr, pool.Get()).status(), OkStatus());
+        table->Evict({step, 0});
+        ASSERT_LE(table->total_count(), 1000);
+      }
+      const std::set<int64_t> keys = KeysOf(*table);
+      for (const int64_t key : Range(0, 200)) EXPECT_TRUE(keys.contains(key)) << "hot, and gone: " << key;
+      EXPECT_GT(keys.size(), 900u);
+      if (left.empty()) left = keys;
+      EXPECT_EQ(keys, left);
+      // What goes makes room for what comes.
+      EXPECT_LT(table->bytes(), 1300 * (4 * kDim + 9 + 8 + 30) + (64 << 10));
+    }
+  }
+  DynamicTableOptions options = Options();
+  options.eviction.max_bytes = 100 * (4 * kDim + 9 + 8 + 24);
+  const auto table = Make(options);
+  See(*table, Range(0, 500), {});
+  EXPECT_EQ(table->Evict({}).size(), 400u);
+}
+
+// The rows of a batch that is in use stay, whatever the budget; and should a key be removed, its row is nobody else's.
+TEST(Eviction, LeavesRowsInUse) {
+  DynamicTableOptions options = Options();
+  options.eviction.max_keys = 0;
+  const auto table = Make(options);
+  {
+    Result<ResolvedKeys> batch = table->Resolve(Range(0, 10), {}, nullptr, RunInline);
+    See(*table, Range(10, 20), {});
+    EXPECT_EQ(table->Evict({}), Range(10, 20));
+    EXPECT_EQ(table->Remove(Range(0, 5)), 5);
+    See(*table, Range(100, 150), {});
+    const std::vector<float> others = Read(*table, Range(100, 150));
+    const std::vector<float> gradients(10 * kDim, 1);
+    ASSERT_EQ(table->Update(*batch, gradients.data(), *SgdOptions{1}.Rule(DType::kFloat32), {}, 0, RunInline),
+              OkStatus());
+    EXPECT_EQ(Read(*table, Range(100, 150)), others);
+    EXPECT_EQ(table->Evict({}), Range(100, 150));
+  }
+  EXPECT_EQ(table->Evict({}), Range(5, 10));
+}
+
+TEST(Admission, ByBloomFilterAdmitsWhatIsSeenOftenEnough) {
+  DynamicTableOptions options = Options();
+  options.admission = {.min_frequency = 3, .bloom_keys = 10000, .bloom_false_positives = 0.001};
+  options.record_frequency = true;
+  options.eviction.steps_to_live = 5;
+  const auto table = Make(options);
+  const std::vector<int64_t> keys = Range(0, 500);
+  const std::vector<float> defaults(500 * kDim, -7);
+  for (int time = 0; time < 2; ++time) {
+    std::vector<float> rows(500 * kDim);
+    const Result<ResolvedKeys> batch = table->Resolve(keys, {}, rows.data(), RunInline);
+    EXPECT_EQ(rows, defaults);
+    EXPECT_EQ(batch->rows()[0], kNoRow);
+    // Gradients of keys that are not admitted are dropped.
+    ASSERT_EQ(table->Update(*batch, rows.data(), *SgdOptions{1}.Rule(DType::kFloat32), {}, 0, RunInline), OkStatus());
+  }
+  EXPECT_EQ(table->total_count(), 0);
+  EXPECT_EQ(table->candidate_count(), 0);
+  // The filter goes with a snapshot, to as many workers as there are.
+  const auto restored = Make(options);
+  {
+    const auto snapshot = *Snapshot::Begin(*table, Snapshot::Kind::kFull);
+    ASSERT_EQ(restored->RestoreFilter(snapshot->filter()), OkStatus());
+  }
+  for (DynamicTable* each : {table.get(), restored.get()}) {
+    std::vector<float> rows(500 * kDim);
+    ASSERT_EQ(each->Resolve(keys, {100, 0}, rows.data(), RunInline).status(), OkStatus());
+    EXPECT_EQ(each->total_count(), 500);
+    EXPECT_EQ(rows, Read(*Make(Options()), keys)) << "new rows begin as ever";
+    std::vector<int64_t> frequencies(500);
+    ASSERT_EQ(each->GetFrequency(keys, frequencies.data()), OkStatus());
+    EXPECT_EQ(frequencies, std::vector<int64_t>(500, 3)) << "they count from the first time on";
+    EXPECT_TRUE(each->Evict({100 + 5, 0}).empty());
+    EXPECT_EQ(each->Evict({100 + 6, 0}).size(), 500u);
+  }
+}
+
+// Ids whose duplicates were dropped on the way count as often as they were seen.
+TEST(Admission, CountsAsOftenAsItIsTold) {
+  DynamicTableOptions options = Options();
+  options.admission.min_frequency = 3;
+  options.record_frequency = true;
+  const auto table = Make(options);
+  const std::vector<int64_t> keys = {1, 2};
+  const std::vector<int32_t> counts = {3, 2};
+  ASSERT_EQ(table->Resolve(keys, {}, nullptr, RunInline, counts).status(), OkStatus());
+  EXPECT_EQ(KeysOf(*table), std::set<int64_t>{1});
+  int64_t frequencies[2];
+  ASSERT_EQ(table->GetFrequency(keys, frequencies), OkStatus());
+  EXPECT_EQ(frequencies[0], 3);
+  EXPECT_EQ(frequencies[1], 2);
+}
+
+// 16-bit rows read what they hold, and are rounded alike in every run.
+TEST(RowTypes, OfSixteenBits) {
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    std::vector<float> first;
+    for (const int threads : {1, 3}) {
+      DynamicTableOptions options = Options();
+      options.row_type = type;
+      const auto table = Make(options);
+      testing::Pool pool(threads);
+      const std::vector<int64_t> keys = Range(-2000, 2000);
+      std::vector<float> rows(keys.size() * kDim), exact = Read(*Make(Options()), keys);
+      const std::vector<float> unseen = Read(*table, keys);
+      for (int64_t step = 0; step < 3; ++step) {
+        const Result<ResolvedKeys> batch = table->Resolve(keys, {step, 0}, rows.data(), pool.Get());
+        if (step == 0) {
+          EXPECT_EQ(rows, unseen);
+          for (size_t i = 0; i < rows.size(); ++i) ASSERT_NEAR(rows[i], exact[i], std::abs(exact[i]) * 0.004 + 1e-7);
+        }
+        const std::vector<float> gradients(rows.size(), 1e-4f);
+        ASSERT_EQ(table->Update(*batch, gradients.data(), *SgdOptions{1}.Rule(type), {}, step, pool.Get()), OkStatus());
+        EXPECT_EQ(
+            table->Update(*batch, gradients.data(), *SgdOptions{1}.Rule(DType::kFloat32), {}, step, pool.Get()).code(),
+            StatusCode::kInvalidArgument);
+      }
+      if (first.empty()) first = Read(*table, keys);
+      EXPECT_EQ(Read(*table, keys), first);
+      EXPECT_NE(first, unseen);
+    }
+  }
+}
+
+// TensorFlow's Adam for sparse gradients: as a static table of all keys, of which a dynamic one has those that were
+// seen.
+TEST(Updates, OfAllRowsAreAStaticTables) {
+  constexpr int64_t kKeys = 60;
+  const auto table = Make(Options());
+  const std::vector<int> slots = {*table->AddSlot("m", 0), *table->AddSlot("v", 0)};
+  std::vector<float> weights = Read(*table, Range(0, kKeys)), m(weights.size(), 0), v(weights.size(), 0);
+  for (int step = 1; step < 6; ++step) {
+    const UpdateRule rule = *AdamOptions{.learning_rate = 0.1f,
+                                         .beta1_power = std::pow(0.9f, static_cast<float>(step)),
+                                         .beta2_power = std::pow(0.999f, static_cast<float>(step))}
+                                 .Rule(DType::kFloat32);
+    std::mt19937_64 random(step);
+    std::vector<int64_t> keys(20);
+    for (int64_t& key : keys) key = static_cast<int64_t>(random() % kKeys);
+    std::vector<float> gradients(keys.size() * kDim), dense(weights.size(), 0);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      gradients[i] = static_cast<float>(random() % 100) / 50 - 1;
+      dense[keys[i / kDim] * kDim + i % kDim] += gradients[i];
+    }
+    const Result<ResolvedKeys> batch = table->Resolve(keys, {step, 0}, nullptr, RunInline);
+    ASSERT_EQ(table->Update(*batch, gradients.data(), rule, slots, step, RunInline, /*all_rows=*/true), OkStatus());
+    std::vector<uint32_t> numbers(kKeys);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const UpdateTarget target{RowView::Contiguous(weights.data(), kDim * 4),
+                              {RowView::Contiguous(m.data(), kDim * 4), RowView::Contiguous(v.data(), kDim * 4)},
+                              kDim};
+    ApplyDistinctUpdate(target, rule, numbers, dense.data(), RunInline);
+    ASSERT_EQ(Read(*table, Range(0, kKeys)), weights) << step;
+  }
+}
+
+TEST(Snapshots, KnowWhatTheyCanBuildOn) {
+  DynamicTableOptions options = Options();
+  EXPECT_EQ(Snapshot::Begin(*Make(options), Snapshot::Kind::kChanges).status().code(), StatusCode::kFailedPrecondition);
+  options.track_changes = true;
+  const auto table = Make(options);
+  See(*table, Range(0, 10), {});
+  const auto read = [&](Snapshot::Kind kind, bool commit) {
+    const auto snapshot = *Snapshot::Begin(*table, kind);
+    EXPECT_EQ(Snapshot::Begin(*table, kind).status().code(), StatusCode::kFailedPrecondition) << "one at a time";
+    EXPECT_EQ(snapshot->Commit().code(), StatusCode::kFailedPrecondition) << "not read";
+    int64_t rows = 0;
+    SnapshotPart part;
+    while (snapshot->Next(3, &part)) rows += part.rows.size();
+    if (commit) {
+      EXPECT_EQ(snapshot->Commit(), OkStatus());
+    }
+    return rows;
+  };
+  EXPECT_EQ(read(Snapshot::Kind::kChanges, true), 10) << "since the table was made";
+  See(*table, {3}, {});
+  EXPECT_EQ(read(Snapshot::Kind::kChanges, false), 1);
+  // That one was lost: what it had would be missing from now on.
+  EXPECT_EQ(Snapshot::Begin(*table, Snapshot::Kind::kChanges).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(read(Snapshot::Kind::kFull, true), 10);
+  EXPECT_EQ(read(Snapshot::Kind::kChanges, true), 0);
+}
+
+TEST(DynamicTable, ArgumentsAreChecked) {
+  const auto code = [](auto&& change) {
+    DynamicTableOptions options = Options();
+    change(options);
+    return DynamicTable::Create(options).status().code();
+  };
+  EXPECT_EQ(code([](auto& options) { options.dim = 0; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& options) { options.row_type = DType::kInt32; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& options) { options.eviction.max_keys = -1; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& options) { options.admission.min_frequency = -1; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& options) { options.initial.b = -1; }), StatusCode::kInvalidArgument);
+
+  const auto table = Make(Options());
+  EXPECT_EQ(*table->AddSlot("m", 0), 0);
+  EXPECT_EQ(*table->AddSlot("m", 0), 0);
+  EXPECT_EQ(table->AddSlot("m", 1).status().code(), StatusCode::kFailedPrecondition);
+  int64_t count;
+  EXPECT_EQ(table->GetFrequency({{1}}, &count).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(table->GetVersion({{1}}, &count).code(), StatusCode::kFailedPrecondition);
+  const ResolvedKeys none;
+  const float gradient = 0;
+  const UpdateRule adam = *AdamOptions{}.Rule(DType::kFloat32);
+  EXPECT_EQ(table->Update(none, &gradient, adam, {{0}}, 0, RunInline).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(table->Update(none, &gradient, adam, {{0, 1}}, 0, RunInline).code(), StatusCode::kInvalidArgument);
+  TableRows part;
+  part.keys = {1};
+  EXPECT_EQ(table->Restore(part, {}).code(), StatusCode::kInvalidArgument) << "no rows";
+  part.rows.resize(kDim * 4);
+  part.slots.resize(2, std::vector<float>(kDim));
+  EXPECT_EQ(table->Restore(part, {}).code(), StatusCode::kInvalidArgument) << "more slots than there are";
+  part.slots.resize(1);
+  EXPECT_EQ(table->Restore(part, {}), OkStatus());
+  part.versions.resize(2);
+  EXPECT_EQ(table->Restore(part, {}).code(), StatusCode::kInvalidArgument) << "versions of other keys";
+}
+
+}  // namespace
+}  // namespace lockstep

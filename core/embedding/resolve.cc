@@ -1,0 +1,190 @@
+// How a batch is resolved. Its keys are gone through in groups of 32: all of a group are located, which prefetches
+// their buckets, while those of the group before are searched, which prefetches their rows and counts; then rows are
+// copied out. What is not there is inserted at once, or, where keys have to be admitted, counted and remembered; when
+// the whole batch has been counted, what was remembered is judged. So each place of a key in the batch gets the same
+// answer.
+#include <algorithm>
+#include <shared_mutex>
+#include <utility>
+
+#include "core/base/strings.h"
+#include "core/embedding/dynamic_table.h"
+#include "core/embedding/inserter.h"
+#include "core/embedding/search.h"
+
+namespace lockstep {
+namespace {
+
+// Collects the first error of ranges that run at once.
+class FirstError {
+ public:
+  void Add(Status status) {
+    if (status.ok()) return;
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+  }
+  Status Get() {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  std::mutex mutex_;
+  Status status_;  // guarded by mutex_
+};
+
+}  // namespace
+
+ResolvedKeys& ResolvedKeys::operator=(ResolvedKeys&& other) noexcept {
+  std::swap(table_, other.table_);
+  std::swap(rows_, other.rows_);
+  std::swap(guard_, other.guard_);
+  return *this;
+}
+
+ResolvedKeys::~ResolvedKeys() {
+  if (rows_ == nullptr) return;
+  const std::lock_guard lock(table_->batches_mutex_);
+  table_->batches_.erase(rows_.get());
+  // Its memory has been touched: the next batch needn't wait for pages.
+  table_->spare_rows_ = std::move(rows_);
+}
+
+// What a call of Resolve works on.
+struct DynamicTable::Batch {
+  std::span<const int64_t> keys;
+  std::span<const int32_t> counts;
+  StepInfo step;
+  uint32_t* rows;  // [N]
+  float* out;      // [N, D] or null
+
+  int64_t CountOf(int64_t place) const { return counts.empty() ? 1 : counts[place]; }
+};
+
+// The key of this place has this value: counts it, and reads its row where there is one.
+void DynamicTable::Seen(const Batch& batch, int64_t place, uint32_t value) {
+  RowStore& store = StoreOf(value);
+  const uint32_t number = NumberOf(value);
+  if (store.watched()) store.BeforeChange(number);
+  if (store.counts()) store.Touch(number, batch.CountOf(place), batch.step.step, batch.step.seconds);
+  if (!IsRow(value)) return;
+  batch.rows[place] = value;
+  if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
+}
+
+Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged) {
+  Inserter rows(*this, *admitted_);
+  Inserter candidates(*this, candidates_ == nullptr ? *admitted_ : *candidates_);
+  Status status;
+  const RowReader reader = admitted_->reader();
+  const auto prefetch = [&](int64_t, uint32_t value) {
+    if (!IsRow(value)) return;
+    if (batch.out != nullptr) reader.Prefetch(value);
+    admitted_->PrefetchCounts(value);
+  };
+  ForEachGroup(index_, batch.keys, begin, end, prefetch, [&](int64_t first, int64_t count, const uint32_t* values) {
+    for (int64_t i = 0; i < count && status.ok(); ++i) {
+      const int64_t place = first + i;
+      uint32_t value = values[i];
+      if (value == KeyIndex::kAbsent && filter_ != nullptr) {
+        filter_->Add(batch.keys[place], batch.CountOf(place));
+        unjudged->push_back(static_cast<uint32_t>(place));
+        continue;
+      }
+      if (value == KeyIndex::kAbsent) {
+        Result<uint32_t> inserted = (candidates_ == nullptr ? rows : candidates).Insert(batch.keys[place]);
+        if (!inserted.ok()) {
+          status = inserted.status();
+          return;
+        }
+        value = *inserted;
+      }
+      Seen(batch, place, value);
+      if (IsCandidate(value)) unjudged->push_back(static_cast<uint32_t>(place));
+    }
+  });
+  return status;
+}
+
+Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> places) {
+  Inserter rows(*this, *admitted_);
+  Gone gone;
+  Status status;
+  for (const uint32_t place : places) {
+    const int64_t key = batch.keys[place];
+    const KeyIndex::ReadGuard guard = index_.Read();
+    uint32_t value = index_.Find(key);
+    uint32_t counted_as = KeyIndex::kAbsent;
+    int64_t count = 0;
+    if (IsCandidate(value)) {
+      counted_as = value;
+      count = candidates_->frequency(NumberOf(value));
+    } else if (value == KeyIndex::kAbsent && filter_ != nullptr) {
+      count = filter_->Count(key);
+    }
+    if (!IsRow(value) && count >= options_.admission.min_frequency) {
+      if (counted_as != KeyIndex::kAbsent) candidates_->BeforeChange(NumberOf(counted_as));
+      Result<uint32_t> inserted = rows.Insert(key, counted_as);
+      if (!inserted.ok()) {
+        status = inserted.status();
+        break;
+      }
+      value = *inserted;
+      if (value == KeyIndex::kAbsent) {
+        value = index_.Find(key);  // somebody was faster
+      } else {
+        admitted_->SetCounts(value, static_cast<uint32_t>(count), batch.step.step, batch.step.seconds);
+        if (counted_as != KeyIndex::kAbsent) {
+          candidates_->End(NumberOf(counted_as));
+          gone.candidates.push_back(NumberOf(counted_as));
+        }
+      }
+    }
+    if (IsRow(value)) {
+      batch.rows[place] = value;
+      if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
+    } else if (batch.out != nullptr) {
+      std::fill_n(batch.out + place * options_.dim, options_.dim, options_.default_value);
+    }
+  }
+  Reclaim(std::move(gone));
+  return status;
+}
+
+Result<ResolvedKeys> DynamicTable::Resolve(std::span<const int64_t> keys, const StepInfo& step, float* out,
+                                           const ParallelFor& parallel, std::span<const int32_t> counts) {
+  ResolvedKeys resolved;
+  resolved.table_ = this;
+  {
+    const std::lock_guard lock(batches_mutex_);
+    resolved.rows_ = std::move(spare_rows_);
+  }
+  if (resolved.rows_ == nullptr) resolved.rows_ = std::make_unique<std::vector<uint32_t>>();
+  resolved.rows_->assign(keys.size(), kNoRow);
+  const Batch batch{keys, counts, step, resolved.rows_->data(), out};
+  {
+    const std::shared_lock gate(gate_);
+    resolved.guard_ = row_epochs_.Enter();
+    FirstError error;
+    std::mutex mutex;
+    std::vector<uint32_t> unjudged;  // guarded by mutex
+    parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
+      std::vector<uint32_t> places;
+      error.Add(ResolveRange(batch, begin, end, &places));
+      const std::lock_guard lock(mutex);
+      unjudged.insert(unjudged.end(), places.begin(), places.end());
+    });
+    LOCKSTEP_RETURN_IF_ERROR(error.Get());
+    if (!unjudged.empty()) {
+      parallel(static_cast<int64_t>(unjudged.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
+        error.Add(JudgeRange(batch, std::span(unjudged).subspan(begin, end - begin)));
+      });
+      LOCKSTEP_RETURN_IF_ERROR(error.Get());
+    }
+    const std::lock_guard lock(batches_mutex_);
+    batches_.insert(resolved.rows_.get());
+  }
+  return resolved;
+}
+
+}  // namespace lockstep

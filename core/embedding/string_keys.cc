@@ -1,0 +1,217 @@
+#include "core/embedding/string_keys.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+#include "core/base/strings.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kGrain = 1024;
+// A sequence of fingerprints never gets so long; what claims to be further on is no fingerprint of the string.
+constexpr uint64_t kMostSalt = 1 << 16;
+constexpr int64_t kMostBytes = 0xFFFFFFFF;
+
+}  // namespace
+
+// Where a string lies: written before the index knows it.
+struct StringKeys::Entry {
+  const char* data;
+  uint32_t size;
+  uint32_t block;  // of the arena
+};
+
+// Blocks of bytes that are filled one after another; a block is freed when all of its strings have gone.
+class StringKeys::Arena {
+ public:
+  // Copies the bytes; null without memory.
+  const char* Put(std::string_view bytes, uint32_t* block) {
+    const std::lock_guard lock(mutex_);
+    const auto size = static_cast<int64_t>(bytes.size());
+    if (blocks_.empty() || blocks_.back().used + size > blocks_.back().pages.bytes()) {
+      Result<Pages> pages = Pages::Allocate(std::max<int64_t>(kBlockBytes, size));
+      if (!pages.ok()) return nullptr;
+      bytes_ += pages->bytes();
+      blocks_.push_back({*std::move(pages)});
+    }
+    Block& last = blocks_.back();
+    char* data = last.pages.data() + last.used;
+    std::memcpy(data, bytes.data(), bytes.size());
+    last.used += size;
+    ++last.strings;
+    *block = static_cast<uint32_t>(blocks_.size()) - 1;
+    return data;
+  }
+
+  void Drop(uint32_t block) {
+    const std::lock_guard lock(mutex_);
+    Block& dropped = blocks_[block];
+    if (--dropped.strings > 0 || block + 1 == blocks_.size()) return;  // the last one is still being filled
+    bytes_ -= dropped.pages.bytes();
+    dropped.pages = Pages();
+  }
+
+  int64_t bytes() const {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+
+ private:
+  static constexpr int64_t kBlockBytes = 256 << 10;
+  struct Block {
+    Pages pages;
+    int64_t used = 0;
+    int64_t strings = 0;
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<Block> blocks_;  // guarded by mutex_
+  int64_t bytes_ = 0;          // guarded by mutex_
+};
+
+StringKeys::StringKeys(FingerprintFunction fingerprint)
+    : fingerprint_(fingerprint), arena_(std::make_unique<Arena>()) {}
+StringKeys::~StringKeys() = default;
+
+Result<std::unique_ptr<StringKeys>> StringKeys::Create(FingerprintFunction fingerprint) {
+  std::unique_ptr<StringKeys> strings(new StringKeys(fingerprint));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int column, strings->entries_.AddColumn(sizeof(Entry)));
+  strings->entry_ = strings->entries_.column(column);
+  return strings;
+}
+
+std::string_view StringKeys::BytesOf(uint32_t entry) const {
+  const auto& found = *reinterpret_cast<const Entry*>(entry_[entry]);
+  return {found.data, found.size};
+}
+
+// A string may lie behind a fingerprint that is free by now, as the string that had it has gone: so it is looked for
+// under all salts that were ever used.
+int64_t StringKeys::Search(std::string_view bytes, uint32_t* entry) const {
+  const uint64_t most = most_salt_.load(std::memory_order_acquire);
+  int64_t free_key = 0;
+  bool has_free = false;
+  for (uint64_t salt = 0; salt <= most || !has_free; ++salt) {
+    const auto key = static_cast<int64_t>(fingerprint_(bytes, salt));
+    *entry = index_.Find(key);
+    if (*entry != KeyIndex::kAbsent && BytesOf(*entry) == bytes) return key;
+    if (*entry == KeyIndex::kAbsent && !has_free) {
+      free_key = key;
+      has_free = true;
+    }
+  }
+  *entry = KeyIndex::kAbsent;
+  return free_key;
+}
+
+Result<bool> StringKeys::Put(std::string_view bytes, int64_t key, uint64_t salt) {
+  uint32_t number;
+  LOCKSTEP_RETURN_IF_ERROR(entries_.Take({&number, 1}));
+  auto& entry = *reinterpret_cast<Entry*>(entry_[number]);
+  entry.size = static_cast<uint32_t>(bytes.size());
+  entry.data = arena_->Put(bytes, &entry.block);
+  uint32_t found = KeyIndex::kAbsent;
+  if (entry.data != nullptr) {
+    // Before the key can be found: whoever sees it also looks far enough.
+    uint64_t most = most_salt_.load(std::memory_order_relaxed);
+    while (most < salt && !most_salt_.compare_exchange_weak(most, salt, std::memory_order_acq_rel)) {
+    }
+    found = index_.Insert(key, number);
+  }
+  if (found == number) return true;
+  if (entry.data != nullptr) arena_->Drop(entry.block);
+  entries_.Give({&number, 1});
+  if (found == KeyIndex::kAbsent) return ResourceExhausted("string keys: no memory");
+  return BytesOf(found) == bytes;  // somebody else was faster, with this string or another one
+}
+
+Result<int64_t> StringKeys::Add(std::string_view bytes) {
+  if (static_cast<int64_t>(bytes.size()) > kMostBytes) {
+    return InvalidArgument(StrCat("string keys: a string of ", bytes.size(), " bytes, wanted less than 2^32"));
+  }
+  while (true) {
+    uint32_t entry;
+    const int64_t key = Search(bytes, &entry);
+    if (entry != KeyIndex::kAbsent) return key;
+    uint64_t salt = 0;
+    while (static_cast<int64_t>(fingerprint_(bytes, salt)) != key) ++salt;
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool put, Put(bytes, key, salt));
+    if (put) return key;
+  }
+}
+
+Status StringKeys::Intern(std::span<const std::string_view> strings, int64_t* keys, const ParallelFor& parallel) {
+  const std::shared_lock gate(gate_);
+  std::mutex mutex;
+  Status status;  // guarded by mutex
+  parallel(static_cast<int64_t>(strings.size()), kGrain, [&](int64_t begin, int64_t end) {
+    const KeyIndex::ReadGuard guard = index_.Read();
+    for (int64_t i = begin; i < end; ++i) {
+      Result<int64_t> key = Add(strings[i]);
+      if (key.ok()) {
+        keys[i] = *key;
+        continue;
+      }
+      const std::lock_guard lock(mutex);
+      status = key.status();
+      return;
+    }
+  });
+  return status;
+}
+
+void StringKeys::Find(std::span<const std::string_view> strings, int64_t* keys, const ParallelFor& parallel) const {
+  const std::shared_lock gate(gate_);
+  parallel(static_cast<int64_t>(strings.size()), kGrain, [&](int64_t begin, int64_t end) {
+    const KeyIndex::ReadGuard guard = index_.Read();
+    uint32_t entry;
+    for (int64_t i = begin; i < end; ++i) keys[i] = Search(strings[i], &entry);
+  });
+}
+
+bool StringKeys::Bytes(int64_t key, std::string* bytes) const {
+  const std::shared_lock gate(gate_);
+  const KeyIndex::ReadGuard guard = index_.Read();
+  const uint32_t entry = index_.Find(key);
+  if (entry == KeyIndex::kAbsent) return false;
+  *bytes = BytesOf(entry);
+  return true;
+}
+
+Status StringKeys::Restore(std::string_view bytes, int64_t key) {
+  const std::shared_lock gate(gate_);
+  const KeyIndex::ReadGuard guard = index_.Read();
+  uint32_t entry;
+  const int64_t present = Search(bytes, &entry);
+  if (entry != KeyIndex::kAbsent && present == key) return OkStatus();
+  uint64_t salt = 0;
+  while (salt < kMostSalt && static_cast<int64_t>(fingerprint_(bytes, salt)) != key) ++salt;
+  bool put = false;
+  if (entry == KeyIndex::kAbsent && salt < kMostSalt) {
+    LOCKSTEP_ASSIGN_OR_RETURN(put, Put(bytes, key, salt));
+  }
+  if (put) return OkStatus();
+  return InvalidArgument(StrCat("string keys: '", bytes, "' can't have the key ", key,
+                                entry != KeyIndex::kAbsent ? ": it has another one"
+                                : salt < kMostSalt         ? ": another string has it"
+                                                           : ": it is none of its fingerprints"));
+}
+
+void StringKeys::Remove(std::span<const int64_t> keys) {
+  const std::unique_lock gate(gate_);
+  for (const int64_t key : keys) {
+    const uint32_t entry = index_.Find(key);
+    if (entry == KeyIndex::kAbsent || !index_.Erase(key, entry)) continue;
+    arena_->Drop(reinterpret_cast<const Entry*>(entry_[entry])->block);
+    entries_.Give({&entry, 1});
+  }
+}
+
+int64_t StringKeys::bytes() const { return index_.bytes() + entries_.bytes() + arena_->bytes(); }
+
+}  // namespace lockstep

@@ -1,0 +1,111 @@
+#include "core/embedding/string_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/testing/parallel.h"
+
+namespace lockstep {
+namespace {
+
+// Most strings share theirs with many others; salts lead away from each other in the end.
+uint64_t Weak(std::string_view bytes, uint64_t salt) {
+  return salt < 3 ? bytes.size() % 7 + salt : Fingerprint(bytes, salt);
+}
+
+std::vector<std::string> RandomStrings(std::mt19937_64& random, int count) {
+  std::vector<std::string> strings;
+  for (int i = 0; i < count; ++i) {
+    std::string text(random() % 20, '\0');
+    for (char& c : text) c = static_cast<char>(random() % 3);
+    strings.push_back(i % 50 == 0 ? std::string(300000, static_cast<char>(i)) : text);
+  }
+  return strings;
+}
+
+std::vector<std::string_view> Views(const std::vector<std::string>& strings) {
+  return {strings.begin(), strings.end()};
+}
+
+TEST(StringKeys, NeverMergeTwoStrings) {
+  testing::Pool pool(3);
+  for (const auto fingerprint : {&Fingerprint, &Weak}) {
+    std::mt19937_64 random(1);
+    const auto strings = *StringKeys::Create(fingerprint);
+    std::map<std::string, int64_t> expected;
+    for (int round = 0; round < 30; ++round) {
+      const std::vector<std::string> batch = RandomStrings(random, 300);
+      std::vector<int64_t> keys(batch.size()), found(batch.size());
+      ASSERT_EQ(strings->Intern(Views(batch), keys.data(), pool.Get()), OkStatus());
+      strings->Find(Views(batch), found.data(), pool.Get());
+      ASSERT_EQ(found, keys);
+      for (size_t i = 0; i < batch.size(); ++i) ASSERT_EQ(expected.emplace(batch[i], keys[i]).first->second, keys[i]);
+      std::set<int64_t> distinct;
+      for (const auto& [text, key] : expected) {
+        std::string bytes;
+        ASSERT_TRUE(strings->Bytes(key, &bytes));
+        ASSERT_EQ(bytes, text);
+        distinct.insert(key);
+      }
+      ASSERT_EQ(distinct.size(), expected.size());
+      ASSERT_EQ(strings->size(), static_cast<int64_t>(expected.size()));
+      std::vector<int64_t> removed;
+      for (auto next = expected.begin(); next != expected.end();) {
+        if (random() % 3 != 0) {
+          ++next;
+          continue;
+        }
+        removed.push_back(next->second);
+        next = expected.erase(next);
+      }
+      strings->Remove(removed);
+    }
+    // To another table, in another order, under the same keys.
+    const auto copy = *StringKeys::Create(fingerprint);
+    for (auto next = expected.rbegin(); next != expected.rend(); ++next) {
+      ASSERT_EQ(copy->Restore(next->first, next->second), OkStatus());
+      ASSERT_EQ(copy->Restore(next->first, next->second), OkStatus()) << "once more";
+    }
+    for (const auto& [text, key] : expected) {
+      const std::string_view view = text;
+      int64_t found;
+      copy->Find({&view, 1}, &found, RunInline);
+      ASSERT_EQ(found, key);
+    }
+    EXPECT_EQ(copy->Restore("another", expected.begin()->second).code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(StringKeys, FindAddsNothing) {
+  const auto strings = *StringKeys::Create();
+  const std::vector<std::string_view> batch = {"a", "", std::string_view("a\0b", 3)};
+  std::vector<int64_t> found(3), keys(3);
+  strings->Find(batch, found.data(), RunInline);
+  EXPECT_EQ(strings->size(), 0);
+  std::string bytes;
+  EXPECT_FALSE(strings->Bytes(found[0], &bytes));
+  ASSERT_EQ(strings->Intern(batch, keys.data(), RunInline), OkStatus());
+  EXPECT_EQ(found, keys);
+  EXPECT_EQ(keys[0], StringKeys::FirstKey("a"));
+}
+
+// What strings take is given back when they have gone.
+TEST(StringKeys, MemoryOfRemovedStringsIsReturned) {
+  const auto strings = *StringKeys::Create();
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::string> batch;
+    for (int i = 0; i < 100; ++i) batch.push_back(std::to_string(round * 100 + i) + std::string(10000, 'x'));
+    std::vector<int64_t> keys(batch.size());
+    ASSERT_EQ(strings->Intern(Views(batch), keys.data(), RunInline), OkStatus());
+    EXPECT_LE(strings->bytes(), 3 << 20);
+    strings->Remove(keys);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
