@@ -19,6 +19,15 @@
 // By the name of this attribute, and nothing else, an op counts as a collective (IsCollective).
 #define LOCKSTEP_COLLECTIVE_ATTR "lockstep_priority"
 
+// Defines a collective every argument of which is a list, with one place for each of the things that it does: so that
+// several nodes can be made one, which does in one exchange what each of them did (tf/graph/grouping.h). Attributes are
+// lists as well, with a value for each place, or belong to the node as a whole; "N" is the number of places.
+//
+// lockstep_group: whether the node may be made one with others.
+#define LOCKSTEP_GROUPED_COLLECTIVE_OP(name) LOCKSTEP_COLLECTIVE_OP(name).Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
+
+#define LOCKSTEP_GROUP_ATTR "lockstep_group"
+
 // For ops that reduce; ReduceOpOf reads it. 'mean' is the sum divided by the number of ranks, for floating-point types
 // alone.
 #define LOCKSTEP_REDUCE_OP_ATTR "reduce_op: {'sum', 'mean', 'min', 'max', 'prod'} = 'sum'"

@@ -14,20 +14,26 @@
 //   combined        ids + row         T         the row of each id
 //   row_gradients   [M, ...]          T         with local_rows, the shard's tf.IndexedSlices
 //
-// A kernel's Prepare does what a rank can do alone, on TensorFlow's thread and at the same time as other kernels: to
-// drop duplicates, to sort, to sum gradients, and all checks. The lane only exchanges, and puts rows in place. Each op
-// is one lookup; what it calls takes lists of them.
+// Each of the three ops takes lists: a lookup is one place in each of them. Python builds a node for each lookup; the
+// pass in tf/graph/grouping.h makes one node of those that can run together, so that tables cost one exchange and not
+// one each.
+//
+// A kernel's Prepare does what a rank can do alone, on TensorFlow's threads and at the same time as other kernels: to
+// drop duplicates, to sort, to sum gradients, and all checks. The lane only exchanges, and puts rows in place.
 //
 // Between the steps values are ordinary tensors, and whoever rewrites the graph may put others there: so each step
 // checks what it gets before it follows an index.
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/sharding/lookup.h"
+#include "tensorflow/core/util/work_sharder.h"
 #include "tf/comm/collective_kernel.h"
 
 namespace lockstep {
@@ -40,11 +46,6 @@ using tf::shape_inference::ShapeHandle;
 // The attributes by which ids are checked, and messages name the table. The number of rows is that of the whole table,
 // which the shard's shape does not tell.
 struct TableAttributes {
-  explicit TableAttributes(tf::OpKernelConstruction* construction) {
-    construction->SetStatus(construction->GetAttr("table", &name));
-    construction->SetStatus(construction->GetAttr("num_rows", &rows));
-  }
-
   // Points into `ids` and `inverse`; null where nothing is to be written there.
   LookupIds Lookup(const tf::Tensor& ids, int32_t* inverse) const {
     const DType dtype = ids.dtype() == tf::DT_INT32 ? DType::kInt32 : DType::kInt64;
@@ -67,6 +68,21 @@ Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::
   return output;
 }
 
+// Runs `plan` for each of `count` lookups, on TensorFlow's threads where there are several. The first error by number,
+// not by time, is returned.
+Status ForEachLookup(tf::OpKernelContext* context, int count, const std::function<Status(int)>& plan) {
+  if (count == 1) return plan(0);
+  std::vector<Status> results(count, OkStatus());
+  const auto* threads = context->device()->tensorflow_cpu_worker_threads();
+  // A lookup's ids cost far more than handing it to a thread.
+  constexpr int64_t kCyclesPerLookup = 100'000;
+  tf::Shard(threads->num_threads, threads->workers, count, kCyclesPerLookup, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) results[i] = plan(static_cast<int>(i));
+  });
+  for (Status& result : results) LOCKSTEP_RETURN_IF_ERROR(std::move(result));
+  return OkStatus();
+}
+
 // Inverse and send_splits are known and written before the exchange; local_rows and recv_splits are what comes of it.
 // All outputs whose size is known are allocated here, where a failure can still be declined.
 //
@@ -79,46 +95,74 @@ Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::
 // Row 4 is served twice, once to each rank, and rank 1's part of the shard is read for one id only.
 class RouteKernel : public CollectiveKernel {
  public:
-  explicit RouteKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction), table_(construction) {}
+  explicit RouteKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    std::vector<std::string> names;
+    std::vector<int64_t> rows;
+    OP_REQUIRES_OK(construction, construction->GetAttr("tables", &names));
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
+    const auto count = static_cast<size_t>(construction->num_inputs());
+    OP_REQUIRES(
+        construction,
+        names.size() == count && rows.size() == count && construction->num_outputs() == 4 * construction->num_inputs(),
+        absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': ", count, " lookups, but ",
+                                                names.size(), " tables, ", rows.size(),
+                                                " num_rows and N = ", construction->num_outputs() / 4)));
+    for (size_t i = 0; i < count; ++i) tables_.push_back({std::move(names[i]), rows[i]});
+  }
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
     const int size = call.engine.communicator().size();
-    const tf::Tensor& ids = context->input(0);
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(context, 1, ids.shape()));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(context, 2, {size}));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(context, 3, {size}));
-    const LookupIds lookup = table_.Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
-    LOCKSTEP_ASSIGN_OR_RETURN(RoutePlan plan, PlanRoute(size, {&lookup, 1}));
-    std::copy(plan.send[0].begin(), plan.send[0].end(), send_splits->flat<int64_t>().data());
+    const int count = context->num_inputs();
+    RoutePlan plan;
+    plan.local_rows.resize(count);
+    plan.send.resize(count);
+    std::vector<int64_t*> recv(count);
+    LOCKSTEP_RETURN_IF_ERROR(ForEachLookup(context, count, [&](int i) -> Status {
+      const tf::Tensor& ids = context->input(i);
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(context, count + i, ids.shape()));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(context, 2 * count + i, {size}));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(context, 3 * count + i, {size}));
+      const LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
+      LOCKSTEP_ASSIGN_OR_RETURN(RoutePlan own, PlanRoute(size, {&lookup, 1}));
+      std::copy(own.send[0].begin(), own.send[0].end(), send_splits->flat<int64_t>().data());
+      recv[i] = recv_splits->flat<int64_t>().data();
+      plan.local_rows[i] = std::move(own.local_rows[0]);
+      plan.send[i] = std::move(own.send[0]);
+      return OkStatus();
+    }));
 
     // The plan is shared since an Exchange can be copied, and plans are large.
-    return Exchange([this, context, recv = recv_splits->flat<int64_t>().data(),
+    return Exchange([this, context, recv = std::move(recv),
                      plan = std::make_shared<RoutePlan>(std::move(plan))](Communicator& communicator) -> Status {
-      Splits splits;
+      std::vector<Splits> splits(recv.size());
       LOCKSTEP_RETURN_IF_ERROR(ExchangeRoute(
-          communicator, collective_name(), *plan, {&splits, 1}, [context](size_t, int64_t count) -> Result<int64_t*> {
-            LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * rows, Allocate(context, 0, {count}));
-            return static_cast<int64_t*>(Data(*rows));
+          communicator, collective_name(), *plan, splits, [context](size_t i, int64_t rows) -> Result<int64_t*> {
+            LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * local_rows, Allocate(context, static_cast<int>(i), {rows}));
+            return static_cast<int64_t*>(Data(*local_rows));
           }));
-      std::copy(splits.recv.begin(), splits.recv.end(), recv);
+      for (size_t i = 0; i < recv.size(); ++i) std::copy(splits[i].recv.begin(), splits[i].recv.end(), recv[i]);
       return OkStatus();
     });
   }
 
  private:
-  const TableAttributes table_;
+  std::vector<TableAttributes> tables_;
 };
 
-// The row lookup's and its gradient's view of the route: where its outputs lie among the inputs of the steps that
-// follow it. Valid while the kernel's context is.
-struct RouteInputs {
-  explicit RouteInputs(tf::OpKernelContext* context)
-      : inverse(context->input(1)), send(AsSpan(context->input(2))), recv(AsSpan(context->input(3))) {}
+// What the two steps behind a route get, for lookup `i` of `count`: values, and where the route's outputs lie among the
+// inputs. Valid while the kernel's context is.
+struct RoutedInputs {
+  RoutedInputs(tf::OpKernelContext* context, int count, int i)
+      : values(context->input(i)),
+        inverse(context->input(count + i)),
+        send(AsSpan(context->input(2 * count + i))),
+        recv(AsSpan(context->input(3 * count + i))) {}
 
   const int32_t* places() const { return static_cast<const int32_t*>(Data(inverse)); }
 
+  const tf::Tensor& values;
   const tf::Tensor& inverse;
   std::span<const int64_t> send;
   std::span<const int64_t> recv;
@@ -131,30 +175,38 @@ class CombineKernel : public CollectiveKernel {
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
-    const tf::Tensor& rows = call.context->input(0);
-    const RouteInputs route(call.context);
+    const int count = call.context->num_outputs();
+    std::vector<LookupRows> lookups(count);
+    for (int i = 0; i < count; ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(lookups[i], Lookup(call.context, RoutedInputs(call.context, count, i), i));
+    }
+    // What could be wrong on this rank alone is found here, while it can be declined.
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckRows(call.engine.communicator().size(), lookups).WithPrefix(absl::StrCat("combine '", name(), "': ")));
+    return Exchange([this, lookups = std::move(lookups)](Communicator& communicator) {
+      return Combine(communicator, collective_name(), lookups);
+    });
+  }
+
+ private:
+  Result<LookupRows> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) const {
+    const tf::Tensor& rows = in.values;
     if (rows.dims() < 1) {
       return InvalidArgument(absl::StrCat("combine '", name(), "': got a scalar, wants rows [M, ...]"));
     }
     tf::TensorShape row = rows.shape();
     row.RemoveDim(0);
-    tf::TensorShape shape = route.inverse.shape();
+    tf::TensorShape shape = in.inverse.shape();
     shape.AppendShape(row);
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(call.context, 0, shape));
-    const LookupRows lookup{route.send,
-                            route.recv,
-                            row.num_elements() * tf::DataTypeSize(rows.dtype()),
-                            Data(rows),
-                            rows.dim_size(0),
-                            route.places(),
-                            route.inverse.NumElements(),
-                            Data(*out)};
-    // What could be wrong on this rank alone is found here, while it can be declined.
-    LOCKSTEP_RETURN_IF_ERROR(CheckRows(call.engine.communicator().size(), {&lookup, 1})
-                                 .WithPrefix(absl::StrCat("combine '", name(), "': ")));
-    return Exchange([this, lookup](Communicator& communicator) {
-      return Combine(communicator, collective_name(), {&lookup, 1});
-    });
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, output, shape));
+    return LookupRows{in.send,
+                      in.recv,
+                      row.num_elements() * tf::DataTypeSize(rows.dtype()),
+                      Data(rows),
+                      rows.dim_size(0),
+                      in.places(),
+                      in.inverse.NumElements(),
+                      Data(*out)};
   }
 };
 
@@ -166,37 +218,45 @@ class CombineGradientKernel : public CollectiveKernel {
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
-    const tf::Tensor& gradient = call.context->input(0);
-    const RouteInputs route(call.context);
-    const std::string who = absl::StrCat("gradient of combine '", name(), "': ");
-    // The gradient is [ids..., row...]; what is left after the ids' dimensions is the row.
+    const int count = call.context->num_outputs();
+    auto lookups = std::make_shared<std::vector<LookupGradient>>(count);
+    std::vector<std::optional<GradientSums>> summed(count);
+    LOCKSTEP_RETURN_IF_ERROR(
+        ForEachLookup(call.context, count, [&](int i) -> Status {
+          LOCKSTEP_ASSIGN_OR_RETURN((*lookups)[i], Lookup(call.context, RoutedInputs(call.context, count, i), i));
+          LOCKSTEP_ASSIGN_OR_RETURN(summed[i], SumGradients(call.engine.communicator(), {&(*lookups)[i], 1}));
+          return OkStatus();
+        }).WithPrefix(absl::StrCat("gradient of combine '", name(), "': ")));
+    auto sums = std::make_shared<GradientSums>();
+    for (std::optional<GradientSums>& own : summed) sums->sums.push_back(std::move(own->sums[0]));
+    return Exchange([this, lookups, sums](Communicator& communicator) {
+      return ExchangeGradients(communicator, collective_name(), *lookups, *sums);
+    });
+  }
+
+ private:
+  static Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) {
     // [ids..., row...] against the ids' shape, dimension by dimension: the number of elements alone would let a
-    // transposed gradient pass.
-    tf::TensorShape row = gradient.shape();
-    for (int i = 0; i < route.inverse.dims(); ++i) {
-      if (row.dims() == 0 || row.dim_size(0) != route.inverse.dim_size(i)) {
-        return InvalidArgument(absl::StrCat(who, "got shape ", gradient.shape().DebugString(), ", wants ",
-                                            route.inverse.shape().DebugString(), " and the row's dimensions"));
+    // transposed gradient pass. What is left after the ids' dimensions is the row.
+    tf::TensorShape row = in.values.shape();
+    for (int i = 0; i < in.inverse.dims(); ++i) {
+      if (row.dims() == 0 || row.dim_size(0) != in.inverse.dim_size(i)) {
+        return InvalidArgument(absl::StrCat("got shape ", in.values.shape().DebugString(), ", wants ",
+                                            in.inverse.shape().DebugString(), " and the row's dimensions"));
       }
       row.RemoveDim(0);
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(gradient.dtype()));
+    LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(in.values.dtype()));
     // The route has agreed on how much arrives, so that the output can be received into. A negative count is found by
-    // the check below.
+    // SumGradients.
     int64_t served = 0;
-    for (int64_t count : route.recv) served += std::max<int64_t>(0, count);
+    for (int64_t count : in.recv) served += std::max<int64_t>(0, count);
     tf::TensorShape shape = row;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.InsertDimWithStatus(0, served)).WithPrefix(who));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(call.context, 0, shape));
-    const LookupGradient lookup{
-        route.send, route.recv, dtype, row.num_elements(), Data(gradient), route.places(), route.inverse.NumElements(),
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.InsertDimWithStatus(0, served)));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, output, shape));
+    return LookupGradient{
+        in.send,   in.recv, dtype, row.num_elements(), Data(in.values), in.places(), in.inverse.NumElements(),
         Data(*out)};
-    Result<GradientSums> sums = SumGradients(call.engine.communicator(), {&lookup, 1});
-    if (!sums.ok()) return sums.status().WithPrefix(who);
-    return Exchange(
-        [this, lookup, sums = std::make_shared<GradientSums>(*std::move(sums))](Communicator& communicator) {
-          return ExchangeGradients(communicator, collective_name(), {&lookup, 1}, *sums);
-        });
   }
 };
 
@@ -205,7 +265,10 @@ class CombineGradientKernel : public CollectiveKernel {
 // gather depends on it.
 class CheckIdsKernel : public tf::OpKernel {
  public:
-  explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction), table_(construction) {}
+  explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("table", &table_.name));
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &table_.rows));
+  }
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& ids = context->input(0);
@@ -214,37 +277,49 @@ class CheckIdsKernel : public tf::OpKernel {
   }
 
  private:
-  const TableAttributes table_;
+  TableAttributes table_;
 };
 
 // What is known of shapes before the run: that of inverse is the ids' own. M depends on all ranks' ids, and R on the
 // job, which a graph does not tell.
 absl::Status RouteShapes(InferenceContext* c) {
-  c->set_output(0, c->Vector(c->UnknownDim()));
-  c->set_output(1, c->input(0));
-  c->set_output(2, c->Vector(c->UnknownDim()));
-  c->set_output(3, c->output(2));
+  const int count = c->num_inputs();
+  if (c->num_outputs() != 4 * count) {
+    return absl::InvalidArgumentError(absl::StrCat(count, " lookups, but N = ", c->num_outputs() / 4));
+  }
+  for (int i = 0; i < count; ++i) {
+    c->set_output(i, c->Vector(c->UnknownDim()));
+    c->set_output(count + i, c->input(i));
+    c->set_output(2 * count + i, c->Vector(c->UnknownDim()));
+    c->set_output(3 * count + i, c->output(2 * count + i));
+  }
   return absl::OkStatus();
 }
 
 // The shape of inverse, then that of a row: as tf.gather's.
 absl::Status CombineShape(InferenceContext* c) {
-  ShapeHandle row, out;
-  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &row));
-  TF_RETURN_IF_ERROR(c->Subshape(row, 1, &row));
-  TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), row, &out));
-  c->set_output(0, out);
+  const int count = c->num_outputs();
+  for (int i = 0; i < count; ++i) {
+    ShapeHandle row, out;
+    TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(i), 1, &row));
+    TF_RETURN_IF_ERROR(c->Subshape(row, 1, &row));
+    TF_RETURN_IF_ERROR(c->Concatenate(c->input(count + i), row, &out));
+    c->set_output(i, out);
+  }
   return absl::OkStatus();
 }
 
 // The dimensions behind the ids' are the row's; known where both ranks are.
 absl::Status CombineGradientShape(InferenceContext* c) {
-  ShapeHandle row = c->UnknownShape(), out;
-  if (c->RankKnown(c->input(0)) && c->RankKnown(c->input(1))) {
-    TF_RETURN_IF_ERROR(c->Subshape(c->input(0), c->Rank(c->input(1)), &row));
+  const int count = c->num_outputs();
+  for (int i = 0; i < count; ++i) {
+    ShapeHandle row = c->UnknownShape(), out;
+    if (c->RankKnown(c->input(i)) && c->RankKnown(c->input(count + i))) {
+      TF_RETURN_IF_ERROR(c->Subshape(c->input(i), c->Rank(c->input(count + i)), &row));
+    }
+    TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(c->UnknownDim()), row, &out));
+    c->set_output(i, out);
   }
-  TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(c->UnknownDim()), row, &out));
-  c->set_output(0, out);
   return absl::OkStatus();
 }
 
@@ -253,51 +328,55 @@ LOCKSTEP_COLLECTIVE_KERNEL("LockstepCombine", CombineKernel);
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepCombineGradient", CombineGradientKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepCheckIds").Device(tf::DEVICE_CPU), CheckIdsKernel);
 
-LOCKSTEP_COLLECTIVE_OP("LockstepRoute")
+LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Input("ids: Tids")
-    .Output("local_rows: int64")
-    .Output("inverse: int32")
-    .Output("send_splits: int64")
-    .Output("recv_splits: int64")
-    .Attr("Tids: {int32, int64}")
-    .Attr("num_rows: int >= 0")
-    .Attr("table: string")
+    .Output("local_rows: N * int64")
+    .Output("inverse: N * int32")
+    .Output("send_splits: N * int64")
+    .Output("recv_splits: N * int64")
+    .Attr("N: int >= 1")
+    .Attr("Tids: list({int32, int64}) >= 1")
+    .Attr("num_rows: list(int) >= 1")
+    .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteShapes)
     .Doc(R"doc(
-First step of a lookup: sends each distinct id to the rank that owns its row.
+First step of N lookups: sends each distinct id to the rank that owns its row. One exchange.
 
 ids: of any shape; each in [0, num_rows), else all ranks fail with InvalidArgument.
 local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order.
 inverse: of the shape of ids; the place of each id among the distinct ones, in order of their owners.
 send_splits: [R]; how many distinct ids went to each rank.
 recv_splits: [R]; how many came from each rank; M together.
-num_rows: rows of the whole table.
-table: its name, for messages.
+N: the number of ids tensors, and of each output.
+num_rows: rows of each whole table.
+tables: their names, for messages.
 )doc");
 
-LOCKSTEP_COLLECTIVE_OP("LockstepCombine")
+LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombine")
     .Input("rows: T")
-    .Input("inverse: int32")
-    .Input("send_splits: int64")
-    .Input("recv_splits: int64")
+    .Input("inverse: N * int32")
+    .Input("send_splits: N * int64")
+    .Input("recv_splits: N * int64")
     .Output("combined: T")
-    .Attr("T: " LOCKSTEP_DTYPES)
+    .Attr("N: int >= 1")
+    .Attr("T: list(" LOCKSTEP_DTYPES ") >= 1")
     .SetShapeFn(CombineShape)
     .Doc(R"doc(
-Last step of a lookup: sends rows to the ranks that asked for them, and puts one at the place of each id.
+Last step of N lookups: sends rows to the ranks that asked for them, and puts one at the place of each id. One exchange.
 
 rows: [M, ...]; one for each of the route's local_rows.
 inverse: of the route, as are the splits.
 combined: the shape of inverse, then that of a row.
 )doc");
 
-LOCKSTEP_COLLECTIVE_OP("LockstepCombineGradient")
+LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombineGradient")
     .Input("gradient: T")
-    .Input("inverse: int32")
-    .Input("send_splits: int64")
-    .Input("recv_splits: int64")
+    .Input("inverse: N * int32")
+    .Input("send_splits: N * int64")
+    .Input("recv_splits: N * int64")
     .Output("row_gradients: T")
-    .Attr("T: {float, double, half, bfloat16}")
+    .Attr("N: int >= 1")
+    .Attr("T: list({float, double, half, bfloat16}) >= 1")
     .SetShapeFn(CombineGradientShape)
     .Doc(R"doc(
 Gradient of LockstepCombine to its rows: sums this rank's gradients per distinct id and sends them to the owners.

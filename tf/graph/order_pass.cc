@@ -44,6 +44,7 @@
 #include "tf/bridge/convert.h"
 #include "tf/graph/collective_nodes.h"
 #include "tf/graph/frame_view.h"
+#include "tf/graph/grouping.h"
 
 namespace lockstep {
 namespace {
@@ -308,6 +309,7 @@ class OrderCollectivesPass : public tf::GraphOptimizationPass {
     tf::Graph* const graph = options.graph->get();
     const tf::FunctionLibraryDefinition* library = options.flib_def;
     if (library == nullptr) library = &graph->flib_def();
+    TF_RETURN_IF_ERROR(ToTensorFlow(GroupCollectives(graph, library)));
     return ToTensorFlow(Orderer(graph, library, options.is_function_graph).Run());
   }
 };

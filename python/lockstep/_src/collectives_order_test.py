@@ -15,8 +15,8 @@ tf1 = tf.compat.v1
 RUNS = 10
 
 
-def chain_of(session, fetches, feed=None):
-    """The names of a run's collectives in the order of their chain."""
+def chain_of(session, fetches, feed=None, types=False):
+    """The names of a run's collectives in the order of their chain; with `types`, (name, type of op)."""
     metadata = tf1.RunMetadata()
     session.run(fetches, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=metadata)
     nodes = {n.name: n for graph in metadata.partition_graphs for n in graph.node}
@@ -30,7 +30,8 @@ def chain_of(session, fetches, feed=None):
                 before(source, seen)
         return seen
 
-    return sorted(ours, key=lambda name: len(before(name, set()) & set(ours)))
+    names = sorted(ours, key=lambda name: len(before(name, set()) & set(ours)))
+    return [(name, nodes[name].op) for name in names] if types else names
 
 
 def message_of(function):

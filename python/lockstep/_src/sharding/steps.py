@@ -6,7 +6,7 @@ shard, D the dimensions of a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -41,14 +41,26 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
       rows: of the whole table.
       table: its name, for messages.
     """
-    return Route(*library.ops.lockstep_route(ids, num_rows=rows, table=table))
+    group = context.options.group_lookups
+    outputs = library.ops.lockstep_route([ids], N=1, num_rows=[rows], tables=[table], lockstep_group=group)
+    return Route(*(output for (output,) in outputs))
 
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
     """Sends rows [M, D...] back the way the ids came, and puts one at the place of each id: [ids..., D...]."""
     return wire.through(
         rows,
-        lambda rows: library.ops.lockstep_combine(rows, route.inverse, route.send_splits, route.recv_splits),
+        lambda rows: _combine([rows], [route.inverse], [route.send_splits], [route.recv_splits])[0],
+    )
+
+
+def _combine(rows: list[Any], *route: list[tf.Tensor]) -> list[tf.Tensor]:
+    return library.ops.lockstep_combine(rows, *route, lockstep_group=context.options.group_lookups)
+
+
+def _combine_gradient(grads: list[tf.Tensor], *route: list[tf.Tensor]) -> list[tf.Tensor]:
+    return library.ops.lockstep_combine_gradient(
+        grads, *route, lockstep_priority=Priority.TABLE, lockstep_group=context.options.group_lookups
     )
 
 
@@ -97,26 +109,35 @@ def _mean(summed: tf.Tensor) -> tf.Tensor:
     return summed * tf.cast(1.0 / context.world_size, summed.dtype)
 
 
+def _lookups(op: tf.Operation) -> Iterator[tuple[tf.Tensor, ...]]:
+    """For each lookup of an op with lists, its values, inverse, send_splits and recv_splits."""
+    count = op.get_attr("N")
+    return zip(*(op.inputs[i : i + count] for i in range(0, 4 * count, count)), strict=True)
+
+
 @tf.RegisterGradient("LockstepCombine")
-def _combine_gradient(op: tf.Operation, grad: Any) -> list[tf.Tensor | None]:
-    _, inverse, send_splits, recv_splits = op.inputs
-    if isinstance(grad, tf.IndexedSlices):
-        # A gather followed the lookup. Its slices are gradients of the ids that it picked.
-        inverse = tf.gather(inverse, grad.indices)
-        grad = grad.values
-    summed = _exchange_gradient(
-        grad,
-        lambda grad: library.ops.lockstep_combine_gradient(
-            grad, inverse, send_splits, recv_splits, lockstep_priority=Priority.TABLE
-        ),
-    )
-    return [_mean(summed), None, None, None]
+def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
+    summed = []
+    for (_, inverse, *splits), grad in zip(_lookups(op), grads, strict=True):
+        values = grad
+        if isinstance(grad, tf.IndexedSlices):
+            # A gather followed the lookup. Its slices are gradients of the ids that it picked.
+            inverse = tf.gather(inverse, grad.indices)
+            values = grad.values
+        route = [[part] for part in (inverse, *splits)]
+        exchanged = _exchange_gradient(values, lambda values, route=route: _combine_gradient([values], *route)[0])
+        summed.append(_mean(exchanged))
+    return [*summed, *[None] * (3 * len(grads))]
 
 
 @tf.RegisterGradient("LockstepCombineGradient")
-def _combine_gradient_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Tensor | None]:
+def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor | None]:
     # The sum per row is linear: its gradient hands each id that of its row.
-    return [library.ops.lockstep_combine(tf.convert_to_tensor(grad), *op.inputs[1:]), None, None, None]
+    given = [
+        _combine([tf.convert_to_tensor(grad)], *([part] for part in route))[0]
+        for (_, *route), grad in zip(_lookups(op), grads, strict=True)
+    ]
+    return [*given, *[None] * (3 * len(grads))]
 
 
 @tf.RegisterGradient("LockstepGatherTable")
