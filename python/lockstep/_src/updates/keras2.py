@@ -68,7 +68,7 @@ Coefficients = dict[str, tf.Tensor]
 
 def _rule(o: Any, name: str, slots: Sequence[str], values: Sequence[Any], all_rows: bool = False) -> Rule:
     # A legacy optimizer's slots are always made by itself: their initial values are its own.
-    return Rule(name, tuple(Slot(slot, 0.0) for slot in slots), lambda: values, o.get_slot, all_rows)
+    return Rule(o, name, tuple(Slot(slot, 0.0) for slot in slots), lambda: values, o.get_slot, all_rows)
 
 
 def _sgd(o: Any, c: Coefficients) -> Rule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +13,7 @@ from lockstep._src import library
 from lockstep._src.scope import scope
 from lockstep._src.updates.tensorflow1_test import FTRL_ARGUMENTS, assert_same
 
-if not tf.keras.__version__.startswith("2."):
+if not keras.__version__.startswith("2."):
     pytest.skip("Keras 2 is not installed", allow_module_level=True)
 
 new, legacy = tf.keras.optimizers, tf.keras.optimizers.legacy
