@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.embedding import get_embedding_variable
+from lockstep._src.embedding.creation import get_embedding_variable
 from lockstep._src.library import ops
 from lockstep._src.scope import scope
 

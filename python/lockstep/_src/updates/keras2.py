@@ -24,6 +24,7 @@ _DESCRIPTIONS: dict[str, keras_rules.Description] = {
     "sgd.SGD": keras_rules.sgd_with_slot,
     "adagrad.Adagrad": keras_rules.adagrad,
     "adam.Adam": keras_rules.adam,
+    "adamw.AdamW": keras_rules.adam,
     "ftrl.Ftrl": keras_rules.ftrl,
     "rmsprop.RMSprop": keras_rules.rmsprop,
 }
