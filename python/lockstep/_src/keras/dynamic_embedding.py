@@ -94,7 +94,7 @@ class DynamicEmbedding(keras.layers.Layer):
         weight = self.add_weight(
             shape=(1, self.output_dim), initializer="zeros", trainable=True, autocast=False, name="embeddings"
         )
-        with tf.init_scope():
+        with tf.init_scope(), tf.compat.v1.name_scope(None):
             table = make_table(
                 f"{self.path}/embeddings",
                 self.output_dim,
