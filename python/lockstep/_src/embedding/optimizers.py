@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.python.training import optimizer as tf_optimizer
 
 from lockstep._src import updates
-from lockstep._src.embedding import standins
+from lockstep._src.embedding import keras_optimizers, standins
 from lockstep._src.embedding.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
 _lock = threading.Lock()
@@ -39,9 +39,7 @@ def ensure_interception() -> None:
         _wanted = True
         _intercept(tf_optimizer, "_get_processor", _wrap_get_processor)
         _intercept(tf_optimizer.Optimizer, "apply_gradients", _wrap_apply)
-        from lockstep._src.embedding import keras_optimizers
-
-        keras_optimizers.ensure_interception()
+        keras_optimizers.ensure_interception(_intercept)
 
 
 def keep_interception() -> None:
@@ -108,14 +106,18 @@ def _slots_in_tables(optimizer: Any) -> Iterator[None]:
 
     def create(variables: list[Any]) -> None:
         has_rule = updates.rule_of(optimizer) is not None
+        # With a rule they are in the list for what optimizers make once for all variables.
+        others = [v for v in variables if has_rule or not is_dynamic(v)]
+        if others:
+            with shapes_of_one_row(), _no_slots_of_tables(optimizer):
+                create_slots(others)
         made = _stand_ins.setdefault(optimizer, {})
         for table in variables:
-            if is_dynamic(table) and not has_rule and id(table) not in made:
-                made[id(table)] = standins.make(table)
-        # With a rule they are in the list for what optimizers make once for all variables.
-        asked = [v if has_rule or not is_dynamic(v) else made[id(v)] for v in variables]
-        with shapes_of_one_row(), _no_slots_of_tables(optimizer):
-            create_slots(asked)
+            if is_dynamic(table) and not has_rule:
+                if id(table) not in made:
+                    made[id(table)] = standins.make(table)
+                with standins.growing_slots(table.dim):
+                    create_slots([made[id(table)]])
 
     optimizer._create_slots = create
     try:
@@ -129,9 +131,7 @@ def _no_slots_of_tables(optimizer: Any) -> Iterator[None]:
     names = ("_zeros_slot", "_get_or_make_slot", "_get_or_make_slot_with_initializer")
 
     def unless_table(make_slot: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda variable, *args, **kwargs: (
-            None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
-        )
+        return lambda variable, *args, **kwargs: None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
 
     for name in names:
         setattr(optimizer, name, unless_table(getattr(optimizer, name)))
@@ -169,7 +169,7 @@ def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.Inde
     ]
     numbers, summed = standins.touched(gradient)
     with tf.control_dependencies(standins.take(table, numbers, stand_in, slots)):
-        applied = optimizer._resource_apply_sparse(summed, stand_in, tf.range(tf.size(numbers) - 1))
+        applied = optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, tf.range(tf.size(numbers) - 1))
     with tf.control_dependencies([] if applied is None or tf.executing_eagerly() else [applied]):
         return tf.group(*standins.put(table, numbers, stand_in, slots))
 
