@@ -34,8 +34,7 @@ class ResolveKernel : public TableKernelBase {
     const tf::Tensor& keys = context->input(1);
     LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, Allocate(context, 1, {keys.NumElements()}));
-    return table.Resolve(keys, context->input(2), rows, static_cast<int64_t*>(Data(*numbers)),
-                         ParallelForOf(context));
+    return table.Resolve(keys, context->input(2), rows, static_cast<int64_t*>(Data(*numbers)), ParallelForOf(context));
   }
 };
 
