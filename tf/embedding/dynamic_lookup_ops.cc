@@ -90,7 +90,7 @@ class WriteRowsKernel : public TableKernelBase {
       return InvalidArgument(absl::StrCat("table '", table.name(), "': got values of shape ",
                                           values.shape().DebugString(), ", wanted [", count, ",", table.dim(), "]"));
     }
-    return table.table().WriteRows(numbers, slot, static_cast<const float*>(Data(values)), table.now().step,
+    return table.table().WriteRows(numbers, slot, static_cast<const float*>(Data(values)), table.NextRounding(),
                                    ParallelForOf(context));
   }
 
