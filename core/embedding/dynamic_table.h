@@ -149,6 +149,10 @@ class DynamicTable {
   Status WriteRows(std::span<const uint32_t> numbers, int slot, const float* values, int64_t step,
                    const ParallelFor& parallel);
 
+  // The batch's keys have been seen at this moment, and not at the one that Resolve was told: for callers who learn the
+  // step afterwards. Their frequencies stay.
+  void Stamp(const ResolvedKeys& batch, const StepInfo& now);
+
   // Lets keys go by the eviction options; the keys that went. keys_per_call keys are looked at.
   std::vector<int64_t> Evict(const StepInfo& now);
   // Lets these keys go; how many were there, admitted or counted.

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src import updates
+from lockstep._src.context import context
 from lockstep._src.embedding import standins
 from lockstep._src.embedding.variable import DynamicVariable, is_dynamic
 
@@ -37,10 +38,10 @@ def ensure_interception(intercept: Callable[[Any, str, Callable[[Any], Any]], No
     for name, wrap in (
         ("_backend_update_step", _wrap_update_step),
         ("_backend_apply_gradients", _wrap_apply),
+        ("_clip_gradients", _wrap_clip),
         ("add_variable_from_reference", _wrap_add_slot),
     ):
         intercept(module.TFOptimizer, name, wrap)
-    intercept(sys.modules["keras.src.optimizers.base_optimizer"], "global_norm", _wrap_global_norm)
 
 
 def _table_of(variable: Any) -> Any:
@@ -114,22 +115,29 @@ def _number(initializer: Any, table: DynamicVariable) -> float:
     return float(drawn[0, 0])
 
 
-def _wrap_global_norm(global_norm: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' norm over all gradients, which would make slices dense."""
+def _wrap_clip(clip_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' clipping, which makes slices dense: of a table the sums of its touched rows are clipped."""
 
-    @functools.wraps(global_norm)
-    def wrapped(value_list: Any) -> Any:
-        return global_norm([_summed(v) if _is_of_table(v) else v for v in value_list])
+    @functools.wraps(clip_gradients)
+    def wrapped(self: Any, grads: Any) -> Any:
+        # Slices of others have a dense shape.
+        tables = [i for i, g in enumerate(grads) if isinstance(g, tf.IndexedSlices) and g.dense_shape is None]
+        if not tables or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
+            return clip_gradients(self, grads)
+        if context.world_size > 1 and not self.clipvalue:
+            raise NotImplementedError(
+                f"{self.name}: clipping by norm is not implemented for dynamic tables on several workers, each of "
+                "which has a part of the gradient"
+            )
+        numbers, summed = {}, list(grads)
+        for i in tables:
+            numbers[i], summed[i] = standins.touched(grads[i])
+        clipped = list(clip_gradients(self, summed))
+        for i in tables:
+            clipped[i] = tf.IndexedSlices(clipped[i], numbers[i][:-1])
+        return clipped
 
     return wrapped
-
-
-def _is_of_table(gradient: Any) -> bool:
-    return isinstance(gradient, tf.IndexedSlices) and gradient.dense_shape is None
-
-
-def _summed(gradient: tf.IndexedSlices) -> tf.Tensor:
-    return standins.touched(gradient)[1]
 
 
 def _stand_in_of(optimizer: Any, table: DynamicVariable) -> tuple[tf.Variable, list[standins.Slot]]:

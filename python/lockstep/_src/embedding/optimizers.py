@@ -169,7 +169,7 @@ def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.Inde
     ]
     numbers, summed = standins.touched(gradient)
     with tf.control_dependencies(standins.take(table, numbers, stand_in, slots)):
-        applied = optimizer._resource_apply_sparse(summed, stand_in, tf.range(tf.size(numbers) - 1))
+        applied = optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, tf.range(tf.size(numbers) - 1))
     with tf.control_dependencies([] if applied is None or tf.executing_eagerly() else [applied]):
         return tf.group(*standins.put(table, numbers, stand_in, slots))
 

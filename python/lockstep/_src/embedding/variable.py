@@ -122,10 +122,14 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
             raise ValueError(f"table '{name}': dimension is {dim!r}, wanted a number of at least 1")
         self._dim, self._option = dim, option
         self._world_size = context.world_size
+        self._last_lookups: weakref.WeakKeyDictionary[tf.Graph, tf.Operation] = weakref.WeakKeyDictionary()
         with ops.init_scope():
             in_graph = not tf.executing_eagerly()
             with ops.name_scope(name, skip_on_eager=False) as scope_name:
                 handle_name = scope_name.removesuffix("/")
+                if in_graph and all(table.logical_name != name for table in dynamic_tables()):
+                    # Whatever else has a name like it: initial values and checkpoints go by the table's.
+                    handle_name = name
                 self._attributes = options.attributes(option, self._world_size)
                 start = initial.initial_of(
                     initializer if initializer is not None else option.init_option.initializer,
@@ -254,8 +258,9 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
                 raise TypeError(
                     f"table '{self.logical_name}': keys are {keys.dtype.name}, wanted {self._key_dtype.name}"
                 )
-            training = modes.is_training()
-            if training and self.trainable:
+            # Nobody ends steps of a table that is not trained: it would grow for ever.
+            training = modes.is_training() and self.trainable
+            if training:
                 tape.variable_accessed(self)
             rows = self._look_up(keys, training) if self._world_size == 1 else self._exchange(keys, training)
             return rows if self.dtype == tf.float32 else tf.cast(rows, self.dtype)
@@ -291,12 +296,25 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         return *tf.unstack(route.local_rows, num=2, axis=1), route
 
     def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
-        rows, numbers = steps.resolve(self.handle, keys, times)
         if self._attributes.get("min_frequency", 0) <= 1:
-            return rows
+            return steps.resolve(self.handle, keys, times)[0]
+        with self._after_the_lookup_before():
+            rows, numbers = steps.resolve(self.handle, keys, times)
+        self._note_lookup(rows)
         # No gradient of keys that are not admitted: it would count in norms.
         admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(keys), [1]], 0))
         return tf.where(admitted, rows, tf.stop_gradient(rows))
+
+    def _after_the_lookup_before(self) -> Any:
+        """Lookups that decide what is taken in run in the order in which they were built, as what they decide depends on it."""
+        before = None if tf.executing_eagerly() else self._last_lookups.get(tf.compat.v1.get_default_graph())
+        return contextlib.nullcontext() if before is None else tf.control_dependencies([before])
+
+    def _note_lookup(self, rows: tf.Tensor) -> None:
+        graph = None if tf.executing_eagerly() else rows.graph
+        # In the branches and loops of TensorFlow 1 an edge from one to another would kill what waits for it.
+        if graph is not None and graph._get_control_flow_context() is None:
+            self._last_lookups[graph] = rows.op
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Rows by key, where `indices` are [..., 1]; else NotImplementedError."""
@@ -381,6 +399,8 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
     def end_step(self, step: Any = -1) -> tf.Operation | None:
         """Evicts by the options, and sets the step that lookups count in. Optimizers do it after their updates.
 
+        Of several in one run the first counts.
+
         Args:
           step: int64; negative for one more than before.
         """
@@ -397,7 +417,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
 
     def value(self) -> NoReturn:
         """Raises NotImplementedError."""
-        self._refuse("value as a matrix", "look keys up, or export()")
+        self._refuse("value as a matrix", "look keys up, export(), or leave it out of a list of variables")
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         self._refuse("copy.deepcopy", "make another table and insert what this one exports")
@@ -412,7 +432,7 @@ def _refusing(method: str, instead: str) -> Any:
 
 
 for _method in ("read_value", "read_value_no_copy", "numpy", "_dense_var_to_tensor", "_read_variable_op"):
-    setattr(DynamicVariable, _method, _refusing("value as a matrix", "look keys up, or export()"))
+    setattr(DynamicVariable, _method, _refusing("value as a matrix", "look keys up, export(), or leave it out of a list of variables"))
 for _method in ("assign", "assign_add", "assign_sub", "load", "_strided_slice_assign", "batch_scatter_update"):
     setattr(DynamicVariable, _method, _refusing(_method, "insert() takes keys and rows"))
 for _method in (
