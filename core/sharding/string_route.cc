@@ -76,7 +76,8 @@ Status ReadLookup(Reader& reader, int source, ServedStrings::Lookup* lookup) {
   int64_t count;
   LOCKSTEP_ASSIGN_OR_RETURN(std::string_view part, reader.Take(sizeof count));
   std::memcpy(&count, part.data(), sizeof count);
-  if (count < 0 || count > std::numeric_limits<int32_t>::max()) return Internal(StrCat("a part of ", count, " strings"));
+  if (count < 0 || count > std::numeric_limits<int32_t>::max())
+    return Internal(StrCat("a part of ", count, " strings"));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string_view heads, reader.Take(count * static_cast<int64_t>(sizeof(Head))));
   lookup->recv[source] = count;
   for (int64_t i = 0; i < count; ++i) {
@@ -172,14 +173,14 @@ Result<ServedStrings> ExchangeStrings(Communicator& communicator, std::string_vi
   ServedStrings served;
   // Part of the name, as in ExchangeRoute: a message is taken apart by the number of lookups.
   const std::string full_name = StrCat(name, " of ", plans.size(), " lookups of strings");
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(
-      full_name, Item{DType::kUInt8, 1}, message.bytes, message.buffer.data(),
-      [&](std::span<const int64_t> counts) -> Result<void*> {
-        arrived.assign(counts.begin(), counts.end());
-        const int64_t bytes = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-        served.bytes = std::make_unique_for_overwrite<char[]>(bytes);
-        return static_cast<void*>(served.bytes.get());
-      }));
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.AllToAllV(full_name, Item{DType::kUInt8, 1}, message.bytes, message.buffer.data(),
+                             [&](std::span<const int64_t> counts) -> Result<void*> {
+                               arrived.assign(counts.begin(), counts.end());
+                               const int64_t bytes = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+                               served.bytes = std::make_unique_for_overwrite<char[]>(bytes);
+                               return static_cast<void*>(served.bytes.get());
+                             }));
 
   served.lookups.resize(plans.size());
   for (ServedStrings::Lookup& lookup : served.lookups) lookup.recv.resize(size);

@@ -33,9 +33,9 @@ class RouteStringsKernel : public CollectiveKernel {
   explicit RouteStringsKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("tables", &tables_));
     OP_REQUIRES(construction, static_cast<int>(tables_.size()) == construction->num_inputs(),
-                absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': ",
-                                                        construction->num_inputs(), " lookups, but ", tables_.size(),
-                                                        " tables")));
+                absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(),
+                                                        "': ", construction->num_inputs(), " lookups, but ",
+                                                        tables_.size(), " tables")));
   }
 
  protected:

@@ -28,7 +28,17 @@ def keys_of(step, rank):
 
 
 # In place of the 25 keys of a table of strings: none, of any bytes, alike but for the end, much longer than others.
-WORDS = [b"", b"\0", b"\0\0", "größer".encode(), "日本語".encode(), b"\xff\xfe", b"x" * 5000, b"x" * 4999 + b"y", b"y" * 70000]
+WORDS = [
+    b"",
+    b"\0",
+    b"\0\0",
+    "größer".encode(),
+    "日本語".encode(),
+    b"\xff\xfe",
+    b"x" * 5000,
+    b"x" * 4999 + b"y",
+    b"y" * 70000,
+]
 WORDS += [f"word {n}".encode() for n in range(25 - len(WORDS))]
 
 
