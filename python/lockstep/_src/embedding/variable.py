@@ -123,11 +123,6 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         self._dim, self._option = dim, option
         self._world_size = context.world_size
         self._last_lookups: weakref.WeakKeyDictionary[tf.Graph, tf.Operation] = weakref.WeakKeyDictionary()
-        if self._world_size > 1 and self._key_dtype == tf.string:
-            raise NotImplementedError(
-                f"table '{name}': string keys in a job of {self._world_size} workers; hash them to int64 "
-                "(tf.strings.to_hash_bucket_fast), as feature columns do"
-            )
         with ops.init_scope():
             in_graph = not tf.executing_eagerly()
             with ops.name_scope(name, skip_on_eager=False) as scope_name:
@@ -280,19 +275,25 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
     def _exchange(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         """A lookup in a job: each distinct key goes to its owner, and its row comes back."""
         if not training:
-            route = sharding_steps.route(keys, steps.ANY_KEY, self.logical_name)
-            return sharding_steps.combine(steps.lookup(self.handle, route.local_rows), route)
-        if not self._counts:
-            route = sharding_steps.route(keys, steps.ANY_KEY, self.logical_name)
-            return sharding_steps.combine(self._resolve(route.local_rows, None), route)
-        before = steps.times_seen(keys)
-        route = sharding_steps.route(keys if before is None else before[0], steps.COUNTED_KEYS, self.logical_name)
+            served, _, route = self._route(keys, counts=False)
+            return sharding_steps.combine(steps.lookup(self.handle, served), route)
+        before = steps.times_seen(keys) if self._counts else None
+        served, times, route = self._route(keys if before is None else before[0], self._counts)
         if before is not None:
             # All places of a distinct key have the same place among what travels.
             inverse = tf.math.unsorted_segment_max(route.inverse, before[1], tf.size(keys))
             route = route._replace(inverse=inverse)
-        served, times = tf.unstack(route.local_rows, num=2, axis=1)
         return sharding_steps.combine(self._resolve(served, times), route)
+
+    def _route(self, keys: tf.Tensor, counts: bool) -> tuple[tf.Tensor, tf.Tensor | None, sharding_steps.Route]:
+        """The keys that this worker serves, [M], where it `counts` how often each was asked for, and the route."""
+        if self._key_dtype == tf.string:
+            route, times = sharding_steps.route_strings(keys, self.logical_name)
+            return route.local_rows, times if counts else None, route
+        route = sharding_steps.route(keys, steps.COUNTED_KEYS if counts else steps.ANY_KEY, self.logical_name)
+        if not counts:
+            return route.local_rows, None, route
+        return *tf.unstack(route.local_rows, num=2, axis=1), route
 
     def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
         if self._attributes.get("min_frequency", 0) <= 1:
