@@ -201,7 +201,8 @@ class DynamicTable {
   // were counted and have to be judged.
   Status ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged);
   Status JudgeRange(const Batch& batch, std::span<const uint32_t> places);
-  void Seen(const Batch& batch, int64_t place, uint32_t value);
+  Status ResolveNew(const Batch& batch, int64_t place, uint32_t value, Inserter* inserter,
+                    std::vector<uint32_t>* unjudged);
 
   template <typename CountOf>
   void GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const;
