@@ -30,8 +30,8 @@ def _refuse_originals(search_path: list[str]) -> None:
     for folder in search_path:
         if Path(folder or ".", _OF_DEEPREC).is_file():
             raise ImportError(
-                f"the TensorFlow in {folder or '.'} is DeepRec's, which has the modules that lockstep-deeprec provides; "
-                "keep one: install TensorFlow from PyPI, or pip uninstall lockstep-deeprec"
+                f"the TensorFlow in {folder or '.'} is DeepRec's, which has the modules that lockstep-deeprec provides "
+                "as well; keep one: install TensorFlow from PyPI, or pip uninstall lockstep-deeprec"
             )
 
 

@@ -4,9 +4,9 @@
 
 In the program and in modules below its folder or the working directory, `import tensorflow` gives a module that
 answers as TensorFlow 1 did: names of `tensorflow.compat.v1` first, then `tensorflow.python` and its likes; and as
-DeepRec's TensorFlow 1 does, which has embedding variables. Everything else that is imported, Keras and Lockstep among it, keeps the real TensorFlow: nothing is put into `sys.modules` or into
-TensorFlow's own modules. How: a function finds `__import__` in the builtins of the module that defines it, so these
-modules get builtins of their own.
+DeepRec's TensorFlow 1 does, which has tables that grow. Everything else that is imported, Keras and Lockstep among it,
+keeps the real TensorFlow: nothing is put into `sys.modules` or into TensorFlow's own modules. How: a function finds
+`__import__` in the builtins of the module that defines it, so these modules get builtins of their own.
 
 Not covered: `importlib.import_module("tensorflow")` and `exec` in the program, which go past `__import__`; and
 `tf.contrib`, which is gone from TensorFlow.
