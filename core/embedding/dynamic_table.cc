@@ -28,7 +28,7 @@ Status DynamicTableOptions::Validate() const {
   if (expected_keys < 0 || expected_keys > Slab::kMaxRows) {
     return wrong(expected_keys, " keys expected, wanted 0 to ", Slab::kMaxRows);
   }
-  for (const Status& status : {initial.Validate(), admission.Validate(), eviction.Validate()}) {
+  for (const Status& status : {initial.Validate(dim), admission.Validate(), eviction.Validate()}) {
     if (!status.ok()) return status.WithPrefix(StrCat("table '", name, "': "));
   }
   return OkStatus();
@@ -112,9 +112,10 @@ std::vector<std::string> DynamicTable::slot_names() const {
   return names;
 }
 
-Status DynamicTable::Update(const ResolvedKeys& batch, const float* gradients, const UpdateRule& rule,
+Status DynamicTable::Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
                             std::span<const int> slots, int64_t step, const ParallelFor& parallel, bool all_rows) {
   const std::unique_lock gate(gate_);
+  LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
   if (rule.row_type != options_.row_type) {
     return InvalidArgument(StrCat("table '", options_.name, "': an update of ", DTypeName(rule.row_type),
                                   " rows, wanted ", DTypeName(options_.row_type)));
@@ -141,12 +142,12 @@ Status DynamicTable::Update(const ResolvedKeys& batch, const float* gradients, c
       for (const uint32_t row : rows) admitted_->BeforeChange(row);
     };
   }
-  ApplyUpdate(target, rule, batch.rows(), gradients, parallel, before);
+  ApplyUpdate(target, rule, numbers, gradients, parallel, before);
   if (!all_rows) return OkStatus();
   const int64_t end = admitted_->slab().end();
   std::vector<uint8_t> skip(end);
   for (int64_t row = 0; row < end; ++row) skip[row] = admitted_->IsLive(row) ? 0 : 1;
-  for (const uint32_t row : batch.rows()) {
+  for (const uint32_t row : numbers) {
     if (row != kNoRow) skip[row] = 1;
   }
   ApplyZeroGradients(target, rule, end, skip, parallel, before);

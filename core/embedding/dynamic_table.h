@@ -134,7 +134,20 @@ class DynamicTable {
   // rounding. With `all_rows`, all others are updated with a gradient of zero (adam.h).
   // INVALID_ARGUMENT for a rule of another row type, or other slots than the rule's.
   Status Update(const ResolvedKeys& batch, const float* gradients, const UpdateRule& rule, std::span<const int> slots,
-                int64_t step, const ParallelFor& parallel, bool all_rows = false);
+                int64_t step, const ParallelFor& parallel, bool all_rows = false) {
+    return Update(batch.rows(), gradients, rule, slots, step, parallel, all_rows);
+  }
+  // The same by row numbers of batches that live, several one behind the other perhaps. INVALID_ARGUMENT also for a
+  // number that no row ever had.
+  Status Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
+                std::span<const int> slots, int64_t step, const ParallelFor& parallel, bool all_rows = false);
+
+  // Weights (slot -1) or a slot of rows, by their numbers: for optimizers that are not among the rules. values: [N, D];
+  // of kNoRow, zeros are read, and what is written is dropped. 16-bit weights are rounded stochastically, as Update
+  // does. INVALID_ARGUMENT for a number that no row ever had, or a slot that is not there.
+  Status ReadRows(std::span<const uint32_t> numbers, int slot, float* values, const ParallelFor& parallel) const;
+  Status WriteRows(std::span<const uint32_t> numbers, int slot, const float* values, int64_t step,
+                   const ParallelFor& parallel);
 
   // Lets keys go by the eviction options; the keys that went. keys_per_call keys are looked at.
   std::vector<int64_t> Evict(const StepInfo& now);
@@ -143,6 +156,8 @@ class DynamicTable {
 
   // Admitted keys.
   int64_t total_count() const { return admitted_->live(); }
+  // Whether a key is there, admitted or counted exactly.
+  bool Contains(int64_t key) const;
   // Keys that are counted exactly and not admitted yet.
   int64_t candidate_count() const { return candidates_ == nullptr ? 0 : candidates_->live(); }
   // All admitted keys at one moment, in no particular order.
@@ -186,6 +201,8 @@ class DynamicTable {
 
   template <typename CountOf>
   void GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const;
+  Status CheckNumbers(std::span<const uint32_t> numbers) const;
+  Status CheckSlot(int slot) const;
   // What a key reads that has never been seen; out: [D].
   void ReadUnseen(int64_t key, float* out) const;
 

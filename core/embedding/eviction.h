@@ -30,6 +30,8 @@ struct EvictionOptions {
   Order order = Order::kLru;
   int64_t keys_per_call = 16384;  // more: keys go sooner, and a step takes longer (some 20 to 50 ns a key)
 
+  // Whether keys ever go.
+  bool any() const { return steps_to_live || seconds_to_live || l2_threshold || budget(); }
   bool budget() const { return max_keys.has_value() || max_bytes.has_value(); }
   // What has to be recorded of keys.
   bool needs_version() const { return steps_to_live.has_value() || (budget() && order == Order::kLru); }

@@ -1,5 +1,6 @@
 #include "core/embedding/initial.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -60,7 +61,12 @@ PhiloxBlock Philox(const PhiloxBlock& counter, uint32_t key_low, uint32_t key_hi
   return x;
 }
 
-Status InitialOptions::Validate() const {
+Status InitialOptions::Validate(int64_t dim) const {
+  if (kind == Kind::kRows) {
+    const auto size = rows == nullptr ? 0 : static_cast<int64_t>(rows->size());
+    if (size > 0 && size % dim == 0) return OkStatus();
+    return InvalidArgument(StrCat("initial values: a matrix of ", size, " elements, wanted rows of ", dim));
+  }
   if (!std::isfinite(a) || (kind != Kind::kConstant && !std::isfinite(b))) {
     return InvalidArgument(StrCat("initial values: parameters ", a, " and ", b, ", wanted finite ones"));
   }
@@ -81,6 +87,12 @@ void InitialValues::Fill(int64_t key, float* row, int64_t dim) const {
   const float a = options_.a, b = options_.b;
   if (options_.kind == Kind::kConstant) {
     for (int64_t i = 0; i < dim; ++i) row[i] = a;
+    return;
+  }
+  if (options_.kind == Kind::kRows) {
+    const int64_t count = static_cast<int64_t>(options_.rows->size()) / dim;
+    const int64_t number = (key % count + count) % count;
+    std::copy_n(options_.rows->data() + number * dim, dim, row);
     return;
   }
   const auto low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(static_cast<uint64_t>(key) >> 32);

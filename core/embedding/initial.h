@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "core/base/status.h"
 
@@ -22,14 +24,16 @@ struct InitialOptions {
     kUniform,          // between `a` and `b`, `b` excluded but for rounding
     kNormal,           // mean `a`, standard deviation `b`
     kTruncatedNormal,  // of the same, only what is within two standard deviations of the mean
+    kRows,             // row `key mod K` of a matrix of K rows, for whatever else draws them
   };
   Kind kind = Kind::kConstant;
   float a = 0;
   float b = 1;
   uint64_t seed = 0;
+  std::shared_ptr<const std::vector<float>> rows = nullptr;  // [K, D], for kRows alone
 
-  // INVALID_ARGUMENT for what is not finite, an empty range, a negative standard deviation.
-  Status Validate() const;
+  // INVALID_ARGUMENT for what is not finite, an empty range, a negative standard deviation, no whole rows of `dim`.
+  Status Validate(int64_t dim) const;
 };
 
 // The initial values of a table's rows: a function of seed, table and key alone, bit for bit the same whatever the

@@ -71,10 +71,10 @@ TEST(InitialValues, FollowTheirDistributions) {
 }
 
 TEST(InitialValues, OptionsAreChecked) {
-  EXPECT_EQ((InitialOptions{Kind::kUniform, 1, 0, 0}).Validate().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ((InitialOptions{Kind::kNormal, 0, -1, 0}).Validate().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ((InitialOptions{Kind::kConstant, NAN, 0, 0}).Validate().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ((InitialOptions{Kind::kUniform, -1, 1, 0}).Validate(), OkStatus());
+  EXPECT_EQ((InitialOptions{Kind::kUniform, 1, 0, 0}).Validate(4).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((InitialOptions{Kind::kNormal, 0, -1, 0}).Validate(4).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((InitialOptions{Kind::kConstant, NAN, 0, 0}).Validate(4).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((InitialOptions{Kind::kUniform, -1, 1, 0}).Validate(4), OkStatus());
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ struct RowLayout {
 struct RowReader {
   RowView rows;
   int64_t dim;
-  DType type;
+  DType type = DType::kFloat32;
 
   // Gives where the row lies.
   const char* Prefetch(uint32_t row) const {

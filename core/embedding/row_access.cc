@@ -1,0 +1,69 @@
+// Rows by their numbers, for what is computed outside of the engine.
+#include <algorithm>
+#include <shared_mutex>
+
+#include "core/base/strings.h"
+#include "core/embedding/dynamic_table.h"
+#include "core/embedding/optimizer/assign.h"
+#include "core/embedding/search.h"
+
+namespace lockstep {
+
+bool DynamicTable::Contains(int64_t key) const {
+  const KeyIndex::ReadGuard guard = index_.Read();
+  return index_.Find(key) != KeyIndex::kAbsent;
+}
+
+Status DynamicTable::CheckNumbers(std::span<const uint32_t> numbers) const {
+  const int64_t end = admitted_->slab().end();
+  for (const uint32_t number : numbers) {
+    if (number < end || number == kNoRow) continue;
+    return InvalidArgument(StrCat("table '", options_.name, "': row number ", number, ", wanted less than ", end));
+  }
+  return OkStatus();
+}
+
+Status DynamicTable::CheckSlot(int slot) const {
+  if (slot >= -1 && slot < admitted_->num_slots()) return OkStatus();
+  return InvalidArgument(
+      StrCat("table '", options_.name, "': slot ", slot, ", wanted -1 to ", admitted_->num_slots() - 1));
+}
+
+Status DynamicTable::ReadRows(std::span<const uint32_t> numbers, int slot, float* values,
+                              const ParallelFor& parallel) const {
+  const std::shared_lock gate(gate_);
+  LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSlot(slot));
+  const RowReader reader = slot < 0 ? admitted_->reader() : RowReader{admitted_->slot(slot), options_.dim};
+  parallel(static_cast<int64_t>(numbers.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (numbers[i] == kNoRow) {
+        std::fill_n(values + i * options_.dim, options_.dim, 0.0f);
+      } else {
+        reader.Copy(numbers[i], values + i * options_.dim);
+      }
+    }
+  });
+  return OkStatus();
+}
+
+Status DynamicTable::WriteRows(std::span<const uint32_t> numbers, int slot, const float* values, int64_t step,
+                               const ParallelFor& parallel) {
+  if (slot < 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const UpdateRule assign, AssignRule(options_.row_type));
+    return Update(numbers, values, assign, {}, step, parallel);
+  }
+  const std::unique_lock gate(gate_);
+  LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSlot(slot));
+  const RowView rows = admitted_->slot(slot);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == kNoRow) continue;
+    if (admitted_->watched()) admitted_->BeforeChange(numbers[i]);
+    std::copy_n(values + static_cast<int64_t>(i) * options_.dim, options_.dim,
+                reinterpret_cast<float*>(rows[numbers[i]]));
+  }
+  return OkStatus();
+}
+
+}  // namespace lockstep

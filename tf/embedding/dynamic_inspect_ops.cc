@@ -1,0 +1,272 @@
+// What a dynamic table of this process holds, and putting it in:
+//
+//   tensor       shape      dtype            is
+//   keys         [N]        int64 or string  of the table's kind
+//   rows         [N, D]     float            whatever the type of the table's rows
+//   slots        [N, D]     float            of each slot that is asked for
+//   frequencies  [N]        int64            how often a key was seen; -1 where the table does not record it
+//   versions     [N]        int64            the step in which it was last seen; -1 where the table does not record it
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/float16.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tf/embedding/table_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+class CountKernel : public TableKernelBase {
+ public:
+  using TableKernelBase::TableKernelBase;
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, {3}));
+    auto counts = out->flat<int64_t>();
+    counts(0) = table.table().total_count();
+    counts(1) = table.table().candidate_count();
+    counts(2) = table.MemoryUsed();
+    return OkStatus();
+  }
+};
+
+class CountsKernel : public TableKernelBase {
+ public:
+  explicit CountsKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("of", &of_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    const tf::Tensor& keys = context->input(1);
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, keys.shape()));
+    auto* counts = static_cast<int64_t*>(Data(*out));
+    return of_ == "version" ? table.GetVersion(keys, counts) : table.GetFrequency(keys, counts);
+  }
+
+ private:
+  std::string of_;
+};
+
+// Row `from` of what was exported, as floats.
+void ReadRow(const DynamicTable& table, const TableRows& rows, int64_t from, float* out) {
+  const int64_t dim = table.options().dim;
+  const bool whole = table.options().row_type == DType::kFloat32;
+  const RowReader reader{RowView::Contiguous(const_cast<char*>(rows.rows.data()), dim * (whole ? 4 : 2)), dim,
+                         table.options().row_type};
+  reader.Copy(static_cast<uint32_t>(from), out);
+}
+
+// In the order of the keys, so that it does not depend on threads.
+class ExportKernel : public TableKernelBase {
+ public:
+  explicit ExportKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("slots", &slots_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int> slots, SlotNumbers(table));
+    const TableRows all = table.table().Export();
+    std::vector<int64_t> order(all.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return all.keys[a] < all.keys[b]; });
+    LOCKSTEP_RETURN_IF_ERROR(WriteKeys(context, table, all, order));
+    LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 1, {all.size()}, table.dim()));
+    for (const int64_t i : order) ReadRow(table.table(), all, i, std::exchange(rows, rows + table.dim()));
+    LOCKSTEP_RETURN_IF_ERROR(WriteCounts(context, 2, all.frequencies, order));
+    LOCKSTEP_RETURN_IF_ERROR(WriteCounts(context, 3, all.versions, order));
+    for (size_t s = 0; s < slots.size(); ++s) {
+      LOCKSTEP_ASSIGN_OR_RETURN(float* out,
+                                AllocateRows(context, 4 + static_cast<int>(s), {all.size()}, table.dim()));
+      for (const int64_t i : order) out = std::copy_n(all.slots[slots[s]].data() + i * table.dim(), table.dim(), out);
+    }
+    return OkStatus();
+  }
+
+ private:
+  Result<std::vector<int>> SlotNumbers(const DynamicTableResource& table) const {
+    const std::vector<std::string> names = table.table().slot_names();
+    std::vector<int> numbers;
+    for (const std::string& slot : slots_) {
+      const auto found = std::find(names.begin(), names.end(), slot);
+      if (found == names.end()) {
+        return InvalidArgument(absl::StrCat("table '", table.name(), "' has no slot '", slot, "'"));
+      }
+      numbers.push_back(static_cast<int>(found - names.begin()));
+    }
+    return numbers;
+  }
+
+  static Status WriteKeys(tf::OpKernelContext* context, DynamicTableResource& table, const TableRows& all,
+                          const std::vector<int64_t>& order) {
+    const bool strings = table.strings() != nullptr;
+    if (context->expected_output_dtype(0) != (strings ? tf::DT_STRING : tf::DT_INT64)) {
+      return InvalidArgument(absl::StrCat("table '", table.name(), "': its keys are ", strings ? "string" : "int64"));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * keys, Allocate(context, 0, {all.size()}));
+    for (int64_t n = 0; n < all.size(); ++n) {
+      const int64_t key = all.keys[order[n]];
+      std::string bytes;
+      if (!strings) {
+        keys->flat<int64_t>()(n) = key;
+      } else if (table.strings()->Bytes(key, &bytes)) {
+        keys->flat<tf::tstring>()(n) = bytes;
+      }
+    }
+    return OkStatus();
+  }
+
+  template <typename Count>
+  static Status WriteCounts(tf::OpKernelContext* context, int index, const std::vector<Count>& counts,
+                            const std::vector<int64_t>& order) {
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, index, {static_cast<int64_t>(order.size())}));
+    auto values = out->flat<int64_t>();
+    for (size_t n = 0; n < order.size(); ++n) values(n) = counts.empty() ? -1 : int64_t{counts[order[n]]};
+    return OkStatus();
+  }
+
+  std::vector<std::string> slots_;
+};
+
+// Rows of admitted keys, over those that are there; their slots begin anew.
+class InsertKernel : public TableKernelBase {
+ public:
+  using TableKernelBase::TableKernelBase;
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    const tf::Tensor& keys = context->input(1);
+    const tf::Tensor& rows = context->input(2);
+    LOCKSTEP_RETURN_IF_ERROR(table.CheckKeys(keys));
+    const int64_t count = keys.NumElements();
+    if (rows.shape() != tf::TensorShape({count, table.dim()})) {
+      return InvalidArgument(absl::StrCat("table '", table.name(), "': got rows of shape ", rows.shape().DebugString(),
+                                          ", wanted [", count, ",", table.dim(), "]"));
+    }
+    TableRows part;
+    part.rows = Stored(table.table().options().row_type, rows);
+    LOCKSTEP_ASSIGN_OR_RETURN(part.frequencies, Counts<uint32_t>(table, context->input(3), count));
+    LOCKSTEP_ASSIGN_OR_RETURN(part.versions, Counts<int64_t>(table, context->input(4), count));
+    RestoreOptions options;
+    options.now = table.now();
+    options.changed = true;
+    return table.Restore(keys, std::move(part), options);
+  }
+
+ private:
+  static std::vector<char> Stored(DType type, const tf::Tensor& rows) {
+    const auto* values = static_cast<const float*>(Data(rows));
+    std::vector<char> bytes(rows.NumElements() * DTypeSize(type));
+    if (type == DType::kFloat32) {
+      if (!bytes.empty()) std::memcpy(bytes.data(), values, bytes.size());
+      return bytes;
+    }
+    auto* out = reinterpret_cast<uint16_t*>(bytes.data());
+    for (int64_t i = 0; i < rows.NumElements(); ++i) {
+      out[i] = type == DType::kFloat16 ? FloatToFloat16(values[i]) : FloatToBFloat16(values[i]);
+    }
+    return bytes;
+  }
+
+  // None, or one for each key.
+  template <typename Count>
+  static Result<std::vector<Count>> Counts(const DynamicTableResource& table, const tf::Tensor& counts, int64_t keys) {
+    if (counts.NumElements() != 0 && counts.NumElements() != keys) {
+      return InvalidArgument(absl::StrCat("table '", table.name(), "': ", counts.NumElements(), " counts for ", keys,
+                                          " keys"));
+    }
+    const auto* values = static_cast<const int64_t*>(Data(counts));
+    return std::vector<Count>(values, values + counts.NumElements());
+  }
+};
+
+absl::Status CountShape(InferenceContext* c) {
+  c->set_output(0, c->Vector(3));
+  return absl::OkStatus();
+}
+
+absl::Status ShapeOfKeys(InferenceContext* c) {
+  c->set_output(0, c->input(1));
+  return absl::OkStatus();
+}
+
+absl::Status ExportShapes(InferenceContext* c) {
+  const ShapeHandle keys = c->Vector(c->UnknownDim());
+  for (int i : {0, 2, 3}) c->set_output(i, keys);
+  TF_RETURN_IF_ERROR(SetRowsShape(c, 1, keys));
+  for (int i = 4; i < c->num_outputs(); ++i) TF_RETURN_IF_ERROR(SetRowsShape(c, i, keys));
+  return absl::OkStatus();
+}
+
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableCount").Device(tf::DEVICE_CPU), CountKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableCounts").Device(tf::DEVICE_CPU), CountsKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableExport").Device(tf::DEVICE_CPU), ExportKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableInsert").Device(tf::DEVICE_CPU), InsertKernel);
+
+REGISTER_OP("LockstepDynamicTableCount")
+    .Input("table: resource")
+    .Output("counts: int64")
+    .SetIsStateful()
+    .SetShapeFn(CountShape)
+    .Doc(R"doc(
+How many keys are admitted, how many are counted until they are, and how many bytes all of it takes.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableCounts")
+    .Input("table: resource")
+    .Input("keys: Tkeys")
+    .Output("counts: int64")
+    .Attr("Tkeys: {int32, int64, string}")
+    .Attr("of: {'frequency', 'version'}")
+    .SetIsStateful()
+    .SetShapeFn(ShapeOfKeys)
+    .Doc(R"doc(
+How often keys were seen, or in what step last; 0 for keys that are not there. FailedPrecondition where it is not
+recorded.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableExport")
+    .Input("table: resource")
+    .Output("keys: Tkeys")
+    .Output("rows: float")
+    .Output("frequencies: int64")
+    .Output("versions: int64")
+    .Output("slot_values: num_slots * float")
+    .Attr("Tkeys: {int64, string}")
+    .Attr("num_slots: int >= 0 = 0")
+    .Attr("slots: list(string) = []")
+    .SetIsStateful()
+    .SetShapeFn(ExportShapes)
+    .Doc(R"doc(
+All admitted keys at one moment, ascending. Copies the whole table.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableInsert")
+    .Input("table: resource")
+    .Input("keys: Tkeys")
+    .Input("rows: float")
+    .Input("frequencies: int64")
+    .Input("versions: int64")
+    .Attr("Tkeys: {int32, int64, string}")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Puts rows in, as admitted keys, over those that are there; their slots begin anew.
+
+frequencies: [N], or empty for none; as versions, which are the present step then.
+)doc");
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,193 @@
+// Lookups in a dynamic table of this process, and rows by their numbers:
+//
+//   tensor     shape            dtype                  is
+//   keys       [...], N in all  int64, int32, string   what is looked up
+//   rows       keys + [D]       float                  whatever the type of the table's rows
+//   numbers    [N]              int64                  of the rows, -1 for keys that are not admitted
+//   values     [N, D]           float                  of rows or slots
+//
+// The gradient of rows is, with `numbers`, the table's tf.IndexedSlices (registered in Python).
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tf/bridge/convert.h"
+#include "tf/bridge/parallel.h"
+#include "tf/embedding/table_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+class ResolveKernel : public TableKernelBase {
+ public:
+  explicit ResolveKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("counted", &counted_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    const tf::Tensor& keys = context->input(1);
+    tf::TensorShape shape = keys.shape();
+    if (counted_) {
+      if (keys.dtype() != tf::DT_INT64 || shape.dims() != 2 || shape.dim_size(1) != 2) {
+        return InvalidArgument(absl::StrCat("table '", table.name(), "': counted keys are ",
+                                            tf::DataTypeString(keys.dtype()), " of shape ", shape.DebugString(),
+                                            ", wanted int64 [N, 2]"));
+      }
+      shape.RemoveDim(1);
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, shape, table.dim()));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, Allocate(context, 1, {shape.num_elements()}));
+    return table.Resolve(keys, counted_, rows, static_cast<int64_t*>(Data(*numbers)), ParallelForOf(context));
+  }
+
+ private:
+  bool counted_ = false;
+};
+
+class LookupKernel : public TableKernelBase {
+ public:
+  using TableKernelBase::TableKernelBase;
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    const tf::Tensor& keys = context->input(1);
+    LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
+    return table.Lookup(keys, rows, ParallelForOf(context));
+  }
+};
+
+// The number of a slot by its name; -1 for the empty name, which stands for the weights.
+Result<int> SlotNumber(DynamicTable& table, const std::string& name, float initial) {
+  if (name.empty()) return -1;
+  return table.AddSlot(name, initial);
+}
+
+class ReadRowsKernel : public TableKernelBase {
+ public:
+  explicit ReadRowsKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("slot", &slot_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("slot_initial", &initial_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, initial_));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto numbers, DynamicTableResource::Numbers(context->input(1)));
+    LOCKSTEP_ASSIGN_OR_RETURN(float* values, AllocateRows(context, 0, context->input(1).shape(), table.dim()));
+    return table.table().ReadRows(numbers, slot, values, ParallelForOf(context));
+  }
+
+ private:
+  std::string slot_;
+  float initial_ = 0;
+};
+
+class WriteRowsKernel : public TableKernelBase {
+ public:
+  explicit WriteRowsKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("slot", &slot_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("slot_initial", &initial_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    const tf::Tensor& values = context->input(2);
+    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, initial_));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto numbers, DynamicTableResource::Numbers(context->input(1)));
+    const auto count = static_cast<int64_t>(numbers.size());
+    if (values.shape() != tf::TensorShape({count, table.dim()})) {
+      return InvalidArgument(absl::StrCat("table '", table.name(), "': got values of shape ",
+                                          values.shape().DebugString(), ", wanted [", count, ",", table.dim(), "]"));
+    }
+    return table.table().WriteRows(numbers, slot, static_cast<const float*>(Data(values)), table.now().step,
+                                   ParallelForOf(context));
+  }
+
+ private:
+  std::string slot_;
+  float initial_ = 0;
+};
+
+absl::Status ResolveShapes(InferenceContext* c) {
+  bool counted = false;
+  TF_RETURN_IF_ERROR(c->GetAttr("counted", &counted));
+  ShapeHandle keys = c->input(1);
+  if (counted) {
+    TF_RETURN_IF_ERROR(c->WithRank(keys, 2, &keys));
+    keys = c->Vector(c->Dim(keys, 0));
+  }
+  TF_RETURN_IF_ERROR(SetRowsShape(c, 0, keys));
+  c->set_output(1, c->Vector(c->NumElements(keys)));
+  return absl::OkStatus();
+}
+
+absl::Status RowsOfKeys(InferenceContext* c) { return SetRowsShape(c, 0, c->input(1)); }
+
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableResolve").Device(tf::DEVICE_CPU), ResolveKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableLookup").Device(tf::DEVICE_CPU), LookupKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableReadRows").Device(tf::DEVICE_CPU), ReadRowsKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableWriteRows").Device(tf::DEVICE_CPU), WriteRowsKernel);
+
+REGISTER_OP("LockstepDynamicTableResolve")
+    .Input("table: resource")
+    .Input("keys: Tkeys")
+    .Output("rows: float")
+    .Output("numbers: int64")
+    .Attr("Tkeys: {int32, int64, string}")
+    .Attr("counted: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(ResolveShapes)
+    .Doc(R"doc(
+A lookup in training: counts keys, inserts those that are admitted, and reads their rows.
+
+keys: of any shape; with `counted` int64 [N, 2], each key and how often it is seen.
+rows: the shape of the keys, then D.
+numbers: [N]; the number of each key's row, -1 for keys that are not admitted.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableLookup")
+    .Input("table: resource")
+    .Input("keys: Tkeys")
+    .Output("rows: float")
+    .Attr("Tkeys: {int32, int64, string}")
+    .SetIsStateful()
+    .SetShapeFn(RowsOfKeys)
+    .Doc(R"doc(
+A lookup in evaluation, which leaves no trace. Keys that are not there read what they would begin with.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableReadRows")
+    .Input("table: resource")
+    .Input("numbers: int64")
+    .Output("values: float")
+    .Attr("slot: string = ''")
+    .Attr("slot_initial: float = 0.0")
+    .SetIsStateful()
+    .SetShapeFn(RowsOfKeys)
+    .Doc(R"doc(
+Weights, or a slot, of rows by their numbers. A slot that is not there is made, and begins with `slot_initial`.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableWriteRows")
+    .Input("table: resource")
+    .Input("numbers: int64")
+    .Input("values: float")
+    .Attr("slot: string = ''")
+    .Attr("slot_initial: float = 0.0")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Sets weights, or a slot, of rows by their numbers, which are distinct. Those of number -1 are dropped.
+)doc");
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,218 @@
+#include "tf/embedding/table_resource.h"
+
+#include <algorithm>
+#include <ctime>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/strings.h"
+#include "tf/bridge/convert.h"
+
+namespace lockstep {
+
+namespace tf = ::tensorflow;
+
+namespace {
+
+std::span<const int64_t> Int64s(const tf::Tensor& tensor) {
+  return {static_cast<const int64_t*>(Data(tensor)), static_cast<size_t>(tensor.NumElements())};
+}
+
+// Any key that is int64 already is used where it lies; others are widened.
+std::vector<int64_t> Widened(const tf::Tensor& keys) {
+  const auto* values = static_cast<const int32_t*>(Data(keys));
+  return {values, values + keys.NumElements()};
+}
+
+std::vector<std::string_view> Views(const tf::Tensor& keys) {
+  const auto strings = keys.flat<tf::tstring>();
+  std::vector<std::string_view> views(strings.size());
+  for (int64_t i = 0; i < strings.size(); ++i) views[i] = {strings(i).data(), strings(i).size()};
+  return views;
+}
+
+}  // namespace
+
+Result<DynamicTableResource*> DynamicTableResource::Create(const DynamicTableOptions& options, bool string_keys) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<DynamicTable> table, DynamicTable::Create(options));
+  std::unique_ptr<StringKeys> strings;
+  if (string_keys) {
+    LOCKSTEP_ASSIGN_OR_RETURN(strings, StringKeys::Create());
+  }
+  return new DynamicTableResource(std::move(table), std::move(strings));
+}
+
+Status DynamicTableResource::CheckKeys(const tf::Tensor& keys) const {
+  if ((keys.dtype() == tf::DT_STRING) == (strings_ != nullptr)) return OkStatus();
+  return InvalidArgument(absl::StrCat("table '", name(), "': keys are ", tf::DataTypeString(keys.dtype()), ", wanted ",
+                                      strings_ != nullptr ? "string" : "int64 or int32"));
+}
+
+template <typename Use>
+Status DynamicTableResource::WithKeys(const tf::Tensor& keys, Use&& use) const {
+  LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
+  if (keys.dtype() == tf::DT_INT64) return use(Int64s(keys));
+  if (keys.dtype() == tf::DT_INT32) return use(std::span<const int64_t>(Widened(keys)));
+  const std::shared_lock naming(naming_);
+  std::vector<int64_t> found(keys.NumElements());
+  strings_->Find(Views(keys), found.data(), RunInline);
+  return use(std::span<const int64_t>(found));
+}
+
+Status DynamicTableResource::Resolve(const tf::Tensor& keys, bool counted, float* rows, int64_t* numbers,
+                                     const ParallelFor& parallel) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
+  if (counted) {
+    const std::span<const int64_t> pairs = Int64s(keys);
+    std::vector<int64_t> distinct(pairs.size() / 2);
+    std::vector<int32_t> counts(distinct.size());
+    for (size_t i = 0; i < distinct.size(); ++i) {
+      distinct[i] = pairs[2 * i];
+      counts[i] = static_cast<int32_t>(std::clamp<int64_t>(pairs[2 * i + 1], 1, std::numeric_limits<int32_t>::max()));
+    }
+    return ResolveKeys(distinct, counts, rows, numbers, parallel);
+  }
+  if (keys.dtype() == tf::DT_INT64) return ResolveKeys(Int64s(keys), {}, rows, numbers, parallel);
+  if (keys.dtype() == tf::DT_INT32) return ResolveKeys(Widened(keys), {}, rows, numbers, parallel);
+  const std::shared_lock naming(naming_);
+  std::vector<int64_t> named(keys.NumElements());
+  LOCKSTEP_RETURN_IF_ERROR(strings_->Intern(Views(keys), named.data(), parallel));
+  return ResolveKeys(named, {}, rows, numbers, parallel);
+}
+
+Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::span<const int32_t> counts, float* rows,
+                                         int64_t* numbers, const ParallelFor& parallel) {
+  LOCKSTEP_ASSIGN_OR_RETURN(ResolvedKeys batch, table_->Resolve(keys, now(), rows, parallel, counts));
+  const std::span<const uint32_t> resolved = batch.rows();
+  for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = resolved[i] == kNoRow ? -1 : int64_t{resolved[i]};
+  const bool forgets = strings_ != nullptr && table_->options().admission.bloom();
+  // Otherwise rows stay their keys' for good.
+  const bool evicts = table_->options().eviction.any();
+  if (!forgets && !evicts) return OkStatus();
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; forgets && i < resolved.size(); ++i) {
+    if (resolved[i] == kNoRow) unadmitted_.push_back(keys[i]);
+  }
+  if (evicts) batches_.push_back(std::move(batch));
+  if (batches_.size() > kMostBatches) batches_.pop_front();
+  return OkStatus();
+}
+
+Status DynamicTableResource::Lookup(const tf::Tensor& keys, float* rows, const ParallelFor& parallel) const {
+  return WithKeys(keys, [&](std::span<const int64_t> found) {
+    table_->Lookup(found, rows, parallel);
+    return OkStatus();
+  });
+}
+
+Status DynamicTableResource::GetFrequency(const tf::Tensor& keys, int64_t* counts) const {
+  return WithKeys(keys, [&](std::span<const int64_t> found) { return table_->GetFrequency(found, counts); });
+}
+
+Status DynamicTableResource::GetVersion(const tf::Tensor& keys, int64_t* counts) const {
+  return WithKeys(keys, [&](std::span<const int64_t> found) { return table_->GetVersion(found, counts); });
+}
+
+Status DynamicTableResource::Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
+                                    std::span<const SlotSpec> slots, bool all_rows, const ParallelFor& parallel) {
+  std::vector<int> slot_numbers;
+  for (const SlotSpec& slot : slots) {
+    LOCKSTEP_ASSIGN_OR_RETURN(slot_numbers.emplace_back(), table_->AddSlot(slot.name, slot.initial));
+  }
+  return table_->Update(numbers, gradients, rule, slot_numbers, now().step, parallel, all_rows);
+}
+
+StepInfo DynamicTableResource::now() const {
+  // Until 2106; a wait of that length between two sights of a key is no concern.
+  return {step_.load(), static_cast<uint32_t>(std::time(nullptr))};
+}
+
+void DynamicTableResource::EndStep(int64_t step) {
+  std::deque<ResolvedKeys> batches;
+  std::vector<int64_t> unadmitted;
+  {
+    const std::lock_guard lock(mutex_);
+    batches.swap(batches_);
+    unadmitted.swap(unadmitted_);
+  }
+  batches.clear();
+  step_ = step < 0 ? step_ + 1 : step;
+  if (strings_ == nullptr) {
+    if (table_->options().eviction.any()) table_->Evict(now());
+    return;
+  }
+  // Nobody may name a string between the moment at which its key goes and the one at which it is forgotten.
+  const std::unique_lock naming(naming_);
+  if (table_->options().eviction.any()) strings_->Remove(table_->Evict(now()));
+  ForgetStrings(unadmitted);
+}
+
+void DynamicTableResource::ForgetStrings(std::span<const int64_t> keys) {
+  std::vector<int64_t> gone;
+  for (const int64_t key : keys) {
+    if (!table_->Contains(key)) gone.push_back(key);
+  }
+  std::sort(gone.begin(), gone.end());
+  gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
+  if (!gone.empty()) strings_->Remove(gone);
+}
+
+Result<int64_t> DynamicTableResource::Remove(const tf::Tensor& keys) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
+  if (keys.dtype() == tf::DT_INT64) return table_->Remove(Int64s(keys));
+  if (keys.dtype() == tf::DT_INT32) return table_->Remove(Widened(keys));
+  const std::unique_lock naming(naming_);
+  std::vector<int64_t> found(keys.NumElements());
+  strings_->Find(Views(keys), found.data(), RunInline);
+  const int64_t removed = table_->Remove(found);
+  strings_->Remove(found);
+  return removed;
+}
+
+Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, const RestoreOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
+  const std::shared_lock naming(naming_);
+  if (keys.dtype() == tf::DT_STRING) {
+    part.keys.resize(keys.NumElements());
+    LOCKSTEP_RETURN_IF_ERROR(strings_->Intern(Views(keys), part.keys.data(), RunInline));
+  } else if (keys.dtype() == tf::DT_INT32) {
+    part.keys = Widened(keys);
+  } else {
+    part.keys.assign(Int64s(keys).begin(), Int64s(keys).end());
+  }
+  return table_->Restore(part, options);
+}
+
+Result<std::vector<uint32_t>> DynamicTableResource::Numbers(const tf::Tensor& numbers) {
+  const std::span<const int64_t> given = Int64s(numbers);
+  std::vector<uint32_t> result(given.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i] < -1 || given[i] >= Slab::kMaxRows) {
+      return InvalidArgument(StrCat("row number ", given[i], " at position ", i, ", wanted -1 to 2^31 - 2"));
+    }
+    result[i] = static_cast<uint32_t>(given[i]);  // -1 is kNoRow
+  }
+  return result;
+}
+
+std::string DynamicTableResource::DebugString() const {
+  return absl::StrCat("dynamic table '", name(), "' of ", table_->total_count(), " keys, dimension ", dim());
+}
+
+int64_t DynamicTableResource::MemoryUsed() const {
+  return table_->bytes() + (strings_ == nullptr ? 0 : strings_->bytes());
+}
+
+Result<tf::core::RefCountPtr<DynamicTableResource>> TableOf(tf::OpKernelContext* context, int index) {
+  tf::core::RefCountPtr<DynamicTableResource> table;
+  const tf::ResourceHandle& handle = tf::HandleFromInput(context, index);
+  const absl::Status status = tf::LookupResource(context, handle, &table);
+  if (absl::IsNotFound(status)) {
+    return FailedPrecondition(absl::StrCat("dynamic table '", handle.name(), "' has not been initialized"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(status));
+  return table;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "core/base/parallel.h"
+#include "core/base/status.h"
+#include "core/embedding/dynamic_table.h"
+#include "core/embedding/string_keys.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace lockstep {
+
+// A dynamic table (core/embedding/dynamic_table.h) as a resource of TensorFlow's: what `handle` of a DynamicVariable
+// names. Holds what lies between steps of a graph and the table:
+//
+//   - the strings of string keys (core/embedding/string_keys.h);
+//   - the clock: the step that lookups are counted in. EndStep sets it, so that no lookup has to read the program's
+//     global step, and programs without one have steps as well;
+//   - the batches of the present step: row numbers travel through the graph as plain tensors, and rows must stay
+//     those keys' until the step has updated them. They are let go at EndStep. A program that never comes there (a
+//     gradient that nobody applies) keeps the last kMostBatches.
+//
+// Keys are tensors: int64, int32, or strings where the table has string keys; any shape. Letters: N keys, D the
+// dimension. Thread-safe.
+class DynamicTableResource : public tensorflow::ResourceBase {
+ public:
+  // INVALID_ARGUMENT for options that are not valid, RESOURCE_EXHAUSTED without memory.
+  static Result<DynamicTableResource*> Create(const DynamicTableOptions& options, bool string_keys);
+
+  DynamicTable& table() const { return *table_; }
+  int64_t dim() const { return table_->options().dim; }
+  const std::string& name() const { return table_->options().name; }
+  // Null for a table of numbers.
+  StringKeys* strings() const { return strings_.get(); }
+
+  // INVALID_ARGUMENT for keys of another type than the table's.
+  Status CheckKeys(const tensorflow::Tensor& keys) const;
+
+  // In training: finds, counts, inserts, reads. rows: [N, D]; numbers: [N], -1 for keys that are not admitted. With
+  // `counted`, keys are [N, 2] int64: each key, and how often it is seen.
+  Status Resolve(const tensorflow::Tensor& keys, bool counted, float* rows, int64_t* numbers,
+                 const ParallelFor& parallel);
+  // In evaluation, without a trace. rows: [N, D].
+  Status Lookup(const tensorflow::Tensor& keys, float* rows, const ParallelFor& parallel) const;
+  // counts: [N].
+  Status GetFrequency(const tensorflow::Tensor& keys, int64_t* counts) const;
+  Status GetVersion(const tensorflow::Tensor& keys, int64_t* counts) const;
+
+  // Sums gradients of rows and applies the rule once to each (DynamicTable::Update). numbers: [N], kNoRow for keys that
+  // are not admitted; gradients: [N, D]; slots: the rule's, which are made where they are not there yet.
+  Status Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
+                std::span<const SlotSpec> slots, bool all_rows, const ParallelFor& parallel);
+
+  // All that resolved keys in this step have updated their rows: lets the batches go, evicts by the table's options,
+  // and sets the clock to `step`, or, where it is negative, to the next one.
+  void EndStep(int64_t step);
+  // Lets these keys go; how many were there.
+  Result<int64_t> Remove(const tensorflow::Tensor& keys);
+  // DynamicTable::Restore of rows that belong to these keys; `part.keys` is filled here. New strings get their keys.
+  Status Restore(const tensorflow::Tensor& keys, TableRows part, const RestoreOptions& options);
+  // What lookups are counted in now.
+  StepInfo now() const;
+  void set_step(int64_t step) { step_ = step; }
+
+  // Row numbers as an op has them, int64, as the table takes them. INVALID_ARGUMENT for what can be no number.
+  static Result<std::vector<uint32_t>> Numbers(const tensorflow::Tensor& numbers);
+
+  std::string DebugString() const override;
+  int64_t MemoryUsed() const override;
+
+ private:
+  static constexpr size_t kMostBatches = 256;
+
+  DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings)
+      : table_(std::move(table)), strings_(std::move(strings)) {}
+
+  // Calls use(keys as int64). Strings are looked for, not added.
+  template <typename Use>
+  Status WithKeys(const tensorflow::Tensor& keys, Use&& use) const;
+  Status ResolveKeys(std::span<const int64_t> keys, std::span<const int32_t> counts, float* rows, int64_t* numbers,
+                     const ParallelFor& parallel);
+  // Strings of keys that are not in the table go, those of `keys`.
+  void ForgetStrings(std::span<const int64_t> keys);
+
+  const std::unique_ptr<DynamicTable> table_;
+  const std::unique_ptr<StringKeys> strings_;
+  std::atomic<int64_t> step_{0};
+
+  // Shared: from when a string is given its key to when the key is resolved. Alone: while strings are forgotten.
+  mutable std::shared_mutex naming_;
+  std::mutex mutex_;
+  std::deque<ResolvedKeys> batches_;  // guarded by mutex_
+  std::vector<int64_t> unadmitted_;   // guarded by mutex_: keys that were named in this step and are not admitted
+};
+
+// The table that input `index` of a kernel, a handle, names. FAILED_PRECONDITION where it has not been initialized.
+Result<tensorflow::core::RefCountPtr<DynamicTableResource>> TableOf(tensorflow::OpKernelContext* context, int index);
+
+}  // namespace lockstep
