@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.ranking_job import movielens
+from tests.scripts import movielens_stand_in
 from tests.scripts.documents import run_launcher
 
 pytestmark = pytest.mark.oldest
@@ -19,10 +21,21 @@ HERE = Path(__file__).parent
 LAUNCHER = [sys.executable, "-m", "tensorflow.python.distribute.launch"]
 IDS = [0, 1, 2, 5, 6, 7]
 
+# What trains the estimator's model where the estimator does not.
+LOOP = """
+    spec = model_fn(tf.data.make_one_shot_iterator(input_fn()).get_next(), None, tf.estimator.ModeKeys.TRAIN, {})
+    losses = []
+    with tf.train.MonitoredTrainingSession('', hooks=[tf.train.StopAtStepHook(20)]) as sess:
+        while not sess.should_stop():
+            losses.append(float(sess.run([spec.loss, spec.train_op])[0]))
+    print(losses)
+"""
+
 
 def launch(program: Path, backend: str) -> list[str]:
     """CUDA_VISIBLE_DEVICES=0,1 COLLECTIVE_STRATEGY=... python -m tensorflow.python.distribute.launch python PROGRAM"""
     variables = {"CUDA_VISIBLE_DEVICES": "0,1", "COLLECTIVE_STRATEGY": backend}
+    variables["LOCKSTEP_MOVIELENS"] = str(movielens() or "")
     return run_launcher([*LAUNCHER, sys.executable, program.name], program.parent, 2, variables)
 
 
@@ -57,3 +70,42 @@ def test_the_step_is_that_of_one_process(tmp_path):
     for output in launch(program, "sok"):
         after = numbers(output.partition("after")[2]).reshape(9, 3)
         np.testing.assert_allclose(after, expected[:9], rtol=1e-6)
+
+
+def losses_of_numpy(initial: float, rate: float, steps: int) -> list[float]:
+    """What the estimator's model loses in each step, on batches that both workers read alike."""
+    folder = movielens()
+    users, movies, ratings = movielens_stand_in.read(folder) if folder else movielens_stand_in.make()
+    tables = [np.full([ids.max() + 1, 16], initial) for ids in (movies, users)]
+    squares = [np.full_like(table, 0.1) for table in tables]
+    losses = []
+    with tf.Graph().as_default(), tf.Session() as session:
+        rows = tf.data.Dataset.range(len(users)).shuffle(1_000_000, seed=2021, reshuffle_each_iteration=False)
+        batch = tf.data.make_one_shot_iterator(rows.batch(256)).get_next()
+        batches = [session.run(batch) for _ in range(steps)]
+    for taken in batches:
+        ids = [movies[taken], users[taken]]
+        label = (ratings[taken] > 3)[:, np.newaxis]
+        p = 2 * np.concatenate([table[one] for table, one in zip(tables, ids, strict=True)], 1)
+        clipped = np.clip(p, 1e-7, 1 - 1e-7)
+        losses.append(float(np.mean(-np.where(label, np.log(clipped), np.log(1 - clipped)))))
+        error = np.where(label, -1 / clipped, 1 / (1 - clipped)) * (p == clipped) * 2 / p.size
+        for table, square, one, part in zip(tables, squares, ids, np.split(error, 2, axis=1), strict=True):
+            gradient = np.zeros_like(table)
+            np.add.at(gradient, one, part)
+            square += gradient**2
+            table -= rate * gradient / np.sqrt(square)
+    return losses
+
+
+def test_the_estimators_model_trains_as_numpy_does(tmp_path):
+    shutil.copy(HERE / "movielens_stand_in.py", tmp_path / "tensorflow_datasets.py")
+    text = (HERE / "seed_002_estimator.py").read_text().partition("    estimator = strategy.estimator(")[0]
+    # A start that numpy knows, and that is a probability.
+    text = text.replace("tf.random_uniform_initializer(-1e-3, 1e-3)", "tf.constant_initializer(0.2)")
+    program = tmp_path / "program.py"
+    program.write_text(text + LOOP)
+    expected = losses_of_numpy(initial=0.2, rate=0.05, steps=20)
+    assert expected[-1] < expected[0]
+    for output in launch(program, "hb"):
+        np.testing.assert_allclose(numbers(output), expected, rtol=1e-4)

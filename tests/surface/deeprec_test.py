@@ -9,6 +9,7 @@ import pytest
 
 import _lockstep_deeprec
 import deeprec
+import deeprec.feature_column
 import deeprec.nn
 import lockstep.train
 
@@ -28,6 +29,20 @@ SIGNATURES = {
     "nn.group_embedding_lookup_sparse": (
         "(params, sp_ids, combiners, sp_weights=None, partition_strategy='mod', is_sequence=False, "
         f"params_num_per_group={sys.maxsize}, name=None)"
+    ),
+    "feature_column.categorical_column_with_embedding": ("(key, dtype=tf.string, partition_num=None, ev_option=None)"),
+    "feature_column.sequence_categorical_column_with_embedding": (
+        "(key, dtype=tf.string, partition_num=None, ev_option=None)"
+    ),
+    "feature_column.group_embedding_column_scope": "(name='')",
+    "feature_column.embedding_column": (
+        "(categorical_column, dimension, combiner='mean', initializer=None, ckpt_to_load_from=None, "
+        "tensor_name_in_ckpt=None, max_norm=None, trainable=True, use_safe_embedding_lookup=True, do_fusion=False)"
+    ),
+    "feature_column.shared_embedding_columns": (
+        "(categorical_columns, dimension, combiner='mean', initializer=None, shared_embedding_collection_name=None, "
+        "ckpt_to_load_from=None, tensor_name_in_ckpt=None, max_norm=None, trainable=True, "
+        "use_safe_embedding_lookup=True)"
     ),
 }
 

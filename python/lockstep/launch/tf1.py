@@ -36,6 +36,13 @@ _NO_CONTRIB = (
 )
 # What DeepRec adds to TensorFlow's namespaces, or has in another way: names of lockstep.embedding.
 _OF_DEEPREC = {
+    "feature_column": (
+        "categorical_column_with_embedding",
+        "embedding_column",
+        "group_embedding_column_scope",
+        "sequence_categorical_column_with_embedding",
+        "shared_embedding_columns",
+    ),
     "nn": ("group_embedding_lookup", "group_embedding_lookup_sparse"),
 }
 _lock = threading.RLock()
