@@ -21,10 +21,9 @@ namespace lockstep {
 //   }
 class IdTable {
  public:
-  // For up to `capacity` distinct ids, none of them negative. With more, a search would not end once all slots are
-  // taken.
+  // For up to `capacity` distinct ids, any numbers. With more, a search would not end once all slots are taken.
   explicit IdTable(int64_t capacity)
-      : slots_(std::bit_ceil(2 * static_cast<uint64_t>(capacity < 4 ? 4 : capacity)), Slot{kEmpty, 0}),
+      : slots_(std::bit_ceil(2 * static_cast<uint64_t>(capacity < 4 ? 4 : capacity)), Slot{0, kEmpty}),
         shift_(64 - std::countr_zero(slots_.size())) {}
 
   // The number of `id`, which is `next` where the id is new: the caller counts.
@@ -33,17 +32,17 @@ class IdTable {
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t i = static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> shift_;; i = (i + 1) & mask) {
       Slot& slot = slots_[i];
-      if (slot.id == id) return slot.number;
-      if (slot.id == kEmpty) {
+      if (slot.number == kEmpty) {
         slot = {id, next};
         return next;
       }
+      if (slot.id == id) return slot.number;
     }
   }
 
  private:
-  // No id is negative, so that a slot needs no flag.
-  static constexpr int64_t kEmpty = -1;
+  // Of a number, as any id is one.
+  static constexpr int32_t kEmpty = -1;
   // 16 bytes: four to a cache line.
   struct Slot {
     int64_t id;

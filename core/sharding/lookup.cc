@@ -29,7 +29,7 @@ int64_t Sum(std::span<const int64_t> values) { return std::accumulate(values.beg
 // By place and range, so that the input can be found that holds it. Every id is looked at here and, in the core,
 // nowhere behind: an owner trusts the local rows that it gets.
 Status CheckId(const LookupIds& lookup, int64_t id, int64_t place) {
-  if (id >= 0 && id < lookup.rows) return OkStatus();
+  if ((id >= 0 && id < lookup.rows) || lookup.rows < 0) return OkStatus();
   return InvalidArgument(StrCat("table '", lookup.table, "': id ", id, " at position ", place,
                                 " of the lookup is out of range: the table has rows [0, ", lookup.rows, ")"));
 }
@@ -41,15 +41,19 @@ Status CheckCount(const LookupIds& lookup) {
   return InvalidArgument(StrCat("table '", lookup.table, "': a lookup of ", lookup.count, " ids; at most 2^31 - 1"));
 }
 
+// The numbers that travel for an id.
+int WidthOf(const LookupIds& lookup) { return lookup.rows == kCountedKeys ? 2 : 1; }
+
 // With one rank: every id is its own local row, so no pass over distinct ids is worth its time. Duplicates go on to the
 // gather and to the sparse gradient, as they do in TensorFlow without sharding.
 template <typename Id>
 Status PlanAlone(const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   const Id* ids = static_cast<const Id*>(lookup.ids);
-  local_rows->resize(lookup.count);
+  const int width = WidthOf(lookup);
+  local_rows->assign(lookup.count * width, 1);  // with keys that are counted: once each
   for (int64_t i = 0; i < lookup.count; ++i) {
     LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, ids[i], i));
-    (*local_rows)[i] = ids[i];
+    (*local_rows)[i * width] = ids[i];
   }
   std::iota(lookup.inverse, lookup.inverse + lookup.count, 0);
   send->assign(1, lookup.count);
@@ -63,6 +67,9 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
   if (size == 1) return PlanAlone<Id>(lookup, local_rows, send);
 
+  const bool keys = lookup.rows < 0;
+  const int width = WidthOf(lookup);
+  const auto owner = [&](int64_t id) { return keys ? OwnerOfKey(id, size) : Owner(id, size); };
   // First pass: `inverse` holds the number of each id in the order of appearance.
   const Id* ids = static_cast<const Id*>(lookup.ids);
   IdTable table(lookup.count);
@@ -76,7 +83,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
     lookup.inverse[i] = table.FindOrInsert(id, next);
     if (lookup.inverse[i] == next) {
       distinct.push_back(id);
-      ++(*send)[Owner(id, size)];
+      ++(*send)[owner(id)];
     }
   }
 
@@ -86,13 +93,16 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   // place[u]: where distinct id u, in the order of appearance, stands in the order of owners. That order is stable: ids
   // of one owner stay as they appeared.
   std::vector<int32_t> place(distinct.size());
-  local_rows->resize(distinct.size());
+  local_rows->assign(distinct.size() * width, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
-    place[u] = static_cast<int32_t>(next_place[Owner(distinct[u], size)]++);
-    (*local_rows)[place[u]] = LocalRow(distinct[u], size);
+    place[u] = static_cast<int32_t>(next_place[owner(distinct[u])]++);
+    (*local_rows)[place[u] * width] = keys ? distinct[u] : LocalRow(distinct[u], size);
   }
   // Third pass: from the order of appearance to the order of owners.
-  for (int64_t i = 0; i < lookup.count; ++i) lookup.inverse[i] = place[lookup.inverse[i]];
+  for (int64_t i = 0; i < lookup.count; ++i) {
+    lookup.inverse[i] = place[lookup.inverse[i]];
+    if (width == 2) ++(*local_rows)[lookup.inverse[i] * 2 + 1];
+  }
   return OkStatus();
 }
 
@@ -105,7 +115,7 @@ Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Spl
 // One lookup: what arrives is the local rows and nothing else, and goes where the caller wants it.
 Status ExchangeOne(Communicator& communicator, std::string_view name, const RoutePlan& plan, Splits* splits,
                    const AllocateRows& allocate) {
-  return communicator.AllToAllV(name, Item{DType::kInt64, 1}, plan.send[0], plan.local_rows[0].data(),
+  return communicator.AllToAllV(name, Item{DType::kInt64, plan.widths[0]}, plan.send[0], plan.local_rows[0].data(),
                                 [&](std::span<const int64_t> counts) -> Result<void*> {
                                   splits->recv.assign(counts.begin(), counts.end());
                                   LOCKSTEP_ASSIGN_OR_RETURN(int64_t * rows, AllocateServed(allocate, 0, splits));
@@ -133,8 +143,9 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
     for (size_t l = 0; l < lookups; ++l) message.push_back(plan.send[l][r]);
     for (size_t l = 0; l < lookups; ++l) {
       const auto first = plan.local_rows[l].begin() + sent[l];
-      message.insert(message.end(), first, first + plan.send[l][r]);
-      sent[l] += plan.send[l][r];
+      const int64_t numbers = plan.send[l][r] * plan.widths[l];
+      message.insert(message.end(), first, first + numbers);
+      sent[l] += numbers;
     }
     message_counts[r] = static_cast<int64_t>(message.size() - begin);
   }
@@ -158,8 +169,9 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
     const int64_t* next = arrived.data() + starts[r] + lookups;
     for (size_t l = 0; l < lookups; ++l) {
       // out[l] walks on: each rank's rows come behind those of the ranks before.
-      out[l] = std::copy_n(next, splits[l].recv[r], out[l]);
-      next += splits[l].recv[r];
+      const int64_t numbers = splits[l].recv[r] * plan.widths[l];
+      out[l] = std::copy_n(next, numbers, out[l]);
+      next += numbers;
     }
   }
   return OkStatus();
@@ -275,6 +287,7 @@ Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups) {
   for (size_t l = 0; l < lookups.size(); ++l) {
     const auto plan_lookup = lookups[l].dtype == DType::kInt32 ? PlanLookup<int32_t> : PlanLookup<int64_t>;
     LOCKSTEP_RETURN_IF_ERROR(plan_lookup(size, lookups[l], &plan.local_rows[l], &plan.send[l]));
+    plan.widths.push_back(WidthOf(lookups[l]));
   }
   return plan;
 }

@@ -60,10 +60,16 @@ struct Splits {
   std::vector<int64_t> recv;
 };
 
+// In place of a number of rows: a dynamic table, in which any int64 is a key. Its keys are owned by OwnerOfKey, and
+// travel as they are, in place of local rows.
+inline constexpr int64_t kAnyKey = -1;
+// The same, and with every key travels how often it was looked up: an item is two numbers, the key and its count.
+inline constexpr int64_t kCountedKeys = -2;
+
 // The ids that this rank looks up in one table.
 struct LookupIds {
   std::string_view table;  // for messages
-  int64_t rows;            // of the whole table: ids are in [0, rows)
+  int64_t rows;            // of the whole table: ids are in [0, rows); or kAnyKey, kCountedKeys
   DType dtype;             // kInt32 or kInt64
   const void* ids;         // [N]
   int64_t count;           // N, at most 2^31 - 1
@@ -75,8 +81,9 @@ struct LookupIds {
 struct RoutePlan {
   // As the owner counts them: what travels. Owner r's part begins behind those of the owners before it,
   // sum(send[0..r)).
-  std::vector<std::vector<int64_t>> local_rows;  // of each lookup: [U], by owner
+  std::vector<std::vector<int64_t>> local_rows;  // of each lookup: [U * width], by owner
   std::vector<std::vector<int64_t>> send;        // of each lookup: [R]
+  std::vector<int> widths;                       // of each lookup: the numbers of an item, 2 for kCountedKeys, else 1
 };
 
 // Drops duplicates and sorts by owner. Writes `inverse` of each lookup. With one rank nothing has to travel, and ids
@@ -89,7 +96,7 @@ Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups);
 // What PlanRoute checks of ids, and nothing else; `inverse` is not used.
 Status CheckIds(const LookupIds& lookup);
 
-// Gives the memory for the `count` local rows that this rank serves in lookup number `lookup`. Called once for each
+// Gives the memory for the `count` local rows (times the width) that this rank serves in lookup number `lookup`. Called once for each
 // lookup, in order, inside the exchange and on its thread; its error ends the exchange for this rank alone. May give
 // null for none.
 using AllocateRows = std::function<Result<int64_t*>(size_t lookup, int64_t count)>;

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "core/embedding/hash.h"
+
 namespace lockstep {
 
 // Where the rows of a table of `rows` rows live when R ranks share them. Two placements:
@@ -24,6 +26,12 @@ namespace lockstep {
 
 // The rank that owns row `id`, of `size` ranks.
 inline int Owner(int64_t id, int size) { return static_cast<int>(id % size); }
+
+// The rank that owns a key of a dynamic table, any int64. A hash of its own: the table's index spreads the keys that a
+// rank owns by another one.
+inline int OwnerOfKey(int64_t key, int size) {
+  return static_cast<int>(MixBits(static_cast<uint64_t>(key) ^ 0x6C6F636B73746570u) % static_cast<uint64_t>(size));
+}
 
 // Its row there.
 inline int64_t LocalRow(int64_t id, int size) { return id / size; }

@@ -24,33 +24,19 @@ namespace {
 
 namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
-using tf::shape_inference::ShapeHandle;
 
 class ResolveKernel : public TableKernelBase {
  public:
-  explicit ResolveKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("counted", &counted_));
-  }
+  using TableKernelBase::TableKernelBase;
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     const tf::Tensor& keys = context->input(1);
-    tf::TensorShape shape = keys.shape();
-    if (counted_) {
-      if (keys.dtype() != tf::DT_INT64 || shape.dims() != 2 || shape.dim_size(1) != 2) {
-        return InvalidArgument(absl::StrCat("table '", table.name(), "': counted keys are ",
-                                            tf::DataTypeString(keys.dtype()), " of shape ", shape.DebugString(),
-                                            ", wanted int64 [N, 2]"));
-      }
-      shape.RemoveDim(1);
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, shape, table.dim()));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, Allocate(context, 1, {shape.num_elements()}));
-    return table.Resolve(keys, counted_, rows, static_cast<int64_t*>(Data(*numbers)), ParallelForOf(context));
+    LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, Allocate(context, 1, {keys.NumElements()}));
+    return table.Resolve(keys, context->input(2), rows, static_cast<int64_t*>(Data(*numbers)),
+                         ParallelForOf(context));
   }
-
- private:
-  bool counted_ = false;
 };
 
 class LookupKernel : public TableKernelBase {
@@ -118,15 +104,8 @@ class WriteRowsKernel : public TableKernelBase {
 };
 
 absl::Status ResolveShapes(InferenceContext* c) {
-  bool counted = false;
-  TF_RETURN_IF_ERROR(c->GetAttr("counted", &counted));
-  ShapeHandle keys = c->input(1);
-  if (counted) {
-    TF_RETURN_IF_ERROR(c->WithRank(keys, 2, &keys));
-    keys = c->Vector(c->Dim(keys, 0));
-  }
-  TF_RETURN_IF_ERROR(SetRowsShape(c, 0, keys));
-  c->set_output(1, c->Vector(c->NumElements(keys)));
+  TF_RETURN_IF_ERROR(SetRowsShape(c, 0, c->input(1)));
+  c->set_output(1, c->Vector(c->NumElements(c->input(1))));
   return absl::OkStatus();
 }
 
@@ -140,16 +119,17 @@ REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableWriteRows").Device(tf::DEVICE_
 REGISTER_OP("LockstepDynamicTableResolve")
     .Input("table: resource")
     .Input("keys: Tkeys")
+    .Input("times: int64")
     .Output("rows: float")
     .Output("numbers: int64")
     .Attr("Tkeys: {int32, int64, string}")
-    .Attr("counted: bool = false")
     .SetIsStateful()
     .SetShapeFn(ResolveShapes)
     .Doc(R"doc(
 A lookup in training: counts keys, inserts those that are admitted, and reads their rows.
 
-keys: of any shape; with `counted` int64 [N, 2], each key and how often it is seen.
+keys: of any shape.
+times: [N], how often each key is seen; or empty: once.
 rows: the shape of the keys, then D.
 numbers: [N]; the number of each key's row, -1 for keys that are not admitted.
 )doc");

@@ -6,7 +6,8 @@
 //
 //   tensor          shape             dtype     is
 //   ids             [...], N in all   Tids      what is looked up
-//   local_rows      [M]               int64     rows of this rank's shard, for all ranks, in rank order
+//   local_rows      [M]               int64     rows of this rank's shard, for all ranks, in rank order; keys of a
+//                                               dynamic table, [M, 2] with their counts where it counts
 //   inverse         as ids            int32     the place of each id among the U distinct ones
 //   send_splits     [R], U in all     int64     how many rows this rank gets from each
 //   recv_splits     [R], M in all     int64     how many rows it gives to each
@@ -118,6 +119,7 @@ class RouteKernel : public CollectiveKernel {
     RoutePlan plan;
     plan.local_rows.resize(count);
     plan.send.resize(count);
+    plan.widths.resize(count);
     std::vector<int64_t*> recv(count);
     LOCKSTEP_RETURN_IF_ERROR(ForEachLookup(context, count, [&](int i) -> Status {
       const tf::Tensor& ids = context->input(i);
@@ -130,6 +132,7 @@ class RouteKernel : public CollectiveKernel {
       recv[i] = recv_splits->flat<int64_t>().data();
       plan.local_rows[i] = std::move(own.local_rows[0]);
       plan.send[i] = std::move(own.send[0]);
+      plan.widths[i] = own.widths[0];
       return OkStatus();
     }));
 
@@ -138,8 +141,10 @@ class RouteKernel : public CollectiveKernel {
                      plan = std::make_shared<RoutePlan>(std::move(plan))](Communicator& communicator) -> Status {
       std::vector<Splits> splits(recv.size());
       LOCKSTEP_RETURN_IF_ERROR(ExchangeRoute(
-          communicator, collective_name(), *plan, splits, [context](size_t i, int64_t rows) -> Result<int64_t*> {
-            LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * local_rows, Allocate(context, static_cast<int>(i), {rows}));
+          communicator, collective_name(), *plan, splits, [context, plan](size_t i, int64_t rows) -> Result<int64_t*> {
+            tf::TensorShape shape({rows});
+            if (plan->widths[i] > 1) shape.AddDim(plan->widths[i]);
+            LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * local_rows, Allocate(context, static_cast<int>(i), shape));
             return static_cast<int64_t*>(Data(*local_rows));
           }));
       for (size_t i = 0; i < recv.size(); ++i) std::copy(splits[i].recv.begin(), splits[i].recv.end(), recv[i]);
@@ -287,8 +292,11 @@ absl::Status RouteShapes(InferenceContext* c) {
   if (c->num_outputs() != 4 * count) {
     return absl::InvalidArgumentError(absl::StrCat(count, " lookups, but N = ", c->num_outputs() / 4));
   }
+  std::vector<int64_t> rows;
+  TF_RETURN_IF_ERROR(c->GetAttr("num_rows", &rows));
   for (int i = 0; i < count; ++i) {
-    c->set_output(i, c->Vector(c->UnknownDim()));
+    const bool counted = i < static_cast<int>(rows.size()) && rows[i] == kCountedKeys;
+    c->set_output(i, counted ? c->Matrix(c->UnknownDim(), 2) : c->Vector(c->UnknownDim()));
     c->set_output(count + i, c->input(i));
     c->set_output(2 * count + i, c->Vector(c->UnknownDim()));
     c->set_output(3 * count + i, c->output(2 * count + i));
@@ -343,12 +351,13 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
 First step of N lookups: sends each distinct id to the rank that owns its row. One exchange.
 
 ids: of any shape; each in [0, num_rows), else all ranks fail with InvalidArgument.
-local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order.
+local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order. Of a dynamic table the keys, and
+  with num_rows = -2 [M, 2]: each key and how often the rank that asks looked it up.
 inverse: of the shape of ids; the place of each id among the distinct ones, in order of their owners.
 send_splits: [R]; how many distinct ids went to each rank.
 recv_splits: [R]; how many came from each rank; M together.
 N: the number of ids tensors, and of each output.
-num_rows: rows of each whole table.
+num_rows: rows of each whole table; -1 or -2 for a dynamic table, in which any id is a key.
 tables: their names, for messages.
 )doc");
 

@@ -60,25 +60,23 @@ Status DynamicTableResource::WithKeys(const tf::Tensor& keys, Use&& use) const {
   return use(std::span<const int64_t>(found));
 }
 
-Status DynamicTableResource::Resolve(const tf::Tensor& keys, bool counted, float* rows, int64_t* numbers,
+Status DynamicTableResource::Resolve(const tf::Tensor& keys, const tf::Tensor& times, float* rows, int64_t* numbers,
                                      const ParallelFor& parallel) {
   LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
-  if (counted) {
-    const std::span<const int64_t> pairs = Int64s(keys);
-    std::vector<int64_t> distinct(pairs.size() / 2);
-    std::vector<int32_t> counts(distinct.size());
-    for (size_t i = 0; i < distinct.size(); ++i) {
-      distinct[i] = pairs[2 * i];
-      counts[i] = static_cast<int32_t>(std::clamp<int64_t>(pairs[2 * i + 1], 1, std::numeric_limits<int32_t>::max()));
-    }
-    return ResolveKeys(distinct, counts, rows, numbers, parallel);
+  if (times.NumElements() != 0 && times.NumElements() != keys.NumElements()) {
+    return InvalidArgument(absl::StrCat("table '", name(), "': ", times.NumElements(), " counts for ",
+                                        keys.NumElements(), " keys"));
   }
-  if (keys.dtype() == tf::DT_INT64) return ResolveKeys(Int64s(keys), {}, rows, numbers, parallel);
-  if (keys.dtype() == tf::DT_INT32) return ResolveKeys(Widened(keys), {}, rows, numbers, parallel);
+  std::vector<int32_t> counts;
+  for (const int64_t count : Int64s(times)) {
+    counts.push_back(static_cast<int32_t>(std::clamp<int64_t>(count, 0, std::numeric_limits<int32_t>::max())));
+  }
+  if (keys.dtype() == tf::DT_INT64) return ResolveKeys(Int64s(keys), counts, rows, numbers, parallel);
+  if (keys.dtype() == tf::DT_INT32) return ResolveKeys(Widened(keys), counts, rows, numbers, parallel);
   const std::shared_lock naming(naming_);
   std::vector<int64_t> named(keys.NumElements());
   LOCKSTEP_RETURN_IF_ERROR(strings_->Intern(Views(keys), named.data(), parallel));
-  return ResolveKeys(named, {}, rows, numbers, parallel);
+  return ResolveKeys(named, counts, rows, numbers, parallel);
 }
 
 Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::span<const int32_t> counts, float* rows,

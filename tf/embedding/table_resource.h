@@ -44,9 +44,9 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // INVALID_ARGUMENT for keys of another type than the table's.
   Status CheckKeys(const tensorflow::Tensor& keys) const;
 
-  // In training: finds, counts, inserts, reads. rows: [N, D]; numbers: [N], -1 for keys that are not admitted. With
-  // `counted`, keys are [N, 2] int64: each key, and how often it is seen.
-  Status Resolve(const tensorflow::Tensor& keys, bool counted, float* rows, int64_t* numbers,
+  // In training: finds, counts, inserts, reads. times: int64 [N], how often each key is seen, or empty: once. rows:
+  // [N, D]; numbers: [N], -1 for keys that are not admitted. INVALID_ARGUMENT for another number of times.
+  Status Resolve(const tensorflow::Tensor& keys, const tensorflow::Tensor& times, float* rows, int64_t* numbers,
                  const ParallelFor& parallel);
   // In evaluation, without a trace. rows: [N, D].
   Status Lookup(const tensorflow::Tensor& keys, float* rows, const ParallelFor& parallel) const;

@@ -1,0 +1,1 @@
+"""Dynamic tables: embeddings for keys without a vocabulary."""

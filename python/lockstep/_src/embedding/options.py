@@ -1,0 +1,293 @@
+"""Options of dynamic tables: DeepRec's classes with their names, arguments and defaults, and what is added to them.
+
+DeepRec evicts when it saves a checkpoint; here keys go while training goes on (core/embedding/eviction.h).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_GIBIBYTE = 1 << 30
+
+
+class StorageType(enum.Enum):
+    """Where rows lie, by DeepRec's names. Here all tables are in memory: `DRAM`."""
+
+    DRAM = "dram"
+    PMEM_MEMKIND = "pmem_memkind"
+    PMEM_LIBPMEM = "pmem_libpmem"
+    LEVELDB = "leveldb"
+    SSDHASH = "ssdhash"
+    HBM = "hbm"
+    DRAM_PMEM = "dram_pmem"
+    DRAM_LEVELDB = "dram_leveldb"
+    DRAM_SSDHASH = "dram_ssdhash"
+    HBM_DRAM = "hbm_dram"
+    DRAM_PMEM_SSDHASH = "dram_pmem_ssdhash"
+    HBM_DRAM_SSDHASH = "hbm_dram_ssdhash"
+
+
+class CacheStrategy(enum.Enum):
+    """Which keys go first where there are too many: the longest unseen, or the least frequent."""
+
+    LRU = "lru"
+    LFU = "lfu"
+
+
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclasses.dataclass(frozen=True)
+class InitializerOption:
+    """What rows are before their first update.
+
+    Args:
+      initializer: None for a normal distribution, truncated at two standard deviations of 1.
+      default_value_dim: of an initializer that only TensorFlow knows, so many rows are drawn once, and a new key begins
+        with row `key mod default_value_dim`. Constants, uniform, normal and truncated normal initializers need none:
+        every key has a row of its own.
+      default_value_no_permission: what keys read that are not admitted.
+    """
+
+    initializer: Any = None
+    default_value_dim: int = 4096
+    default_value_no_permission: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.default_value_dim > 0, f"default_value_dim is {self.default_value_dim}, wanted more than 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalStepEvict:
+    """Lets keys go that were last seen more than `steps_to_live` steps ago; None: none."""
+
+    steps_to_live: int | None = None
+
+    def __post_init__(self) -> None:
+        _check((self.steps_to_live or 0) >= 0, f"steps_to_live is {self.steps_to_live}, wanted 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class L2WeightEvict:
+    """Lets keys go whose row has a norm below `l2_weight_threshold`; -1: none."""
+
+    l2_weight_threshold: float = -1.0
+
+    def __post_init__(self) -> None:
+        threshold = self.l2_weight_threshold
+        _check(threshold == -1.0 or threshold > 0, f"l2_weight_threshold is {threshold}, wanted more than 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeEvict:
+    """Lets keys go that were last seen more than `seconds_to_live` seconds ago, by the clock."""
+
+    seconds_to_live: int
+
+    def __post_init__(self) -> None:
+        _check(self.seconds_to_live >= 0, f"seconds_to_live is {self.seconds_to_live}, wanted 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetEvict:
+    """Lets keys go where there are too many: at most `max_keys`, or what `max_bytes` hold, slots and all, on a worker.
+
+    Args:
+      max_keys: None for no limit.
+      max_bytes: None for no limit.
+      cache_strategy: which go first.
+    """
+
+    max_keys: int | None = None
+    max_bytes: int | None = None
+    cache_strategy: CacheStrategy = CacheStrategy.LRU
+
+    def __post_init__(self) -> None:
+        _check(self.max_keys is not None or self.max_bytes is not None, "BudgetEvict: wanted max_keys or max_bytes")
+        for name in ("max_keys", "max_bytes"):
+            _check((getattr(self, name) or 0) >= 0, f"{name} is {getattr(self, name)}, wanted 0 or more")
+
+
+EvictOption = GlobalStepEvict | L2WeightEvict | TimeEvict | BudgetEvict
+
+
+@dataclasses.dataclass(frozen=True)
+class CounterFilter:
+    """Takes in keys that have been seen `filter_freq` times, counted exactly; 0: all."""
+
+    filter_freq: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.filter_freq >= 0, f"filter_freq is {self.filter_freq}, wanted 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class CBFFilter:
+    """Takes in keys that have been seen `filter_freq` times, by a counting Bloom filter; some are taken in early.
+
+    Args:
+      filter_freq: 0: all keys.
+      max_element_size: for how many keys the filter is made, with `false_positive_probability`. Without both keys are
+        counted exactly.
+      false_positive_probability: the share of keys that are taken in early when it holds so many.
+      counter_type: not used: counters have as many bits as they need.
+    """
+
+    filter_freq: int = 0
+    max_element_size: int = 0
+    false_positive_probability: float = -1.0
+    counter_type: Any = tf.uint64
+
+    def __post_init__(self) -> None:
+        _check(self.filter_freq >= 0, f"filter_freq is {self.filter_freq}, wanted 0 or more")
+        both = (self.max_element_size > 0) == (self.false_positive_probability > 0.0)
+        _check(
+            both,
+            "CBFFilter: max_element_size and false_positive_probability are set together, got "
+            f"{self.max_element_size} and {self.false_positive_probability}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StorageOption:
+    """Where rows lie. Memory alone is there: others are refused.
+
+    Args:
+      storage_type: None or `StorageType.DRAM`.
+      storage_path: of tiers that are files; refused.
+      storage_size: bytes of each tier; where it is not the default, the table keeps to the first, as `BudgetEvict` does.
+      cache_strategy: which keys go first then.
+    """
+
+    storage_type: StorageType | None = None
+    storage_path: str | None = None
+    storage_size: Sequence[int] = (_GIBIBYTE,)
+    cache_strategy: CacheStrategy = CacheStrategy.LFU
+
+    def __post_init__(self) -> None:
+        if self.storage_type not in (None, StorageType.DRAM) or self.storage_path is not None:
+            raise NotImplementedError(
+                f"StorageOption: {self.storage_type} at {self.storage_path}; tables are in memory, StorageType.DRAM"
+            )
+
+    @property
+    def budget(self) -> BudgetEvict | None:
+        """What it says about the table's size."""
+        if list(self.storage_size) == [_GIBIBYTE]:
+            return None
+        return BudgetEvict(max_bytes=self.storage_size[0], cache_strategy=self.cache_strategy)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointOption:
+    """Where a table's first values come from. Not supported: anything but the defaults is refused."""
+
+    ckpt_to_load_from: str | None = None
+    tensor_name_in_ckpt: str | None = None
+    always_load_from_specific_ckpt: bool = False
+    init_data_source: str | None = None
+
+    def __post_init__(self) -> None:
+        if any(dataclasses.astuple(self)):
+            raise NotImplementedError(f"{self}: a table begins with its initializer, or with a restored checkpoint")
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingVariableOption:
+    """How a dynamic table keeps its keys.
+
+    Args:
+      ht_type: not used, as in DeepRec.
+      ht_partition_num: not used, as in DeepRec.
+      evict_option: which keys go; also a list of several, each of which lets keys go.
+      ckpt: must be None or the default.
+      filter_option: which keys are taken in.
+      storage_option: where rows lie.
+      init_option: what rows are before their first update.
+      record_frequency: keep how often keys are seen, for `get_frequency`, also where nothing else needs it.
+      record_version: keep in what step keys were last seen, for `get_version`.
+      expected_keys: with so many, on all workers together, the index doesn't grow.
+      evict_keys_per_step: how many keys eviction looks at in a step.
+    """
+
+    ht_type: str = ""
+    ht_partition_num: int = 1000
+    evict_option: EvictOption | Sequence[EvictOption] | None = None
+    ckpt: CheckpointOption | None = None
+    filter_option: CounterFilter | CBFFilter | None = None
+    storage_option: StorageOption = dataclasses.field(default_factory=StorageOption)
+    init_option: InitializerOption = dataclasses.field(default_factory=InitializerOption)
+    record_frequency: bool = False
+    record_version: bool = False
+    expected_keys: int = 0
+    evict_keys_per_step: int = 4096
+
+    def evict_options(self) -> list[EvictOption]:
+        """All that let keys go."""
+        given = self.evict_option or ()
+        given = list(given) if isinstance(given, (list, tuple)) else [given]
+        for option in given:
+            if not isinstance(option, EvictOption):
+                raise TypeError(f"evict_option is {option!r}, wanted GlobalStepEvict, L2WeightEvict or the like")
+        return [*given, *([self.storage_option.budget] if self.storage_option.budget else ())]
+
+
+def attributes(option: EmbeddingVariableOption, workers: int) -> dict[str, Any]:
+    """The options as attributes of the operation that makes a table, on one of `workers` workers.
+
+    Raises:
+      TypeError, ValueError: an option that is none, or two of one kind.
+    """
+    result: dict[str, Any] = {
+        "default_value": option.init_option.default_value_no_permission,
+        "record_frequency": option.record_frequency,
+        "record_version": option.record_version,
+        "expected_keys": -(-option.expected_keys // workers),
+        "keys_per_call": option.evict_keys_per_step,
+        **_admission(option.filter_option),
+    }
+    kinds: set[type] = set()
+    for evict in option.evict_options():
+        _check(type(evict) not in kinds, f"evict_option: two of {type(evict).__name__}")
+        kinds.add(type(evict))
+        result.update(_EVICTION[type(evict)](evict))
+    return result
+
+
+def _admission(option: CounterFilter | CBFFilter | None) -> dict[str, Any]:
+    if option is None:
+        return {}
+    if isinstance(option, CounterFilter):
+        return {"min_frequency": option.filter_freq}
+    if not isinstance(option, CBFFilter):
+        raise TypeError(f"filter_option is {option!r}, wanted CounterFilter or CBFFilter")
+    sizes = {}
+    if option.max_element_size > 0:
+        sizes = {
+            "bloom_keys": [option.max_element_size],
+            "bloom_false_positives": [option.false_positive_probability],
+        }
+    return {"min_frequency": option.filter_freq, **sizes}
+
+
+def _one(value: Any, wanted: bool = True) -> list[Any]:
+    return [value] if value is not None and wanted else []
+
+
+_EVICTION: dict[type, Callable[[Any], dict[str, Any]]] = {
+    GlobalStepEvict: lambda e: {"steps_to_live": _one(e.steps_to_live)},
+    L2WeightEvict: lambda e: {"l2_threshold": _one(e.l2_weight_threshold, e.l2_weight_threshold > 0)},
+    TimeEvict: lambda e: {"seconds_to_live": [e.seconds_to_live]},
+    BudgetEvict: lambda e: {
+        "max_keys": _one(e.max_keys),
+        "max_bytes": _one(e.max_bytes),
+        "order": e.cache_strategy.value,
+    },
+}

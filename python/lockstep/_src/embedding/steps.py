@@ -1,0 +1,77 @@
+"""The steps of a lookup in a dynamic table, as functions on tensors; see sharding/steps.py for those that communicate.
+
+Letters: N keys, M keys that this worker serves to all, D the dimension of a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src import library
+
+# In place of a number of rows (core/sharding/lookup.h).
+ANY_KEY, COUNTED_KEYS = -1, -2
+
+
+def resolve(handle: tf.Tensor, keys: tf.Tensor, times: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """A lookup in training.
+
+    Args:
+      handle: of the table.
+      keys: of any shape.
+      times: [N] int64, how often each key is seen; None for once.
+
+    Returns:
+      [keys..., D] float32, and the rows' numbers, [N] int64, which are -1 for keys that are not admitted.
+    """
+    times = tf.zeros([0], tf.int64) if times is None else times
+    return library.ops.lockstep_dynamic_table_resolve(handle, keys, times)
+
+
+def lookup(handle: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """A lookup in evaluation: [keys..., D] float32."""
+    return library.ops.lockstep_dynamic_table_lookup(handle, keys)
+
+
+def times_seen(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """What `ids` were before TensorFlow dropped the duplicates; None where it has not, or where that can't be told.
+
+    `embedding_lookup_sparse` looks distinct ids up. A table that counts wants to know how often each was there.
+
+    Returns:
+      The ids with duplicates, [N], and the place of each among the distinct ones, [N] int32.
+    """
+    op = None if tf.executing_eagerly() else getattr(ids, "op", None)
+    while op is not None and op.type == "Identity":
+        op = op.inputs[0].op
+    if op is None or op.type not in ("Unique", "UniqueWithCounts"):
+        return None
+    return op.inputs[0], op.outputs[1]
+
+
+@tf.RegisterGradient("LockstepDynamicTableResolve")
+def _gradient_of_resolve(op: tf.Operation, grad: Any, _: Any) -> list[Any]:
+    numbers = op.outputs[1]
+    dim = op.outputs[0].shape[-1]
+    if isinstance(grad, tf.IndexedSlices) and op.inputs[1].shape.rank == 1:
+        # A gather followed the lookup.
+        return [tf.IndexedSlices(grad.values, tf.gather(numbers, grad.indices), _shape(dim)), None, None]
+    values = tf.reshape(tf.convert_to_tensor(grad), [-1, dim])
+    return [tf.IndexedSlices(values, numbers, _shape(dim)), None, None]
+
+
+def _shape(dim: int) -> tf.Tensor:
+    """Of the dense form, which is never built: room for any row number."""
+    return tf.constant([2**31 - 1, dim], tf.int64)
+
+
+for _name in (
+    "LockstepDynamicTableLookup",
+    "LockstepDynamicTableCount",
+    "LockstepDynamicTableCounts",
+    "LockstepDynamicTableExport",
+    "LockstepDynamicTableReadRows",
+):
+    tf.no_gradient(_name)
