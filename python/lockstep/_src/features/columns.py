@@ -22,6 +22,7 @@ from lockstep._src.features.pooled import keep_positive, lookup_pooled
 _tf1 = tf.compat.v1
 _KEY_DTYPES = (tf.int32, tf.int64, tf.string)
 _WEIGHTS = "embedding_weights"  # what TensorFlow's columns call their table
+_HASHES = 2**63 - 1
 
 
 def categorical_column_with_embedding(
@@ -34,7 +35,7 @@ def categorical_column_with_embedding(
 
     Args:
       key: name of the feature: a `tf.SparseTensor`, or a tensor in which -1 and '' stand for "no value".
-      dtype: of the values: `tf.string`, `tf.int64` or `tf.int32`. Strings are keys as they are; DeepRec hashes them.
+      dtype: of the values: `tf.string`, `tf.int64` or `tf.int32`. The keys of strings are their hashes, of 63 bits.
       partition_num: taken, and without effect: keys are shared out over the workers.
       ev_option: an `EmbeddingVariableOption`; None: its defaults.
 
@@ -75,6 +76,10 @@ class EmbeddingCategoricalColumn(
 ):
     """What `categorical_column_with_embedding` returns. Methods are those that TensorFlow asks of such a column."""
 
+    def __hash__(self) -> int:
+        # Options may hold lists.
+        return hash((self.key, self.dtype))
+
     @property
     def _is_v2_column(self) -> bool:
         return True
@@ -93,11 +98,10 @@ class EmbeddingCategoricalColumn(
 
     def _transformed(self, tensor: Any) -> tf.SparseTensor:
         ids = fc._to_sparse_input_and_drop_ignore_values(tensor)
-        if ids.dtype != self.dtype:
-            if not (ids.dtype.is_integer and self.dtype.is_integer):
-                raise ValueError(f"column {self.key!r}: got {ids.dtype.name}, wanted {self.dtype.name}")
-            ids = tf.cast(ids, self.dtype)
-        return ids
+        if (ids.dtype == tf.string) != (self.dtype == tf.string) or not (ids.dtype.is_integer or ids.dtype == tf.string):
+            raise ValueError(f"column {self.key!r}: got {ids.dtype.name}, wanted {self.dtype.name}")
+        keys = tf.strings.to_hash_bucket_fast(ids.values, _HASHES) if ids.dtype == tf.string else ids.values
+        return ids.with_values(tf.cast(keys, tf.int64))
 
     def transform_feature(self, transformation_cache: Any, state_manager: Any) -> tf.SparseTensor:
         """The feature as sparse ids."""
@@ -165,7 +169,8 @@ def embedding_column(
       categorical_column: any; of `categorical_column_with_embedding` the table grows.
       dimension: of its rows.
       combiner: 'mean', 'sqrtn' or 'sum'.
-      initializer: of rows; None: truncated normal, with the standard deviation 1/sqrt(dimension).
+      initializer: of rows; None: truncated normal, with the standard deviation 1/sqrt(dimension). That of the
+        column's `ev_option`, where it has one, comes before it.
       ckpt_to_load_from: as TensorFlow's; refused for a table that grows.
       tensor_name_in_ckpt: as TensorFlow's.
       max_norm: rows are clipped to this norm before they are combined.
@@ -224,6 +229,7 @@ def shared_embedding_columns(
       use_safe_embedding_lookup: as TensorFlow's.
 
     Raises:
+      RuntimeError: outside of a graph.
       ValueError: as TensorFlow's; columns that cannot share a table.
       NotImplementedError: `ckpt_to_load_from` of a table that grows.
     """
@@ -241,6 +247,8 @@ def shared_embedding_columns(
     growing = [_growing(column) for column in categorical_columns]
     if not any(growing):
         return _tf1.feature_column.shared_embedding_columns(categorical_columns, **arguments)
+    if tf.executing_eagerly():
+        raise RuntimeError("shared_embedding_columns: as TensorFlow's, it works in graphs alone")
     names = sorted(column.name for column in categorical_columns)
     first = next(column for column in growing if column is not None)
     for column in growing:
@@ -291,14 +299,16 @@ def _table(column: Any, trainable: bool, collections: Any) -> Any:
     growing = _growing(column.categorical_column)
     if collections and _tf1.GraphKeys.GLOBAL_VARIABLES not in collections:
         collections.append(_tf1.GraphKeys.GLOBAL_VARIABLES)
+    option = growing.ev_option
+    # A column has an initializer in any case.
+    is_in_option = option is not None and option.init_option.initializer is not None
     return get_embedding_variable(
         _WEIGHTS,
         embedding_dim=column.dimension,
-        key_dtype=growing.dtype,
-        initializer=column.initializer,
+        initializer=None if is_in_option else column.initializer,
         trainable=column.trainable and trainable,
         collections=collections,
-        ev_option=growing.ev_option,
+        ev_option=option,
     )
 
 

@@ -166,7 +166,6 @@ def test_minus_one_and_the_empty_string_of_dense_features_are_no_values():
 
 
 def test_sequences_keep_the_rows_of_an_example():
-    ids = tf.ragged.constant([[10**12, 7], [], [7]], dtype=tf.int64)
     with tf.Graph().as_default(), tf1.Session() as session:
         features = {"s": tf.ragged.constant([[10**12, 7], [], [7]], dtype=tf.int64).to_sparse()}
         categorical = embedding.sequence_categorical_column_with_embedding("s", tf.int64)
@@ -179,14 +178,15 @@ def test_sequences_keep_the_rows_of_an_example():
             of_layers = column.get_sequence_dense_tensor(fc.FeatureTransformationCache(features), state)
         session.run(tf1.global_variables_initializer())
         for rows, lengths in session.run([of_graphs, of_layers]):
-            np.testing.assert_array_equal(lengths, ids.row_lengths())
+            np.testing.assert_array_equal(lengths, [2, 0, 1])
             np.testing.assert_array_equal(rows[..., 0], [[1, 1], [0, 0], [1, 0]])
 
 
 def test_other_columns_are_tensorflows():
     identity = tf1.feature_column.categorical_column_with_identity("x", 4)
     assert type(embedding.embedding_column(identity, 2)) is fc.EmbeddingColumn
-    for column in embedding.shared_embedding_columns([identity], 2):
+    with tf.Graph().as_default():
+        (column,) = embedding.shared_embedding_columns([identity], 2)
         assert type(column) is fc_v1._SharedEmbeddingColumn
 
 
@@ -208,7 +208,9 @@ def test_what_does_not_fit_is_refused():
         embedding.categorical_column_with_embedding("y", partition_num=0)
     with pytest.raises(NotImplementedError, match="ckpt_to_load_from is 'c', wanted None"):
         embedding.embedding_column(column, 2, ckpt_to_load_from="c", tensor_name_in_ckpt="t")
-    with pytest.raises(ValueError, match="columns x, y cannot share a table"):
+    with pytest.raises(RuntimeError, match="in graphs"):
+        embedding.shared_embedding_columns([column], 2)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="columns x, y cannot share a table"):
         embedding.shared_embedding_columns([column, embedding.categorical_column_with_embedding("y")], 2)
     with pytest.raises(TypeError, match="name is 7"), embedding.group_embedding_column_scope(7):
         pass
