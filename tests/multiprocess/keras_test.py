@@ -74,3 +74,9 @@ def test_layers_begin_as_worker_0s_wherever_they_are_built_and_stay_in_step(tmp_
     first, second = call_workers(worker.begin, 2, str(tmp_path), timeout_s=400)
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_many_embedding_layers_cost_three_exchanges_a_step():
+    for kinds in call_workers(worker.exchanges_of_a_step, 2, 26, timeout_s=400):
+        lookups = ("LockstepRoute", "LockstepCombine", "LockstepCombineGradient")
+        assert [kinds.get(kind) for kind in lookups] == [1, 1, 1], kinds

@@ -120,3 +120,32 @@ def begin(folder):
         rng = np.random.default_rng(hb.context.rank)
         model.fit(rng.normal(size=[16, 2]), rng.normal(size=[16, 1]), batch_size=4, verbose=0)
         return model.get_weights()
+
+
+def exchanges_of_a_step(layers):
+    """Operations of the engine, by kind, in a step of training of a model with embeddings of several widths."""
+    import collections
+
+    import keras
+    import tensorflow as tf
+    from tensorflow.python.eager import context as eager_context
+
+    import hybridbackend.tensorflow as hb
+
+    with hb.scope():
+        ids = keras.Input([layers], dtype="int64")
+        with hb.embedding_scope():
+            vectors = [keras.layers.Embedding(10 + i, 2 + i % 3)(ids[:, i]) for i in range(layers)]
+        model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(vectors)))
+        model.compile("adagrad", loss="mse")
+        batch = np.random.default_rng(hb.context.rank).integers(0, 10, [16, layers])
+        data = tf.data.Dataset.from_tensor_slices((batch, batch[:, :1].astype(np.float32))).batch(8)
+        engine = eager_context.context()
+        engine.enable_graph_collection()
+        try:
+            model.fit(data, verbose=0)
+            graphs = engine.export_run_metadata().partition_graphs
+        finally:
+            engine.disable_graph_collection()
+    kinds = collections.Counter(node.op for graph in graphs for node in graph.node)
+    return {kind: count for kind, count in kinds.items() if kind.startswith("Lockstep")}

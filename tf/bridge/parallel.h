@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// TensorFlow's worker threads ("intra-op") as the core's ParallelFor. For kernels that run on TensorFlow's other threads
+// TensorFlow's worker threads ("intra-op") as the core's ParallelFor. For kernels that run on TensorFlow's other
+// threads
 // ("inter-op"), as all do. The kernel's device outlives it.
 inline ParallelFor ParallelForOf(tensorflow::OpKernelContext* context) {
   const auto* const threads = context->device()->tensorflow_cpu_worker_threads();

@@ -95,17 +95,17 @@ Result<bool> CollectiveNodes::Contains(const tf::Node& node) {
   return true;
 }
 
-// A call has no priority of its own and takes the default.
+// What has no priority of its own takes the default: a call, and an op that is grouped and does not communicate.
 OrderKey CollectiveNodes::KeyOf(const tf::Node& node) {
   OrderKey key;
   key.name = CanonicalName(node.name());
   key.numbers = NumbersOf(node.name());
-  if (IsCollective(node.op_def())) {
+  const std::vector<std::string> inside = InFunctionsOf(node.type_string(), node.attrs());
+  if (inside.empty()) {
     key.description = Describe(node.op_def(), node.name(), node.attrs());
     tf::TryGetNodeAttr(node.attrs(), LOCKSTEP_COLLECTIVE_ATTR, &key.priority);
   } else {
-    key.description = absl::StrCat("call '", key.name, "' of a function with ",
-                                   absl::StrJoin(InFunctionsOf(node.type_string(), node.attrs()), ", "));
+    key.description = absl::StrCat("call '", key.name, "' of a function with ", absl::StrJoin(inside, ", "));
   }
   return key;
 }

@@ -46,8 +46,8 @@ class CollectiveNodes {
   // order over ranks can be kept for (a dataset's, which runs ahead on threads of its own).
   Result<bool> Contains(const tensorflow::Node& node);
 
-  // Of a node for which Contains is true. A call's description lists the collectives inside of it, so that ranks that
-  // call different functions are told so although the calls have one name.
+  // Of a node for which Contains is true, or that is grouped (grouping.h). A call's description lists the collectives
+  // inside of it, so that ranks that call different functions are told so although the calls have one name.
   OrderKey KeyOf(const tensorflow::Node& node);
 
  private:

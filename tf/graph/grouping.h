@@ -6,9 +6,10 @@
 
 namespace lockstep {
 
-// Makes one node of the collectives of a run that can be one: nodes of one op that LOCKSTEP_GROUPED_COLLECTIVE_OP
-// defines (tf/comm/collective_op.h), that don't depend on each other, and that run under the same conditions. So the
-// lookups of all tables cost one exchange of ids, one of rows and one of gradients, whatever their number:
+// Makes one node of those of a run that can be one: nodes of one op with the attribute lockstep_group, as
+// LOCKSTEP_GROUPED_COLLECTIVE_OP defines them (tf/comm/collective_op.h), that don't depend on each other, and that run
+// under the same conditions. So the lookups of all tables cost one exchange of ids, one of rows and one of gradients,
+// whatever their number, and their optimizers' steps are one pass over all rows (tf/embedding/update_ops.cc):
 //
 //   ids a --> Route --> Gather --> Combine --> rows a        ids a --> Route --> Gather --> Combine --> rows a
 //   ids b --> Route --> Gather --> Combine --> rows b        ids b -->       --> Gather -->         --> rows b

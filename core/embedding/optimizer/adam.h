@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "core/embedding/optimizer/update.h"
 
@@ -29,6 +30,10 @@ struct AdamOptions {
   // beta1 and beta2 to the power of this step, which is 1 for the first: TensorFlow keeps them in variables.
   float beta1_power = 0.9f;
   float beta2_power = 0.999f;
+  // 1 - beta1 and 1 - beta2, for callers that know them better: the float32 nearest to 1 - 0.999 differs from 1 less
+  // the float32 nearest to 0.999 in the fifth digit. TensorFlow's kernels compute the latter, Keras 3 the former.
+  std::optional<float> one_minus_beta1 = std::nullopt;
+  std::optional<float> one_minus_beta2 = std::nullopt;
 
   static constexpr std::array<SlotSpec, 2> Slots() { return {{{"m", 0}, {"v", 0}}}; }
   // INVALID_ARGUMENT for a parameter that is not finite, a beta1_power of 1, or a row type that rows can't have.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "core/embedding/optimizer/update.h"
 
@@ -13,19 +14,25 @@ namespace lockstep {
 //   centered:  mg = rho * mg + (1 - rho) * g;   d = ms - mg^2 + epsilon           otherwise:  d = ms + epsilon
 //   mom = momentum * mom + learning_rate * g / sqrt(d);   w -= mom
 //
-// Keras' RMSprop without momentum decays ms of all rows in every step: ApplyZeroGradients with the same rule does that.
+// Keras 3 computes the same for all rows in every step (ApplyZeroGradients), and keeps no mom where momentum is 0.
 struct RmsPropOptions {
   float learning_rate = 0.001f;
   float rho = 0.9f;
   float momentum = 0;
   float epsilon = 1e-7f;
   bool centered = false;
+  std::optional<float> one_minus_rho = std::nullopt;  // for callers that know it better (adam.h)
+  bool has_momentum = true;  // whether there is a slot for mom; without one, momentum is not read
   // What ms begins with: 1 in tf.compat.v1.train.RMSPropOptimizer, 0 in Keras. Part of Slots(), not of the rule.
   float initial_ms = 1;
 
-  // The first num_slots() are used: the last one only where it is centered.
-  std::array<SlotSpec, 3> Slots() const { return {{{"rms", initial_ms}, {"momentum", 0}, {"mg", 0}}}; }
-  int num_slots() const { return centered ? 3 : 2; }
+  // The first num_slots() are used.
+  std::array<SlotSpec, 3> Slots() const {
+    const SlotSpec rms = {"rms", initial_ms}, mom = {"momentum", 0}, mg = {"mg", 0};
+    if (!has_momentum) return {{rms, mg, mom}};
+    return {{rms, mom, mg}};
+  }
+  int num_slots() const { return 1 + (has_momentum ? 1 : 0) + (centered ? 1 : 0); }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,8 @@ constexpr int64_t kMaxParts = 256;
 constexpr int64_t kBlockPositions = 8192;
 // Rows that a kernel gets at once.
 constexpr int64_t kRun = 1024;
+// Elements of gradients and rows below which other threads would begin when the work is done.
+constexpr int64_t kElementsWorthThreads = 1 << 15;
 
 uint32_t HashRow(uint32_t number) { return number * 0x9E3779B9u; }
 
@@ -36,50 +40,78 @@ void Run(const UpdateTarget& target, const UpdateRule& rule, const uint32_t* num
                 rule.parameters.data());
 }
 
-// The positions of all parts, one part after another, each in ascending order; those without a row are left out.
-struct Parts {
-  std::vector<int64_t> begins;  // [parts + 1]
-  std::unique_ptr<uint32_t[]> positions;
-};
-
-Parts DealOut(std::span<const uint32_t> numbers, const ParallelFor& parallel) {
-  const auto count = static_cast<int64_t>(numbers.size());
-  const auto parts = static_cast<int64_t>(
-      std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(count / kPartPositions, 1, kMaxParts))));
-  const int shift = 32 - std::countr_zero(static_cast<uint64_t>(parts));
-  // With one part the shift would be by all bits.
-  const auto part_of = [&](uint32_t number) { return parts == 1 ? 0 : HashRow(number) >> shift; };
-  const int64_t blocks = (count + kBlockPositions - 1) / kBlockPositions;
-  const auto each_block = [&](auto&& work) {
-    parallel(blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        work(block, block * kBlockPositions, std::min(count, (block + 1) * kBlockPositions));
-      }
-    });
-  };
-  // How many positions of a block go to a part; then where its first one goes.
-  std::vector<uint32_t> places(blocks * parts, 0);
-  each_block([&](int64_t block, int64_t begin, int64_t end) {
+// Calls work(list, item) for each item of several lists, in parallel: the items of all lists are dealt out as if they
+// were one list. counts: how many items each list has.
+void ForEachItem(std::span<const int64_t> counts, int64_t grain, const ParallelFor& parallel,
+                 const std::function<void(size_t list, int64_t item)>& work) {
+  std::vector<int64_t> ends(counts.size());
+  std::inclusive_scan(counts.begin(), counts.end(), ends.begin());
+  parallel(ends.empty() ? 0 : ends.back(), grain, [&](int64_t begin, int64_t end) {
+    auto list = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
     for (int64_t i = begin; i < end; ++i) {
-      if (numbers[i] != kNoRow) ++places[block * parts + part_of(numbers[i])];
+      while (i >= ends[list]) ++list;
+      work(list, i - (ends[list] - counts[list]));
     }
   });
-  Parts result{std::vector<int64_t>(parts + 1, 0), std::make_unique_for_overwrite<uint32_t[]>(count)};
-  uint32_t place = 0;
-  for (int64_t part = 0; part < parts; ++part) {
-    for (int64_t block = 0; block < blocks; ++block) {
-      place += std::exchange(places[block * parts + part], place);
-    }
-    result.begins[part + 1] = place;
-  }
-  each_block([&](int64_t block, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (numbers[i] == kNoRow) continue;
-      result.positions[places[block * parts + part_of(numbers[i])]++] = static_cast<uint32_t>(i);
-    }
-  });
-  return result;
 }
+
+// How the positions of a table are dealt out to parts. Filled in three steps, of which the first and the last run for
+// several blocks at once: Count each block, Place, Fill each block. Then positions holds those of all parts, one part
+// after another, each in ascending order; positions without a row are left out.
+class Dealing {
+ public:
+  explicit Dealing(std::span<const uint32_t> numbers)
+      : numbers_(numbers),
+        parts_(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(
+            std::clamp<int64_t>(static_cast<int64_t>(numbers.size()) / kPartPositions, 1, kMaxParts))))),
+        shift_(32 - std::countr_zero(static_cast<uint64_t>(parts_))),
+        places_(blocks() * parts_, 0),
+        begins_(parts_ + 1, 0),
+        positions_(std::make_unique_for_overwrite<uint32_t[]>(numbers.size())) {}
+
+  int64_t blocks() const { return (static_cast<int64_t>(numbers_.size()) + kBlockPositions - 1) / kBlockPositions; }
+  int64_t parts() const { return parts_; }
+  std::span<const uint32_t> positions(int64_t part) const {
+    return {positions_.get() + begins_[part], positions_.get() + begins_[part + 1]};
+  }
+
+  // How many positions of a block go to each part.
+  void Count(int64_t block) {
+    ForEachPosition(block, [&](int64_t, uint32_t& place) { ++place; });
+  }
+  // Where the first of a block goes in each part.
+  void Place() {
+    uint32_t place = 0;
+    for (int64_t part = 0; part < parts_; ++part) {
+      for (int64_t block = 0; block < blocks(); ++block) {
+        place += std::exchange(places_[block * parts_ + part], place);
+      }
+      begins_[part + 1] = place;
+    }
+  }
+  void Fill(int64_t block) {
+    ForEachPosition(block, [&](int64_t i, uint32_t& place) { positions_[place++] = static_cast<uint32_t>(i); });
+  }
+
+ private:
+  template <typename Work>
+  void ForEachPosition(int64_t block, const Work& work) {
+    uint32_t* const places = places_.data() + block * parts_;
+    const int64_t end = std::min(static_cast<int64_t>(numbers_.size()), (block + 1) * kBlockPositions);
+    for (int64_t i = block * kBlockPositions; i < end; ++i) {
+      if (numbers_[i] == kNoRow) continue;
+      // With one part the shift would be by all bits.
+      work(i, places[parts_ == 1 ? 0 : HashRow(numbers_[i]) >> shift_]);
+    }
+  }
+
+  const std::span<const uint32_t> numbers_;
+  const int64_t parts_;
+  const int shift_;
+  std::vector<uint32_t> places_;  // [blocks, parts]
+  std::vector<int64_t> begins_;   // [parts + 1]
+  const std::unique_ptr<uint32_t[]> positions_;
+};
 
 // The distinct rows of a part, in order of appearance, each with its gradient: the position's own where there is one
 // alone, otherwise their sum.
@@ -141,19 +173,83 @@ class Distinct {
   std::vector<float> sums_;
 };
 
+// The rows of a part, each once, with the sum of its gradients.
+void UpdatePart(const TableUpdate& table, std::span<const uint32_t> positions, const BeforeUpdate& before) {
+  const Distinct distinct(positions, table.numbers.data(), table.gradients, table.target.dim);
+  Run(table.target, table.rule, distinct.numbers().data(), distinct.gradients().data(),
+      static_cast<int64_t>(distinct.numbers().size()), before);
+}
+
+// Rows [next, last) that `skip` doesn't hold, with a gradient of zero. zeros: [D].
+void UpdateWithZeros(const UpdateTarget& target, const UpdateRule& rule, int64_t next, int64_t last,
+                     const uint8_t* skip, const float* zeros, const BeforeUpdate& before) {
+  std::array<uint32_t, kRun> rows;
+  std::array<const float*, kRun> pointers;
+  pointers.fill(zeros);
+  while (next < last) {
+    int64_t count = 0;
+    for (; next < last && count < kRun; ++next) {
+      if (skip[next] == 0) rows[count++] = static_cast<uint32_t>(next);
+    }
+    Run(target, rule, rows.data(), pointers.data(), count, before);
+  }
+}
+
+// The parts of all tables, dealt out.
+std::vector<std::unique_ptr<Dealing>> DealOut(std::span<const TableUpdate> tables, const ParallelFor& parallel) {
+  std::vector<std::unique_ptr<Dealing>> dealings;
+  std::vector<int64_t> blocks;
+  for (const TableUpdate& table : tables) {
+    dealings.push_back(std::make_unique<Dealing>(table.numbers));
+    blocks.push_back(dealings.back()->blocks());
+  }
+  ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { dealings[table]->Count(block); });
+  for (const auto& dealing : dealings) dealing->Place();
+  ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { dealings[table]->Fill(block); });
+  return dealings;
+}
+
+// Updates the parts of all tables. before: called with a table's index and distinct rows.
+void UpdateParts(std::span<const TableUpdate> tables, const ParallelFor& parallel,
+                 const std::function<void(size_t table, std::span<const uint32_t> numbers)>& before) {
+  const auto dealings = DealOut(tables, parallel);
+  std::vector<int64_t> parts;
+  for (const auto& dealing : dealings) parts.push_back(dealing->parts());
+  ForEachItem(parts, 1, parallel, [&](size_t table, int64_t part) {
+    BeforeUpdate of_table;
+    if (before) of_table = [&](std::span<const uint32_t> numbers) { before(table, numbers); };
+    UpdatePart(tables[table], dealings[table]->positions(part), of_table);
+  });
+}
+
 }  // namespace
 
 void ApplyUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
                  const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before) {
-  const Parts parts = DealOut(numbers, parallel);
-  parallel(static_cast<int64_t>(parts.begins.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      const std::span positions(parts.positions.get() + parts.begins[part],
-                                parts.positions.get() + parts.begins[part + 1]);
-      const Distinct distinct(positions, numbers.data(), gradients, target.dim);
-      Run(target, rule, distinct.numbers().data(), distinct.gradients().data(),
-          static_cast<int64_t>(distinct.numbers().size()), before);
-    }
+  const TableUpdate table{target, rule, numbers, gradients};
+  if (!before) return UpdateParts({&table, 1}, parallel, nullptr);
+  UpdateParts({&table, 1}, parallel, [&](size_t, std::span<const uint32_t> rows) { before(rows); });
+}
+
+void ApplyUpdates(std::span<const TableUpdate> tables, const ParallelFor& parallel) {
+  int64_t elements = 0, widest = 0;
+  std::vector<std::vector<uint8_t>> touched;  // [all_rows] of 0 or 1
+  std::vector<int64_t> runs;
+  for (const TableUpdate& table : tables) {
+    elements += (static_cast<int64_t>(table.numbers.size()) + table.all_rows) * table.target.dim;
+    widest = std::max(widest, table.target.dim);
+    touched.emplace_back(table.all_rows, 0);
+    runs.push_back((table.all_rows + kRun - 1) / kRun);
+  }
+  const ParallelFor& threads = elements < kElementsWorthThreads ? RunInline : parallel;
+  UpdateParts(tables, threads, [&](size_t table, std::span<const uint32_t> numbers) {
+    if (touched[table].empty()) return;
+    for (const uint32_t number : numbers) touched[table][number] = 1;
+  });
+  const std::vector<float> zeros(widest, 0.0f);
+  ForEachItem(runs, 1, threads, [&](size_t i, int64_t run) {
+    UpdateWithZeros(tables[i].target, tables[i].rule, run * kRun, std::min(tables[i].all_rows, (run + 1) * kRun),
+                    touched[i].data(), zeros.data(), nullptr);
   });
 }
 
@@ -177,17 +273,8 @@ void ApplyDistinctUpdate(const UpdateTarget& target, const UpdateRule& rule, std
 void ApplyZeroGradients(const UpdateTarget& target, const UpdateRule& rule, int64_t end, std::span<const uint8_t> skip,
                         const ParallelFor& parallel, const BeforeUpdate& before) {
   const std::vector<float> zeros(target.dim, 0.0f);
-  std::array<const float*, kRun> pointers;
-  pointers.fill(zeros.data());
   parallel(end, kRun, [&](int64_t next, int64_t last) {
-    std::array<uint32_t, kRun> rows;
-    while (next < last) {
-      int64_t count = 0;
-      for (; next < last && count < kRun; ++next) {
-        if (skip[next] == 0) rows[count++] = static_cast<uint32_t>(next);
-      }
-      Run(target, rule, rows.data(), pointers.data(), count, before);
-    }
+    UpdateWithZeros(target, rule, next, last, skip.data(), zeros.data(), before);
   });
 }
 

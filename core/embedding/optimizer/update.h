@@ -81,7 +81,21 @@ inline constexpr uint32_t kNoRow = 0xFFFFFFFF;
 void ApplyUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
                  const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
 
-// The same where the caller knows that no number occurs twice: saves finding out.
+// One table's part in ApplyUpdates.
+struct TableUpdate {
+  UpdateTarget target;
+  UpdateRule rule;
+  std::span<const uint32_t> numbers;  // [N], as ApplyUpdate takes them
+  const float* gradients;             // [N, D]
+  // Where it isn't 0, all rows [0, all_rows) take part, those without a gradient with one of zero (ApplyZeroGradients).
+  int64_t all_rows = 0;
+};
+
+// ApplyUpdate for several tables that share no memory: in as many parallel passes as for one, so that small tables
+// cost no more than their rows. Where there is little to do in all, it stays on the calling thread.
+void ApplyUpdates(std::span<const TableUpdate> tables, const ParallelFor& parallel);
+
+// ApplyUpdate where the caller knows that no number occurs twice: saves finding out.
 void ApplyDistinctUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
                          const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
 

@@ -80,21 +80,24 @@ Case FtrlCase(const std::string& name, const FtrlOptions& options) {
           }};
 }
 
-Case RmsPropCase(bool centered) {
-  const RmsPropOptions options{0.01f, 0.9f, 0.5f, 1e-3f, centered};
-  return {centered ? "CenteredRmsProp" : "RmsProp",
-          [=](DType type, InstructionSet set) { return options.Rule(type, set); },
-          centered ? std::vector<double>{1, 0, 0} : std::vector<double>{1, 0},
+Case RmsPropCase(bool centered, bool has_momentum) {
+  RmsPropOptions options{0.01f, 0.9f, 0.5f, 1e-3f, centered};
+  options.has_momentum = has_momentum;
+  std::vector<double> initial;
+  for (int s = 0; s < options.num_slots(); ++s) initial.push_back(options.Slots()[s].initial);
+  return {std::string(centered ? "Centered" : "") + "RmsProp" + (has_momentum ? "" : "WithoutMomentum"),
+          [=](DType type, InstructionSet set) { return options.Rule(type, set); }, initial,
           [=](double& w, std::vector<double>& s, double g) {
             const double rho = 0.9f;
             s[0] = rho * s[0] + (1 - rho) * g * g;
             double divisor = s[0] + 1e-3f;
             if (centered) {
-              s[2] = rho * s[2] + (1 - rho) * g;
-              divisor -= s[2] * s[2];
+              s.back() = rho * s.back() + (1 - rho) * g;
+              divisor -= s.back() * s.back();
             }
-            s[1] = 0.5 * s[1] + 0.01f * g / std::sqrt(divisor);
-            w -= s[1];
+            const double step = 0.01f * g / std::sqrt(divisor);
+            if (has_momentum) s[1] = 0.5 * s[1] + step;
+            w -= has_momentum ? s[1] : step;
           }};
 }
 
@@ -127,8 +130,9 @@ std::vector<Case> Cases() {
   cases.push_back(FtrlCase("Ftrl", {.learning_rate = 0.1f, .l1 = 0.05f, .l2 = 0.1f}));
   cases.push_back(FtrlCase("FtrlShrinkage", {.learning_rate = 0.1f, .l1 = 0.01f, .l2_shrinkage = 0.1f}));
   cases.push_back(FtrlCase("FtrlPower", {.learning_rate = 0.1f, .learning_rate_power = -0.7f, .l1 = 0.05f}));
-  cases.push_back(RmsPropCase(false));
-  cases.push_back(RmsPropCase(true));
+  for (const bool centered : {false, true}) {
+    for (const bool has_momentum : {false, true}) cases.push_back(RmsPropCase(centered, has_momentum));
+  }
   return cases;
 }
 
@@ -314,6 +318,41 @@ TEST_P(UpdateTest, ZeroGradientsMoveTheOtherRows) {
     ApplyZeroGradients(table.Target(), rule, kRows, skip, pool.Get());
   }
   for (size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(table.weights[i], weights[i], 4e-6);
+}
+
+// Tables of all rules, dimensions and sizes at once, some with all of their rows; what each gives alone is the oracle.
+TEST_P(UpdateTest, SeveralTablesAreUpdatedAsOneByOne) {
+  testing::Pool pool(3);
+  for (const int64_t most : {5, 30000}) {
+    std::vector<Table> alone;
+    std::vector<Gradients> gradients;
+    std::vector<UpdateRule> rules;
+    std::mt19937_64 random(most);
+    for (const Case& c : Cases()) {
+      const auto rows = static_cast<int64_t>(1 + random() % 3000), dim = static_cast<int64_t>(1 + random() % 20);
+      alone.emplace_back(rows, dim, c.initial, random());
+      gradients.push_back(RandomGradients(static_cast<int64_t>(random() % (1 + random() % most)), rows, dim, random()));
+      rules.push_back(*c.rule(DType::kFloat32, GetParam()));
+    }
+    std::vector<Table> together = alone;
+    std::vector<TableUpdate> updates;
+    for (size_t t = 0; t < alone.size(); ++t) {
+      const int64_t rows = t % 2 == 0 ? 0 : static_cast<int64_t>(alone[t].weights.size()) / alone[t].dim;
+      updates.push_back({together[t].Target(), rules[t], gradients[t].numbers, gradients[t].values.data(), rows});
+      ApplyUpdate(alone[t].Target(), rules[t], gradients[t].numbers, gradients[t].values.data(), RunInline);
+      std::vector<uint8_t> skip(rows, 0);
+      for (const uint32_t number : gradients[t].numbers) {
+        if (number != kNoRow && rows > 0) skip[number] = 1;
+      }
+      ApplyZeroGradients(alone[t].Target(), rules[t], rows, skip, RunInline);
+    }
+    ApplyUpdates(updates, pool.Get());
+    for (size_t t = 0; t < alone.size(); ++t) {
+      ASSERT_EQ(alone[t].weights, together[t].weights) << t;
+      ASSERT_EQ(alone[t].slots, together[t].slots) << t;
+    }
+  }
+  ApplyUpdates({}, pool.Get());
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, UpdateTest,

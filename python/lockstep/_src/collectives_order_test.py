@@ -15,12 +15,17 @@ tf1 = tf.compat.v1
 RUNS = 10
 
 
-def chain_of(session, fetches, feed=None, types=False):
-    """The names of a run's collectives in the order of their chain; with `types`, (name, type of op)."""
+def executed(session, fetches, feed=None):
+    """The nodes that a run executes, by name: what is left of the graph when it has been optimized."""
     metadata = tf1.RunMetadata()
     session.run(fetches, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=metadata)
-    nodes = {n.name: n for graph in metadata.partition_graphs for n in graph.node}
-    ours = [n.name for n in nodes.values() if n.op.startswith("Lockstep") and n.op != "LockstepRunCheck"]
+    return {n.name: n for graph in metadata.partition_graphs for n in graph.node}
+
+
+def chain_of(session, fetches, feed=None, types=False):
+    """The names of a run's collectives in the order of their chain; with `types`, (name, type of op)."""
+    nodes = executed(session, fetches, feed)
+    ours = [n.name for n in nodes.values() if "lockstep_priority" in n.attr and n.op != "LockstepRunCheck"]
 
     def before(name, seen):
         for inputs in nodes[name].input:

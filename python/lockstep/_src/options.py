@@ -131,6 +131,8 @@ class Options:
     embedding_gradient: str = _option("mean", _one_of("mean", "sum"))
     # True: lookups of sharded tables that don't depend on each other are one exchange; False: each is one of its own.
     group_lookups: bool = _option(True, _to_bool, "LOCKSTEP_GROUP_LOOKUPS")
+    # True: sparse gradients are applied by one fused operation where the optimizer is known; False: as TensorFlow does.
+    fused_updates: bool = _option(True, _to_bool, "LOCKSTEP_FUSED_UPDATES")
     # Rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
     batch_size: int | None = _option(None, _to_batch_size, "HB_BATCH_SIZE")
     # What the graph is built for: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.

@@ -5,6 +5,7 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | what | becomes |
 | --- | --- |
 | optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients.py`) |
+| optimizers' updates by `tf.IndexedSlices` | are one fused operation each, of Keras 3 as well (`updates/`) |
 | creation of variables | sharded where `sharding=True` (`sharding/scope.py`), else as worker 0's (`replicas.py`) |
 | `variables_initializer` | the same for variables that were made outside (`replicas.py`) |
 | `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | know of sharded gradients (`norms.py`) |
@@ -32,7 +33,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from lockstep._src import sharding
+from lockstep._src import sharding, updates
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
@@ -108,6 +109,7 @@ def _enter() -> None:
             return
         try:
             gradients.intercept_optimizers(_interception)
+            updates.intercept_updates(_interception)
             checkpoint.intercept_savers(_interception)
             session.intercept_sessions(_interception)
             sync.intercept_iterators(_interception)
@@ -151,10 +153,12 @@ def _intercept_keras(interception: Interception) -> None:
         from lockstep._src.keras import saving as keras_saving
         from lockstep._src.keras import training as keras_training
         from lockstep._src.keras import variables as keras_variables
+        from lockstep._src.updates import keras3 as keras_updates
 
         keras_variables.intercept_variables(interception)
         keras_training.intercept_training(interception)
         keras_saving.intercept_saving(interception)
+        keras_updates.intercept_updates(interception)
     elif _has_keras_2() and not tf.executing_eagerly():
         from lockstep._src.keras.graph import Model
 

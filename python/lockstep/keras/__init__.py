@@ -1,7 +1,7 @@
 """Models with `fit` and `evaluate`, on all workers of a job.
 
 `Model` is one of two classes, with the same arguments beyond Keras' own: where TensorFlow runs eagerly, a model of
-Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras.
+Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras. `LazyAdam` is an optimizer of Keras 3.
 """
 
 from typing import Any
@@ -10,10 +10,15 @@ import tensorflow as _tf
 
 from lockstep.keras import layers
 
-__all__ = ["Model", "layers"]
+__all__ = ["LazyAdam", "Model", "layers"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "LazyAdam":
+        # It derives from Keras 3's Adam.
+        from lockstep._src.updates.lazy_adam_keras import LazyAdam
+
+        return LazyAdam
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _tf.executing_eagerly():

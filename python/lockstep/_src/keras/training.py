@@ -38,6 +38,7 @@ from lockstep._src.data import sync
 from lockstep._src.interception import Interception
 from lockstep._src.keras import stopping
 from lockstep._src.training import gradients, norms
+from lockstep._src.updates import keras3 as updates
 
 _Trainer = backend_trainer.TensorFlowTrainer
 
@@ -307,7 +308,10 @@ class _Applying(threading.local):
             if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
                 _check_can_shard(optimizer)
             pairs = list(zip(grads, variables, strict=True))
-            exchanged = [_summed(g) for g, _ in gradients.exchange(pairs, context.options.grad_nbuckets)]
+            exchanged = [
+                g if updates.sums_slices(optimizer, g, v) else updates.summed(g)
+                for g, v in gradients.exchange(pairs, context.options.grad_nbuckets)
+            ]
             self.inside = True
             try:
                 return apply(optimizer, exchanged, trainable_variables)
@@ -315,19 +319,6 @@ class _Applying(threading.local):
                 self.inside = False
 
         return wrapped
-
-
-def _summed(gradient: Any) -> Any:
-    """The gradient, of slices with one for each row.
-
-    Keras squares slice by slice, where a row has several: what an optimizer does would depend on how a batch's rows are
-    spread over workers, and differ from what it does with the same gradient in dense form.
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, position = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 # Optimizers of Keras that compute with all of a variable, of which a worker has a part.

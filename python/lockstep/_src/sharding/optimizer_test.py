@@ -1,4 +1,4 @@
-"""Any optimizer trains a sharded table as it trains a plain one: same rows, same slots."""
+"""Any optimizer trains a sharded table as it trains a plain one: same rows, same slots, by fused updates or without."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.context import context
+from lockstep._src.interception import Interception
 from lockstep._src.sharding import shard_of
 from lockstep._src.sharding.table_test import ids, plain_table, sharded_table
+from lockstep._src.updates import intercept_updates
 from lockstep.testing import call_workers
 
 train = tf.compat.v1.train
@@ -54,7 +56,9 @@ def trained(make_optimizer, make_table, ranks):
 
 def train_on_worker():
     context.ensure_initialized()
-    return {name: trained(make, sharded_table, [context.rank]) for name, make in OPTIMIZERS.items()}
+    results = {(name, False): trained(make, sharded_table, [context.rank]) for name, make in OPTIMIZERS.items()}
+    intercept_updates(Interception())  # for as long as this process lives
+    return results | {(name, True): trained(make, sharded_table, [context.rank]) for name, make in OPTIMIZERS.items()}
 
 
 @functools.cache
@@ -64,10 +68,11 @@ def on_workers(workers):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_rows_and_slots_are_those_of_plain_tensorflow(workers, name):
+@pytest.mark.parametrize("fused", [False, True])
+def test_rows_and_slots_are_those_of_plain_tensorflow(fused, workers, name):
     expected = trained(OPTIMIZERS[name], plain_table, range(workers))
     for rank, results in enumerate(on_workers(workers)):
-        assert results[name].keys() == expected.keys()
+        assert results[name, fused].keys() == expected.keys()
         for variable, value in expected.items():
             own = value[rank::workers] if value.ndim else value
-            np.testing.assert_allclose(results[name][variable], own, rtol=1e-5, atol=1e-6, err_msg=variable)
+            np.testing.assert_allclose(results[name, fused][variable], own, rtol=1e-5, atol=1e-6, err_msg=variable)

@@ -43,7 +43,7 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
     """
     group = context.options.group_lookups
     outputs = library.ops.lockstep_route([ids], N=1, num_rows=[rows], tables=[table], lockstep_group=group)
-    return Route(*(output for (output,) in outputs))
+    return Route(*(output for (output,) in _in_any_order(outputs)))
 
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
@@ -55,13 +55,27 @@ def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
 
 
 def _combine(rows: list[Any], *route: list[tf.Tensor]) -> list[tf.Tensor]:
-    return library.ops.lockstep_combine(rows, *route, lockstep_group=context.options.group_lookups)
+    return _in_any_order(library.ops.lockstep_combine(rows, *route, lockstep_group=context.options.group_lookups))
 
 
 def _combine_gradient(grads: list[tf.Tensor], *route: list[tf.Tensor]) -> list[tf.Tensor]:
-    return library.ops.lockstep_combine_gradient(
-        grads, *route, lockstep_priority=Priority.TABLE, lockstep_group=context.options.group_lookups
+    return _in_any_order(
+        library.ops.lockstep_combine_gradient(
+            grads, *route, lockstep_priority=Priority.TABLE, lockstep_group=context.options.group_lookups
+        )
     )
+
+
+def _in_any_order(outputs: Any) -> Any:
+    """What a step gave, whose operation may run before and beside all that its inputs don't come from.
+
+    A `tf.function` makes operations with a state run in the order of the program. These have none but that of the job,
+    which gets its order from the graph of the run; one behind the other they would not be grouped.
+    """
+    operations = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
+    if operations is not None:
+        operations.run_independently(tf.nest.flatten(outputs)[0].op)
+    return outputs
 
 
 def check_ids(ids: tf.Tensor, rows: int, table: str) -> tf.Tensor:

@@ -8,13 +8,15 @@ import tensorflow as tf
 from tensorflow.python.training import training as tf_training
 
 from lockstep._src.training import gradients
+from lockstep._src.updates.lazy_adam import LazyAdamOptimizer
 
 Class = TypeVar("Class", bound=type)
 
 _OPTIMIZER = tf.compat.v1.train.Optimizer
 _PHASES = ("compute_gradients", "apply_gradients")
-# Made on demand, once.
-_of_tensorflow: dict[type, type] = {}
+# Classes that are not a program's own, by name; and those made of them on demand, once.
+_OFFERED = {**vars(tf_training), LazyAdamOptimizer.__name__: LazyAdamOptimizer}
+_made: dict[type, type] = {}
 
 
 def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
@@ -25,7 +27,8 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
 
     Args:
       cls: a subclass of `tf.compat.v1.train.Optimizer`. A user's class is changed and returned, so that
-        `super(MyOptimizer, self)` in its methods keeps its meaning; of one of TensorFlow's, a subclass is returned.
+        `super(MyOptimizer, self)` in its methods keeps its meaning; of one of TensorFlow's, or this library's, a
+        subclass is returned.
       aggregation: 'compute_gradients' or 'apply_gradients', where the exchange is; None: as the option `grad_lazy_sync`
         says when an optimizer is used.
 
@@ -37,12 +40,12 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
         raise TypeError(f"wraps_optimizer: got {cls!r}, wanted a subclass of tf.compat.v1.train.Optimizer")
     if aggregation is not None and aggregation not in _PHASES:
         raise ValueError(f"wraps_optimizer: aggregation is {aggregation!r}, wanted one of {', '.join(_PHASES)}")
-    if cls.__module__.partition(".")[0] == "tensorflow":
-        if aggregation is None and cls in _of_tensorflow:
-            return _of_tensorflow[cls]
+    if cls.__module__.partition(".")[0] in ("tensorflow", "lockstep"):
+        if aggregation is None and cls in _made:
+            return _made[cls]
         made = type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": __name__})
         if aggregation is None:
-            _of_tensorflow[cls] = _of_tensorflow[made] = made
+            _made[cls] = _made[made] = made
         cls = made
     lazy = None if aggregation is None else aggregation == "apply_gradients"
     gradients.exchange_in(cls, lazy)
@@ -75,17 +78,17 @@ def wraps(cls: Class) -> Class:
 
 
 def names() -> list[str]:
-    """Names of TensorFlow's optimizers, of which `optimizer(name)` is one that exchanges gradients."""
-    return sorted(name for name, value in vars(tf_training).items() if _is_kind(value))
+    """Names of TensorFlow's optimizers and of lazy Adam, of which `optimizer(name)` is one that exchanges gradients."""
+    return sorted(name for name, value in _OFFERED.items() if _is_kind(value))
 
 
 def optimizer(name: str) -> Any:
-    """The class `tf.compat.v1.train.<name>` that exchanges gradients.
+    """The class `tf.compat.v1.train.<name>`, or `LazyAdamOptimizer`, that exchanges gradients.
 
     Raises:
       AttributeError: there is none.
     """
-    found = vars(tf_training).get(name)
+    found = _OFFERED.get(name)
     if not _is_kind(found):
         raise AttributeError(f"TensorFlow has no optimizer {name!r}; there are {', '.join(names())}")
     return wraps_optimizer(found)

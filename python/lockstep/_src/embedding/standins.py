@@ -1,0 +1,85 @@
+"""Optimizers that the engine has no rule for, on dynamic tables: the touched rows stand in for the table.
+
+An optimizer is written for variables. So it gets one, the stand-in, with slots of its own making: in each step the rows
+that have a gradient and their slots are read out of the table into them, the optimizer runs, and what it makes of them
+is put back. Rows without a gradient rest. That costs a copy of the touched rows, there and back, for weights and slots.
+
+A stand-in has one row more than are touched, of a key that is none: so it never is empty.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from lockstep._src import library
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One of an optimizer's slots for a stand-in.
+
+    Attributes:
+      name: of the table's column.
+      variable: a variable of TensorFlow, [?, D].
+      initial: what it begins with: a number, or a tensor all elements of which are that number.
+    """
+
+    name: str
+    variable: tf.Variable
+    initial: Any
+
+
+def make(table: Any) -> tf.Variable:
+    """A variable [?, D] of float32 that can hold rows of the table."""
+    with tf.init_scope():
+        return resource_variable_ops.ResourceVariable(
+            initial_value=lambda: tf.zeros([1, table.dim]),
+            shape=tf.TensorShape([None, table.dim]),
+            dtype=tf.float32,
+            trainable=False,
+            name=f"{table.logical_name}/StandIn",
+        )
+
+
+def touched(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+    """The numbers of the rows that have a gradient, [U + 1], the last of which is -1; and their sums, [U, D]."""
+    numbers, place = tf.unique(gradient.indices)
+    summed = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(numbers))
+    return tf.concat([numbers, tf.constant([-1], tf.int64)], 0), summed
+
+
+def take(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]) -> list[tf.Operation]:
+    """Reads rows and slots out of the table into the optimizer's variables."""
+    parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
+    taken = []
+    for name, variable, initial in parts:
+        read = library.ops.lockstep_dynamic_table_read_rows(table.handle, numbers, _number(initial), slot=name)
+        taken.append(_assign(variable, tf.cast(read, variable.dtype)))
+    return taken
+
+
+def put(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]) -> list[tf.Operation]:
+    """Puts what the optimizer's variables hold into the table."""
+    parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
+    return [
+        library.ops.lockstep_dynamic_table_write_rows(
+            table.handle, numbers, tf.cast(_value(variable), tf.float32), _number(initial), slot=name
+        )
+        for name, variable, initial in parts
+    ]
+
+
+def _assign(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
+def _value(variable: tf.Variable) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
+def _number(initial: Any) -> tf.Tensor:
+    return tf.reduce_max(tf.cast(initial, tf.float32))

@@ -1,0 +1,46 @@
+"""Adam that leaves rows alone which have no gradient in a step, for Keras 3.
+
+Imports Keras 3, which not every TensorFlow has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable("lockstep")
+class LazyAdam(keras.optimizers.Adam):
+    """`keras.optimizers.Adam` whose sparse gradients change the rows that they name and no others.
+
+    Adam of Keras lets the moments of all rows decay in every step and moves all weights by what is left of them: a pass
+    over the whole table. Here the moments of a row, and the row, rest while it has no gradient; so it is another
+    optimizer, and a step costs what its rows cost. The same as `LazyAdam` of TensorFlow Addons, with Adam's arguments.
+    Dense gradients are applied as Adam does; `amsgrad` is for these alone.
+    """
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Applies a gradient; the slices of one row are summed first."""
+        if not isinstance(gradient, tf.IndexedSlices):
+            super().update_step(gradient, variable, learning_rate)
+            return
+        if self.amsgrad:
+            raise NotImplementedError(f"{self.name}: amsgrad is not implemented for sparse gradients")
+        dtype = variable.dtype
+        rows, place = tf.unique(gradient.indices)
+        grad = tf.math.unsorted_segment_sum(tf.cast(gradient.values, dtype), place, tf.size(rows))
+        step = tf.cast(self.iterations + 1, dtype)
+        powers = [tf.pow(tf.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)]
+        rate = tf.cast(learning_rate, dtype) * tf.sqrt(1 - powers[1]) / (1 - powers[0])
+        index = self._get_variable_index(variable)
+        m, v = (slots[index]._value for slots in (self._momentums, self._velocities))
+        old_m, old_v = tf.gather(m, rows), tf.gather(v, rows)
+        new_m = old_m + (grad - old_m) * (1 - self.beta_1)
+        new_v = old_v + (tf.square(grad) - old_v) * (1 - self.beta_2)
+        m.scatter_update(tf.IndexedSlices(new_m, rows))
+        v.scatter_update(tf.IndexedSlices(new_v, rows))
+        getattr(variable, "_value", variable).scatter_sub(
+            tf.IndexedSlices(rate * new_m / (tf.sqrt(new_v) + self.epsilon), rows)
+        )

@@ -1,0 +1,274 @@
+// Fused sparse updates (core/embedding/optimizer/update.h) of variables: an optimizer's step for the rows that
+// gradients name, in place of TensorFlow's unique, segment sum and ResourceSparseApply... of each variable.
+//
+//   gradients of table a ──► LockstepSparseUpdate a          gradients a ──► LockstepSparseUpdate a and b
+//   gradients of table b ──► LockstepSparseUpdate b          gradients b ──►
+//
+// Python makes a node for each variable, where TensorFlow's optimizers make theirs: under the same name, device and
+// control dependencies, and one by one in eager execution. Every argument is a list, so the pass in tf/graph/grouping.h
+// makes one node of those that can run together, whatever optimizers they come from. Its kernel makes a single parallel
+// pass over the rows of all tables.
+//
+// What is done with variables is what TensorFlow's sparse training ops do: their mutexes are taken in the order of
+// addresses (exclusively, for all that the kernel touches, so that readers see whole steps), and they are put into
+// "copy on read" mode, in which no reader holds on to the buffer that is updated in place.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/embedding/optimizer/update.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tf/bridge/parallel.h"
+#include "tf/comm/collective_op.h"
+#include "tf/embedding/update_rules.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using VariablePointer = tf::core::RefCountPtr<tf::Var>;
+
+// One table of an op, in the course of a step.
+struct Table {
+  const std::string& name;
+  const RuleKind& kind;
+  bool all_rows;
+  const tf::Tensor& values;
+  const tf::Tensor& indices;
+  std::vector<VariablePointer> variables;  // the table's own, then its slots
+  std::unique_ptr<uint32_t[]> numbers;
+  TableUpdate update;
+};
+
+// "table 'user' (adagrad)"
+std::string Describe(const Table& table) { return absl::StrCat("table '", table.name, "' (", table.kind.name, ")"); }
+
+// The mutexes of all tables' variables, held from construction to destruction.
+class Locks {
+ public:
+  explicit Locks(const std::vector<Table>& tables) {
+    std::vector<tsl::mutex*> mutexes;
+    for (const Table& table : tables) {
+      for (const VariablePointer& variable : table.variables) mutexes.push_back(variable->mu());
+    }
+    std::sort(mutexes.begin(), mutexes.end());
+    const auto distinct = std::unique(mutexes.begin(), mutexes.end());
+    any_twice_ = distinct != mutexes.end();
+    for (auto mutex = mutexes.begin(); mutex != distinct; ++mutex) locks_.emplace_back(**mutex);
+  }
+
+  // Whether a variable has several places: then what is done at them is done one after another.
+  bool any_twice() const { return any_twice_; }
+
+ private:
+  std::deque<tsl::mutex_lock> locks_;
+  bool any_twice_ = false;
+};
+
+// Makes the variable's buffer its own, so that it can be changed in place. Its mutex is held.
+Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable) {
+  if (!variable->copy_on_read_mode.load() && !variable->tensor()->RefCountIsOne()) {
+    const tf::Tensor& old = *variable->tensor();
+    tf::Tensor copy;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_temp(old.dtype(), old.shape(), &copy)));
+    std::memcpy(Data(copy), Data(old), old.TotalBytes());
+    *variable->tensor() = std::move(copy);
+  }
+  variable->copy_on_read_mode.store(true);
+  return OkStatus();
+}
+
+// Row numbers of a batch, out of indices of either type: [count] in [0, rows).
+template <typename Index>
+Status ToNumbers(const tf::Tensor& indices, int64_t rows, const ParallelFor& parallel, uint32_t* numbers) {
+  const auto* const from = static_cast<const Index*>(Data(indices));
+  std::atomic<bool> all_in_range = true;
+  constexpr int64_t kGrain = 1 << 15;
+  parallel(indices.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    bool in_range = true;
+    for (int64_t i = begin; i < end; ++i) {
+      in_range &= static_cast<uint64_t>(static_cast<int64_t>(from[i])) < static_cast<uint64_t>(rows);
+      numbers[i] = static_cast<uint32_t>(from[i]);
+    }
+    if (!in_range) all_in_range.store(false, std::memory_order_relaxed);
+  });
+  if (all_in_range) return OkStatus();
+  int64_t i = 0;
+  while (from[i] >= 0 && from[i] < rows) ++i;
+  return InvalidArgument(absl::StrCat("indices[", i, "] is ", from[i], ", wanted one in [0, ", rows, ")"));
+}
+
+// Applies the optimizers' steps to all tables. Nothing has been changed when an error is found.
+class SparseUpdateKernel : public tf::OpKernel {
+ public:
+  explicit SparseUpdateKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    std::vector<std::string> rules;
+    OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("rules", &rules));
+    OP_REQUIRES_OK(construction, construction->GetAttr("all_rows", &all_rows_));
+    int count = 0, slots = 0, hyperparameters = 0, wanted_slots = 0, wanted_hyperparameters = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &count));
+    OP_REQUIRES_OK(construction, construction->GetAttr("S", &slots));
+    OP_REQUIRES_OK(construction, construction->GetAttr("H", &hyperparameters));
+    for (const std::string& rule : rules) {
+      Result<const RuleKind*> kind = FindRule(rule);
+      OP_REQUIRES_OK(construction, ToTensorFlow(kind.status()));
+      kinds_.push_back(*kind);
+      wanted_slots += (*kind)->num_slots;
+      wanted_hyperparameters += (*kind)->num_hyperparameters;
+    }
+    const auto places = static_cast<size_t>(count);
+    OP_REQUIRES(construction,
+                names_.size() == places && kinds_.size() == places && all_rows_.size() == places &&
+                    construction->num_inputs() == 3 * count + slots + hyperparameters && slots == wanted_slots &&
+                    hyperparameters == wanted_hyperparameters,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "update '", construction->def().name(), "': ", count, " tables, but ", names_.size(), " names, ",
+                    kinds_.size(), " rules, ", all_rows_.size(), " all_rows, ", slots, " slots of ", wanted_slots,
+                    " and ", hyperparameters, " hyperparameters of ", wanted_hyperparameters)));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    context->SetStatus(ToTensorFlow(Update(context).WithPrefix(absl::StrCat("update '", name(), "': "))));
+  }
+
+ private:
+  Status Update(tf::OpKernelContext* context) const {
+    const ParallelFor parallel = ParallelForOf(context);
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Table> tables, TablesOf(context));
+    const Locks locks(tables);
+    std::vector<TableUpdate> updates;
+    for (Table& table : tables) {
+      LOCKSTEP_RETURN_IF_ERROR(Prepare(context, parallel, &table).WithPrefix(absl::StrCat(Describe(table), ": ")));
+      updates.push_back(table.update);
+    }
+    if (!locks.any_twice()) {
+      ApplyUpdates(updates, parallel);
+    } else {
+      for (const TableUpdate& update : updates) ApplyUpdates({&update, 1}, parallel);
+    }
+    return OkStatus();
+  }
+
+  // The tables with their rules and variables, which exist but have not been looked at.
+  Result<std::vector<Table>> TablesOf(tf::OpKernelContext* context) const {
+    const int count = static_cast<int>(kinds_.size());
+    int slot = count, hyperparameter = context->num_inputs() - 2 * count;
+    for (const RuleKind* kind : kinds_) hyperparameter -= kind->num_hyperparameters;
+    std::vector<Table> tables;
+    for (int i = 0; i < count; ++i) {
+      const RuleKind& kind = *kinds_[i];
+      const int values = context->num_inputs() - 2 * count + i;
+      Table& table = tables.emplace_back(Table{
+          names_[i], kind, all_rows_[i], context->input(values), context->input(values + count), {}, nullptr, {}});
+      const auto look_up = [&](int input, const std::string& what) -> Status {
+        VariablePointer& variable = table.variables.emplace_back();
+        const absl::Status found = tf::LookupResource(context, tf::HandleFromInput(context, input), &variable);
+        if (found.ok()) return OkStatus();
+        return FailedPrecondition(absl::StrCat(Describe(table), ": ", what, " is not initialized: ", found.message()));
+      };
+      LOCKSTEP_RETURN_IF_ERROR(look_up(i, "the variable"));
+      for (int s = 0; s < kind.num_slots; ++s) LOCKSTEP_RETURN_IF_ERROR(look_up(slot++, absl::StrCat("slot ", s)));
+      std::vector<float> hyperparameters;
+      for (int h = 0; h < kind.num_hyperparameters; ++h) {
+        const tf::Tensor& tensor = context->input(hyperparameter++);
+        if (tensor.NumElements() != 1) {
+          return InvalidArgument(absl::StrCat(Describe(table), ": hyperparameter ", h, " has shape ",
+                                              tensor.shape().DebugString(), ", wanted a scalar"));
+        }
+        hyperparameters.push_back(tensor.flat<float>()(0));
+      }
+      LOCKSTEP_ASSIGN_OR_RETURN(table.update.rule, kind.make(hyperparameters, DType::kFloat32));
+    }
+    return tables;
+  }
+
+  // Checks everything that could be wrong and fills `update`. The variables' mutexes are held.
+  static Status Prepare(tf::OpKernelContext* context, const ParallelFor& parallel, Table* table) {
+    const tf::Tensor& weights = *table->variables[0]->tensor();
+    for (size_t v = 0; v < table->variables.size(); ++v) {
+      const tf::Tensor& tensor = *table->variables[v]->tensor();
+      const std::string what = v == 0 ? "the variable" : absl::StrCat("slot ", v - 1);
+      if (!tensor.IsInitialized()) return FailedPrecondition(absl::StrCat(what, " is not initialized"));
+      if (tensor.dtype() != tf::DT_FLOAT || tensor.dims() < 1 || tensor.shape() != weights.shape()) {
+        return InvalidArgument(absl::StrCat(what, " is ", tf::DataTypeString(tensor.dtype()),
+                                            tensor.shape().DebugString(), ", wanted float of shape ",
+                                            weights.dims() < 1 ? "[R, ...]" : weights.shape().DebugString()));
+      }
+    }
+    tf::TensorShape wanted = weights.shape();
+    wanted.set_dim(0, table->indices.NumElements());
+    if (table->indices.dims() != 1 || table->values.shape() != wanted) {
+      return InvalidArgument(absl::StrCat("got indices of shape ", table->indices.shape().DebugString(),
+                                          " and values of shape ", table->values.shape().DebugString(),
+                                          " for a variable of shape ", weights.shape().DebugString()));
+    }
+    const int64_t rows = weights.dim_size(0), count = table->indices.NumElements();
+    if (rows >= kNoRow || count >= kNoRow) {
+      return Unimplemented(absl::StrCat("got ", count, " gradients of ", rows, " rows, wanted fewer than ", kNoRow));
+    }
+    table->numbers = std::make_unique_for_overwrite<uint32_t[]>(count);
+    LOCKSTEP_RETURN_IF_ERROR((table->indices.dtype() == tf::DT_INT32
+                                  ? ToNumbers<int32_t>
+                                  : ToNumbers<int64_t>)(table->indices, rows, parallel, table->numbers.get()));
+    for (const VariablePointer& variable : table->variables) {
+      LOCKSTEP_RETURN_IF_ERROR(MakeWritable(context, variable.get()));
+    }
+    const int64_t dim = rows == 0 ? 0 : weights.NumElements() / rows;
+    const auto view = [&](int v) {
+      return RowView::Contiguous(Data(*table->variables[v]->tensor()), dim * static_cast<int64_t>(sizeof(float)));
+    };
+    table->update.target.rows = view(0);
+    for (int s = 0; s < table->kind.num_slots; ++s) table->update.target.slots[s] = view(1 + s);
+    table->update.target.dim = dim;
+    table->update.numbers = {table->numbers.get(), static_cast<size_t>(count)};
+    table->update.gradients = static_cast<const float*>(Data(table->values));
+    table->update.all_rows = table->all_rows ? rows : 0;
+    return OkStatus();
+  }
+
+  std::vector<std::string> names_;
+  std::vector<const RuleKind*> kinds_;
+  std::vector<bool> all_rows_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LockstepSparseUpdate").Device(tf::DEVICE_CPU), SparseUpdateKernel);
+
+REGISTER_OP("LockstepSparseUpdate")
+    .SetIsStateful()
+    .Input("tables: N * resource")
+    .Input("slots: S * resource")
+    .Input("hyperparameters: H * float")
+    .Input("values: N * float")
+    .Input("indices: Tindices")
+    .Attr("N: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr("H: int >= 0")
+    .Attr("Tindices: list({int32, int64}) >= 1")
+    .Attr("names: list(string) >= 1")
+    .Attr("rules: list(string) >= 1")
+    .Attr("all_rows: list(bool) >= 1")
+    .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+An optimizer's step for N tables, each float [R, ...]: sums the gradients of each row and applies the rule once.
+
+tables: Variables.
+slots: Those of all tables, one table behind the other, of the table's shape.
+hyperparameters: Those of all tables, one table behind the other, scalars in the order of the rule.
+values: [N, ...]; gradients of rows.
+indices: [N]; whose they are.
+names: Of the tables, for messages.
+rules: Optimizers, by the names of tf/embedding/update_rules.h.
+all_rows: Whether rows without a gradient are updated as well, with one of zero.
+)doc");
+
+}  // namespace
+}  // namespace lockstep
