@@ -30,6 +30,20 @@ SIGNATURES = {
         "(params, sp_ids, combiners, sp_weights=None, partition_strategy='mod', is_sequence=False, "
         f"params_num_per_group={sys.maxsize}, name=None)"
     ),
+    "get_embedding_variable": (
+        "(name, embedding_dim, key_dtype=tf.int64, value_dtype=tf.float32, initializer=None, regularizer=None, "
+        "trainable=True, collections=None, caching_device=None, partitioner=None, validate_shape=True, "
+        "custom_getter=None, constraint=None, init_data_source=None, ev_option=None)"
+    ),
+    "InitializerOption": "(initializer=None, default_value_dim=4096, default_value_no_permission=0.0)",
+    "GlobalStepEvict": "(steps_to_live=None)",
+    "L2WeightEvict": "(l2_weight_threshold=-1.0)",
+    "CounterFilter": "(filter_freq=0)",
+    "CBFFilter": ("(filter_freq=0, max_element_size=0, false_positive_probability=-1.0, counter_type=tf.uint64)"),
+    "CheckpointOption": (
+        "(ckpt_to_load_from=None, tensor_name_in_ckpt=None, always_load_from_specific_ckpt=False, "
+        "init_data_source=None)"
+    ),
     "feature_column.categorical_column_with_embedding": ("(key, dtype=tf.string, partition_num=None, ev_option=None)"),
     "feature_column.sequence_categorical_column_with_embedding": (
         "(key, dtype=tf.string, partition_num=None, ev_option=None)"
@@ -59,6 +73,15 @@ def test_signature(path):
     signature = inspect.signature(find(path))
     plain = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     assert str(inspect.Signature(plain)) == SIGNATURES[path]
+
+
+def test_options_of_embedding_variables_begin_with_deeprecs():
+    names = list(inspect.signature(deeprec.EmbeddingVariableOption).parameters)
+    assert names[:7] == (
+        ["ht_type", "ht_partition_num", "evict_option", "ckpt", "filter_option", "storage_option", "init_option"]
+    )
+    names = list(inspect.signature(deeprec.StorageOption).parameters)
+    assert names == ["storage_type", "storage_path", "storage_size", "cache_strategy"]
 
 
 def test_every_exported_name_is_there():

@@ -15,10 +15,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Name -> the module that holds it.
-_EXPORTS = {
-    "CollectiveStrategy": "lockstep.train",
+# Module -> what DeepRec has in `tf` itself, and the strategy.
+_MODULES = {
+    "lockstep.embedding": (
+        *(
+            "EmbeddingVariableOption",
+            "InitializerOption",
+            "StorageOption",
+            "CheckpointOption",
+            "get_embedding_variable",
+        ),
+        *("GlobalStepEvict", "L2WeightEvict", "TimeEvict", "BudgetEvict", "CounterFilter", "CBFFilter"),
+        *("CacheStrategy", "StorageType"),
+    ),
+    "lockstep.train": ("CollectiveStrategy",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_EXPORTS)
 

@@ -36,6 +36,16 @@ _NO_CONTRIB = (
 )
 # What DeepRec adds to TensorFlow's namespaces, or has in another way: names of lockstep.embedding.
 _OF_DEEPREC = {
+    "": (
+        *(
+            "EmbeddingVariableOption",
+            "InitializerOption",
+            "StorageOption",
+            "CheckpointOption",
+            "get_embedding_variable",
+        ),
+        *("GlobalStepEvict", "L2WeightEvict", "CounterFilter", "CBFFilter"),
+    ),
     "feature_column": (
         "categorical_column_with_embedding",
         "embedding_column",
@@ -89,6 +99,8 @@ class TensorFlow1(ModuleType):
                 return getattr(module, name)
             except AttributeError:
                 continue
+        if name in _OF_DEEPREC[""]:
+            return _of_deeprec(name)
         if name == "__all__":
             return [public for public in dir(self._v1) if not public.startswith("_")]
         if name == "estimator":
@@ -99,7 +111,7 @@ class TensorFlow1(ModuleType):
         )
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *dir(self._v1)})
+        return sorted({*_OF_DEEPREC[""], *self.__dict__, *dir(self._v1)})
 
 
 def _estimator() -> ModuleType:

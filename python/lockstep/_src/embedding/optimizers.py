@@ -129,9 +129,7 @@ def _no_slots_of_tables(optimizer: Any) -> Iterator[None]:
     names = ("_zeros_slot", "_get_or_make_slot", "_get_or_make_slot_with_initializer")
 
     def unless_table(make_slot: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda variable, *args, **kwargs: (
-            None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
-        )
+        return lambda variable, *args, **kwargs: None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
 
     for name in names:
         setattr(optimizer, name, unless_table(getattr(optimizer, name)))

@@ -150,9 +150,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
                         **start.attributes,
                         **self._attributes,
                     )
-                    ready = (
-                        library.ops.lockstep_dynamic_table_is_ready(handle, name="IsReady") if in_graph else None
-                    )
+                    ready = library.ops.lockstep_dynamic_table_is_ready(handle, name="IsReady") if in_graph else None
             super().__init__(
                 trainable=trainable,
                 shape=tf.TensorShape([None, dim]),
@@ -411,7 +409,20 @@ for _method in ("read_value", "read_value_no_copy", "numpy", "_dense_var_to_tens
     setattr(DynamicVariable, _method, _refusing("value as a matrix", "look keys up, or export()"))
 for _method in ("assign", "assign_add", "assign_sub", "load", "_strided_slice_assign", "batch_scatter_update"):
     setattr(DynamicVariable, _method, _refusing(_method, "insert() takes keys and rows"))
-for _method in ("add", "sub", "update", "max", "min", "mul", "div", "nd_sub", "nd_add", "nd_update", "nd_max", "nd_min"):
+for _method in (
+    "add",
+    "sub",
+    "update",
+    "max",
+    "min",
+    "mul",
+    "div",
+    "nd_sub",
+    "nd_add",
+    "nd_update",
+    "nd_max",
+    "nd_min",
+):
     setattr(DynamicVariable, f"scatter_{_method}", _refusing(f"scatter_{_method}", "insert() takes keys and rows"))
 for _method in ("_serialize_to_tensors", "_gather_saveables_for_checkpoint", "_export_to_saved_model_graph"):
     setattr(DynamicVariable, _method, _refusing("checkpoint by TensorFlow's own means", "export() gives what it holds"))

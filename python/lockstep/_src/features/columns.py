@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as fc_v1
 from tensorflow.python.feature_column import feature_column_v2 as fc
 
-from lockstep._src.embedding import get_embedding_variable
+from lockstep._src.embedding.creation import get_embedding_variable
 from lockstep._src.features.pooled import keep_positive, lookup_pooled
 
 _tf1 = tf.compat.v1
@@ -98,7 +98,9 @@ class EmbeddingCategoricalColumn(
 
     def _transformed(self, tensor: Any) -> tf.SparseTensor:
         ids = fc._to_sparse_input_and_drop_ignore_values(tensor)
-        if (ids.dtype == tf.string) != (self.dtype == tf.string) or not (ids.dtype.is_integer or ids.dtype == tf.string):
+        if (ids.dtype == tf.string) != (self.dtype == tf.string) or not (
+            ids.dtype.is_integer or ids.dtype == tf.string
+        ):
             raise ValueError(f"column {self.key!r}: got {ids.dtype.name}, wanted {self.dtype.name}")
         keys = tf.strings.to_hash_bucket_fast(ids.values, _HASHES) if ids.dtype == tf.string else ids.values
         return ids.with_values(tf.cast(keys, tf.int64))
