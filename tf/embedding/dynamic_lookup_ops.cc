@@ -52,21 +52,20 @@ class LookupKernel : public TableKernelBase {
 };
 
 // The number of a slot by its name; -1 for the empty name, which stands for the weights.
-Result<int> SlotNumber(DynamicTable& table, const std::string& name, float initial) {
+Result<int> SlotNumber(DynamicTable& table, const std::string& name, const tf::Tensor& initial) {
   if (name.empty()) return -1;
-  return table.AddSlot(name, initial);
+  return table.AddSlot(name, initial.scalar<float>()());
 }
 
 class ReadRowsKernel : public TableKernelBase {
  public:
   explicit ReadRowsKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("slot", &slot_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("slot_initial", &initial_));
   }
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, initial_));
+    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, context->input(2)));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto numbers, DynamicTableResource::Numbers(context->input(1)));
     LOCKSTEP_ASSIGN_OR_RETURN(float* values, AllocateRows(context, 0, context->input(1).shape(), table.dim()));
     return table.table().ReadRows(numbers, slot, values, ParallelForOf(context));
@@ -74,20 +73,18 @@ class ReadRowsKernel : public TableKernelBase {
 
  private:
   std::string slot_;
-  float initial_ = 0;
 };
 
 class WriteRowsKernel : public TableKernelBase {
  public:
   explicit WriteRowsKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("slot", &slot_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("slot_initial", &initial_));
   }
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     const tf::Tensor& values = context->input(2);
-    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, initial_));
+    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, context->input(3)));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto numbers, DynamicTableResource::Numbers(context->input(1)));
     const auto count = static_cast<int64_t>(numbers.size());
     if (values.shape() != tf::TensorShape({count, table.dim()})) {
@@ -100,7 +97,6 @@ class WriteRowsKernel : public TableKernelBase {
 
  private:
   std::string slot_;
-  float initial_ = 0;
 };
 
 absl::Status ResolveShapes(InferenceContext* c) {
@@ -148,9 +144,9 @@ A lookup in evaluation, which leaves no trace. Keys that are not there read what
 REGISTER_OP("LockstepDynamicTableReadRows")
     .Input("table: resource")
     .Input("numbers: int64")
+    .Input("slot_initial: float")
     .Output("values: float")
     .Attr("slot: string = ''")
-    .Attr("slot_initial: float = 0.0")
     .SetIsStateful()
     .SetShapeFn(RowsOfKeys)
     .Doc(R"doc(
@@ -161,8 +157,8 @@ REGISTER_OP("LockstepDynamicTableWriteRows")
     .Input("table: resource")
     .Input("numbers: int64")
     .Input("values: float")
+    .Input("slot_initial: float")
     .Attr("slot: string = ''")
-    .Attr("slot_initial: float = 0.0")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(

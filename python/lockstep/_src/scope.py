@@ -33,7 +33,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from lockstep._src import sharding, updates
+from lockstep._src import embedding, sharding, updates
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
@@ -132,6 +132,7 @@ def _exit() -> None:
         _depth -= 1
         if _depth == 0:
             _interception.undo()
+            embedding.keep_interception()
 
 
 def _has_keras_3() -> bool:

@@ -1,7 +1,8 @@
 """Models with `fit` and `evaluate`, on all workers of a job.
 
 `Model` is one of two classes, with the same arguments beyond Keras' own: where TensorFlow runs eagerly, a model of
-Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras. `LazyAdam` is an optimizer of Keras 3.
+Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras. `LazyAdam` is an optimizer of Keras 3, and
+`DynamicEmbedding` a layer of it.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ import tensorflow as _tf
 
 from lockstep.keras import layers
 
-__all__ = ["LazyAdam", "Model", "layers"]
+__all__ = ["DynamicEmbedding", "LazyAdam", "Model", "layers"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from lockstep._src.updates.lazy_adam_keras import LazyAdam
 
         return LazyAdam
+    if name == "DynamicEmbedding":
+        from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
+
+        return DynamicEmbedding
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _tf.executing_eagerly():

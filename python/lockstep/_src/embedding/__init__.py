@@ -1,1 +1,42 @@
-"""Dynamic tables: embeddings for keys without a vocabulary."""
+"""Dynamic tables: embeddings for keys without a vocabulary, in TensorFlow (core/embedding is the engine)."""
+
+from lockstep._src.embedding.creation import get_embedding_variable, make_table
+from lockstep._src.embedding.modes import evaluating
+from lockstep._src.embedding.optimizers import keep_interception
+from lockstep._src.embedding.options import (
+    BudgetEvict,
+    CacheStrategy,
+    CBFFilter,
+    CheckpointOption,
+    CounterFilter,
+    EmbeddingVariableOption,
+    GlobalStepEvict,
+    InitializerOption,
+    L2WeightEvict,
+    StorageOption,
+    StorageType,
+    TimeEvict,
+)
+from lockstep._src.embedding.variable import DynamicVariable, dynamic_tables, is_dynamic
+
+__all__ = [
+    "BudgetEvict",
+    "CBFFilter",
+    "CacheStrategy",
+    "CheckpointOption",
+    "CounterFilter",
+    "DynamicVariable",
+    "EmbeddingVariableOption",
+    "GlobalStepEvict",
+    "InitializerOption",
+    "L2WeightEvict",
+    "StorageOption",
+    "StorageType",
+    "TimeEvict",
+    "dynamic_tables",
+    "evaluating",
+    "get_embedding_variable",
+    "is_dynamic",
+    "keep_interception",
+    "make_table",
+]

@@ -74,7 +74,7 @@ def get_embedding_variable(
 
     def make() -> DynamicVariable:
         # A variable's name is that of the variable scope, whatever name scope is open.
-        with tf.name_scope(None):
+        with tf.compat.v1.name_scope(None):
             return make_table(
                 full_name, embedding_dim, key_dtype, value_dtype, initializer, trainable, collections, option
             )

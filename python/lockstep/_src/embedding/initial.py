@@ -64,7 +64,7 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
     known = _known(initializer)
     if known is not None:
         kind, a, b = known
-        seed = getattr(initializer, "seed", None)
+        seed = initializer.get_config().get("seed")
         seed = initial.name_seed(name) if seed is None else _number(seed)
         return Initial({"initial": kind, "initial_a": float(a), "initial_b": float(b), "seed": seed}, none)
     if not callable(initializer):

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.python.training import optimizer as tf_optimizer
 
 from lockstep._src import updates
-from lockstep._src.embedding import standins
+from lockstep._src.embedding import keras_optimizers, standins
 from lockstep._src.embedding.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
 _lock = threading.Lock()
@@ -39,9 +39,7 @@ def ensure_interception() -> None:
         _wanted = True
         _intercept(tf_optimizer, "_get_processor", _wrap_get_processor)
         _intercept(tf_optimizer.Optimizer, "apply_gradients", _wrap_apply)
-        from lockstep._src.embedding import keras_optimizers
-
-        keras_optimizers.ensure_interception()
+        keras_optimizers.ensure_interception(_intercept)
 
 
 def keep_interception() -> None:

@@ -57,14 +57,9 @@ def _gradient_of_resolve(op: tf.Operation, grad: Any, _: Any) -> list[Any]:
     dim = op.outputs[0].shape[-1]
     if isinstance(grad, tf.IndexedSlices) and op.inputs[1].shape.rank == 1:
         # A gather followed the lookup.
-        return [tf.IndexedSlices(grad.values, tf.gather(numbers, grad.indices), _shape(dim)), None, None]
-    values = tf.reshape(tf.convert_to_tensor(grad), [-1, dim])
-    return [tf.IndexedSlices(values, numbers, _shape(dim)), None, None]
-
-
-def _shape(dim: int) -> tf.Tensor:
-    """Of the dense form, which is never built: room for any row number."""
-    return tf.constant([2**31 - 1, dim], tf.int64)
+        return [tf.IndexedSlices(grad.values, tf.gather(numbers, grad.indices)), None, None]
+    # Without a dense shape: there is none, and who asks for the dense form gets an error.
+    return [tf.IndexedSlices(tf.reshape(tf.convert_to_tensor(grad), [-1, dim]), numbers), None, None]
 
 
 for _name in (

@@ -70,5 +70,5 @@ def shard_of(variable: Any) -> Shard | None:
 
 
 def is_sharded(variable: Any) -> bool:
-    """Whether a variable is a sharded table or an optimizer's slot for one."""
-    return shard_of(variable) is not None
+    """Whether a variable is a sharded table or an optimizer's slot for one, or a dynamic table."""
+    return shard_of(variable) is not None or getattr(variable, "is_dynamic", False)

@@ -113,4 +113,4 @@ def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:
         return []
     by_id = {id(v) for v in tf.compat.v1.global_variables()}
     by_id -= {id(v) for v in tf.compat.v1.get_collection(_BEGINS_AS_WORKER_0S)}
-    return [v for v in var_list if id(v) in by_id and sharding.shard_of(v) is None]
+    return [v for v in var_list if id(v) in by_id and not sharding.is_sharded(v)]

@@ -1,0 +1,132 @@
+"""Where optimizers of Keras 3 meet dynamic tables.
+
+Keras asks nobody how a variable is optimized; so two methods of its optimizers are replaced when the first table is made
+(`optimizers.py`). What they do for a table: its gradient is applied by a fused rule, or by a stand-in (`standins.py`),
+and then the step ends in the table. Slots are columns of the table; those that Keras makes for it, of one row, are where
+a stand-in's values pass through.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src import updates
+from lockstep._src.embedding import standins
+from lockstep._src.embedding.variable import DynamicVariable, is_dynamic
+
+# Of each optimizer: a table's id -> what stands in for it, and its slots.
+_stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tuple[tf.Variable, list[standins.Slot]]]]
+_stand_ins = weakref.WeakKeyDictionary()
+
+
+def ensure_interception(intercept: Callable[[Any, str, Callable[[Any], Any]], None]) -> None:
+    """Makes optimizers of Keras 3 know of dynamic tables, where the program has it.
+
+    Args:
+      intercept: replaces `owner.name` by what the last argument makes of it, once.
+    """
+    module = sys.modules.get("keras.src.backend.tensorflow.optimizer")
+    if module is None or not hasattr(module, "TFOptimizer"):
+        return
+    for name, wrap in (
+        ("_backend_update_step", _wrap_update_step),
+        ("_backend_apply_gradients", _wrap_apply),
+        ("add_variable_from_reference", _wrap_add_slot),
+    ):
+        intercept(module.TFOptimizer, name, wrap)
+
+
+def _table_of(variable: Any) -> Any:
+    """The dynamic table that is, or is in, a variable; None for others."""
+    variable = getattr(variable, "_value", variable)
+    return variable if is_dynamic(variable) else None
+
+
+def _wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def wrapped(self: Any, grads: Any, trainable_variables: Any) -> Any:
+        if any(_table_of(v) is not None for v in trainable_variables):
+            for option in ("gradient_accumulation_steps", "use_ema", "weight_decay"):
+                if getattr(self, option, None):
+                    raise NotImplementedError(f"{self.name}: {option} is not implemented for dynamic tables")
+        return apply(self, grads, trainable_variables)
+
+    return wrapped
+
+
+def _wrap_update_step(update_step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(update_step)
+    def wrapped(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+        pairs = list(zip(grads, trainable_variables, strict=True))
+        others = [(g, v) for g, v in pairs if _table_of(v) is None]
+        if others:
+            update_step(self, *map(list, zip(*others, strict=True)), learning_rate)
+        ended = {}
+        for gradient, variable in pairs:
+            table = _table_of(variable)
+            if table is not None:
+                _apply(self, table, gradient, learning_rate)
+                ended[id(table)] = table
+        for table in ended.values():
+            if table.has_step:
+                table.end_step()
+
+    return wrapped
+
+
+def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
+    """Remembers the slots that an optimizer makes for a table."""
+
+    @functools.wraps(add_slot)
+    def wrapped(self: Any, reference_variable: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+        slot = add_slot(self, reference_variable, name, *args, **kwargs)
+        table = _table_of(reference_variable)
+        if table is not None:
+            _, slots = _stand_in_of(self, table)
+            initial = float(tf.reduce_max(tf.cast(slot.value, tf.float32)))
+            # Of as many rows as a step touches.
+            with tf.init_scope():
+                value = tf.Variable(
+                    tf.cast(slot.value, tf.float32), shape=tf.TensorShape([None, table.dim]), trainable=False
+                )
+            slot._value = value
+            slots.append(standins.Slot(f"{self.name}/{name}", value, initial))
+        return slot
+
+    return wrapped
+
+
+def _stand_in_of(optimizer: Any, table: DynamicVariable) -> tuple[tf.Variable, list[standins.Slot]]:
+    made = _stand_ins.setdefault(optimizer, {})
+    if id(table) not in made:
+        made[id(table)] = standins.make(table), []
+    return made[id(table)]
+
+
+def _apply(optimizer: Any, table: DynamicVariable, gradient: Any, learning_rate: Any) -> None:
+    if not isinstance(gradient, tf.IndexedSlices):
+        raise NotImplementedError(
+            f"table '{table.logical_name}' is dynamic: its gradient is tf.IndexedSlices, got {gradient}"
+        )
+    if updates.apply_sparse(optimizer, table, gradient.values, gradient.indices) is not None:
+        return
+    stand_in, slots = _stand_in_of(optimizer, table)
+    # The optimizer finds its slots by the variable.
+    indices = optimizer._trainable_variables_indices
+    indices[optimizer._var_key(stand_in)] = indices[optimizer._var_key(table)]
+    numbers, summed = standins.touched(gradient)
+    summed = tf.concat([summed, tf.zeros([1, table.dim])], 0)
+    with tf.control_dependencies(_of_graph(standins.take(table, numbers, stand_in, slots))):
+        optimizer.update_step(summed, stand_in, learning_rate)
+    # The writes read the variables, behind the updates: TensorFlow keeps that order by itself.
+    standins.put(table, numbers, stand_in, slots)
+
+
+def _of_graph(operations: list[Any]) -> list[Any]:
+    return [] if tf.executing_eagerly() else operations

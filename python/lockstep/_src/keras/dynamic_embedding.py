@@ -1,0 +1,169 @@
+"""A layer of Keras 3 over a dynamic table.
+
+Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import keras
+import tensorflow as tf
+from keras.src import backend
+
+from lockstep._src.embedding.creation import make_table
+from lockstep._src.embedding.modes import evaluating
+from lockstep._src.embedding.options import EmbeddingVariableOption
+from lockstep._src.embedding.variable import DynamicVariable
+
+_COMBINERS = ("sum", "mean", "sqrtn")
+
+
+class _TableWeight(backend.Variable):
+    """A dynamic table as a weight of a layer. To Keras it has one row, as there is no shape without a length.
+
+    It is not constructed: a `keras.Variable` becomes one.
+    """
+
+    @property
+    def table(self) -> DynamicVariable:
+        """The table."""
+        return self._value
+
+    def assign(self, value: Any) -> NoReturn:
+        """Raises NotImplementedError."""
+        self._value.assign(value)
+
+    def numpy(self) -> NoReturn:
+        """Raises NotImplementedError."""
+        self._value.numpy()
+
+
+@keras.saving.register_keras_serializable("lockstep")
+class DynamicEmbedding(keras.layers.Layer):
+    """Embeddings of keys without a vocabulary: `keras.layers.Embedding` without `input_dim`, for any int64 or string.
+
+    Keys are taken in when the layer is called for training: in `fit`, or with `training=True`. In `evaluate` and
+    `predict` a key that is not there reads what its row would begin with.
+
+    The table's weights are not in the files that Keras saves.
+
+    Args:
+      output_dim: D.
+      embeddings_initializer: Keras' initializer or its name; see embedding/initial.py.
+      key_dtype: int64, int32 or string.
+      combiner: None, 'sum', 'mean' or 'sqrtn'.
+      option: filters, eviction and the like; see `EmbeddingVariableOption`.
+      dtype: of Keras; its variables' type is the rows' (float32, float16 or bfloat16).
+      **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+      inputs: keys: a tensor or a RaggedTensor of any shape, or with a combiner a tensor, SparseTensor or RaggedTensor
+        [B, L]. Those of other integer types are cast.
+      weights: of a SparseTensor's or RaggedTensor's keys, with a combiner; None: all 1.
+
+    Output: [..., D] for each key, or with a combiner [B, D].
+    """
+
+    def __init__(
+        self,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        key_dtype: Any = "int64",
+        combiner: str | None = None,
+        option: EmbeddingVariableOption | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if combiner is not None and combiner not in _COMBINERS:
+            raise ValueError(f"{self.name}: combiner is {combiner!r}, wanted None, {', '.join(_COMBINERS)}")
+        self.output_dim = output_dim
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.key_dtype = tf.as_dtype(key_dtype)
+        self.combiner = combiner
+        self.option = option
+        # XLA cannot compile lookups; keys are not to be cast to the layer's type.
+        self.supports_jit = False
+        self.autocast = False
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the table."""
+        del input_shape
+        if self.built:
+            return
+        weight = self.add_weight(
+            shape=(1, self.output_dim), initializer="zeros", trainable=True, autocast=False, name="embeddings"
+        )
+        with tf.init_scope():
+            table = make_table(
+                f"{self.path}/embeddings",
+                self.output_dim,
+                self.key_dtype,
+                self.variable_dtype,
+                self.embeddings_initializer,
+                option=self.option,
+            )
+        weight._value = table
+        weight.__class__ = _TableWeight
+        self._weight = weight
+        self.built = True
+
+    @property
+    def table(self) -> DynamicVariable:
+        """The table, with its statistics: `total_count()`, `export()`, `get_frequency(keys)`, ..."""
+        return self._weight.table
+
+    def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> tf.Tensor:
+        """See the class."""
+        with evaluating(not training):
+            if self.combiner is None:
+                found = tf.nn.embedding_lookup(self.table, self._keys(inputs))
+            else:
+                found = self._pooled(inputs, weights)
+        return tf.cast(found, self.compute_dtype) if not isinstance(found, tf.RaggedTensor) else found
+
+    def _keys(self, keys: Any) -> Any:
+        if not isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
+            keys = tf.convert_to_tensor(keys)
+        is_known = keys.dtype in (tf.int64, tf.int32, tf.string)
+        return keys if is_known else tf.cast(keys, self.key_dtype)
+
+    def _pooled(self, inputs: Any, weights: Any) -> tf.Tensor:
+        keys = self._keys(inputs)
+        if isinstance(keys, tf.Tensor):
+            if weights is not None:
+                raise ValueError(f"{self.name}: weights are for a SparseTensor or a RaggedTensor, got {inputs}")
+            keys = tf.RaggedTensor.from_tensor(keys, ragged_rank=1)
+        batch = keys.nrows() if isinstance(keys, tf.RaggedTensor) else keys.dense_shape[0]
+        if isinstance(keys, tf.RaggedTensor):
+            keys = keys.to_sparse()
+            weights = weights.to_sparse() if isinstance(weights, tf.RaggedTensor) else weights
+        pooled = tf.nn.embedding_lookup_sparse(self.table, keys, weights, combiner=self.combiner)
+        # Rows at the end that have no key are missing.
+        missing = tf.cast(batch, tf.int32) - tf.shape(pooled)[0]
+        pooled = tf.pad(pooled, [[0, missing], [0, 0]])
+        return tf.ensure_shape(pooled, [None, self.output_dim])
+
+    def compute_output_shape(self, input_shape: Any, *args: Any) -> tuple[Any, ...]:
+        """[..., D], or [B, D]."""
+        if self.combiner is not None:
+            return (input_shape[0], self.output_dim)
+        return (*input_shape, self.output_dim)
+
+    def compute_output_spec(self, inputs: Any, *args: Any, **kwargs: Any) -> keras.KerasTensor:
+        """As `compute_output_shape`."""
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
+
+    def save_own_variables(self, store: Any) -> NoReturn:
+        """Raises NotImplementedError."""
+        raise NotImplementedError(f"{self.name}: Keras' files have no dynamic tables; `table.export()` gives what it holds")
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, but `option`, which has to be given again."""
+        return {
+            **super().get_config(),
+            "output_dim": self.output_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "key_dtype": self.key_dtype.name,
+            "combiner": self.combiner,
+        }
