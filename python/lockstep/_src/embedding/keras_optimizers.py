@@ -40,6 +40,7 @@ def ensure_interception(intercept: Callable[[Any, str, Callable[[Any], Any]], No
         ("add_variable_from_reference", _wrap_add_slot),
     ):
         intercept(module.TFOptimizer, name, wrap)
+    intercept(sys.modules["keras.src.optimizers.base_optimizer"], "global_norm", _wrap_global_norm)
 
 
 def _table_of(variable: Any) -> Any:
@@ -89,17 +90,46 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
         table = _table_of(reference_variable)
         if table is not None:
             _, slots = _stand_in_of(self, table)
-            initial = float(tf.reduce_max(tf.cast(slot.value, tf.float32)))
-            # Of as many rows as a step touches.
+            # Also while a step is traced, which is when Keras may build its optimizers.
             with tf.init_scope():
+                begins_with = _number(kwargs.get("initializer", args[0] if args else "zeros"), table)
+                # Of as many rows as a step touches.
                 value = tf.Variable(
-                    tf.cast(slot.value, tf.float32), shape=tf.TensorShape([None, table.dim]), trainable=False
+                    tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
                 )
             slot._value = value
-            slots.append(standins.Slot(f"{self.name}/{name}", value, initial))
+            slots.append(standins.Slot(f"{self.name}/{name}", value, begins_with))
         return slot
 
     return wrapped
+
+
+def _number(initializer: Any, table: DynamicVariable) -> float:
+    """What an initializer of Keras gives, which is to be one number for all elements."""
+    drawn = sys.modules["keras"].initializers.get(initializer)((1, table.dim), dtype="float32").numpy()
+    if drawn.min() != drawn.max():
+        raise NotImplementedError(
+            f"table '{table.logical_name}': a slot of an optimizer begins with {initializer}, wanted a constant"
+        )
+    return float(drawn[0, 0])
+
+
+def _wrap_global_norm(global_norm: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' norm over all gradients, which would make slices dense."""
+
+    @functools.wraps(global_norm)
+    def wrapped(value_list: Any) -> Any:
+        return global_norm([_summed(v) if _is_of_table(v) else v for v in value_list])
+
+    return wrapped
+
+
+def _is_of_table(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices) and gradient.dense_shape is None
+
+
+def _summed(gradient: tf.IndexedSlices) -> tf.Tensor:
+    return standins.touched(gradient)[1]
 
 
 def _stand_in_of(optimizer: Any, table: DynamicVariable) -> tuple[tf.Variable, list[standins.Slot]]:

@@ -58,6 +58,11 @@ def shapes_of_one_row() -> Iterator[None]:
         _asking.one_row = before
 
 
+def is_asked_for_one_row() -> bool:
+    """Whether this is inside of `shapes_of_one_row`."""
+    return _asking.one_row
+
+
 def dynamic_tables(graph: tf.Graph | None = None) -> list[DynamicVariable]:
     """The dynamic tables of a graph (the default one), in the order in which they were made."""
     return (graph or tf.compat.v1.get_default_graph()).get_collection(_TABLES)

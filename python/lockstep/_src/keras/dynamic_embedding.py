@@ -156,7 +156,9 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> NoReturn:
         """Raises NotImplementedError."""
-        raise NotImplementedError(f"{self.name}: Keras' files have no dynamic tables; `table.export()` gives what it holds")
+        raise NotImplementedError(
+            f"{self.name}: Keras' files have no dynamic tables; `table.export()` gives what it holds"
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, but `option`, which has to be given again."""
