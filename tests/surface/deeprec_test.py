@@ -97,6 +97,15 @@ def test_the_strategy_is_imported_as_deeprec_has_it():
     assert CollectiveStrategy is deeprec.CollectiveStrategy is lockstep.train.CollectiveStrategy
 
 
+def test_kinds_of_storage_are_imported_as_deeprec_has_them():
+    from tensorflow.core.framework.embedding import config_pb2
+
+    option = deeprec.StorageOption(config_pb2.StorageType.DRAM, cache_strategy=config_pb2.CacheStrategy.LRU)
+    assert (option.storage_type, option.cache_strategy) == (deeprec.StorageType.DRAM, deeprec.CacheStrategy.LRU)
+    with pytest.raises(NotImplementedError, match="tables are in memory"):
+        deeprec.StorageOption(config_pb2.StorageType.SSDHASH, "/tmp/ssd")
+
+
 def test_world_size_and_rank_are_numbers_and_functions():
     strategy = deeprec.CollectiveStrategy()
     assert (strategy.world_size, strategy.world_size(), strategy.rank, strategy.rank()) == (1, 1, 0, 0)
