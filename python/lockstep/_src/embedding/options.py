@@ -102,8 +102,8 @@ class TimeEvict:
 class BudgetEvict:
     """Lets keys go where there are too many: at most `max_keys`, or what `max_bytes` hold, slots and all, on a worker.
 
-    Keys of a step stay until the next one ends, so a table may hold those of a batch more; memory that keys have left is
-    used again and not given back. With LFU, a full table keeps what it has seen often, and new keys go soon.
+    Keys of a step stay until the next one ends, so a table may hold those of a batch more; memory that keys have left
+    is used again and not given back. With LFU, a full table keeps what it has seen often, and new keys go soon.
 
     Args:
       max_keys: None for no limit.

@@ -306,7 +306,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         return tf.where(admitted, rows, tf.stop_gradient(rows))
 
     def _after_the_lookup_before(self) -> Any:
-        """Lookups that decide what is taken in run in the order in which they were built, as what they decide depends on it."""
+        """Lookups that decide what is taken in run in the order in which they were built: it decides with them."""
         before = None if tf.executing_eagerly() else self._last_lookups.get(tf.compat.v1.get_default_graph())
         return contextlib.nullcontext() if before is None else tf.control_dependencies([before])
 
@@ -432,7 +432,11 @@ def _refusing(method: str, instead: str) -> Any:
 
 
 for _method in ("read_value", "read_value_no_copy", "numpy", "_dense_var_to_tensor", "_read_variable_op"):
-    setattr(DynamicVariable, _method, _refusing("value as a matrix", "look keys up, export(), or leave it out of a list of variables"))
+    setattr(
+        DynamicVariable,
+        _method,
+        _refusing("value as a matrix", "look keys up, export(), or leave it out of a list of variables"),
+    )
 for _method in ("assign", "assign_add", "assign_sub", "load", "_strided_slice_assign", "batch_scatter_update"):
     setattr(DynamicVariable, _method, _refusing(_method, "insert() takes keys and rows"))
 for _method in (

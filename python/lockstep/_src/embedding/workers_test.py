@@ -79,7 +79,7 @@ OPTIMIZERS = {"Adagrad": v1.train.AdagradOptimizer, "Adadelta": v1.train.Adadelt
 
 
 def train(ranks):
-    """What this process's part of each table holds after some steps on the batches of `ranks`, and what it looked up."""
+    """What this process's part of each table holds after steps on the batches of `ranks`, and what it looked up."""
     with tf.Graph().as_default(), embedding_scope():
         v1.set_random_seed(3)
         fed = [v1.placeholder(tf.int64, [6, 4]) for _ in ranks]
