@@ -160,11 +160,12 @@ class DynamicEmbedding(keras.layers.Layer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, but `option`, which has to be given again."""
+        """The constructor's arguments: `option` as it is, so a model with one cannot be written to a file."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
             "key_dtype": self.key_dtype.name,
             "combiner": self.combiner,
+            **({} if self.option is None else {"option": self.option}),
         }

@@ -81,6 +81,14 @@ def test_combiners(combiner):
     assert layer(tf.constant([[1, 2]])).shape == (1, DIM)
 
 
+def test_a_layer_is_made_again_from_its_configuration():
+    option = embedding.EmbeddingVariableOption(filter_option=embedding.CounterFilter(2))
+    layer = DynamicEmbedding(3, keras.initializers.RandomNormal(0.5), "string", "sqrtn", option)
+    again = DynamicEmbedding.from_config(layer.get_config())
+    assert (again.output_dim, again.key_dtype, again.combiner, again.option) == (3, tf.string, "sqrtn", option)
+    assert again.embeddings_initializer.mean == 0.5
+
+
 def test_what_it_cannot_do_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="combiner is 'max'"):
         DynamicEmbedding(2, combiner="max")
