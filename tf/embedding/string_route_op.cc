@@ -28,6 +28,19 @@ namespace {
 namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 
+// M depends on all ranks' ids, and R on the job; inverse has the shape of the ids.
+absl::Status RouteStringsShapes(InferenceContext* c) {
+  const int count = c->num_inputs();
+  for (int i = 0; i < count; ++i) {
+    c->set_output(i, c->Vector(c->UnknownDim()));
+    c->set_output(count + i, c->output(i));
+    c->set_output(2 * count + i, c->input(i));
+    c->set_output(3 * count + i, c->Vector(c->UnknownDim()));
+    c->set_output(4 * count + i, c->output(3 * count + i));
+  }
+  return absl::OkStatus();
+}
+
 class RouteStringsKernel : public CollectiveKernel {
  public:
   explicit RouteStringsKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -100,18 +113,6 @@ class RouteStringsKernel : public CollectiveKernel {
 
   std::vector<std::string> tables_;
 };
-
-absl::Status RouteStringsShapes(InferenceContext* c) {
-  const int count = c->num_inputs();
-  for (int i = 0; i < count; ++i) {
-    c->set_output(i, c->Vector(c->UnknownDim()));
-    c->set_output(count + i, c->output(i));
-    c->set_output(2 * count + i, c->input(i));
-    c->set_output(3 * count + i, c->Vector(c->UnknownDim()));
-    c->set_output(4 * count + i, c->output(3 * count + i));
-  }
-  return absl::OkStatus();
-}
 
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepRouteStrings", RouteStringsKernel);
 

@@ -137,7 +137,7 @@ def train_words():
             session.run(v1.global_variables_initializer())
             options, metadata = v1.RunOptions(output_partition_graphs=True), v1.RunMetadata()
             for batch in drawn:
-                session.run(step, {fed: batch.reshape(2, 3)}, options, metadata)
+                session.run([step, loss], {fed: batch.reshape(2, 3)}, options, metadata)
             exchanges = [n.op for graph in metadata.partition_graphs for n in graph.node if n.op.startswith("Lockstep")]
             return drawn, session.run(tables[0].export()), exchanges
 
