@@ -114,8 +114,9 @@ def with_known_start(text: str) -> str:
 
 def test_the_estimators_model_trains_as_numpy_does(program):
     text = program.read_text().partition("    estimator = strategy.estimator(")[0]
-    program.write_text(with_known_start(text) + LOOP)
-    expected, _ = trained_by_numpy(initial=0.2, rate=0.05, steps=20)
+    # At a rate that shows in few steps.
+    program.write_text(with_known_start(text).replace("lr=0.05", "lr=5.0") + LOOP)
+    expected, _ = trained_by_numpy(initial=0.2, rate=5.0, steps=20)
     untrained, _ = trained_by_numpy(initial=0.2, rate=0.0, steps=20)
     assert not np.allclose(expected, untrained, rtol=1e-3), "steps that change nothing prove nothing"
     for output in launch(program, "hb"):
