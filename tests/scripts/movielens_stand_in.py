@@ -38,7 +38,11 @@ def load(name, split):
         raise ValueError(f"{name!r}, {split!r}: this stand-in has the ratings of MovieLens 100K, split 'train', alone")
     folder = os.environ.get("LOCKSTEP_MOVIELENS", "")
     users, movies, ratings = read(folder) if folder else make()
-    as_text = np.char.encode(np.array(movies).astype(str)), np.char.encode(np.array(users).astype(str))
-    return tf.data.Dataset.from_tensor_slices(
-        {"movie_id": as_text[0], "user_id": as_text[1], "user_rating": np.array(ratings, np.float32)}
+    # Texts are made as they are read: as constants they would be most of what is written of each graph.
+    return tf.data.Dataset.from_tensor_slices((movies, users, np.array(ratings, np.float32))).map(
+        lambda movie, user, rating: {
+            "movie_id": tf.strings.as_string(movie),
+            "user_id": tf.strings.as_string(user),
+            "user_rating": rating,
+        }
     )

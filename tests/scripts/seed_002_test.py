@@ -70,7 +70,9 @@ def test_the_step_is_that_of_one_process(tmp_path):
         np.testing.assert_allclose(after, expected[:9], rtol=1e-6)
 
 
-def trained_by_numpy(initial: float, rate: float, steps: int) -> tuple[list[float], list[np.ndarray]]:
+def trained_by_numpy(
+    initial: float, rate: float, steps: int, graph_seed: int | None = None
+) -> tuple[list[float], list[np.ndarray]]:
     """What the estimator's model loses in each step, on batches that both workers read alike; its tables in the end."""
     folder = movielens()
     users, movies, ratings = movielens_stand_in.read(folder) if folder else movielens_stand_in.make()
@@ -78,6 +80,7 @@ def trained_by_numpy(initial: float, rate: float, steps: int) -> tuple[list[floa
     squares = [np.full_like(table, 0.1) for table in tables]
     losses = []
     with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(graph_seed)  # the shuffle's own is half of it
         rows = tf.data.Dataset.range(len(users)).shuffle(1_000_000, seed=2021, reshuffle_each_iteration=False)
         batch = tf.data.make_one_shot_iterator(rows.batch(256)).get_next()
         batches = [session.run(batch) for _ in range(steps)]
@@ -96,14 +99,25 @@ def trained_by_numpy(initial: float, rate: float, steps: int) -> tuple[list[floa
     return losses, tables
 
 
-def test_the_estimators_model_trains_as_numpy_does(tmp_path):
+@pytest.fixture
+def program(tmp_path) -> Path:
+    """The second program, beside what stands in for its data."""
     shutil.copy(HERE / "movielens_stand_in.py", tmp_path / "tensorflow_datasets.py")
-    text = (HERE / "seed_002_estimator.py").read_text().partition("    estimator = strategy.estimator(")[0]
-    # A start that numpy knows, and that is a probability.
-    text = text.replace("tf.random_uniform_initializer(-1e-3, 1e-3)", "tf.constant_initializer(0.2)")
-    program = tmp_path / "program.py"
-    program.write_text(text + LOOP)
-    expected, _ = trained_by_numpy(initial=0.2, rate=0.05, steps=20)
-    assert expected[-1] < expected[0]
+    shutil.copy(HERE / "seed_002_estimator.py", tmp_path / "program.py")
+    return tmp_path / "program.py"
+
+
+def with_known_start(text: str) -> str:
+    """The program with tables that begin as numpy's do: with a number, and one that is a probability."""
+    return text.replace("tf.random_uniform_initializer(-1e-3, 1e-3)", "tf.constant_initializer(0.2)")
+
+
+def test_the_estimators_model_trains_as_numpy_does(program):
+    text = program.read_text().partition("    estimator = strategy.estimator(")[0]
+    # At a rate that shows in few steps.
+    program.write_text(with_known_start(text).replace("lr=0.05", "lr=5.0") + LOOP)
+    expected, _ = trained_by_numpy(initial=0.2, rate=5.0, steps=20)
+    untrained, _ = trained_by_numpy(initial=0.2, rate=0.0, steps=20)
+    assert not np.allclose(expected, untrained, rtol=1e-3), "steps that change nothing prove nothing"
     for output in launch(program, "hb"):
         np.testing.assert_allclose(numbers(output), expected, rtol=1e-4)
