@@ -88,8 +88,7 @@ class ExportKernel : public TableKernelBase {
     LOCKSTEP_RETURN_IF_ERROR(WriteCounts(context, 2, all.frequencies, order));
     LOCKSTEP_RETURN_IF_ERROR(WriteCounts(context, 3, all.versions, order));
     for (size_t s = 0; s < slots.size(); ++s) {
-      LOCKSTEP_ASSIGN_OR_RETURN(float* out,
-                                AllocateRows(context, 4 + static_cast<int>(s), {all.size()}, table.dim()));
+      LOCKSTEP_ASSIGN_OR_RETURN(float* out, AllocateRows(context, 4 + static_cast<int>(s), {all.size()}, table.dim()));
       for (const int64_t i : order) out = std::copy_n(all.slots[slots[s]].data() + i * table.dim(), table.dim(), out);
     }
     return OkStatus();
@@ -184,8 +183,8 @@ class InsertKernel : public TableKernelBase {
   template <typename Count>
   static Result<std::vector<Count>> Counts(const DynamicTableResource& table, const tf::Tensor& counts, int64_t keys) {
     if (counts.NumElements() != 0 && counts.NumElements() != keys) {
-      return InvalidArgument(absl::StrCat("table '", table.name(), "': ", counts.NumElements(), " counts for ", keys,
-                                          " keys"));
+      return InvalidArgument(
+          absl::StrCat("table '", table.name(), "': ", counts.NumElements(), " counts for ", keys, " keys"));
     }
     const auto* values = static_cast<const int64_t*>(Data(counts));
     return std::vector<Count>(values, values + counts.NumElements());
