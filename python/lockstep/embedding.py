@@ -4,6 +4,7 @@ Names are DeepRec's; docs/deeprec.md says what they mean here.
 """
 
 from lockstep._src.embedding.creation import get_embedding_variable
+from lockstep._src.embedding.modes import evaluating
 from lockstep._src.embedding.options import (
     BudgetEvict,
     CacheStrategy,
@@ -42,6 +43,7 @@ __all__ = [
     "TimeEvict",
     "categorical_column_with_embedding",
     "embedding_column",
+    "evaluating",
     "get_embedding_variable",
     "group_embedding_column_scope",
     "group_embedding_lookup",
