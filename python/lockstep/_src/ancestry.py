@@ -31,29 +31,29 @@ def ancestors(elements: Iterable[Any], fed: Collection[str] = ()) -> Iterator[tf
 
 def communicates(elements: Iterable[Any]) -> bool:
     """Whether fetching `elements` runs a collective, be it in a function that is called on the way."""
-    return any(_COLLECTIVE_ATTR in node.attr for node in nodes_behind(elements))
+    behind = list(ancestors(elements))
+    return any(_COLLECTIVE_ATTR in op.node_def.attr for op in behind) or any(
+        _COLLECTIVE_ATTR in node.attr for node in nodes_of_functions(behind)
+    )
 
 
-def nodes_behind(elements: Iterable[Any]) -> Iterator[Any]:
-    """The nodes (NodeDef) that run when `elements` are fetched: the graph's, then those of functions that it calls."""
-    called: set[str] = set()
-    graph = None
-    for op in ancestors(elements):
-        yield op.node_def
-        called |= _functions_of(op.node_def)
-        graph = op.graph
-    if not called:
-        return
-    functions = {function.signature.name: function.node_def for function in graph.as_graph_def().library.function}
-    front, seen = list(called), set()
-    while front:
-        name = front.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for node in functions.get(name, ()):
-            yield node
-            front.extend(_functions_of(node))
+def nodes_of_functions(ops: Iterable[tf.Operation]) -> Iterator[Any]:
+    """The nodes (NodeDef) of the functions that operations call, and of those that these call."""
+    called: dict[tf.Graph, set[str]] = {}
+    for op in ops:
+        if names := _functions_of(op.node_def):
+            called.setdefault(op.graph, set()).update(names)
+    for graph, names in called.items():
+        functions = {function.signature.name: function.node_def for function in graph.as_graph_def().library.function}
+        front, seen = list(names), set()
+        while front:
+            name = front.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            for node in functions.get(name, ()):
+                yield node
+                front.extend(_functions_of(node))
 
 
 def _functions_of(node: Any) -> set[str]:

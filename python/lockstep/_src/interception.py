@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _MISSING = object()
@@ -29,6 +29,13 @@ class Interception:
         own = vars(owner).get(name, _MISSING)
         setattr(owner, name, make(getattr(owner, name)))
         self.on_undo(lambda: delattr(owner, name) if own is _MISSING else setattr(owner, name, own))
+
+    def replace_alike(self, owners: Iterable[Any], name: str, make: Callable[[Any], Any]) -> None:
+        """Replaces one function that several owners hold: with one `make(...)` of the first owner's, on all that have it."""
+        owners = [owner for owner in dict.fromkeys(owners) if hasattr(owner, name)]
+        made = make(getattr(owners[0], name))
+        for owner in owners:
+            self.replace(owner, name, lambda _: made)
 
     def on_undo(self, action: Callable[[], None]) -> None:
         """Has `action()` called when this place is reached in the undoing."""

@@ -91,8 +91,11 @@ class PositionHook(_tf1.train.SessionRunHook):
         _adopt()
         self._names: list[str] = []
         restores = []
+        positions = _tf1.get_collection(_POSITIONS)
+        if not positions:
+            return
         self._checkpoint = _tf1.placeholder_with_default("", (), name="positions_checkpoint")
-        for position in _tf1.get_collection(_POSITIONS):
+        for position in positions:
             names, types = zip(*((spec.name, spec.dtype) for spec in position.specs), strict=True)
             restored = tf.raw_ops.RestoreV2(
                 prefix=self._checkpoint, tensor_names=names, shape_and_slices=[""] * len(names), dtypes=types

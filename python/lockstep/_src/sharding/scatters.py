@@ -30,8 +30,10 @@ def are_rows_of_the_shard(indices: Any) -> bool:
     """
     if not hasattr(indices, "graph"):
         return False
-    direct = ancestry.stems_from(indices.op, lambda op: op.type in _ROUTES, set())
-    return direct or any(node.op in _ROUTES for node in ancestry.nodes_behind([indices]))
+    behind: set[tf.Operation] = set()
+    return ancestry.stems_from(indices.op, lambda op: op.type in _ROUTES, behind) or any(
+        node.op in _ROUTES for node in ancestry.nodes_of_functions(behind)
+    )
 
 
 def check_scatter(variable: Any, indices: Any, what: str) -> None:
@@ -47,12 +49,8 @@ def check_scatter(variable: Any, indices: Any, what: str) -> None:
 def intercept_scatters(interception: Interception) -> None:
     """Makes TensorFlow's functions that scatter into a variable refuse what they would get wrong, while it lasts."""
     for name in dir(state_ops):
-        if not name.startswith(("scatter_", "batch_scatter_")):
-            continue
-        guarded = _guard(name, getattr(state_ops, name))
-        for namespace in (state_ops, tf.compat.v1):
-            if hasattr(namespace, name):
-                interception.replace(namespace, name, lambda _, guarded=guarded: guarded)
+        if name.startswith(("scatter_", "batch_scatter_")):
+            interception.replace_alike((state_ops, tf.compat.v1), name, functools.partial(_guard, name))
 
 
 def _guard(name: str, scatter: Callable[..., Any]) -> Callable[..., Any]:

@@ -37,9 +37,7 @@ def intercept_assignments(interception: Interception) -> None:
         resource = resource_variable_ops
         for owner in (resource.BaseResourceVariable, resource.ResourceVariable, ref_variable.RefVariable):
             interception.replace(owner, name, functools.partial(_wrap, name))
-        wrapped = _wrap(name, getattr(state_ops, name))
-        for owner in (state_ops, tf.compat.v1):
-            interception.replace(owner, name, lambda _, wrapped=wrapped: wrapped)
+        interception.replace_alike((state_ops, tf.compat.v1), name, functools.partial(_wrap, name))
 
 
 def _wrap(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:

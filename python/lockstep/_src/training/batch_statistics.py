@@ -40,13 +40,9 @@ def intercept_batch_statistics(interception: Interception) -> None:
         ("moments", _wrap_moments, (nn_impl, v1.nn)),
         ("fused_batch_norm", _wrap_fused_batch_norm, (nn_impl, v1.nn)),
     ):
-        wrapped = wrap(getattr(nn_impl, name))
-        for namespace in namespaces:
-            interception.replace(namespace, name, lambda _, wrapped=wrapped: wrapped)
-    wrapped = _wrap_moving_average(moving_averages.assign_moving_average)
-    interception.replace(moving_averages, "assign_moving_average", lambda _: wrapped)
-    if hasattr(v2.__internal__.train, "assign_moving_average"):
-        interception.replace(v2.__internal__.train, "assign_moving_average", lambda _: wrapped)
+        interception.replace_alike(namespaces, name, wrap)
+    owners = (moving_averages, v2.__internal__.train)
+    interception.replace_alike(owners, "assign_moving_average", _wrap_moving_average)
 
 
 def _is_of_the_job() -> bool:

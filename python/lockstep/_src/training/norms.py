@@ -30,11 +30,7 @@ def intercept_norms(interception: Interception) -> None:
         ("global_norm", _wrap_global_norm, (clip_ops, tf.linalg, v1, v1.linalg, v2.linalg)),
         ("clip_by_norm", _wrap_clip_by_norm, (clip_ops, tf, v1, v2)),
     ):
-        # One wrapper for all names of a function.
-        wrapped = wrap(getattr(clip_ops, name))
-        for namespace in dict.fromkeys(namespaces):
-            if hasattr(namespace, name):
-                interception.replace(namespace, name, lambda _, wrapped=wrapped: wrapped)
+        interception.replace_alike(namespaces, name, wrap)
 
     interception.replace(loss_scale, "_is_all_finite", _wrap_is_all_finite)
 

@@ -83,7 +83,6 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
     # In TensorFlow's order.
     hooks = [*chief_only, *_periodic_hooks(args), *(args.get("hooks") or ())]
     args["hooks"] = job_hooks.of_the_job(hooks, chief_only)
-    args["is_chief"] = True
     if context.rank != 0:
         args.update(log_step_count_steps=None)
     return args
