@@ -12,7 +12,6 @@
 #include "core/columnar/column.h"
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -41,9 +40,6 @@ constexpr std::array<Traits, 13> kTraits = {{
     {"float64", 8},
     {"string", 0},
 }};
-
-// A cache line, the width of the widest vector registers, and what TensorFlow expects of a tensor.
-constexpr int64_t kAlignment = 64;
 
 // Copies `count` + 1 positions, moved so that they begin at `start`, to `out`. Where `out` continues a run, its first
 // position is written a second time, with the same value.
@@ -115,16 +111,6 @@ std::string ColumnType::ToString() const {
   text += ValueTypeName(value);
   for (int64_t dimension : shape) text.append("[").append(std::to_string(dimension)).append("]");
   return text + std::string(ragged_rank, '>');
-}
-
-Result<Buffer> AllocateBuffer(int64_t bytes, void** data) {
-  // aligned_alloc wants a multiple of the alignment, and may give null for nothing at all.
-  const int64_t rounded = (std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-  *data = std::aligned_alloc(kAlignment, rounded);
-  if (*data == nullptr)
-    return ResourceExhausted("no memory for a column buffer of " + std::to_string(bytes) + " bytes");
-  return Buffer{*data, bytes,
-                std::shared_ptr<const void>(*data, [](const void* p) { std::free(const_cast<void*>(p)); })};
 }
 
 Result<Column> Slice(const Column& column, int64_t first, int64_t rows) {

@@ -1,0 +1,30 @@
+// Buffers come from Arrow's pool, as what Arrow decodes does: it keeps pages that were given back. A batch of lists has
+// megabytes, and the C library would ask the kernel for fresh pages, zeroed one by one, for each.
+#include <arrow/memory_pool.h>
+
+#include <memory>
+#include <string>
+
+#include "core/columnar/column.h"
+
+namespace lockstep::columnar {
+namespace {
+
+// A cache line, the width of the widest vector registers, and what TensorFlow expects of a tensor.
+constexpr int64_t kAlignment = 64;
+
+}  // namespace
+
+Result<Buffer> AllocateBuffer(int64_t bytes, void** data) {
+  arrow::MemoryPool* const pool = arrow::default_memory_pool();
+  uint8_t* allocated = nullptr;
+  if (!pool->Allocate(bytes, kAlignment, &allocated).ok()) {
+    return ResourceExhausted("no memory for a column buffer of " + std::to_string(bytes) + " bytes");
+  }
+  *data = allocated;
+  return Buffer{allocated, bytes, std::shared_ptr<const void>(allocated, [pool, bytes](const void* p) {
+                  pool->Free(static_cast<uint8_t*>(const_cast<void*>(p)), bytes, kAlignment);
+                })};
+}
+
+}  // namespace lockstep::columnar
