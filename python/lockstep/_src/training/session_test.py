@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.training import training_util
 
 from lockstep._src.context import context
 from lockstep._src.scope import scope
@@ -34,7 +35,9 @@ def train(**arguments):
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
         tf1.summary.scalar("two", 2.0)
-        train_op = step.assign_add(1)
+        # TensorFlow's hooks read the step in the run that advances it. Which comes first would be left to chance.
+        with tf.control_dependencies([training_util._get_or_create_global_step_read()]):
+            train_op = step.assign_add(1)
         with tf1.train.MonitoredTrainingSession("", **arguments) as session:
             for _ in range(5):
                 session.run(train_op)
