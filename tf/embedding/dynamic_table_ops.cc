@@ -126,11 +126,46 @@ class CreateKernel : public tf::OpKernel {
 
 class EndStepKernel : public TableKernelBase {
  public:
+  explicit EndStepKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("once_in_a_run", &once_in_a_run_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    table.EndStep(context->input(1).scalar<int64_t>()(), once_in_a_run_ ? context->step_id() : 0);
+    return OkStatus();
+  }
+
+ private:
+  bool once_in_a_run_ = false;
+};
+
+class ClockKernel : public TableKernelBase {
+ public:
   using TableKernelBase::TableKernelBase;
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    table.EndStep(context->input(1).scalar<int64_t>()(), context->step_id());
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, {2}));
+    const DynamicTableResource::Clock clock = table.clock();
+    out->flat<int64_t>()(0) = clock.step;
+    out->flat<int64_t>()(1) = clock.changes;
+    return OkStatus();
+  }
+};
+
+class SetClockKernel : public TableKernelBase {
+ public:
+  using TableKernelBase::TableKernelBase;
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    const tf::Tensor& clock = context->input(1);
+    if (clock.NumElements() != 2) {
+      return InvalidArgument(
+          absl::StrCat("table '", table.name(), "': a clock of ", clock.NumElements(), " numbers, wanted 2"));
+    }
+    table.set_clock({clock.flat<int64_t>()(0), clock.flat<int64_t>()(1)});
     return OkStatus();
   }
 };
@@ -148,12 +183,13 @@ class RemoveKernel : public TableKernelBase {
   }
 };
 
-// TensorFlow asks a handle for the shape and the type of what it reads.
+// TensorFlow asks a handle for the shape and the type of what it reads. It is that of no rows: where TensorFlow makes
+// zeros for a gradient that is none, as for the branch of a tf.cond that looks nothing up, they are no rows as well.
 absl::Status HandleShape(InferenceContext* c) {
   int64_t dim = 0;
   TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
   c->set_output(0, c->Scalar());
-  c->set_output_handle_shapes_and_types(0, {{c->Matrix(c->UnknownDim(), dim), tf::DT_FLOAT}});
+  c->set_output_handle_shapes_and_types(0, {{c->Matrix(0, dim), tf::DT_FLOAT}});
   return absl::OkStatus();
 }
 
@@ -163,6 +199,8 @@ REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableIsReady").Device(tf::DEVICE_CP
                         tf::IsResourceInitialized<DynamicTableResource>);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableCreate").Device(tf::DEVICE_CPU), CreateKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableEndStep").Device(tf::DEVICE_CPU), EndStepKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableClock").Device(tf::DEVICE_CPU), ClockKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableSetClock").Device(tf::DEVICE_CPU), SetClockKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableRemove").Device(tf::DEVICE_CPU), RemoveKernel);
 
 REGISTER_OP("LockstepDynamicTable")
@@ -223,12 +261,35 @@ initial_rows: [K, D] for initial = 'rows', where a key begins with row `key mod 
 REGISTER_OP("LockstepDynamicTableEndStep")
     .Input("table: resource")
     .Input("step: int64")
+    .Attr("once_in_a_run: bool = false")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
 All rows that were resolved in this step have been updated: evicts by the table's options.
 
 step: what the next lookups are counted in; negative for one more than before.
+once_in_a_run: of several of these in a run of a graph only the first does anything.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableClock")
+    .Input("table: resource")
+    .Output("clock: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The step that lookups are counted in, and how often rows have been changed.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableSetClock")
+    .Input("table: resource")
+    .Input("clock: int64")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Sets what LockstepDynamicTableClock reads.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableRemove")

@@ -64,8 +64,8 @@ Status DynamicTableResource::Resolve(const tf::Tensor& keys, const tf::Tensor& t
                                      const ParallelFor& parallel) {
   LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
   if (times.NumElements() != 0 && times.NumElements() != keys.NumElements()) {
-    return InvalidArgument(absl::StrCat("table '", name(), "': ", times.NumElements(), " counts for ",
-                                        keys.NumElements(), " keys"));
+    return InvalidArgument(
+        absl::StrCat("table '", name(), "': ", times.NumElements(), " counts for ", keys.NumElements(), " keys"));
   }
   std::vector<int32_t> counts;
   for (const int64_t count : Int64s(times)) {
@@ -89,6 +89,7 @@ Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::spa
   const bool keeps = table_->options().eviction.any() || table_->options().record_version;
   if (!forgets && !keeps) return OkStatus();
   const std::lock_guard lock(mutex_);
+  resolved_ = true;
   for (size_t i = 0; forgets && i < resolved.size(); ++i) {
     if (resolved[i] == kNoRow) unadmitted_.push_back(keys[i]);
   }
@@ -132,6 +133,8 @@ void DynamicTableResource::EndStep(int64_t step, int64_t run) {
   {
     const std::lock_guard lock(mutex_);
     if (run != 0 && run == last_run_) return;
+    if (!resolved_ && step <= step_) return;
+    resolved_ = false;
     last_run_ = run;
     gone.swap(before_);
     before_.swap(batches_);

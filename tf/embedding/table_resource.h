@@ -26,8 +26,8 @@ namespace lockstep {
 //     global step, and programs without one have steps as well;
 //   - the batches of the present step and of the one before: row numbers travel through the graph as plain tensors, and
 //     rows must stay those keys' until all optimizers have updated them. So keys of a step never go at its end, and a
-//     gradient may be applied until the end of the next step. A program that never comes to an end of a step (a gradient
-//     that nobody applies) keeps the last kMostBatches.
+//     gradient may be applied until the end of the next step. A program that never comes to an end of a step (a
+//     gradient that nobody applies) keeps the last kMostBatches.
 //
 // Keys are tensors: int64, int32, or strings where the table has string keys; any shape. Letters: N keys, D the
 // dimension. Thread-safe.
@@ -61,8 +61,12 @@ class DynamicTableResource : public tensorflow::ResourceBase {
                 std::span<const SlotSpec> slots, bool all_rows, const ParallelFor& parallel);
 
   // An optimizer has updated the rows of this step: lets the batches of the step before go, evicts by the table's
-  // options, and sets the clock to `step`, or, where it is negative, to the next one. `run` is TensorFlow's number of
-  // the run, 0 for none: of several calls in one run, those of several optimizers, only the first counts.
+  // options, and sets the clock to `step`, or, where it is negative, to the next one.
+  //
+  // A step may have several optimizers, each of which ends it. So a call does nothing where no key has been resolved
+  // since the last one, unless its `step` is later than the clock. That tells the steps of a loop in one run apart,
+  // which TensorFlow gives one number. Where no loop is, and nothing orders the lookups of several optimizers, `run` is
+  // that number, and the first call of a run counts; 0 for calls that are to be told by their lookups alone.
   void EndStep(int64_t step, int64_t run);
   // Lets these keys go; how many were there.
   Result<int64_t> Remove(const tensorflow::Tensor& keys);
@@ -70,10 +74,16 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Status Restore(const tensorflow::Tensor& keys, TableRows part, const RestoreOptions& options);
   // What lookups are counted in now.
   StepInfo now() const;
-  void set_step(int64_t step) { step_ = step; }
 
-  // What the next change of rows is to be rounded by: another number each time.
-  int64_t NextRounding() { return (now().step << 20) + updates_.fetch_add(1); }
+  // What the next change of rows is to be rounded by: another number each time, as neither part ever falls.
+  int64_t NextRounding() { return (step_.load() << 20) + changes_.fetch_add(1); }
+  // With the rows that Restore takes, what makes a program that is started again round as one that went on.
+  struct Clock {
+    int64_t step;     // that lookups are counted in
+    int64_t changes;  // how often rows have been changed
+  };
+  Clock clock() const { return {step_, changes_}; }
+  void set_clock(Clock clock) { step_ = clock.step, changes_ = clock.changes; }
 
   // Row numbers as an op has them, int64, as the table takes them. INVALID_ARGUMENT for what can be no number.
   static Result<std::vector<uint32_t>> Numbers(const tensorflow::Tensor& numbers);
@@ -98,13 +108,14 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   const std::unique_ptr<DynamicTable> table_;
   const std::unique_ptr<StringKeys> strings_;
   std::atomic<int64_t> step_{0};
-  std::atomic<int64_t> updates_{0};  // for stochastic rounding, which draws other numbers in each
+  std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws other numbers in each
 
   // Shared: from when a string is given its key to when the key is resolved. Alone: while strings are forgotten.
   mutable std::shared_mutex naming_;
   std::mutex mutex_;
   std::deque<ResolvedKeys> batches_;  // guarded by mutex_: of this step
   std::deque<ResolvedKeys> before_;   // guarded by mutex_: of the step before
+  bool resolved_ = false;             // guarded by mutex_: whether keys have been since the last step ended
   int64_t last_run_ = 0;              // guarded by mutex_: the run that the last step ended in
   std::vector<int64_t> unadmitted_;   // guarded by mutex_: keys that were named in this step and are not admitted
 };

@@ -57,27 +57,34 @@ def get_embedding_variable(
       TypeError: a type that tables don't have.
     """
     del caching_device, partitioner, validate_shape
-    refused = {
-        "regularizer": regularizer,
-        "custom_getter": custom_getter,
-        "constraint": constraint,
-        "init_data_source": init_data_source,
-    }
-    for argument, value in refused.items():
-        if value is not None:
-            raise NotImplementedError(f"table '{name}': {argument} is not supported for dynamic tables")
-    scope = tf.compat.v1.get_variable_scope()
+    _check_none(
+        name,
+        regularizer=regularizer,
+        custom_getter=custom_getter,
+        constraint=constraint,
+        init_data_source=init_data_source,
+    )
     option = ev_option or EmbeddingVariableOption()
     if initializer is None and option.init_option.initializer is None:
-        initializer = scope.initializer
+        initializer = tf.compat.v1.get_variable_scope().initializer
+    return _of_scope(name, embedding_dim, key_dtype, value_dtype, initializer, trainable, collections, option)
+
+
+def _check_none(name: str, **arguments: Any) -> None:
+    for argument, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(f"table '{name}': {argument} is not supported for dynamic tables")
+
+
+def _of_scope(name: str, dim: int, key_dtype: Any, value_dtype: Any, *others: Any) -> DynamicVariable:
+    """The table of this name in the present variable scope, or a new one; `others` are further arguments of it."""
+    scope = tf.compat.v1.get_variable_scope()
     full_name = f"{scope.name}/{name}" if scope.name else name
 
     def make() -> DynamicVariable:
         # A variable's name is that of the variable scope, whatever name scope is open.
         with tf.compat.v1.name_scope(None):
-            return make_table(
-                full_name, embedding_dim, key_dtype, value_dtype, initializer, trainable, collections, option
-            )
+            return make_table(full_name, dim, key_dtype, value_dtype, *others)
 
     if tf.inside_function():
         raise ValueError(f"table '{full_name}': made in a tf.function, which would make one with every trace")
@@ -90,7 +97,7 @@ def get_embedding_variable(
         return make()
     if not scope.reuse:
         raise ValueError(f"Table {full_name} already exists, disallowed. Did you mean to set reuse=tf.AUTO_REUSE?")
-    wanted = (embedding_dim, tf.as_dtype(key_dtype), tf.as_dtype(value_dtype))
+    wanted = (dim, tf.as_dtype(key_dtype), tf.as_dtype(value_dtype))
     if (table.dim, table.key_dtype, table.dtype) != wanted:
         raise ValueError(
             f"Trying to share table {full_name}, but specified dimension and types {wanted} and found "

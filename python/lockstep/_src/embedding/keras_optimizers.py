@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import updates
+from lockstep._src import collectives, updates
 from lockstep._src.context import context
 from lockstep._src.embedding import standins
 from lockstep._src.embedding.variable import DynamicVariable, is_dynamic
@@ -42,6 +42,7 @@ def ensure_interception(intercept: Callable[[Any, str, Callable[[Any], Any]], No
         ("add_variable_from_reference", _wrap_add_slot),
     ):
         intercept(module.TFOptimizer, name, wrap)
+    intercept(sys.modules["keras"].optimizers.LossScaleOptimizer, "check_finite", _wrap_check_finite)
 
 
 def _table_of(variable: Any) -> Any:
@@ -53,11 +54,35 @@ def _table_of(variable: Any) -> Any:
 def _wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
     def wrapped(self: Any, grads: Any, trainable_variables: Any) -> Any:
-        if any(_table_of(v) is not None for v in trainable_variables):
+        tables = [_table_of(v) is not None for v in trainable_variables]
+        if any(tables):
             for option in ("gradient_accumulation_steps", "use_ema", "weight_decay"):
                 if getattr(self, option, None):
                     raise NotImplementedError(f"{self.name}: {option} is not implemented for dynamic tables")
+            # Those that come out of a tf.cond have one.
+            grads = [_without_dense_shape(g) if is_table else g for g, is_table in zip(grads, tables, strict=True)]
         return apply(self, grads, trainable_variables)
+
+    return wrapped
+
+
+def _without_dense_shape(gradient: Any) -> Any:
+    is_slices = isinstance(gradient, tf.IndexedSlices)
+    return tf.IndexedSlices(gradient.values, gradient.indices) if is_slices else gradient
+
+
+def _wrap_check_finite(check_finite: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a table's gradient its slices are checked, and in a job those of all workers, each of which has a part."""
+
+    @functools.wraps(check_finite)
+    def wrapped(self: Any, grads: Any) -> Any:
+        slices = [isinstance(g, tf.IndexedSlices) for g in grads]
+        if not any(slices):
+            return check_finite(self, grads)
+        finite = check_finite(self, [g.values if is_slices else g for g, is_slices in zip(grads, slices, strict=True)])
+        if context.world_size == 1:
+            return finite
+        return tf.cast(collectives.allreduce(tf.cast(finite, tf.int32), op="min", name="all_finite"), tf.bool)
 
     return wrapped
 

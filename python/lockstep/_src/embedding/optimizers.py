@@ -1,6 +1,6 @@
 """Where optimizers of `tf.compat.v1.train` meet dynamic tables.
 
-TensorFlow asks nobody how a variable is optimized, so three things are replaced when the first table is made, and when
+TensorFlow asks nobody how a variable is optimized, so some things are replaced when the first table is made, and when
 a scope that has replaced them itself ends; for other variables they do what they did:
 
 | what | does for a table |
@@ -8,22 +8,26 @@ a scope that has replaced them itself ends; for other variables they do what the
 | `optimizer._get_processor` | applies its gradient: by a fused rule, or by a stand-in (`standins.py`) |
 | `Optimizer.apply_gradients` | ends the step in the table when all updates have been made |
 | an optimizer's `_create_slots`, while it applies | makes none where there is a rule: they are columns of the table |
+| `embedding_lookup_sparse_impl` | tells a table what ids there were before duplicates were dropped |
+| `gen_resource_variable_ops.variable_shape` | says [0, D], which is what a table's handle says, and asks no variable |
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import embedding_ops, gen_resource_variable_ops, handle_data_util
 from tensorflow.python.training import optimizer as tf_optimizer
 
 from lockstep._src import updates
-from lockstep._src.embedding import keras_optimizers, standins
+from lockstep._src.embedding import keras_optimizers, standins, steps
 from lockstep._src.embedding.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
 _lock = threading.Lock()
@@ -39,6 +43,8 @@ def ensure_interception() -> None:
         _wanted = True
         _intercept(tf_optimizer, "_get_processor", _wrap_get_processor)
         _intercept(tf_optimizer.Optimizer, "apply_gradients", _wrap_apply)
+        _intercept(embedding_ops, "embedding_lookup_sparse_impl", _wrap_pooling)
+        _intercept(gen_resource_variable_ops, "variable_shape", _wrap_variable_shape)
         keras_optimizers.ensure_interception(_intercept)
 
 
@@ -57,6 +63,34 @@ def _intercept(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     wrapped = wrap(present)
     wrapped._lockstep_knows_tables = True
     setattr(owner, name, wrapped)
+
+
+def _wrap_pooling(pool: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(pool)
+
+    @functools.wraps(pool)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = parameters.bind(*args, **kwargs).arguments
+        is_table = len(given["params"]) == 1 and is_dynamic(given["params"][0])
+        with steps.pooling(given["ids"]) if is_table else contextlib.nullcontext():
+            return pool(*args, **kwargs)
+
+    return wrapped
+
+
+def _wrap_variable_shape(variable_shape: Callable[..., Any]) -> Callable[..., Any]:
+    """For gradients of TensorFlow 1's branches, which make zeros of that shape."""
+
+    @functools.wraps(variable_shape)
+    def wrapped(input: Any, out_type: Any = tf.int32, name: str | None = None) -> Any:
+        if isinstance(input, tf.Tensor) and not hasattr(input, "numpy"):
+            data = handle_data_util.get_resource_handle_data(input)
+            shape = tf.TensorShape(data.shape_and_type[0].shape if data.is_set else None)
+            if shape.is_fully_defined() and shape.num_elements() == 0:
+                return tf.constant(shape.as_list(), out_type, name=name)
+        return variable_shape(input, out_type, name)
+
+    return wrapped
 
 
 def _wrap_get_processor(get_processor: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -78,16 +81,62 @@ def test_steps_end_under_eager_execution_and_in_functions(function):
     np.testing.assert_array_equal(table.export().keys, [1, 5, 6])
 
 
-def test_two_optimizers_of_a_run_end_one_step():
+@pytest.mark.parametrize("lookups", [1, 2])
+def test_two_optimizers_of_a_run_end_one_step(lookups):
     with tf.Graph().as_default(), v1.Session() as session:
         option = EmbeddingVariableOption(evict_option=embedding.GlobalStepEvict(2))
         table = get_embedding_variable("table", 2, initializer=1.0, ev_option=option)
-        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [3, 4]))
-        ops = [v1.train.AdagradOptimizer(0.1, name=name).minimize(loss) for name in "AB"]
+        losses = [tf.reduce_sum(tf.nn.embedding_lookup(table, [3, 4])) for _ in range(lookups)]
+        ops = [v1.train.AdagradOptimizer(0.1, name=name).minimize(losses["AB".index(name) % lookups]) for name in "AB"]
         session.run(v1.global_variables_initializer())
         for _ in range(4):
             session.run(ops)
         np.testing.assert_array_equal(session.run(table.export()).versions, [3, 3])
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_every_step_of_a_loop_in_one_run_ends(optimizers):
+    option = EmbeddingVariableOption(evict_option=embedding.GlobalStepEvict(3), record_version=True)
+    table = get_embedding_variable("table", 2, initializer=1.0, ev_option=option)
+    optimizers = [SGD(0.1) for _ in range(optimizers)]
+
+    @tf.function
+    def train(steps):
+        for step in tf.range(steps):
+            with tf.GradientTape(persistent=True) as tape:
+                loss = tf.reduce_sum(tf.nn.embedding_lookup(table, tf.stack([step, 1000])))
+            for optimizer in optimizers:
+                optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    train(tf.constant(20, tf.int64))
+    exported = table.export()
+    np.testing.assert_array_equal(exported.keys, [17, 18, 19, 1000])
+    np.testing.assert_array_equal(exported.versions, [17, 18, 19, 19])
+
+
+def test_a_table_with_the_clock_of_another_rounds_as_that_one():
+    keys = np.arange(8)
+    table, other = (
+        get_embedding_variable(n, 64, value_dtype=tf.bfloat16, initializer=s) for n, s in (("a", 1.0), ("b", 0))
+    )
+
+    @tf.function
+    def step(table):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cast(tf.nn.embedding_lookup(table, keys), tf.float32))
+        SGD(1e-3).apply_gradients([(tape.gradient(loss, table), table)])
+
+    for i in range(20):
+        step(table)
+        if i == 9:
+            other.insert(table.export().keys, table.export().values)
+            other.set_clock(table.clock())
+        if i > 9:
+            step(other)
+    np.testing.assert_array_equal(other.clock(), table.clock())
+    np.testing.assert_array_equal(
+        tf.cast(other.sparse_read(keys), tf.float32), tf.cast(table.sparse_read(keys), tf.float32)
+    )
 
 
 def test_a_gradient_that_comes_late_changes_no_other_key():
@@ -139,6 +188,36 @@ def test_norms_in_a_scope_are_those_of_the_sums_of_rows():
         norm = tf.linalg.global_norm([gradient])
         session.run(v1.global_variables_initializer())
         assert session.run(norm) == pytest.approx(5.0)
+
+
+def frequencies(step, ids):
+    option = EmbeddingVariableOption(record_frequency=True, filter_option=embedding.CounterFilter(3))
+    table = get_embedding_variable("table", 2, initializer=1.0, ev_option=option)
+    step(lambda: tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum"))
+    return table.get_frequency([1, 2, 3]).numpy(), table.export().keys.numpy()
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_keys_are_counted_with_duplicates_under_eager_execution_as_in_a_function(ragged):
+    ids = tf.ragged.constant([[1, 1, 2], [], [1, 3]], dtype=tf.int64)
+    ids = ids if ragged else ids.to_sparse()
+    for step in (lambda look_up: look_up(), lambda look_up: tf.function(look_up)()):
+        counts, admitted = frequencies(step, ids)
+        np.testing.assert_array_equal(counts, [3, 1, 1])
+        np.testing.assert_array_equal(admitted, [1])
+
+
+def test_graphs_that_are_gone_are_let_go():
+    table = get_embedding_variable(
+        "table", 2, ev_option=EmbeddingVariableOption(filter_option=embedding.CounterFilter(2))
+    )
+    graphs = []
+    for _ in range(2):
+        function = tf.function(lambda keys: table.sparse_read(keys))
+        graphs.append(weakref.ref(function.get_concrete_function(tf.TensorSpec([None], tf.int64)).graph))
+        del function
+    gc.collect()
+    assert [graph() for graph in graphs] == [None, None]
 
 
 def test_names_are_those_that_were_asked_for():

@@ -6,18 +6,17 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import variable_pb2
 from tensorflow.python.eager import tape
-from tensorflow.python.framework import cpp_shape_inference_pb2, ops
+from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src import library
 from lockstep._src.context import context
-from lockstep._src.embedding import initial, modes, options, steps
-from lockstep._src.sharding import steps as sharding_steps
+from lockstep._src.embedding import handles, initial, lookups, matrices, modes, options
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 _VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
@@ -73,7 +72,11 @@ def is_dynamic(variable: Any) -> bool:
     return isinstance(variable, DynamicVariable)
 
 
-class DynamicVariable(resource_variable_ops.BaseResourceVariable):
+# Nor are tables under this name in a MetaGraph.
+ops.register_proto_function(_TABLES, proto_type=variable_pb2.VariableDef, to_proto=lambda v, export_scope=None: None)
+
+
+class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVariable):
     """A table of embeddings that grows with its keys: any int64, int32 or string has a row of D values.
 
     `tf.nn.embedding_lookup`, `embedding_lookup_sparse`, `safe_embedding_lookup_sparse` and `tf.gather` take it as a
@@ -113,65 +116,39 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         option: options.EmbeddingVariableOption | None = None,
     ) -> None:
         option = option or options.EmbeddingVariableOption()
-        self._key_dtype, row_type = tf.as_dtype(key_dtype), tf.as_dtype(dtype)
-        if self._key_dtype not in _KEY_DTYPES:
-            raise TypeError(f"table '{name}': keys are {self._key_dtype.name}, wanted int64, int32 or string")
-        if row_type not in _VALUE_DTYPES:
-            raise TypeError(f"table '{name}': rows are {row_type.name}, wanted float32, float16 or bfloat16")
-        if not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"table '{name}': dimension is {dim!r}, wanted a number of at least 1")
+        self._key_dtype, row_type = _checked_types(name, dim, key_dtype, dtype)
         self._dim, self._option = dim, option
-        self._world_size = context.world_size
-        self._last_lookups: weakref.WeakKeyDictionary[tf.Graph, tf.Operation] = weakref.WeakKeyDictionary()
+        self._attributes = options.attributes(option, context.world_size)
+        if initializer is None:
+            initializer = option.init_option.initializer
         with ops.init_scope():
             in_graph = not tf.executing_eagerly()
             with ops.name_scope(name, skip_on_eager=False) as scope_name:
-                handle_name = scope_name.removesuffix("/")
+                own_name = scope_name.removesuffix("/")
                 if in_graph and all(table.logical_name != name for table in dynamic_tables()):
                     # Whatever else has a name like it: initial values and checkpoints go by the table's.
-                    handle_name = name
-                self._attributes = options.attributes(option, self._world_size)
-                start = initial.initial_of(
-                    initializer if initializer is not None else option.init_option.initializer,
-                    dim,
-                    handle_name,
-                    option.init_option.default_value_dim,
-                )
-                shared_name = handle_name if in_graph else f"{handle_name}_{ops.uid()}"
-                with ops.device("/device:CPU:0"):
-                    handle = library.ops.lockstep_dynamic_table(
-                        dim=dim, shared_name=shared_name, name=scope_name if in_graph else None
-                    )
-                    _set_handle_data(handle, dim)
-                    initializer_op = library.ops.lockstep_dynamic_table_create(
-                        handle,
-                        start.rows,
-                        table_name=handle_name,
-                        string_keys=self._key_dtype == tf.string,
-                        dim=dim,
-                        row_type=row_type,
-                        name="Initializer" if in_graph else None,
-                        **start.attributes,
-                        **self._attributes,
-                    )
-                    ready = library.ops.lockstep_dynamic_table_is_ready(handle, name="IsReady") if in_graph else None
+                    own_name = name
+                start = initial.initial_of(initializer, dim, own_name, option.init_option.default_value_dim)
+                spec = handles.Spec(dim, self._key_dtype, row_type, start, self._attributes)
+                handle = handles.make(own_name, scope_name, spec)
             super().__init__(
                 trainable=trainable,
                 shape=tf.TensorShape([None, dim]),
                 dtype=row_type,
-                handle=handle,
+                handle=handle.tensor,
                 synchronization=tf.VariableSynchronization.NONE,
                 aggregation=tf.VariableAggregation.NONE,
-                unique_id=shared_name,
-                handle_name=handle_name,
-                initializer_op=initializer_op if in_graph else None,
-                is_initialized_op=ready,
+                unique_id=handle.shared_name,
+                handle_name=own_name,
+                initializer_op=handle.initializer,
+                is_initialized_op=handle.is_ready,
                 in_graph_mode=in_graph,
             )
+            self._lookups = lookups.Lookups(self.handle, self.logical_name, self._key_dtype, self._attributes)
             if in_graph:
                 self._join_graph(collections)
             else:
-                weakref.finalize(self, _destroy, handle)
+                weakref.finalize(self, handles.destroy, handle.tensor)
 
     def _join_graph(self, collections: Any) -> None:
         keys = tf.compat.v1.GraphKeys
@@ -225,11 +202,9 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         forgets = self._key_dtype == tf.string and bool(a.get("bloom_keys"))
         return evicts or forgets or a["record_version"]
 
-    @property
-    def _counts(self) -> bool:
-        """Whether it matters how often a key is seen in a lookup."""
-        a = self._attributes
-        return a["record_frequency"] or a.get("min_frequency", 0) > 1 or a.get("order") == "lfu"
+    def to_proto(self, export_scope: str | None = None) -> None:
+        """None: a table is not in the collections of a MetaGraph, where a program that imports it takes a variable."""
+        del export_scope
 
     def __repr__(self) -> str:
         return (
@@ -262,59 +237,8 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
             training = modes.is_training() and self.trainable
             if training:
                 tape.variable_accessed(self)
-            rows = self._look_up(keys, training) if self._world_size == 1 else self._exchange(keys, training)
+            rows = self._lookups.rows(keys, training)
             return rows if self.dtype == tf.float32 else tf.cast(rows, self.dtype)
-
-    def _look_up(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
-        if not training:
-            return steps.lookup(self.handle, keys)
-        before = steps.times_seen(keys) if self._counts else None
-        times = None if before is None else tf.math.bincount(before[1], minlength=tf.size(keys), dtype=tf.int64)
-        return self._resolve(keys, times)
-
-    def _exchange(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
-        """A lookup in a job: each distinct key goes to its owner, and its row comes back."""
-        if not training:
-            served, _, route = self._route(keys, counts=False)
-            return sharding_steps.combine(steps.lookup(self.handle, served), route)
-        before = steps.times_seen(keys) if self._counts else None
-        served, times, route = self._route(keys if before is None else before[0], self._counts)
-        if before is not None:
-            # All places of a distinct key have the same place among what travels.
-            inverse = tf.math.unsorted_segment_max(route.inverse, before[1], tf.size(keys))
-            route = route._replace(inverse=inverse)
-        return sharding_steps.combine(self._resolve(served, times), route)
-
-    def _route(self, keys: tf.Tensor, counts: bool) -> tuple[tf.Tensor, tf.Tensor | None, sharding_steps.Route]:
-        """The keys that this worker serves, [M], where it `counts` how often each was asked for, and the route."""
-        if self._key_dtype == tf.string:
-            route, times = sharding_steps.route_strings(keys, self.logical_name)
-            return route.local_rows, times if counts else None, route
-        route = sharding_steps.route(keys, steps.COUNTED_KEYS if counts else steps.ANY_KEY, self.logical_name)
-        if not counts:
-            return route.local_rows, None, route
-        return *tf.unstack(route.local_rows, num=2, axis=1), route
-
-    def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
-        if self._attributes.get("min_frequency", 0) <= 1:
-            return steps.resolve(self.handle, keys, times)[0]
-        with self._after_the_lookup_before():
-            rows, numbers = steps.resolve(self.handle, keys, times)
-        self._note_lookup(rows)
-        # No gradient of keys that are not admitted: it would count in norms.
-        admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(keys), [1]], 0))
-        return tf.where(admitted, rows, tf.stop_gradient(rows))
-
-    def _after_the_lookup_before(self) -> Any:
-        """Lookups that decide what is taken in run in the order in which they were built: it decides with them."""
-        before = None if tf.executing_eagerly() else self._last_lookups.get(tf.compat.v1.get_default_graph())
-        return contextlib.nullcontext() if before is None else tf.control_dependencies([before])
-
-    def _note_lookup(self, rows: tf.Tensor) -> None:
-        graph = None if tf.executing_eagerly() else rows.graph
-        # In the branches and loops of TensorFlow 1 an edge from one to another would kill what waits for it.
-        if graph is not None and graph._get_control_flow_context() is None:
-            self._last_lookups[graph] = rows.op
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Rows by key, where `indices` are [..., 1]; else NotImplementedError."""
@@ -399,80 +323,45 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
     def end_step(self, step: Any = -1) -> tf.Operation | None:
         """Evicts by the options, and sets the step that lookups count in. Optimizers do it after their updates.
 
-        Of several in one run the first counts.
+        Nothing happens where no key has been looked up since the last one, unless `step` says that time has passed; so
+        several optimizers behind one lookup end one step. In a graph of TensorFlow 1, outside of its loops, a run is a
+        step: the first of several counts.
 
         Args:
           step: int64; negative for one more than before.
         """
-        return library.ops.lockstep_dynamic_table_end_step(self.handle, tf.cast(step, tf.int64))
+        return library.ops.lockstep_dynamic_table_end_step(
+            self.handle, tf.cast(step, tf.int64), once_in_a_run=_runs_once()
+        )
 
-    # What a table without a length cannot do.
+    def clock(self) -> tf.Tensor:
+        """What rounding and steps go by, [2] int64: a program that is to go on as another saves it with the rows."""
+        return library.ops.lockstep_dynamic_table_clock(self.handle)
+
+    def set_clock(self, clock: Any) -> tf.Operation | None:
+        """Goes on as the table of which `clock` is."""
+        return library.ops.lockstep_dynamic_table_set_clock(self.handle, tf.cast(clock, tf.int64))
 
     def is_initialized(self, name: str | None = None) -> tf.Tensor:
         """Whether its initializer has run."""
         return library.ops.lockstep_dynamic_table_is_ready(self.handle, name=name)
 
-    def _refuse(self, what: str, instead: str) -> NoReturn:
-        raise NotImplementedError(f"table '{self.logical_name}' is dynamic: no {what}; {instead}")
 
-    def value(self) -> NoReturn:
-        """Raises NotImplementedError."""
-        self._refuse("value as a matrix", "look keys up, export(), or leave it out of a list of variables")
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self._refuse("copy.deepcopy", "make another table and insert what this one exports")
+def _runs_once() -> bool:
+    """Whether an operation that is made here runs at most once in a run of the graph."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return not graph.building_function and graph._get_control_flow_context() is None
 
 
-def _refusing(method: str, instead: str) -> Any:
-    def refuse(self: DynamicVariable, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse(method, instead)
-
-    refuse.__doc__ = "Raises NotImplementedError."
-    return refuse
-
-
-for _method in ("read_value", "read_value_no_copy", "numpy", "_dense_var_to_tensor", "_read_variable_op"):
-    setattr(
-        DynamicVariable,
-        _method,
-        _refusing("value as a matrix", "look keys up, export(), or leave it out of a list of variables"),
-    )
-for _method in ("assign", "assign_add", "assign_sub", "load", "_strided_slice_assign", "batch_scatter_update"):
-    setattr(DynamicVariable, _method, _refusing(_method, "insert() takes keys and rows"))
-for _method in (
-    "add",
-    "sub",
-    "update",
-    "max",
-    "min",
-    "mul",
-    "div",
-    "nd_sub",
-    "nd_add",
-    "nd_update",
-    "nd_max",
-    "nd_min",
-):
-    setattr(DynamicVariable, f"scatter_{_method}", _refusing(f"scatter_{_method}", "insert() takes keys and rows"))
-for _method in ("_serialize_to_tensors", "_gather_saveables_for_checkpoint", "_export_to_saved_model_graph"):
-    setattr(DynamicVariable, _method, _refusing("checkpoint by TensorFlow's own means", "export() gives what it holds"))
-DynamicVariable.initial_value = property(_refusing("initial_value", "every key has its own"))
-
-
-def _set_handle_data(handle: Any, dim: int) -> None:
-    """Tells TensorFlow what a handle reads, as its gradients want to know; in a graph the operation's shapes say it."""
-    if not tf.executing_eagerly():
-        return
-    data = cpp_shape_inference_pb2.CppShapeInferenceResult.HandleData()
-    data.is_set = True
-    data.shape_and_type.append(
-        cpp_shape_inference_pb2.CppShapeInferenceResult.HandleShapeAndType(
-            shape=tf.TensorShape([None, dim]).as_proto(), dtype=types_pb2.DT_FLOAT
-        )
-    )
-    handle._handle_data = data
-
-
-def _destroy(handle: Any) -> None:
-    with contextlib.suppress(Exception), tf.init_scope():
-        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+def _checked_types(name: str, dim: Any, key_dtype: Any, dtype: Any) -> tuple[tf.DType, tf.DType]:
+    """The types of keys and of rows."""
+    key_dtype, row_type = tf.as_dtype(key_dtype), tf.as_dtype(dtype)
+    if key_dtype not in _KEY_DTYPES:
+        raise TypeError(f"table '{name}': keys are {key_dtype.name}, wanted int64, int32 or string")
+    if row_type not in _VALUE_DTYPES:
+        raise TypeError(f"table '{name}': rows are {row_type.name}, wanted float32, float16 or bfloat16")
+    if not isinstance(dim, int) or dim < 1:
+        raise ValueError(f"table '{name}': dimension is {dim!r}, wanted a number of at least 1")
+    return key_dtype, row_type

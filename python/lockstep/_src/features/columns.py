@@ -17,7 +17,7 @@ from tensorflow.python.feature_column import feature_column as fc_v1
 from tensorflow.python.feature_column import feature_column_v2 as fc
 
 from lockstep._src.embedding.creation import get_embedding_variable
-from lockstep._src.features.pooled import keep_positive, lookup_pooled
+from lockstep._src.features.pooled import keep_ids, keep_positive, lookup_pooled
 
 _tf1 = tf.compat.v1
 _KEY_DTYPES = (tf.int32, tf.int64, tf.string)
@@ -34,7 +34,8 @@ def categorical_column_with_embedding(
     `embedding_column`, `shared_embedding_columns` and `weighted_categorical_column`.
 
     Args:
-      key: name of the feature: a `tf.SparseTensor`, or a tensor in which -1 and '' stand for "no value".
+      key: name of the feature: a `tf.SparseTensor`, or a tensor in which '' stands for "no value". In both, integers
+        below 0 do, as in TensorFlow's columns.
       dtype: of the values: `tf.string`, `tf.int64` or `tf.int32`. The keys of strings are their hashes, of 63 bits.
       partition_num: taken, and without effect: keys are shared out over the workers.
       ev_option: an `EmbeddingVariableOption`; None: its defaults.
@@ -315,7 +316,8 @@ def _table(column: Any, trainable: bool, collections: Any) -> Any:
 
 
 def _looked_up(column: Any, sparse_tensors: Any, table: Any) -> tf.Tensor:
-    ids, weights = sparse_tensors
+    # As TensorFlow's columns, which look up ids below 0 no more than those without weight.
+    ids, weights = keep_ids(*sparse_tensors)
     if weights is not None and column.combiner != "sum":
         ids, weights = keep_positive(ids, weights)
     with tf.name_scope(f"{column.name}_weights"):

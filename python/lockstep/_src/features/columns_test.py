@@ -19,7 +19,7 @@ BATCH = 6
 STEPS = 4
 WIDTH = 3
 # Key k of the vocabulary is number SPREAD[k] or word WORDS[k].
-SPREAD = np.array([0, 5, 10**12, 77, -3, 2**40, 1000, 42, 7])
+SPREAD = np.array([0, 5, 10**12, 77, 3, 2**40, 1000, 42, 7])
 WORDS = np.array([f"word {k}" for k in range(KEYS)])
 
 
@@ -163,6 +163,29 @@ def test_minus_one_and_the_empty_string_of_dense_features_are_no_values():
         session.run(tf1.global_variables_initializer())
         values = session.run(layer)
     np.testing.assert_array_equal(values, [[1, 1, 1, 1], [0, 0, 0, 0], [2, 2, 2, 2]])
+
+
+@pytest.mark.parametrize("combiner", ["mean", "sqrtn", "sum"])
+def test_ids_below_0_are_no_values(combiner):
+    indices, shape = [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]], [3, 2]
+    features = {
+        "ids": tf.SparseTensor(indices, tf.constant([3, -1, -7, 5, 3], tf.int64), shape),
+        "weights": tf.SparseTensor(indices, [0.5, 2.0, 1.0, 2.0, -1.0], shape),
+    }
+    values = []
+    with tf.Graph().as_default(), tf1.Session() as session:
+        features = tf.nest.map_structure(lambda t: tf.constant(t.numpy()), features, expand_composites=True)
+        for ids in (
+            tf1.feature_column.categorical_column_with_identity("ids", 9),
+            embedding.categorical_column_with_embedding("ids", tf.int64),
+        ):
+            weighted = tf1.feature_column.weighted_categorical_column(ids, "weights")
+            columns = [embedding.embedding_column(c, 2, combiner, tf1.initializers.ones()) for c in (ids, weighted)]
+            with tf1.variable_scope(None, "layer"):
+                values.append(tf1.feature_column.input_layer(features, columns))
+        session.run(tf1.global_variables_initializer())
+        values = session.run(values)
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-6)
 
 
 def test_sequences_keep_the_rows_of_an_example():

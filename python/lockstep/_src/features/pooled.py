@@ -60,6 +60,12 @@ def _known_batch(ids: tf.SparseTensor) -> list[int | None]:
     return ids.shape[:-1].as_list()
 
 
+def keep_ids(ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
+    """Both without the entries whose id is below 0, which stands for none in a feature column."""
+    kept = ids.values >= 0
+    return tf.sparse.retain(ids, kept), None if weights is None else tf.sparse.retain(weights, kept)
+
+
 def keep_positive(ids: tf.SparseTensor, weights: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.SparseTensor]:
     """Both without the entries whose weight is not positive: what feature columns do unless they sum."""
     kept = weights.values > 0

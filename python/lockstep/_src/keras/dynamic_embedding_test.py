@@ -52,6 +52,25 @@ def test_fit_learns_what_a_static_layer_learns(name):
     assert loss == pytest.approx(expected_loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_loss_scale_changes_nothing(eager):
+    make = OPTIMIZERS["Adam, global_clipnorm"]
+    rows, _ = trained(lambda: keras.optimizers.LossScaleOptimizer(make(), initial_scale=8.0), True, run_eagerly=eager)
+    np.testing.assert_allclose(rows, trained(make, dynamic=False)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compile_arguments", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}])
+def test_steps_and_frequencies_are_counted_however_they_are_executed(compile_arguments):
+    option = embedding.EmbeddingVariableOption(record_frequency=True, record_version=True)
+    layer = DynamicEmbedding(2, combiner="sum", option=option)
+    model = keras.Sequential([layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse", **compile_arguments)
+    keys = np.array([[1, 1], [2, 1], [3, 3], [1, 4]])
+    model.fit(keys, np.ones([4, 1]), batch_size=1, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(layer.table.get_frequency([1, 2, 3, 4]), [4, 1, 2, 1])
+    np.testing.assert_array_equal(layer.table.get_version([1, 2, 3, 4]), [3, 1, 2, 3])
+
+
 def test_an_optimizer_without_a_rule_works_on_the_touched_rows():
     # Nesterov's momentum of rows without a gradient would move on in a static layer: so one batch.
     rows, _ = trained(lambda: keras.optimizers.Adamax(0.1), dynamic=True, run_eagerly=True)
@@ -87,6 +106,8 @@ def test_a_layer_is_made_again_from_its_configuration():
     again = DynamicEmbedding.from_config(layer.get_config())
     assert (again.output_dim, again.key_dtype, again.combiner, again.option) == (3, tf.string, "sqrtn", option)
     assert again.embeddings_initializer.mean == 0.5
+    model = keras.Sequential([keras.Input((1,), dtype="string"), layer])
+    assert keras.models.clone_model(model).layers[0].option == option
 
 
 def test_what_it_cannot_do_is_an_error(tmp_path):

@@ -1,0 +1,53 @@
+"""What TensorFlow's variables can do because they are matrices, and a table that has no length cannot."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+_VALUE = ("value as a matrix", "look keys up, export(), or leave it out of a list of variables")
+_INSERT = "insert() takes keys and rows"
+_NOT_FOR_TABLES = {
+    **dict.fromkeys(
+        ("value", "read_value", "read_value_no_copy", "numpy", "_dense_var_to_tensor", "_read_variable_op"), _VALUE
+    ),
+    **{
+        name: (name, _INSERT)
+        for name in (
+            "assign",
+            "assign_add",
+            "assign_sub",
+            "load",
+            "batch_scatter_update",
+            "_strided_slice_assign",
+            *(f"scatter_{how}" for how in ("add", "sub", "update", "max", "min", "mul", "div")),
+            *(f"scatter_nd_{how}" for how in ("add", "sub", "update", "max", "min")),
+        )
+    },
+    **dict.fromkeys(
+        ("_serialize_to_tensors", "_gather_saveables_for_checkpoint", "_export_to_saved_model_graph"),
+        ("checkpoint by TensorFlow's own means", "export() gives what it holds"),
+    ),
+    "__deepcopy__": ("copy.deepcopy", "make another table and insert what this one exports"),
+}
+
+
+class NotAMatrix:
+    """Base of what is a variable to TensorFlow, and no matrix: methods that need one raise NotImplementedError."""
+
+    logical_name: str
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        raise NotImplementedError(f"table '{self.logical_name}' is dynamic: no {what}; {instead}")
+
+
+def _refusing(what: str, instead: str) -> Any:
+    def refuse(self: NotAMatrix, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse(what, instead)
+
+    refuse.__doc__ = "Raises NotImplementedError."
+    return refuse
+
+
+for _method, _refusal in _NOT_FOR_TABLES.items():
+    setattr(NotAMatrix, _method, _refusing(*_refusal))
+NotAMatrix.initial_value = property(_refusing("initial_value", "every key has its own"))
