@@ -1,6 +1,6 @@
 """Dynamic tables: embeddings for keys without a vocabulary, in TensorFlow (core/embedding is the engine)."""
 
-from lockstep._src.embedding.creation import get_embedding_variable, make_table
+from lockstep._src.embedding.creation import get_embedding_variable, make_table, tables_made_by
 from lockstep._src.embedding.modes import evaluating
 from lockstep._src.embedding.optimizers import keep_interception
 from lockstep._src.embedding.options import (
@@ -39,4 +39,5 @@ __all__ = [
     "is_dynamic",
     "keep_interception",
     "make_table",
+    "tables_made_by",
 ]

@@ -21,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.training import optimizer as tf_optimizer
+from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src import updates
 from lockstep._src.embedding import keras_optimizers, standins
@@ -40,6 +41,9 @@ def ensure_interception() -> None:
         _intercept(tf_optimizer, "_get_processor", _wrap_get_processor)
         _intercept(tf_optimizer.Optimizer, "apply_gradients", _wrap_apply)
         keras_optimizers.ensure_interception(_intercept)
+        from lockstep._src.saving import checkpoint  # which knows of tables
+
+        _intercept(tf_saver.Saver, "_build", checkpoint.build_of_tables)
 
 
 def keep_interception() -> None:
@@ -127,9 +131,7 @@ def _no_slots_of_tables(optimizer: Any) -> Iterator[None]:
     names = ("_zeros_slot", "_get_or_make_slot", "_get_or_make_slot_with_initializer")
 
     def unless_table(make_slot: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda variable, *args, **kwargs: (
-            None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
-        )
+        return lambda variable, *args, **kwargs: None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
 
     for name in names:
         setattr(optimizer, name, unless_table(getattr(optimizer, name)))

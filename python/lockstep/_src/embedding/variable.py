@@ -22,7 +22,7 @@ from lockstep._src.sharding import steps as sharding_steps
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 _VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
 # The dynamic tables of a graph.
-_TABLES = "lockstep/dynamic_tables"
+TABLES = "lockstep/dynamic_tables"
 
 
 class Export(NamedTuple):
@@ -60,7 +60,7 @@ def shapes_of_one_row() -> Iterator[None]:
 
 def dynamic_tables(graph: tf.Graph | None = None) -> list[DynamicVariable]:
     """The dynamic tables of a graph (the default one), in the order in which they were made."""
-    return (graph or tf.compat.v1.get_default_graph()).get_collection(_TABLES)
+    return (graph or tf.compat.v1.get_default_graph()).get_collection(TABLES)
 
 
 def is_dynamic(variable: Any) -> bool:
@@ -150,9 +150,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
                         **start.attributes,
                         **self._attributes,
                     )
-                    ready = (
-                        library.ops.lockstep_dynamic_table_is_ready(handle, name="IsReady") if in_graph else None
-                    )
+                    ready = library.ops.lockstep_dynamic_table_is_ready(handle, name="IsReady") if in_graph else None
             super().__init__(
                 trainable=trainable,
                 shape=tf.TensorShape([None, dim]),
@@ -176,7 +174,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         names = list(collections or [keys.GLOBAL_VARIABLES])
         if self.trainable and keys.TRAINABLE_VARIABLES not in names:
             names.append(keys.TRAINABLE_VARIABLES)
-        ops.add_to_collections([*names, _TABLES], self)
+        ops.add_to_collections([*names, TABLES], self)
 
     @property
     def dim(self) -> int:
@@ -399,7 +397,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         self._refuse("copy.deepcopy", "make another table and insert what this one exports")
 
 
-def _refusing(method: str, instead: str) -> Any:
+def refusing(method: str, instead: str) -> Any:
     def refuse(self: DynamicVariable, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse(method, instead)
 
@@ -408,14 +406,27 @@ def _refusing(method: str, instead: str) -> Any:
 
 
 for _method in ("read_value", "read_value_no_copy", "numpy", "_dense_var_to_tensor", "_read_variable_op"):
-    setattr(DynamicVariable, _method, _refusing("value as a matrix", "look keys up, or export()"))
+    setattr(DynamicVariable, _method, refusing("value as a matrix", "look keys up, or export()"))
 for _method in ("assign", "assign_add", "assign_sub", "load", "_strided_slice_assign", "batch_scatter_update"):
-    setattr(DynamicVariable, _method, _refusing(_method, "insert() takes keys and rows"))
-for _method in ("add", "sub", "update", "max", "min", "mul", "div", "nd_sub", "nd_add", "nd_update", "nd_max", "nd_min"):
-    setattr(DynamicVariable, f"scatter_{_method}", _refusing(f"scatter_{_method}", "insert() takes keys and rows"))
+    setattr(DynamicVariable, _method, refusing(_method, "insert() takes keys and rows"))
+for _method in (
+    "add",
+    "sub",
+    "update",
+    "max",
+    "min",
+    "mul",
+    "div",
+    "nd_sub",
+    "nd_add",
+    "nd_update",
+    "nd_max",
+    "nd_min",
+):
+    setattr(DynamicVariable, f"scatter_{_method}", refusing(f"scatter_{_method}", "insert() takes keys and rows"))
 for _method in ("_serialize_to_tensors", "_gather_saveables_for_checkpoint", "_export_to_saved_model_graph"):
-    setattr(DynamicVariable, _method, _refusing("checkpoint by TensorFlow's own means", "export() gives what it holds"))
-DynamicVariable.initial_value = property(_refusing("initial_value", "every key has its own"))
+    setattr(DynamicVariable, _method, refusing("checkpoint by TensorFlow's own means", "export() gives what it holds"))
+DynamicVariable.initial_value = property(refusing("initial_value", "every key has its own"))
 
 
 def _set_handle_data(handle: Any, dim: int) -> None:

@@ -1,0 +1,78 @@
+"""One worker of dynamic_checkpoint_test.py: trains a model with dynamic tables and saves it, or restores it."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import hybridbackend.tensorflow as hb
+from lockstep._src import embedding
+from lockstep._src.saving import tables as saved_tables
+
+DIM = 4
+TABLES = {
+    "plain": {},
+    "counted": {"filter_option": embedding.CounterFilter(3)},
+    "bloom": {"filter_option": embedding.CBFFilter(3, max_element_size=2000, false_positive_probability=0.001)},
+    "short": {"evict_option": embedding.GlobalStepEvict(2)},
+}
+SLOTS = {"plain": ["Adagrad"], "counted": ["Adagrad"], "bloom": ["Adagrad"], "short": ["Adagrad"]}
+
+
+def batch(step: int, rank: int) -> np.ndarray:
+    """The ids of a worker in a step: [3, 40], some of which come often."""
+    rng = np.random.default_rng([step, rank])
+    return rng.zipf(1.3, [3, 40]).clip(1, 500) - 100
+
+
+def build():
+    """The tables, a placeholder for ids, and a training step on them."""
+    ids = tf.placeholder(tf.int64, [None, None])
+    loss = 0.0
+    tables = {}
+    for name, options in TABLES.items():
+        option = embedding.EmbeddingVariableOption(record_frequency=True, record_version=True, **options)
+        tables[name] = embedding.get_embedding_variable(name, DIM, ev_option=option)
+        loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(tables[name], ids) - 0.5))
+    with hb.embedding_scope():
+        static = tf.get_variable("static", [601, DIM])
+    loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(static, ids + 100)))
+    step = tf.train.get_or_create_global_step()
+    return tables, ids, loss, tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+
+
+def held(tables):
+    """Tensors of what this worker has of the tables, in the order of `tensors_of`."""
+    return {
+        name: [*table.export(), *table.export_slots(*SLOTS[name]), table.candidate_count()]
+        for name, table in tables.items()
+    }
+
+
+def lists(values):
+    """What `held` gave, as Python's numbers."""
+    return {name: [np.asarray(part).tolist() for part in parts] for name, parts in values.items()}
+
+
+def work(folder, steps, part_rows=5):
+    """Trains from where `folder` has a checkpoint to step `steps`, and saves; what the worker held before and after."""
+    tf.disable_v2_behavior()
+    saved_tables.PART_ROWS = part_rows
+    with tf.Graph().as_default(), hb.scope(seed=3):
+        tables, ids, loss, train_op = build()
+        tensors, step = held(tables), tf.train.get_global_step()
+        rows = {n: tf.nn.embedding_lookup(t, tf.range(-100, 401, dtype=tf.int64)) for n, t in evaluated(tables)}
+        with tf.train.MonitoredTrainingSession(
+            checkpoint_dir=folder, save_checkpoint_steps=max(steps, 1), save_summaries_steps=None
+        ) as session:
+            before = lists(session.run(tensors))
+            for i in range(session.run(step), steps):
+                session.run(train_op, {ids: batch(i, hb.context.rank)})
+            after = lists(session.run(tensors))
+            seen = {name: value.tolist() for name, value in session.run(rows).items()}
+    return before, after, seen
+
+
+def evaluated(tables):
+    """The tables, to be looked up without a trace."""
+    for name, table in tables.items():
+        with embedding.evaluating():
+            yield name, table
