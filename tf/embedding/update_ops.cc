@@ -1,5 +1,6 @@
-// Fused sparse updates (core/embedding/optimizer/update.h) of variables: an optimizer's step for the rows that
-// gradients name, in place of TensorFlow's unique, segment sum and ResourceSparseApply... of each variable.
+// Fused sparse updates (core/embedding/optimizer/update.h) of variables and of dynamic tables: an optimizer's step for
+// the rows that gradients name, in place of TensorFlow's unique, segment sum and ResourceSparseApply... of each
+// variable.
 //
 //   gradients of table a ──► LockstepSparseUpdate a          gradients a ──► LockstepSparseUpdate a and b
 //   gradients of table b ──► LockstepSparseUpdate b          gradients b ──►
@@ -11,7 +12,8 @@
 //
 // What is done with variables is what TensorFlow's sparse training ops do: their mutexes are taken in the order of
 // addresses (exclusively, for all that the kernel touches, so that readers see whole steps), and they are put into
-// "copy on read" mode, in which no reader holds on to the buffer that is updated in place.
+// "copy on read" mode, in which no reader holds on to the buffer that is updated in place. A dynamic table has locks
+// and slots of its own.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -27,6 +29,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_op.h"
+#include "tf/embedding/table_resource.h"
 #include "tf/embedding/update_rules.h"
 
 namespace lockstep {
@@ -35,7 +38,7 @@ namespace {
 namespace tf = ::tensorflow;
 using VariablePointer = tf::core::RefCountPtr<tf::Var>;
 
-// One table of an op, in the course of a step.
+// One table of an op, in the course of a step: variables or, if there is one, a dynamic table.
 struct Table {
   const std::string& name;
   const RuleKind& kind;
@@ -43,8 +46,10 @@ struct Table {
   const tf::Tensor& values;
   const tf::Tensor& indices;
   std::vector<VariablePointer> variables;  // the table's own, then its slots
-  std::unique_ptr<uint32_t[]> numbers;
-  TableUpdate update;
+  tf::core::RefCountPtr<DynamicTableResource> dynamic;
+  std::vector<SlotSpec> dynamic_slots;
+  std::vector<uint32_t> numbers;
+  TableUpdate update;  // of a dynamic table, the rule alone
 };
 
 // "table 'user' (adagrad)"
@@ -87,7 +92,9 @@ Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable) {
 
 // Row numbers of a batch, out of indices of either type: [count] in [0, rows).
 template <typename Index>
-Status ToNumbers(const tf::Tensor& indices, int64_t rows, const ParallelFor& parallel, uint32_t* numbers) {
+Status ToNumbers(const tf::Tensor& indices, int64_t rows, const ParallelFor& parallel, std::vector<uint32_t>* out) {
+  out->resize(indices.NumElements());
+  uint32_t* const numbers = out->data();
   const auto* const from = static_cast<const Index*>(Data(indices));
   std::atomic<bool> all_in_range = true;
   constexpr int64_t kGrain = 1 << 15;
@@ -105,7 +112,17 @@ Status ToNumbers(const tf::Tensor& indices, int64_t rows, const ParallelFor& par
   return InvalidArgument(absl::StrCat("indices[", i, "] is ", from[i], ", wanted one in [0, ", rows, ")"));
 }
 
-// Applies the optimizers' steps to all tables. Nothing has been changed when an error is found.
+// INVALID_ARGUMENT unless there is a gradient of a row's shape for each index. variable: [R, ...].
+Status CheckShapes(const Table& table, const tf::TensorShape& variable) {
+  tf::TensorShape wanted = variable;
+  wanted.set_dim(0, table.indices.NumElements());
+  if (table.indices.dims() == 1 && table.values.shape() == wanted) return OkStatus();
+  return InvalidArgument(absl::StrCat("got indices of shape ", table.indices.shape().DebugString(),
+                                      " and values of shape ", table.values.shape().DebugString(),
+                                      " for a variable of shape ", variable.DebugString()));
+}
+
+// Applies the optimizers' steps to all tables. No variable has been changed when an error is found.
 class SparseUpdateKernel : public tf::OpKernel {
  public:
   explicit SparseUpdateKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -113,26 +130,36 @@ class SparseUpdateKernel : public tf::OpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
     OP_REQUIRES_OK(construction, construction->GetAttr("rules", &rules));
     OP_REQUIRES_OK(construction, construction->GetAttr("all_rows", &all_rows_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("dynamic", &dynamic_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("slot_names", &slot_names_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("slot_initials", &slot_initials_));
     int count = 0, slots = 0, hyperparameters = 0, wanted_slots = 0, wanted_hyperparameters = 0;
     OP_REQUIRES_OK(construction, construction->GetAttr("N", &count));
     OP_REQUIRES_OK(construction, construction->GetAttr("S", &slots));
     OP_REQUIRES_OK(construction, construction->GetAttr("H", &hyperparameters));
-    for (const std::string& rule : rules) {
-      Result<const RuleKind*> kind = FindRule(rule);
+    const auto places = static_cast<size_t>(count);
+    size_t wanted_names = 0;
+    for (size_t i = 0; i < rules.size(); ++i) {
+      Result<const RuleKind*> kind = FindRule(rules[i]);
       OP_REQUIRES_OK(construction, ToTensorFlow(kind.status()));
       kinds_.push_back(*kind);
-      wanted_slots += (*kind)->num_slots;
+      const bool is_dynamic = i < dynamic_.size() && dynamic_[i];
+      wanted_slots += is_dynamic ? 0 : (*kind)->num_slots;
+      wanted_names += is_dynamic ? (*kind)->num_slots : 0;
       wanted_hyperparameters += (*kind)->num_hyperparameters;
     }
-    const auto places = static_cast<size_t>(count);
-    OP_REQUIRES(construction,
-                names_.size() == places && kinds_.size() == places && all_rows_.size() == places &&
-                    construction->num_inputs() == 3 * count + slots + hyperparameters && slots == wanted_slots &&
-                    hyperparameters == wanted_hyperparameters,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "update '", construction->def().name(), "': ", count, " tables, but ", names_.size(), " names, ",
-                    kinds_.size(), " rules, ", all_rows_.size(), " all_rows, ", slots, " slots of ", wanted_slots,
-                    " and ", hyperparameters, " hyperparameters of ", wanted_hyperparameters)));
+    OP_REQUIRES(
+        construction,
+        names_.size() == places && kinds_.size() == places && all_rows_.size() == places && dynamic_.size() == places &&
+            slot_names_.size() == wanted_names && slot_initials_.size() == wanted_names &&
+            construction->num_inputs() == 3 * count + slots + hyperparameters && slots == wanted_slots &&
+            hyperparameters == wanted_hyperparameters,
+        absl::InvalidArgumentError(absl::StrCat("update '", construction->def().name(), "': ", count, " tables, but ",
+                                                names_.size(), " names, ", kinds_.size(), " rules, ", all_rows_.size(),
+                                                " all_rows, ", dynamic_.size(), " dynamic, ", slots, " slots of ",
+                                                wanted_slots, ", ", slot_names_.size(), " slot_names and ",
+                                                slot_initials_.size(), " slot_initials of ", wanted_names, ", and ",
+                                                hyperparameters, " hyperparameters of ", wanted_hyperparameters)));
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -146,8 +173,16 @@ class SparseUpdateKernel : public tf::OpKernel {
     const Locks locks(tables);
     std::vector<TableUpdate> updates;
     for (Table& table : tables) {
-      LOCKSTEP_RETURN_IF_ERROR(Prepare(context, parallel, &table).WithPrefix(absl::StrCat(Describe(table), ": ")));
-      updates.push_back(table.update);
+      const Status prepared = table.dynamic ? PrepareDynamic(&table) : Prepare(context, parallel, &table);
+      LOCKSTEP_RETURN_IF_ERROR(prepared.WithPrefix(absl::StrCat(Describe(table), ": ")));
+      if (!table.dynamic) updates.push_back(table.update);
+    }
+    // They may still fail, for want of memory.
+    for (const Table& table : tables) {
+      if (!table.dynamic) continue;
+      const Status updated = table.dynamic->Update(table.numbers, static_cast<const float*>(Data(table.values)),
+                                                   table.update.rule, table.dynamic_slots, table.all_rows, parallel);
+      LOCKSTEP_RETURN_IF_ERROR(updated.WithPrefix(absl::StrCat(Describe(table), ": ")));
     }
     if (!locks.any_twice()) {
       ApplyUpdates(updates, parallel);
@@ -162,20 +197,28 @@ class SparseUpdateKernel : public tf::OpKernel {
     const int count = static_cast<int>(kinds_.size());
     int slot = count, hyperparameter = context->num_inputs() - 2 * count;
     for (const RuleKind* kind : kinds_) hyperparameter -= kind->num_hyperparameters;
+    size_t named = 0;
     std::vector<Table> tables;
     for (int i = 0; i < count; ++i) {
       const RuleKind& kind = *kinds_[i];
       const int values = context->num_inputs() - 2 * count + i;
       Table& table = tables.emplace_back(Table{
-          names_[i], kind, all_rows_[i], context->input(values), context->input(values + count), {}, nullptr, {}});
+          names_[i], kind, all_rows_[i], context->input(values), context->input(values + count), {}, {}, {}, {}, {}});
       const auto look_up = [&](int input, const std::string& what) -> Status {
         VariablePointer& variable = table.variables.emplace_back();
         const absl::Status found = tf::LookupResource(context, tf::HandleFromInput(context, input), &variable);
         if (found.ok()) return OkStatus();
         return FailedPrecondition(absl::StrCat(Describe(table), ": ", what, " is not initialized: ", found.message()));
       };
-      LOCKSTEP_RETURN_IF_ERROR(look_up(i, "the variable"));
-      for (int s = 0; s < kind.num_slots; ++s) LOCKSTEP_RETURN_IF_ERROR(look_up(slot++, absl::StrCat("slot ", s)));
+      if (dynamic_[i]) {
+        LOCKSTEP_ASSIGN_OR_RETURN(table.dynamic, TableOf(context, i));
+        for (int s = 0; s < kind.num_slots; ++s, ++named) {
+          table.dynamic_slots.push_back({slot_names_[named].c_str(), slot_initials_[named]});
+        }
+      } else {
+        LOCKSTEP_RETURN_IF_ERROR(look_up(i, "the variable"));
+        for (int s = 0; s < kind.num_slots; ++s) LOCKSTEP_RETURN_IF_ERROR(look_up(slot++, absl::StrCat("slot ", s)));
+      }
       std::vector<float> hyperparameters;
       for (int h = 0; h < kind.num_hyperparameters; ++h) {
         const tf::Tensor& tensor = context->input(hyperparameter++);
@@ -185,7 +228,8 @@ class SparseUpdateKernel : public tf::OpKernel {
         }
         hyperparameters.push_back(tensor.flat<float>()(0));
       }
-      LOCKSTEP_ASSIGN_OR_RETURN(table.update.rule, kind.make(hyperparameters, DType::kFloat32));
+      const DType row_type = table.dynamic ? table.dynamic->table().options().row_type : DType::kFloat32;
+      LOCKSTEP_ASSIGN_OR_RETURN(table.update.rule, kind.make(hyperparameters, row_type));
     }
     return tables;
   }
@@ -203,21 +247,14 @@ class SparseUpdateKernel : public tf::OpKernel {
                                             weights.dims() < 1 ? "[R, ...]" : weights.shape().DebugString()));
       }
     }
-    tf::TensorShape wanted = weights.shape();
-    wanted.set_dim(0, table->indices.NumElements());
-    if (table->indices.dims() != 1 || table->values.shape() != wanted) {
-      return InvalidArgument(absl::StrCat("got indices of shape ", table->indices.shape().DebugString(),
-                                          " and values of shape ", table->values.shape().DebugString(),
-                                          " for a variable of shape ", weights.shape().DebugString()));
-    }
+    LOCKSTEP_RETURN_IF_ERROR(CheckShapes(*table, weights.shape()));
     const int64_t rows = weights.dim_size(0), count = table->indices.NumElements();
     if (rows >= kNoRow || count >= kNoRow) {
       return Unimplemented(absl::StrCat("got ", count, " gradients of ", rows, " rows, wanted fewer than ", kNoRow));
     }
-    table->numbers = std::make_unique_for_overwrite<uint32_t[]>(count);
     LOCKSTEP_RETURN_IF_ERROR((table->indices.dtype() == tf::DT_INT32
                                   ? ToNumbers<int32_t>
-                                  : ToNumbers<int64_t>)(table->indices, rows, parallel, table->numbers.get()));
+                                  : ToNumbers<int64_t>)(table->indices, rows, parallel, &table->numbers));
     for (const VariablePointer& variable : table->variables) {
       LOCKSTEP_RETURN_IF_ERROR(MakeWritable(context, variable.get()));
     }
@@ -228,15 +265,26 @@ class SparseUpdateKernel : public tf::OpKernel {
     table->update.target.rows = view(0);
     for (int s = 0; s < table->kind.num_slots; ++s) table->update.target.slots[s] = view(1 + s);
     table->update.target.dim = dim;
-    table->update.numbers = {table->numbers.get(), static_cast<size_t>(count)};
+    table->update.numbers = table->numbers;
     table->update.gradients = static_cast<const float*>(Data(table->values));
     table->update.all_rows = table->all_rows ? rows : 0;
+    return OkStatus();
+  }
+
+  // The same of a dynamic table, where what is not admitted is -1.
+  static Status PrepareDynamic(Table* table) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckShapes(*table, {0, table->dynamic->dim()}));
+    if (table->indices.dtype() != tf::DT_INT64) return InvalidArgument("got int32 row numbers, wanted int64");
+    LOCKSTEP_ASSIGN_OR_RETURN(table->numbers, DynamicTableResource::Numbers(table->indices));
     return OkStatus();
   }
 
   std::vector<std::string> names_;
   std::vector<const RuleKind*> kinds_;
   std::vector<bool> all_rows_;
+  std::vector<bool> dynamic_;
+  std::vector<std::string> slot_names_;  // of the dynamic tables
+  std::vector<float> slot_initials_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LockstepSparseUpdate").Device(tf::DEVICE_CPU), SparseUpdateKernel);
@@ -255,19 +303,25 @@ REGISTER_OP("LockstepSparseUpdate")
     .Attr("names: list(string) >= 1")
     .Attr("rules: list(string) >= 1")
     .Attr("all_rows: list(bool) >= 1")
+    .Attr("dynamic: list(bool) >= 1")
+    .Attr("slot_names: list(string) >= 0")
+    .Attr("slot_initials: list(float) >= 0")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
 An optimizer's step for N tables, each float [R, ...]: sums the gradients of each row and applies the rule once.
 
-tables: Variables.
-slots: Those of all tables, one table behind the other, of the table's shape.
+tables: Variables, or handles of dynamic tables.
+slots: Those of all variables, one table behind the other, of the table's shape.
 hyperparameters: Those of all tables, one table behind the other, scalars in the order of the rule.
 values: [N, ...]; gradients of rows.
-indices: [N]; whose they are.
+indices: [N]; whose they are. Of a dynamic table, -1 drops a gradient.
 names: Of the tables, for messages.
 rules: Optimizers, by the names of tf/embedding/update_rules.h.
 all_rows: Whether rows without a gradient are updated as well, with one of zero.
+dynamic: Which of the tables are dynamic.
+slot_names: Of the dynamic tables, one table behind the other; slots that are not there yet are made.
+slot_initials: What these slots begin with.
 )doc");
 
 }  // namespace

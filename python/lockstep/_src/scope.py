@@ -26,6 +26,7 @@ import functools
 import random
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +40,7 @@ from lockstep._src.data import sync
 from lockstep._src.interception import Interception
 from lockstep._src.saving import checkpoint
 from lockstep._src.training import assignments, batch_statistics, gradients, norms, replicas, session
+from lockstep._src.updates import keras2
 
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
@@ -142,10 +144,10 @@ def _has_keras_3() -> bool:
     return int(version.split(".")[0]) >= 3 and keras.backend.backend() == "tensorflow"
 
 
-def _has_keras_2() -> bool:
-    """Whether the program has loaded Keras 2."""
+def _keras_2() -> types.ModuleType | None:
+    """Keras 2, where the program has loaded it."""
     keras = sys.modules.get("tf_keras") or sys.modules.get("keras")
-    return getattr(keras, "__version__", "0").startswith("2.")
+    return keras if getattr(keras, "__version__", "0").startswith("2.") else None
 
 
 def _intercept_keras(interception: Interception) -> None:
@@ -160,7 +162,10 @@ def _intercept_keras(interception: Interception) -> None:
         keras_training.intercept_training(interception)
         keras_saving.intercept_saving(interception)
         keras_updates.intercept_updates(interception)
-    elif _has_keras_2() and not tf.executing_eagerly():
+    elif (keras_2 := _keras_2()) is not None:
+        keras2.intercept_updates(interception, keras_2)
+        if tf.executing_eagerly():
+            return
         from lockstep._src.keras.graph import Model
 
         keras = tf.compat.v1.keras

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src import updates
+from lockstep._src.context import context
 from lockstep._src.embedding import standins
 from lockstep._src.embedding.variable import DynamicVariable, is_dynamic
 
@@ -37,6 +38,7 @@ def ensure_interception(intercept: Callable[[Any, str, Callable[[Any], Any]], No
     for name, wrap in (
         ("_backend_update_step", _wrap_update_step),
         ("_backend_apply_gradients", _wrap_apply),
+        ("_clip_gradients", _wrap_clip),
         ("add_variable_from_reference", _wrap_add_slot),
     ):
         intercept(module.TFOptimizer, name, wrap)
@@ -89,15 +91,51 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
         table = _table_of(reference_variable)
         if table is not None:
             _, slots = _stand_in_of(self, table)
-            initial = float(tf.reduce_max(tf.cast(slot.value, tf.float32)))
-            # Of as many rows as a step touches.
+            # Also while a step is traced, which is when Keras may build its optimizers.
             with tf.init_scope():
+                begins_with = _number(kwargs.get("initializer", args[0] if args else "zeros"), table)
+                # Of as many rows as a step touches.
                 value = tf.Variable(
-                    tf.cast(slot.value, tf.float32), shape=tf.TensorShape([None, table.dim]), trainable=False
+                    tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
                 )
             slot._value = value
-            slots.append(standins.Slot(f"{self.name}/{name}", value, initial))
+            slots.append(standins.Slot(f"{self.name}/{name}", value, begins_with))
         return slot
+
+    return wrapped
+
+
+def _number(initializer: Any, table: DynamicVariable) -> float:
+    """What an initializer of Keras gives, which is to be one number for all elements."""
+    drawn = sys.modules["keras"].initializers.get(initializer)((1, table.dim), dtype="float32").numpy()
+    if drawn.min() != drawn.max():
+        raise NotImplementedError(
+            f"table '{table.logical_name}': a slot of an optimizer begins with {initializer}, wanted a constant"
+        )
+    return float(drawn[0, 0])
+
+
+def _wrap_clip(clip_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' clipping, which makes slices dense: of a table the sums of its touched rows are clipped."""
+
+    @functools.wraps(clip_gradients)
+    def wrapped(self: Any, grads: Any) -> Any:
+        # Slices of others have a dense shape.
+        tables = [i for i, g in enumerate(grads) if isinstance(g, tf.IndexedSlices) and g.dense_shape is None]
+        if not tables or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
+            return clip_gradients(self, grads)
+        if context.world_size > 1 and not self.clipvalue:
+            raise NotImplementedError(
+                f"{self.name}: clipping by norm is not implemented for dynamic tables on several workers, each of "
+                "which has a part of the gradient"
+            )
+        numbers, summed = {}, list(grads)
+        for i in tables:
+            numbers[i], summed[i] = standins.touched(grads[i])
+        clipped = list(clip_gradients(self, summed))
+        for i in tables:
+            clipped[i] = tf.IndexedSlices(clipped[i], numbers[i][:-1])
+        return clipped
 
     return wrapped
 

@@ -110,14 +110,18 @@ def _slots_in_tables(optimizer: Any) -> Iterator[None]:
 
     def create(variables: list[Any]) -> None:
         has_rule = updates.rule_of(optimizer) is not None
+        # With a rule they are in the list for what optimizers make once for all variables.
+        others = [v for v in variables if has_rule or not is_dynamic(v)]
+        if others:
+            with shapes_of_one_row(), _no_slots_of_tables(optimizer):
+                create_slots(others)
         made = _stand_ins.setdefault(optimizer, {})
         for table in variables:
-            if is_dynamic(table) and not has_rule and id(table) not in made:
-                made[id(table)] = standins.make(table)
-        # With a rule they are in the list for what optimizers make once for all variables.
-        asked = [v if has_rule or not is_dynamic(v) else made[id(v)] for v in variables]
-        with shapes_of_one_row(), _no_slots_of_tables(optimizer):
-            create_slots(asked)
+            if is_dynamic(table) and not has_rule:
+                if id(table) not in made:
+                    made[id(table)] = standins.make(table)
+                with standins.growing_slots(table.dim):
+                    create_slots([made[id(table)]])
 
     optimizer._create_slots = create
     try:
@@ -169,7 +173,7 @@ def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.Inde
     ]
     numbers, summed = standins.touched(gradient)
     with tf.control_dependencies(standins.take(table, numbers, stand_in, slots)):
-        applied = optimizer._resource_apply_sparse(summed, stand_in, tf.range(tf.size(numbers) - 1))
+        applied = optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, tf.range(tf.size(numbers) - 1))
     with tf.control_dependencies([] if applied is None or tf.executing_eagerly() else [applied]):
         return tf.group(*standins.put(table, numbers, stand_in, slots))
 

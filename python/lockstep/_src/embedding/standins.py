@@ -9,13 +9,17 @@ A stand-in has one row more than are touched, of a key that is none: so it never
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src import library
+from lockstep._src.embedding.variable import is_asked_for_one_row, shapes_of_one_row
+from lockstep._src.sharding import initial
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +37,34 @@ class Slot:
     initial: Any
 
 
+class _StandIn(resource_variable_ops.ResourceVariable):
+    """Of a shape that is known while slots are made for it, as some optimizers want it."""
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return tf.TensorShape([1, *super().shape[1:]]) if is_asked_for_one_row() else super().shape
+
+    def get_shape(self) -> tf.TensorShape:
+        return self.shape
+
+
+@contextlib.contextmanager
+def growing_slots(dim: int) -> Iterator[None]:
+    """Inside, variables that are made with a value of shape [1, dim] are of shape [?, dim]."""
+
+    def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        if initial.shape_of(kwargs.get("initial_value"), kwargs.get("shape")).as_list() == [1, dim]:
+            kwargs.update(shape=tf.TensorShape([None, dim]), validate_shape=False)
+        return next_creator(**kwargs)
+
+    with shapes_of_one_row(), tf.variable_creator_scope(create):
+        yield
+
+
 def make(table: Any) -> tf.Variable:
     """A variable [?, D] of float32 that can hold rows of the table."""
     with tf.init_scope():
-        return resource_variable_ops.ResourceVariable(
+        return _StandIn(
             initial_value=lambda: tf.zeros([1, table.dim]),
             shape=tf.TensorShape([None, table.dim]),
             dtype=tf.float32,
@@ -56,8 +84,8 @@ def take(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot
     """Reads rows and slots out of the table into the optimizer's variables."""
     parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
     taken = []
-    for name, variable, initial in parts:
-        read = library.ops.lockstep_dynamic_table_read_rows(table.handle, numbers, _number(initial), slot=name)
+    for name, variable, begins_with in parts:
+        read = library.ops.lockstep_dynamic_table_read_rows(table.handle, numbers, _number(begins_with), slot=name)
         taken.append(_assign(variable, tf.cast(read, variable.dtype)))
     return taken
 
@@ -67,9 +95,9 @@ def put(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]
     parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
     return [
         library.ops.lockstep_dynamic_table_write_rows(
-            table.handle, numbers, tf.cast(_value(variable), tf.float32), _number(initial), slot=name
+            table.handle, numbers, tf.cast(_value(variable), tf.float32), _number(begins_with), slot=name
         )
-        for name, variable, initial in parts
+        for name, variable, begins_with in parts
     ]
 
 
@@ -81,5 +109,5 @@ def _value(variable: tf.Variable) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
 
-def _number(initial: Any) -> tf.Tensor:
-    return tf.reduce_max(tf.cast(initial, tf.float32))
+def _number(begins_with: Any) -> tf.Tensor:
+    return tf.reduce_max(tf.cast(begins_with, tf.float32))

@@ -58,6 +58,11 @@ def shapes_of_one_row() -> Iterator[None]:
         _asking.one_row = before
 
 
+def is_asked_for_one_row() -> bool:
+    """Whether this is inside of `shapes_of_one_row`."""
+    return _asking.one_row
+
+
 def dynamic_tables(graph: tf.Graph | None = None) -> list[DynamicVariable]:
     """The dynamic tables of a graph (the default one), in the order in which they were made."""
     return (graph or tf.compat.v1.get_default_graph()).get_collection(TABLES)
@@ -397,7 +402,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         self._refuse("copy.deepcopy", "make another table and insert what this one exports")
 
 
-def refusing(method: str, instead: str) -> Any:
+def _refusing(method: str, instead: str) -> Any:
     def refuse(self: DynamicVariable, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse(method, instead)
 
@@ -406,9 +411,9 @@ def refusing(method: str, instead: str) -> Any:
 
 
 for _method in ("read_value", "read_value_no_copy", "numpy", "_dense_var_to_tensor", "_read_variable_op"):
-    setattr(DynamicVariable, _method, refusing("value as a matrix", "look keys up, or export()"))
+    setattr(DynamicVariable, _method, _refusing("value as a matrix", "look keys up, or export()"))
 for _method in ("assign", "assign_add", "assign_sub", "load", "_strided_slice_assign", "batch_scatter_update"):
-    setattr(DynamicVariable, _method, refusing(_method, "insert() takes keys and rows"))
+    setattr(DynamicVariable, _method, _refusing(_method, "insert() takes keys and rows"))
 for _method in (
     "add",
     "sub",
@@ -423,10 +428,10 @@ for _method in (
     "nd_max",
     "nd_min",
 ):
-    setattr(DynamicVariable, f"scatter_{_method}", refusing(f"scatter_{_method}", "insert() takes keys and rows"))
+    setattr(DynamicVariable, f"scatter_{_method}", _refusing(f"scatter_{_method}", "insert() takes keys and rows"))
 for _method in ("_serialize_to_tensors", "_gather_saveables_for_checkpoint", "_export_to_saved_model_graph"):
-    setattr(DynamicVariable, _method, refusing("checkpoint by TensorFlow's own means", "export() gives what it holds"))
-DynamicVariable.initial_value = property(refusing("initial_value", "every key has its own"))
+    setattr(DynamicVariable, _method, _refusing("checkpoint by TensorFlow's own means", "export() gives what it holds"))
+DynamicVariable.initial_value = property(_refusing("initial_value", "every key has its own"))
 
 
 def _set_handle_data(handle: Any, dim: int) -> None:

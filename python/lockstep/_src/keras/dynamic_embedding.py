@@ -94,7 +94,7 @@ class DynamicEmbedding(keras.layers.Layer):
         weight = self.add_weight(
             shape=(1, self.output_dim), initializer="zeros", trainable=True, autocast=False, name="embeddings"
         )
-        with tf.init_scope():
+        with tf.init_scope(), tf.compat.v1.name_scope(None):
             table = make_table(
                 f"{self.path}/embeddings",
                 self.output_dim,
@@ -156,7 +156,9 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> NoReturn:
         """Raises NotImplementedError."""
-        raise NotImplementedError(f"{self.name}: Keras' files have no dynamic tables; `table.export()` gives what it holds")
+        raise NotImplementedError(
+            f"{self.name}: Keras' files have no dynamic tables; `table.export()` gives what it holds"
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, but `option`, which has to be given again."""

@@ -15,7 +15,7 @@ operations: in the place of those, too, the default value is read, 0 unless the 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
@@ -115,10 +115,18 @@ class StockTable(dynamic.DynamicVariable):
         return tf.constant(self._count, tf.int64)
 
 
+def _refusing(method: str) -> Any:
+    def refuse(self: StockTable, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse(method, "an exported model looks keys up, and nothing else")
+
+    refuse.__doc__ = "Raises NotImplementedError."
+    return refuse
+
+
 for _method in ("candidate_count", "memory_bytes", "export", "export_slots", "get_frequency", "get_version", "insert"):
-    setattr(StockTable, _method, dynamic.refusing(_method, "an exported model looks keys up, and nothing else"))
+    setattr(StockTable, _method, _refusing(_method))
 for _method in ("remove", "end_step"):
-    setattr(StockTable, _method, dynamic.refusing(_method, "an exported model looks keys up, and nothing else"))
+    setattr(StockTable, _method, _refusing(_method))
 
 
 def _count_of(checkpoint: Tensors, name: str, dim: int, key_dtype: tf.DType) -> int:

@@ -42,9 +42,11 @@ def apply_sparse(optimizer: Any, variable: Any, values: tf.Tensor, indices: tf.T
 
     Args:
       optimizer: of `tf.compat.v1.train` or of Keras 3.
-      variable: float32 [R, ...].
+      variable: float32 [R, ...], or a dynamic one: of these, slots are the table's own, made at the first update by the
+        rule's names and initial values.
       values: float32 [N, ...], gradients of rows. Those of one row are summed first.
-      indices: [N] int32 or int64, the rows; of a sharded table, those of the shard. Running it raises
+      indices: [N] int32 or int64, the rows; of a sharded table, those of the shard; of a dynamic one, int64 row
+        numbers, where -1 drops a gradient. Running it raises
         InvalidArgumentError for one out of range, and FailedPreconditionError for a variable without a value.
 
     Returns:
@@ -57,13 +59,14 @@ def apply_sparse(optimizer: Any, variable: Any, values: tf.Tensor, indices: tf.T
 
 def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor) -> Any:
     """`apply_sparse` by a rule."""
-    if not is_fit(variable) or values.dtype != tf.float32 or indices.dtype not in (tf.int32, tf.int64):
+    if values.dtype != tf.float32 or indices.dtype not in (tf.int32, tf.int64):
         return None
     # XLA cannot compile it.
     if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
         return None
-    slots = [rule.slot_of(variable, slot.name) for slot in rule.slots]
-    if not all(map(is_fit, slots)):
+    dynamic = getattr(variable, "is_dynamic", False)
+    slots = [] if dynamic else [rule.slot_of(variable, slot.name) for slot in rule.slots]
+    if not dynamic and not all(map(is_fit, [variable, *slots])):
         return None
     applied = library.ops.lockstep_sparse_update(
         [variable.handle],
@@ -74,6 +77,9 @@ def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor)
         names=[getattr(variable, "logical_name", variable.name.split(":")[0])],
         rules=[rule.name],
         all_rows=[rule.all_rows],
+        dynamic=[dynamic],
+        slot_names=[slot.name for slot in rule.slots] if dynamic else [],
+        slot_initials=[slot.initial for slot in rule.slots] if dynamic else [],
     )
     return variable if tf.executing_eagerly() else applied
 

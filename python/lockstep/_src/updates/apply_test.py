@@ -21,7 +21,9 @@ def update(tables, slots, values, indices, rule="adagrad", hyperparameters=(0.1,
         [tf.constant(h, tf.float32) for h in hyperparameters] * count,
         [tf.constant(v, tf.float32) for v in values],
         [tf.constant(i, tf.int64) for i in indices],
-        **{"names": ["emb"] * count, "rules": [rule] * count, "all_rows": [False] * count} | attrs,
+        **{"names": ["emb"] * count, "rules": [rule] * count, "all_rows": [False] * count}
+        | {"dynamic": [False] * count, "slot_names": [], "slot_initials": []}
+        | attrs,
     )
 
 
@@ -60,7 +62,8 @@ def test_nothing_is_changed_where_one_of_several_tables_is_wrong():
     ("attributes", "message"),
     [
         ({"rule": "adagrab"}, "no rule 'adagrab'; the rules are sgd, momentum,"),
-        ({"rule": "adam"}, "1 slots of 2 and 2 hyperparameters of 6"),
+        ({"rule": "adam"}, "1 slots of 2, .* and 2 hyperparameters of 6"),
+        ({"dynamic": [True]}, "1 slots of 0, 0 slot_names and 0 slot_initials of 1"),
         ({"names": ["a", "b"]}, "1 tables, but 2 names"),
         ({"hyperparameters": (0.1, np.nan)}, "epsilon is nan, wanted a finite number"),
         ({"hyperparameters": ([0.1, 0.2], 0.0)}, r"hyperparameter 0 has shape \[2\], wanted a scalar"),
