@@ -114,6 +114,13 @@ Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool p
         return FailedPrecondition(
             StrCat("table '", options_.name, "': slot '", name, "' begins with ", slot.initial, ", wanted ", initial));
       }
+      // Also in rows that came before the optimizer did: those that still hold what they began with.
+      const RowView view = admitted_->slot(static_cast<int>(i));
+      for (int64_t row = 0; row < admitted_->slab().end(); ++row) {
+        auto* values = reinterpret_cast<float*>(view[static_cast<uint32_t>(row)]);
+        const bool untouched = std::all_of(values, values + options_.dim, [&](float v) { return v == slot.initial; });
+        if (untouched) std::fill_n(values, options_.dim, initial);
+      }
       admitted_->SetInitial(static_cast<int>(i), initial);
       slot.initial = initial;
     }

@@ -14,7 +14,6 @@ TABLES = {
     "bloom": {"filter_option": embedding.CBFFilter(3, max_element_size=2000, false_positive_probability=0.001)},
     "short": {"evict_option": embedding.GlobalStepEvict(2)},
 }
-SLOTS = {"plain": ["Adagrad"], "counted": ["Adagrad"], "bloom": ["Adagrad"], "short": ["Adagrad"]}
 
 
 def batch(step: int, rank: int) -> np.ndarray:
@@ -39,11 +38,17 @@ def build():
     return tables, ids, loss, tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
 
 
+def slots():
+    """Names of the slots that the optimizer of the present graph asks for."""
+    updates = [op for op in tf.get_default_graph().get_operations() if op.type == "LockstepSparseUpdate"]
+    return sorted({name.decode() for op in updates for name in op.get_attr("slot_names")})
+
+
 def held(tables):
-    """Tensors of what this worker has of the tables, in the order of `tensors_of`."""
+    """Tensors of what this worker has of the tables."""
+    names = slots()
     return {
-        name: [*table.export(), *table.export_slots(*SLOTS[name]), table.candidate_count()]
-        for name, table in tables.items()
+        name: [*table.export(), *table.export_slots(*names), table.candidate_count()] for name, table in tables.items()
     }
 
 
@@ -63,7 +68,7 @@ def work(folder, steps, part_rows=5):
         with tf.train.MonitoredTrainingSession(
             checkpoint_dir=folder, save_checkpoint_steps=max(steps, 1), save_summaries_steps=None
         ) as session:
-            before = lists(session.run(tensors))
+            before = lists(session.run(tensors)) if session.run(step) else None
             for i in range(session.run(step), steps):
                 session.run(train_op, {ids: batch(i, hb.context.rank)})
             after = lists(session.run(tensors))

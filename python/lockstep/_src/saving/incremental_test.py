@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep._src import embedding
 from lockstep._src.saving.incremental import IncrementalSaver
-from lockstep._src.saving.tables_test import contents
+from lockstep._src.saving.tables_test import contents, slots_here
 from lockstep._src.scope import scope
 
 DIM = 3
@@ -40,7 +40,7 @@ class Program:
 
     def held(self, session):
         """All that the program has."""
-        slots = ["Adagrad"] if session.run(self.step) else []
+        slots = slots_here() if session.run(self.step) else []
         counts = session.run([self.dense, self.step, self.table.candidate_count()])
         parts = [contents(session, table, *slots) for table in (self.table, self.words)]
         return [*parts, *(np.asarray(count).tolist() for count in counts)]
