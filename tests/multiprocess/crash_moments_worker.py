@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+import traceback
 
 import tensorflow.compat.v1 as tf
 
@@ -24,8 +25,9 @@ def build():
     return table, dense, step, tf.train.Saver(max_to_keep=3)
 
 
-def _save_for_ever(folder, step, saver, report):
-    with tf.Session() as session:
+def _save_for_ever(folder, report):
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        _, _, step, saver = build()
         session.run(tf.global_variables_initializer())
         for i in range(1, 10_000):
             session.run(step)
@@ -40,22 +42,22 @@ def work(folder, moments, seed):
     tf.disable_v2_behavior()
     tables.PART_ROWS = 16
     rng = random.Random(seed)
-    with tf.Graph().as_default(), hb.scope():
-        # There are no threads before there is a session: the process may still be forked.
-        _, _, step, saver = build()
-        for moment in range(moments):
-            os.makedirs(f"{folder}/{moment}")
-            heard, report = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    _save_for_ever(f"{folder}/{moment}", step, saver, report)
-                finally:
-                    os._exit(1)
-            os.close(report)
-            with os.fdopen(heard) as reports:
-                time.sleep(2 * rng.random() * float(reports.readline()))
-            os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-            assert os.WTERMSIG(status) == signal.SIGKILL, status
+    for moment in range(moments):
+        os.makedirs(f"{folder}/{moment}")
+        heard, report = os.pipe()
+        # This process has no graph and no session, and so no threads of TensorFlow's.
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _save_for_ever(f"{folder}/{moment}", report)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(report)
+        with os.fdopen(heard) as reports:
+            time.sleep(2 * rng.random() * float(reports.readline()))
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        assert os.WTERMSIG(status) == signal.SIGKILL, status
     return moments

@@ -17,9 +17,10 @@ from lockstep._src.embedding.options import (
     StorageType,
     TimeEvict,
 )
-from lockstep._src.embedding.variable import DynamicVariable, dynamic_tables, is_dynamic
+from lockstep._src.embedding.variable import TABLES, DynamicVariable, dynamic_tables, is_dynamic
 
 __all__ = [
+    "TABLES",
     "BudgetEvict",
     "CBFFilter",
     "CacheStrategy",

@@ -162,6 +162,8 @@ def _export(
         checkpoint.check_variables(_tf1.global_variables())
         if main_op is None:
             main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
+        # TensorFlow would write the collection down, and look for the tables when it reads it.
+        graph.clear_collection(embedding.TABLES)
         saver = _CopyingSaver(checkpoint)
         _check_operations(graph)
 

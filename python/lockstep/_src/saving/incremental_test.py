@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep._src import embedding
 from lockstep._src.saving.incremental import IncrementalSaver
-from lockstep._src.saving.tables_test import contents, slots_here
+from lockstep._src.saving.tables_test import slots_here
 from lockstep._src.scope import scope
 
 DIM = 3
@@ -37,13 +37,15 @@ class Program:
         self.step = tf.train.get_or_create_global_step()
         self.train = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=self.step)
         self.saver = IncrementalSaver(**arguments)
+        self._tables = [[*table.export(), *table.export_slots(*slots_here())] for table in (self.table, self.words)]
+        self._counts = [self.dense.read_value(), self.step.read_value(), self.table.candidate_count()]
 
     def held(self, session):
         """All that the program has."""
-        slots = slots_here() if session.run(self.step) else []
-        counts = session.run([self.dense, self.step, self.table.candidate_count()])
-        parts = [contents(session, table, *slots) for table in (self.table, self.words)]
-        return [*parts, *(np.asarray(count).tolist() for count in counts)]
+        parts = []
+        for keys, *columns in session.run(self._tables):
+            parts.append({key: [column[i].tolist() for column in columns] for i, key in enumerate(keys.tolist())})
+        return [*parts, *(np.asarray(count).tolist() for count in session.run(self._counts))]
 
     def run(self, session, steps, seed):
         rng = np.random.default_rng(seed)
@@ -71,7 +73,7 @@ def names(folder):
 def saved(tmp_path, steps=(2, 2, 3), **arguments):
     """A chain of so many steps each; the full checkpoint, and what was there after each save."""
     held = []
-    with tf.Session() as session:
+    with tf.Graph().as_default(), tf.Session() as session:
         program = Program(**arguments)
         session.run(tf.global_variables_initializer())
         program.saver.track(session)
@@ -158,7 +160,9 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
             data[:] = bytes(255 - b for b in data)
             open(file, "wb").write(data)
 
-    with pytest.raises(tf.errors.DataLossError, match="model.ckpt-2-to-4.index is missing: number 1 of 2 that build on"):
+    with pytest.raises(
+        tf.errors.DataLossError, match="model.ckpt-2-to-4.index is missing: number 1 of 2 that build on"
+    ):
         broken(lambda prefix: os.remove(f"{prefix}4.index"))
     with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*builds on checkpoint number"):
         broken(lambda prefix: move(f"{prefix}7", f"{prefix}4"))
@@ -181,30 +185,34 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
 
 
 def test_sessions_save_increments_and_go_on_from_them(tmp_path):
+    folder = str(tmp_path / "job")
+    batches = np.random.default_rng(1).integers(0, 60, [5, 20])
+
     def session_of(program):
         return tf.train.MonitoredTrainingSession(
-            checkpoint_dir=str(tmp_path), save_checkpoint_steps=100, save_incremental_checkpoint_steps=2
+            checkpoint_dir=folder, save_checkpoint_steps=100, save_incremental_checkpoint_steps=2
         )
 
     with scope():
         program = Program()
         with session_of(program) as session:
-            program.run(session, 5, 1)
+            for batch in batches:
+                session.run(program.train, {program.ids: batch})
             held = program.held(session._tf_sess())
-            # Killed here: the last checkpoint at the end of a session does not come.
-            copy = shutil.copytree(tmp_path, f"{tmp_path}-killed")
-        with open(f"{copy}/.incremental_checkpoint/chain.json") as file:
+            shutil.copytree(folder, tmp_path / "killed")
+        # As if it had been killed there: the checkpoint at the end of a session does not come.
+        shutil.rmtree(folder)
+        shutil.move(tmp_path / "killed", folder)
+        with open(f"{folder}/.incremental_checkpoint/chain.json") as file:
             chain = json.load(file)
         assert chain == {"base": "model.ckpt-0", "increments": [f"model.ckpt-0-to-{i}" for i in (2, 4)]}
         with tf.Graph().as_default():
             program = Program()
-            with tf.train.MonitoredTrainingSession(
-                checkpoint_dir=copy, save_checkpoint_steps=100, save_incremental_checkpoint_steps=2
-            ) as session:
+            with session_of(program) as session:
                 assert session._tf_sess().run(program.step) == 4
-                batches = np.random.default_rng(1).integers(0, 60, [5, 20])
                 session.run(program.train, {program.ids: batches[4]})
                 assert program.held(session._tf_sess()) == held
+        assert restored(tf.train.latest_checkpoint(folder)) == held
 
 
 def test_arguments_are_checked():

@@ -71,9 +71,10 @@ class StockTable(dynamic.DynamicVariable):
         self._count = _count_of(checkpoint, name, dim, self._stored_keys)
         keys = _variable(f"{name}-keys", [self._count], self._stored_keys)
         self._rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
-        with tf.name_scope(f"{name}/"):
-            places = tf.lookup.KeyValueTensorInitializer(keys.read_value(), tf.range(self._count, dtype=tf.int64))
-            self._places = tf.lookup.StaticHashTable(places, -1, name="Places")
+        if self._count:  # TensorFlow fills no table with nothing
+            with tf.name_scope(f"{name}/"):
+                places = tf.lookup.KeyValueTensorInitializer(keys.read_value(), tf.range(self._count, dtype=tf.int64))
+                self._places = tf.lookup.StaticHashTable(places, -1, name="Places")
         # TensorFlow's, of the rows' variable.
         super(dynamic.DynamicVariable, self).__init__(
             trainable=False,
@@ -146,7 +147,7 @@ def _count_of(checkpoint: Tensors, name: str, dim: int, key_dtype: tf.DType) -> 
 
 def _variable(name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:
     """A variable of exactly this name. Its initial value is never computed: it is restored."""
-    with tf.name_scope(None):
+    with tf.compat.v1.name_scope(None):
         return resource_variable_ops.ResourceVariable(
             initial_value=lambda: tf.fill(shape, tf.constant("" if dtype == tf.string else 0, dtype)),
             trainable=False,

@@ -51,9 +51,7 @@ def tables():
 
 def outputs(ids, words):
     """What a model gives: of each table the rows, and of one sums by a combiner."""
-    rows = {
-        name: tf.nn.embedding_lookup(table, words if name == "words" else ids) for name, table in tables().items()
-    }
+    rows = {name: tf.nn.embedding_lookup(table, words if name == "words" else ids) for name, table in tables().items()}
     with tf.variable_scope("", reuse=True):
         sparse = tf.sparse.from_dense(ids)
         pooled = tf.nn.embedding_lookup_sparse(
@@ -78,7 +76,9 @@ def trained(tmp_path_factory):
     with tf.Graph().as_default(), tf.Session() as session:
         fed = placeholders()
         rows = outputs(**fed)
-        loss = tf.add_n([tf.reduce_sum(tf.square(tf.cast(r, tf.float32) - 2.0)) for n, r in rows.items() if n != "none"])
+        loss = tf.add_n(
+            [tf.reduce_sum(tf.square(tf.cast(r, tf.float32) - 2.0)) for n, r in rows.items() if n != "none"]
+        )
         step = tf.train.AdagradOptimizer(0.1).minimize(loss)
         with embedding.evaluating(), tf.variable_scope("", reuse=True):
             evaluated = outputs(**fed)
@@ -135,7 +135,9 @@ def test_tables_that_the_checkpoint_has_not_or_otherwise_are_named(trained, tmp_
 
     with pytest.raises(ValueError, match="model.ckpt.*dynamic table user is missing"):
         export(tmp_path, path, of("user"))
-    with pytest.raises(ValueError, match=r"table drawn has keys int64 and rows \[\d+, 4\], the model int64 and \[\d+, 8\]"):
+    with pytest.raises(
+        ValueError, match=r"table drawn has keys int64 and rows \[\d+, 4\], the model int64 and \[\d+, 8\]"
+    ):
         export(tmp_path, path, of("drawn", 8))
     with pytest.raises(ValueError, match="table drawn has keys int64 .*, the model string"):
         export(tmp_path, path, of("drawn", key_dtype=tf.string))
