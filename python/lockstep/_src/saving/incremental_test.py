@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,9 +157,8 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
 
     def damage(prefix):
         for file in glob.glob(f"{glob.escape(prefix)}.data*"):
-            data = bytearray(open(file, "rb").read())
-            data[:] = bytes(255 - b for b in data)
-            open(file, "wb").write(data)
+            data = Path(file).read_bytes()
+            Path(file).write_bytes(bytes(255 - b for b in data))
 
     with pytest.raises(
         tf.errors.DataLossError, match="model.ckpt-2-to-4.index is missing: number 1 of 2 that build on"
@@ -169,7 +169,7 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
     with pytest.raises(tf.errors.OpError, match="model.ckpt-2-to-7"):
         broken(lambda prefix: damage(f"{prefix}7"))
     with pytest.raises(ValueError, match="chain.json does not say which"):
-        broken(lambda prefix: open(f"{os.path.dirname(prefix)}/chain.json", "w").write("{"))
+        broken(lambda prefix: Path(os.path.dirname(prefix), "chain.json").write_text("{"))
     # Another full checkpoint in the place of the one that they build on.
     with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*and the table holds number"):
         other, _ = saved(tmp_path / "other", [2])
