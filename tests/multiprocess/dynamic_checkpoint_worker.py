@@ -1,5 +1,8 @@
 """One worker of dynamic_checkpoint_test.py: trains a model with dynamic tables and saves it, or restores it."""
 
+import os
+import shutil
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -57,8 +60,11 @@ def lists(values):
     return {name: [np.asarray(part).tolist() for part in parts] for name, parts in values.items()}
 
 
-def work(folder, steps, part_rows=5):
-    """Trains from where `folder` has a checkpoint to step `steps`, and saves; what the worker held before and after."""
+def work(folder, steps, part_rows=5, **arguments):
+    """Trains from where `folder` has a checkpoint to step `steps`, and saves; what the worker held before and after.
+
+    Other arguments are the session's.
+    """
     tf.disable_v2_behavior()
     saved_tables.PART_ROWS = part_rows
     with tf.Graph().as_default(), hb.scope(seed=3):
@@ -66,7 +72,7 @@ def work(folder, steps, part_rows=5):
         tensors, step = held(tables), tf.train.get_global_step()
         rows = {n: tf.nn.embedding_lookup(t, tf.range(-100, 401, dtype=tf.int64)) for n, t in evaluated(tables)}
         with tf.train.MonitoredTrainingSession(
-            checkpoint_dir=folder, save_checkpoint_steps=max(steps, 1), save_summaries_steps=None
+            checkpoint_dir=folder, save_summaries_steps=None, **{"save_checkpoint_steps": max(steps, 1), **arguments}
         ) as session:
             before = lists(session.run(tensors)) if session.run(step) else None
             for i in range(session.run(step), steps):
@@ -74,6 +80,25 @@ def work(folder, steps, part_rows=5):
             after = lists(session.run(tensors))
             seen = {name: value.tolist() for name, value in session.run(rows).items()}
     return before, after, seen
+
+
+def killed(folder, steps):
+    """Trains to step `steps`, and saves increments; the folder is kept as it is then, before the session's end."""
+    kept = f"{folder}-killed"
+
+    class Killed(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            # The hook that saves comes before, and no worker goes on without this one.
+            at = run_context.session.run(tf.train.get_global_step())
+            if at == steps and hb.context.rank == 0 and not os.path.exists(kept):
+                shutil.copytree(folder, kept)
+
+    return work(folder, steps, 5, save_incremental_checkpoint_steps=1, save_checkpoint_steps=100, hooks=[Killed()])
+
+
+def resumed(folder, steps):
+    """As `work`, of a folder with increments."""
+    return work(folder, steps, 5, save_incremental_checkpoint_steps=1)
 
 
 def evaluated(tables):
