@@ -50,7 +50,7 @@ test: setup ## all tests: the core's with ctest, Python's with pytest
 
 .PHONY: bench
 bench: setup ## benchmarks of the core and of the TensorFlow layer
-	@tools/setup.sh bench
+	@tools/setup.sh bench peers
 	$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
 	@for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary || exit; done
 	@for script in $$(git ls-files 'benchmarks/*.py'); do echo "== $$script"; $(python) $$script || exit; done

@@ -1,20 +1,23 @@
-"""Lookups and training steps of a dynamic table beside a plain `tf.Variable`, and TFRA's table where it can be imported.
+"""Lookups and training steps of a dynamic table beside a plain `tf.Variable`, and TFRA's table where that installs.
 
 Usage: python benchmarks/embedding.py [--seconds S] [--rows 1000000 5000000] [--dims 16 64] [--tfra PYTHON]
 
 Method: one process with two threads. Tables hold `rows` keys; a batch is 65,536 of them, uniform or zipf(1.05), another
-one in each of 8 turns. Both tables lie in memory at the same time, and their calls take turns, so that what else the
-machine does meets both; a row has the medians, in million keys a second. `lookup` gives the rows [65536, D] to an operation
-that reads one element of them; `train` is a lookup, the gradient of the sum of the rows' squares, and Adagrad. Keys of
-the dynamic table are the variable's row numbers, scattered over all int64.
+one in each of 8 turns. Batches lie in the graph, as those that a dataset hands over: what it costs to feed an array
+would be a third of a lookup. Both tables lie in memory at the same time, and their calls take turns, so that what else
+the machine does meets both; a row has the medians, in million keys a second. `lookup` (of a dynamic table: one of
+evaluation, without a trace) gives the rows [65536, D] to an operation that reads one element of them; `train` is a
+lookup, the gradient of the sum of the rows' squares, and Adagrad. Keys of the dynamic table are the variable's row
+numbers, scattered over all int64.
 
-TFRA (tensorflow-recommenders-addons) needs an older TensorFlow: with `--tfra`, the interpreter of an environment that has
-both runs the same calls on its table and variable of that TensorFlow. Its column is compared with the same run's variable.
+TFRA (tensorflow-recommenders-addons) needs an older TensorFlow, and so a process of its own, right after ours: that of
+the environment that `tools/setup.sh peers` makes, or of `--tfra`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -31,6 +34,8 @@ import tensorflow as tf
 tf1 = tf.compat.v1
 IDS, TURNS, THREADS = 65536, 8, 2
 FILL = 1 << 18
+LAWS = ("uniform", "zipf")
+_PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv-peers", "bin", "python")
 
 Call = Callable[[], object]
 
@@ -44,10 +49,10 @@ def scattered(rows: np.ndarray) -> np.ndarray:
         return (x ^ (x >> np.uint64(31))).view(np.int64)
 
 
-def batches(distribution: str, rows: int) -> list[np.ndarray]:
+def batches(law: str, rows: int) -> list[np.ndarray]:
     """[IDS] int64 in [0, rows), one for each turn."""
     random = np.random.default_rng(1)
-    if distribution == "uniform":
+    if law == "uniform":
         return [random.integers(0, rows, IDS) for _ in range(TURNS)]
     weights = np.cumsum(np.arange(1, rows + 1) ** -1.05)
     # Which of the rows are frequent is left to chance, as in data.
@@ -56,76 +61,82 @@ def batches(distribution: str, rows: int) -> list[np.ndarray]:
 
 
 class Graph:
-    """A table in a graph of its own, and the calls on it."""
+    """A table in a graph of its own, filled, and what is measured on it."""
 
     def __init__(self, kind: str, rows: int, dim: int) -> None:
-        self.kind, self.rows, self.dim = kind, rows, dim
+        self._kind, self._rows, self._dim = kind, rows, dim
+        self._calls: dict[str, Callable[[int], object]] = {}
         with tf.Graph().as_default():
-            self._ids = tf1.placeholder(tf.int64, [None])
-            table, lookup = getattr(self, f"_{kind}")()
-            pairs = self._optimizer(tf1.train.AdagradOptimizer(0.01)).compute_gradients(tf.nn.l2_loss(lookup), [table])
-            self._read = lookup[0, 0]
-            self._step = self._made.apply_gradients(pairs)
             config = tf1.ConfigProto(intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS)
             self._session = tf1.Session(config=config)
+            self._table = getattr(self, f"_{kind}")()
+            self._turn = tf1.placeholder(tf.int64, [])
+            nodes = {}
+            for law in LAWS:
+                numbers = np.stack(batches(law, rows))
+                ids = tf.constant(numbers if kind == "variable" else scattered(numbers))[self._turn]
+                nodes[f"{law} lookup"] = self._look_up(ids, training=False)[0][0, 0]
+                trained, variables = self._look_up(ids, training=True)
+                optimizer = self._optimizer()
+                pairs = optimizer.compute_gradients(tf.nn.l2_loss(trained), variables)
+                nodes[f"{law} train"] = optimizer.apply_gradients(pairs)
+            given = tf1.placeholder(tf.int64, [None])
+            fill = self._fill(given)
             self._session.run(tf1.global_variables_initializer())
-            if kind != "variable":
-                for first in range(0, rows, FILL):
-                    self._session.run(self._read, {self._ids: scattered(np.arange(first, min(rows, first + FILL)))})
-                    self._fill(first)
+            for first in range(0, rows, FILL):
+                if fill is not None:
+                    self._session.run(fill, {given: scattered(np.arange(first, min(rows, first + FILL)))})
+        for what, node in nodes.items():
+            self._calls[what] = self._session.make_callable(node, [self._turn])
 
-    def _fill(self, first: int) -> None:
-        if self.kind == "tfra":
-            keys = scattered(np.arange(first, min(self.rows, first + FILL)))
-            self._session.run(self._insert, {self._ids: keys})
+    def calls(self, what: str) -> Iterator[Call]:
+        """One call after another, each with another batch."""
+        function, turn = self._calls[what], 0
+        while True:
+            yield functools.partial(function, turn % TURNS)
+            turn += 1
 
-    def _optimizer(self, optimizer: tf1.train.Optimizer) -> tf1.train.Optimizer:
-        if self.kind == "tfra":
-            import tensorflow_recommenders_addons as tfra
+    def _variable(self) -> object:
+        return tf1.get_variable("table", [self._rows, self._dim], initializer=tf1.ones_initializer(), use_resource=True)
 
-            optimizer = tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)
-        self._made = optimizer
-        return optimizer
+    def _dynamic(self) -> object:
+        from lockstep.embedding import get_embedding_variable
 
-    def _variable(self) -> tuple[object, tf.Tensor]:
-        shape = [self.rows, self.dim]
-        table = tf1.get_variable("table", shape, initializer=tf1.ones_initializer(), use_resource=True)
-        return table, tf.nn.embedding_lookup(table, self._ids)
+        return get_embedding_variable("table", self._dim, initializer=tf1.ones_initializer())
 
-    def _dynamic(self) -> tuple[object, tf.Tensor]:
-        from lockstep._src.embedding import get_embedding_variable
-
-        table = get_embedding_variable("table", self.dim, initializer=tf1.ones_initializer())
-        return table, tf.nn.embedding_lookup(table, self._ids)
-
-    def _tfra(self) -> tuple[object, tf.Tensor]:
+    def _tfra(self) -> object:
         import tensorflow_recommenders_addons as tfra
 
-        variable = tfra.dynamic_embedding.get_variable(
-            "table", tf.int64, tf.float32, dim=self.dim, devices=["/CPU:0"], initializer=1.0, init_size=2 * self.rows
+        return tfra.dynamic_embedding.get_variable(
+            "table", tf.int64, tf.float32, dim=self._dim, devices=["/CPU:0"], initializer=1.0, init_size=2 * self._rows
         )
-        self._insert = variable.upsert(self._ids, tf.ones([tf.size(self._ids), self.dim]))
-        lookup, trainable = tfra.dynamic_embedding.embedding_lookup(variable, self._ids, return_trainable=True)
-        return trainable, lookup
 
-    def calls(self, distribution: str) -> dict[str, Iterator[Call]]:
-        """What to call, by name; each gives one call after another, with another batch."""
-        ids = batches(distribution, self.rows)
-        if self.kind != "variable":
-            ids = [scattered(part) for part in ids]
-        feeds = {name: self._session.make_callable(node, [self._ids]) for name, node in self._nodes().items()}
-        return {name: _turns(function, ids) for name, function in feeds.items()}
+    def _look_up(self, ids: tf.Tensor, training: bool) -> tuple[tf.Tensor, list[object]]:
+        """The rows, and what an optimizer is to train."""
+        if self._kind == "tfra":
+            import tensorflow_recommenders_addons as tfra
 
-    def _nodes(self) -> dict[str, object]:
-        return {"lookup": self._read, "train": self._step}
+            rows, trainable = tfra.dynamic_embedding.embedding_lookup(self._table, ids, return_trainable=True)
+            return rows, [trainable]
+        if self._kind == "variable" or training:
+            return tf.nn.embedding_lookup(self._table, ids), [self._table]
+        from lockstep.embedding import evaluating
 
+        with evaluating():
+            return tf.nn.embedding_lookup(self._table, ids), []
 
-def _turns(function: Callable[[np.ndarray], object], ids: list[np.ndarray]) -> Iterator[Call]:
-    turn = 0
-    while True:
-        batch = ids[turn % len(ids)]
-        turn += 1
-        yield lambda batch=batch: function(batch)
+    def _optimizer(self) -> tf1.train.Optimizer:
+        optimizer = tf1.train.AdagradOptimizer(0.01)
+        if self._kind != "tfra":
+            return optimizer
+        import tensorflow_recommenders_addons as tfra
+
+        return tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)
+
+    def _fill(self, keys: tf.Tensor) -> object:
+        if self._kind == "tfra":
+            return self._table.upsert(keys, tf.ones([tf.size(keys), self._dim]))
+        return self._look_up(keys, training=True)[0][0, 0] if self._kind == "dynamic" else None
 
 
 def in_turns(calls: list[Iterator[Call]], seconds: float) -> list[float]:
@@ -145,14 +156,12 @@ def in_turns(calls: list[Iterator[Call]], seconds: float) -> list[float]:
 
 
 def measure(kinds: list[str], rows: int, dim: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Million keys a second, by "distribution what", and kind."""
+    """Million keys a second, by "law what", and kind."""
     graphs = [Graph(kind, rows, dim) for kind in kinds]
     results: dict[str, dict[str, float]] = {}
-    for distribution in ("uniform", "zipf"):
-        calls = [graph.calls(distribution) for graph in graphs]
-        for what in ("lookup", "train"):
-            times = in_turns([c[what] for c in calls], seconds)
-            results[f"{distribution} {what}"] = {k: IDS / t / 1e6 for k, t in zip(kinds, times, strict=True)}
+    for what in (f"{law} {what}" for law in LAWS for what in ("lookup", "train")):
+        times = in_turns([graph.calls(what) for graph in graphs], seconds)
+        results[what] = {kind: IDS / taken / 1e6 for kind, taken in zip(kinds, times, strict=True)}
     return results
 
 
@@ -162,14 +171,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="for each line")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--tfra", help="Python interpreter of an environment with TensorFlow and TFRA")
+    parser.add_argument("--tfra", default=_PEERS if os.path.exists(_PEERS) else None, help="a Python that has TFRA")
     parser.add_argument("--kinds", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.kinds:
         print(json.dumps(measure(args.kinds, args.rows[0], args.dims[0], args.seconds)))
         return
     print(f"million keys/s, {IDS} keys a call, {THREADS} threads")
-    print(f"{'rows':>9} {'dim':>4} {'':16} {'variable':>9} {'dynamic':>9} {'ratio':>6}" + ("      TFRA  ratio" * bool(args.tfra)))
+    print(
+        f"{'rows':>9} {'dim':>4} {'':16} {'variable':>9} {'dynamic':>9} {'ratio':>6}"
+        + ("      TFRA  ratio" * bool(args.tfra))
+    )
     for rows in args.rows:
         for dim in args.dims:
             results = measure(["variable", "dynamic"], rows, dim, args.seconds)

@@ -23,6 +23,13 @@ def run_script(name: str, *arguments: object, cwd: Path, timeout_s: float = 120)
     return process.stdout
 
 
+def movielens() -> Path | None:
+    """The folder of MovieLens 100K: that of the variable LOCKSTEP_MOVIELENS, or beside the clone; None without it."""
+    beside = EXAMPLE.parents[2] / "shared" / "data" / "ml-100k"
+    folder = Path(os.environ.get("LOCKSTEP_MOVIELENS", beside))
+    return folder if folder.is_dir() else None
+
+
 def made_movielens(folder: Path, *flags: object) -> Path:
     """MovieLens-shaped data, prepared below the folder."""
     return Path(run_script("data.py", "--make", "movielens", "--out", folder, *flags, cwd=folder).strip())

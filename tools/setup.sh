@@ -3,7 +3,7 @@
 # op library built against its TensorFlow and installed into it together with the façades (Python files are then taken
 # from this tree), and Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh python|ops|tests|bench|lint ...
+# Usage: tools/setup.sh python|ops|tests|bench|peers|lint ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -83,12 +83,22 @@ make_ops() {
   fi
 }
 
+# Peers that benchmarks measure. Without them the benchmarks leave their columns out.
+make_peers() {
+  local requirements=requirements/peers.txt
+  [ -f .venv-peers/made ] && cmp -s .venv-peers/made "$requirements" && return
+  say "virtual environment .venv-peers"
+  "$PYTHON" -m venv .venv-peers && .venv-peers/bin/pip install -q -r "$requirements" && cp "$requirements" .venv-peers/made ||
+    say "peers don't install here: benchmarks do without them"
+}
+
 for part in "$@"; do
   case "$part" in
     python) make_environment ;;
     ops) make_environment && make_ops ;;
     tests) debian_packages g++ libgtest-dev libgmock-dev ;;
     bench) debian_packages g++ libbenchmark-dev ;;
+    peers) make_peers ;;
     lint) debian_packages clang-format clang-tidy ;;
     *) die "unknown part '$part'" ;;
   esac

@@ -87,6 +87,7 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
     const RowReader reader = admitted_->reader();
+    const bool streams = reader.Streams(static_cast<int64_t>(keys.size()), out);
     std::array<const char*, KeyIndex::kGroup> found;
     ForEachGroup(
         index_, keys, begin, end,
@@ -94,13 +95,16 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
         [&](int64_t first, int64_t count, const uint32_t*) {
           for (int64_t i = 0; i < count; ++i) {
             float* row = out + (first + i) * reader.dim;
-            if (found[i] != nullptr) [[likely]] {
-              reader.Copy(found[i], row);
-            } else {
+            if (found[i] == nullptr) [[unlikely]] {
               ReadUnseen(keys[first + i], row);
+            } else if (streams) {
+              reader.Stream(found[i], row);
+            } else {
+              reader.Copy(found[i], row);
             }
           }
         });
+    if (streams) StreamFence();
   });
 }
 

@@ -156,6 +156,10 @@ class DynamicTable {
   Status WriteRows(std::span<const uint32_t> numbers, int slot, const float* values, int64_t step,
                    const ParallelFor& parallel);
 
+  // The batch's keys have been seen at this moment, and not at the one that Resolve was told: for callers who learn the
+  // step afterwards. Their frequencies stay.
+  void Stamp(const ResolvedKeys& batch, const StepInfo& now);
+
   // Lets keys go by the eviction options; the keys that went. keys_per_call keys are looked at.
   std::vector<int64_t> Evict(const StepInfo& now);
   // Lets these keys go; how many were there, admitted or counted.
@@ -210,7 +214,8 @@ class DynamicTable {
   // were counted and have to be judged.
   Status ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged);
   Status JudgeRange(const Batch& batch, std::span<const uint32_t> places);
-  void Seen(const Batch& batch, int64_t place, uint32_t value);
+  Status ResolveNew(const Batch& batch, int64_t place, uint32_t value, Inserter* inserter,
+                    std::vector<uint32_t>* unjudged);
 
   template <typename CountOf>
   void GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const;

@@ -282,5 +282,34 @@ TEST(DynamicTable, BehavesLikeAMap) {
   }
 }
 
+// What is read of rows and slots by their numbers is what is written back; numbers of no row are refused.
+TEST(DynamicTable, RowsAreReadAndWrittenByTheirNumbers) {
+  const auto table = Make(Options());
+  const std::vector<int64_t> keys = {7, -3};
+  const Result<ResolvedKeys> batch = table->Resolve(keys, {}, nullptr, RunInline);
+  ASSERT_EQ(batch.status(), OkStatus());
+  const int slot = *table->AddSlot("seen", 0.5f);
+  const std::vector<uint32_t> numbers = {batch->rows()[1], kNoRow, batch->rows()[0]};
+  std::vector<float> values(3 * kDim), initial = Initial(Options(), -3);
+  EXPECT_EQ(table->ReadRows(numbers, -1, values.data(), RunInline), OkStatus());
+  EXPECT_TRUE(std::equal(initial.begin(), initial.end(), values.begin()));
+  EXPECT_EQ(values[kDim], 0);
+  EXPECT_EQ(table->ReadRows(numbers, slot, values.data(), RunInline), OkStatus());
+  EXPECT_EQ(values[0], 0.5f);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  for (const int column : {-1, slot}) {
+    std::vector<float> read(values.size());
+    EXPECT_EQ(table->WriteRows(numbers, column, values.data(), 1, RunInline), OkStatus());
+    EXPECT_EQ(table->ReadRows(numbers, column, read.data(), RunInline), OkStatus());
+    for (int64_t i = 0; i < kDim; ++i) read[kDim + i] = values[kDim + i];
+    EXPECT_EQ(read, values);
+  }
+  EXPECT_TRUE(table->Contains(7));
+  EXPECT_FALSE(table->Contains(8));
+  const std::vector<uint32_t> wrong = {1 << 20};
+  EXPECT_EQ(table->ReadRows(wrong, -1, values.data(), RunInline).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(table->WriteRows(numbers, slot + 1, values.data(), 1, RunInline).code(), StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace lockstep

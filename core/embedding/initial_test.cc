@@ -70,6 +70,20 @@ TEST(InitialValues, FollowTheirDistributions) {
   for (const float value : Draw({Kind::kConstant, 0.25f, 1, 5}, "t", 10, kDim)) ASSERT_EQ(value, 0.25f);
 }
 
+// Keys have the rows of a matrix in turn, negative ones too.
+TEST(InitialValues, AreRowsOfAMatrix) {
+  const auto rows = std::make_shared<const std::vector<float>>(std::vector<float>{0, 1, 10, 11, 20, 21});
+  const InitialOptions options{.kind = Kind::kRows, .rows = rows};
+  EXPECT_EQ(options.Validate(2), OkStatus());
+  EXPECT_EQ(options.Validate(4).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((InitialOptions{.kind = Kind::kRows}).Validate(2).code(), StatusCode::kInvalidArgument);
+  std::vector<float> row(2);
+  for (const int64_t key : {1, 4, -2}) {
+    InitialValues(options, "t").Fill(key, row.data(), 2);
+    EXPECT_EQ(row, (std::vector<float>{10, 11})) << key;
+  }
+}
+
 TEST(InitialValues, OptionsAreChecked) {
   EXPECT_EQ((InitialOptions{Kind::kUniform, 1, 0, 0}).Validate(4).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ((InitialOptions{Kind::kNormal, 0, -1, 0}).Validate(4).code(), StatusCode::kInvalidArgument);

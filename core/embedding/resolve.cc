@@ -4,6 +4,7 @@
 // the whole batch has been counted, what was remembered is judged. So each place of a key in the batch gets the same
 // answer.
 #include <algorithm>
+#include <array>
 #include <shared_mutex>
 #include <utility>
 
@@ -61,49 +62,62 @@ struct DynamicTable::Batch {
   int64_t CountOf(int64_t place) const { return counts.empty() ? 1 : counts[place]; }
 };
 
-// The key of this place has this value: counts it, and reads its row where there is one.
-void DynamicTable::Seen(const Batch& batch, int64_t place, uint32_t value) {
-  RowStore& store = StoreOf(value);
-  const uint32_t number = NumberOf(value);
-  if (store.watched()) store.BeforeChange(number);
-  if (store.counts()) store.Touch(number, batch.CountOf(place), batch.step.step, batch.step.seconds);
-  if (!IsRow(value)) return;
-  batch.rows[place] = value;
-  if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
-}
-
 Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged) {
   Inserter rows(*this, *admitted_);
   Inserter candidates(*this, candidates_ == nullptr ? *admitted_ : *candidates_);
   Status status;
+  // What is asked for every key lies in registers.
   const RowReader reader = admitted_->reader();
-  const auto prefetch = [&](int64_t, uint32_t value) {
+  const bool watched = admitted_->watched(), counts = admitted_->counts(), reads = batch.out != nullptr;
+  const bool streams = reads && reader.Streams(static_cast<int64_t>(batch.keys.size()), batch.out);
+  std::array<const char*, KeyIndex::kGroup> data;  // of the rows of a group
+  const auto prefetch = [&](int64_t i, uint32_t value) {
     if (!IsRow(value)) return;
-    if (batch.out != nullptr) reader.Prefetch(value);
-    admitted_->PrefetchCounts(value);
+    if (reads) data[i] = reader.Prefetch(value);
+    if (counts) admitted_->PrefetchCounts(value);
   };
   ForEachGroup(index_, batch.keys, begin, end, prefetch, [&](int64_t first, int64_t count, const uint32_t* values) {
     for (int64_t i = 0; i < count && status.ok(); ++i) {
       const int64_t place = first + i;
-      uint32_t value = values[i];
-      if (value == KeyIndex::kAbsent && filter_ != nullptr) {
+      const uint32_t value = values[i];
+      if (IsRow(value)) [[likely]] {
+        if (watched) admitted_->BeforeChange(value);
+        if (counts) admitted_->Touch(value, batch.CountOf(place), batch.step.step, batch.step.seconds);
+        batch.rows[place] = value;
+        if (streams) {
+          reader.Stream(data[i], batch.out + place * reader.dim);
+        } else if (reads) {
+          reader.Copy(data[i], batch.out + place * reader.dim);
+        }
+      } else if (value == KeyIndex::kAbsent && filter_ != nullptr) {
         filter_->Add(batch.keys[place], batch.CountOf(place));
         unjudged->push_back(static_cast<uint32_t>(place));
-        continue;
+      } else {
+        status = ResolveNew(batch, place, value, candidates_ == nullptr ? &rows : &candidates, unjudged);
       }
-      if (value == KeyIndex::kAbsent) {
-        Result<uint32_t> inserted = (candidates_ == nullptr ? rows : candidates).Insert(batch.keys[place]);
-        if (!inserted.ok()) {
-          status = inserted.status();
-          return;
-        }
-        value = *inserted;
-      }
-      Seen(batch, place, value);
-      if (IsCandidate(value)) unjudged->push_back(static_cast<uint32_t>(place));
     }
   });
+  if (streams) StreamFence();
   return status;
+}
+
+// A key that is not admitted, or was not when its group was searched: inserts it where it isn't there, and counts it.
+Status DynamicTable::ResolveNew(const Batch& batch, int64_t place, uint32_t value, Inserter* inserter,
+                                std::vector<uint32_t>* unjudged) {
+  if (value == KeyIndex::kAbsent) {
+    LOCKSTEP_ASSIGN_OR_RETURN(value, inserter->Insert(batch.keys[place]));
+  }
+  RowStore& store = StoreOf(value);
+  const uint32_t number = NumberOf(value);
+  if (store.watched()) store.BeforeChange(number);
+  if (store.counts()) store.Touch(number, batch.CountOf(place), batch.step.step, batch.step.seconds);
+  if (IsRow(value)) {
+    batch.rows[place] = value;
+    if (batch.out != nullptr) admitted_->reader().Copy(value, batch.out + place * options_.dim);
+  } else {
+    unjudged->push_back(static_cast<uint32_t>(place));
+  }
+  return OkStatus();
 }
 
 Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> places) {

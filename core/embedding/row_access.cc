@@ -14,6 +14,16 @@ bool DynamicTable::Contains(int64_t key) const {
   return index_.Find(key) != KeyIndex::kAbsent;
 }
 
+void DynamicTable::Stamp(const ResolvedKeys& batch, const StepInfo& now) {
+  const std::shared_lock gate(gate_);
+  if (!admitted_->counts()) return;
+  for (const uint32_t row : batch.rows()) {
+    if (row == kNoRow) continue;
+    if (admitted_->watched()) admitted_->BeforeChange(row);
+    admitted_->Touch(row, 0, now.step, now.seconds);
+  }
+}
+
 Status DynamicTable::CheckNumbers(std::span<const uint32_t> numbers) const {
   const int64_t end = admitted_->slab().end();
   for (const uint32_t number : numbers) {

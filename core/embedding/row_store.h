@@ -12,6 +12,7 @@
 #include "core/base/float16.h"
 #include "core/base/prefetch.h"
 #include "core/base/status.h"
+#include "core/base/stream_store.h"
 #include "core/embedding/optimizer/update.h"
 #include "core/embedding/slab.h"
 
@@ -54,6 +55,18 @@ struct RowReader {
     const int64_t bytes = rows.stride < 512 ? rows.stride : 512;
     for (int64_t line = 0; line < bytes; line += 64) PrefetchForRead(data + line);
     return data;
+  }
+
+  // Whether N rows are worth to be written to `out`, [N, D], by Stream: more than the caches near a core would keep,
+  // and whole lines.
+  bool Streams(int64_t count, const float* out) const {
+    constexpr int64_t kLeastBytes = 1 << 20;
+    return type == DType::kFloat32 && dim * 4 % kStreamedLine == 0 && count * dim * 4 >= kLeastBytes &&
+           IsLineAligned(out);
+  }
+  // As Copy, around the caches. StreamFence comes behind the last one.
+  void Stream(const char* data, float* out) const {
+    for (int64_t done = 0; done < dim; done += kStreamedLine / 4) StreamLine(data + 4 * done, out + done);
   }
 
   // out: [D].

@@ -3,8 +3,9 @@
 // two copies that this takes are cheaper than the waits that it saves. A single table has nothing to join and travels
 // as it is.
 //
-// Packing walks the ranks and, for each, the blocks (ForEachPiece). The same walk over `recv` instead of `send` finds
-// the pieces on the other side, as both sides see the same counts from their own end.
+// Packing walks the peers and, for each, the blocks (ForEachPiece). The same walk over `recv` instead of `send` finds
+// the pieces on the other side, as both sides see the same counts from their own end. What a rank has for itself goes
+// from `in` to `out` and is in no message: with two ranks that is half of all.
 #include "core/sharding/exchange.h"
 
 #include <string>
@@ -31,11 +32,14 @@ Allocate Expect(std::span<const int64_t> expected, void* out) {
   };
 }
 
-// Bytes that each rank gets of all blocks.
-std::vector<int64_t> MessageBytes(std::span<const Block> blocks, std::span<const int64_t> Block::*counts, int size) {
-  std::vector<int64_t> bytes(size, 0);
+// Bytes of all blocks that each rank sends to this one, or gets from it: none for itself.
+std::vector<int64_t> MessageBytes(std::span<const Block> blocks, std::span<const int64_t> Block::*counts,
+                                  const Communicator& communicator) {
+  std::vector<int64_t> bytes(communicator.size(), 0);
   for (const Block& block : blocks) {
-    for (int r = 0; r < size; ++r) bytes[r] += (block.*counts)[r] * block.row_bytes;
+    for (int r = 0; r < communicator.size(); ++r) {
+      if (r != communicator.rank()) bytes[r] += (block.*counts)[r] * block.row_bytes;
+    }
   }
   return bytes;
 }
@@ -46,20 +50,35 @@ int64_t Sum(std::span<const int64_t> values) {
   return sum;
 }
 
-// Walks the messages of all ranks, each of which holds its rows of block 0, then those of block 1, and so on, and calls
+// Walks the messages of all peers, each of which holds its rows of block 0, then those of block 1, and so on, and calls
 // copy(message position, block, position in the block, bytes).
 template <typename Copy>
-void ForEachPiece(std::span<const Block> blocks, std::span<const int64_t> Block::*counts, int size, const Copy& copy) {
+void ForEachPiece(std::span<const Block> blocks, std::span<const int64_t> Block::*counts,
+                  const Communicator& communicator, const Copy& copy) {
   std::vector<int64_t> offsets(blocks.size(), 0);
   int64_t position = 0;
-  for (int r = 0; r < size; ++r) {
+  for (int r = 0; r < communicator.size(); ++r) {
     for (size_t b = 0; b < blocks.size(); ++b) {
       const int64_t bytes = (blocks[b].*counts)[r] * blocks[b].row_bytes;
-      if (bytes > 0) copy(position, blocks[b], offsets[b], bytes);
-      position += bytes;
+      if (r != communicator.rank()) {
+        if (bytes > 0) copy(position, blocks[b], offsets[b], bytes);
+        position += bytes;
+      }
       offsets[b] += bytes;
     }
   }
+}
+
+// The rows that rank `rank` has for itself; both ends know how many they are.
+Status CopyOwn(const Block& block, int rank) {
+  if (block.send[rank] != block.recv[rank]) {
+    return Internal("rank " + std::to_string(rank) + " has " + std::to_string(block.send[rank]) +
+                    " rows for itself where the route has " + std::to_string(block.recv[rank]));
+  }
+  CopyBytes(static_cast<char*>(block.out) + Sum(block.recv.first(rank)) * block.row_bytes,
+            static_cast<const char*>(block.in) + Sum(block.send.first(rank)) * block.row_bytes,
+            block.send[rank] * block.row_bytes);
+  return OkStatus();
 }
 
 }  // namespace
@@ -71,25 +90,27 @@ SendBuffer::SendBuffer(Communicator& communicator, int64_t bytes) {
 }
 
 Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::span<const Block> blocks) {
-  const int size = communicator.size();
   if (blocks.size() == 1) {
     const Block& block = blocks[0];
     return communicator.AllToAllV(name, Item{DType::kUInt8, block.row_bytes}, block.send, block.in,
                                   Expect(block.recv, block.out));
   }
 
-  const std::vector<int64_t> send_bytes = MessageBytes(blocks, &Block::send, size);
-  const std::vector<int64_t> recv_bytes = MessageBytes(blocks, &Block::recv, size);
+  const std::vector<int64_t> send_bytes = MessageBytes(blocks, &Block::send, communicator);
+  const std::vector<int64_t> recv_bytes = MessageBytes(blocks, &Block::recv, communicator);
   SendBuffer packed(communicator, Sum(send_bytes));
-  ForEachPiece(blocks, &Block::send, size, [&](int64_t position, const Block& block, int64_t offset, int64_t bytes) {
+  const auto pack = [&](int64_t position, const Block& block, int64_t offset, int64_t bytes) {
     CopyBytes(packed.data() + position, static_cast<const char*>(block.in) + offset, bytes);
-  });
+  };
+  ForEachPiece(blocks, &Block::send, communicator, pack);
   const auto arrived = std::make_unique_for_overwrite<char[]>(Sum(recv_bytes));
   LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, Item{DType::kUInt8, 1}, send_bytes, packed.data(),
                                                   Expect(recv_bytes, arrived.get())));
-  ForEachPiece(blocks, &Block::recv, size, [&](int64_t position, const Block& block, int64_t offset, int64_t bytes) {
+  const auto unpack = [&](int64_t position, const Block& block, int64_t offset, int64_t bytes) {
     CopyBytes(static_cast<char*>(block.out) + offset, arrived.get() + position, bytes);
-  });
+  };
+  ForEachPiece(blocks, &Block::recv, communicator, unpack);
+  for (const Block& block : blocks) LOCKSTEP_RETURN_IF_ERROR(CopyOwn(block, communicator.rank()));
   return OkStatus();
 }
 

@@ -43,7 +43,8 @@ struct Block {
 
 // Exchanges the blocks of all tables at once. A collective: every rank brings as many blocks, in the same order, with
 // the same row_bytes. A single block goes from `in` to `out` without a copy of ours; several are packed so that one
-// rank's rows of all tables are one message, at the price of one copy on either side:
+// rank's rows of all tables are one message, at the price of one copy on either side. What a rank has for itself is
+// copied once:
 //
 //   for rank 0: rows of block 0, rows of block 1, ...   for rank 1: rows of block 0, rows of block 1, ...   ...
 //

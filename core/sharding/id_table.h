@@ -28,6 +28,13 @@ class IdTable {
 
   // The number of `id`, which is `next` where the id is new: the caller counts.
   int32_t FindOrInsert(int64_t id, int32_t next) {
+    return FindOrInsert(id, next, [](int32_t) { return true; });
+  }
+
+  // For things of which several may have the same id, as strings with their fingerprints: same(number) says whether
+  // what has the id and this number is what is looked for.
+  template <typename Same>
+  int32_t FindOrInsert(int64_t id, int32_t next, const Same& same) {
     // Fibonacci hashing takes the product's high bits, which depend on all bits of the id.
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t i = static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> shift_;; i = (i + 1) & mask) {
@@ -36,7 +43,7 @@ class IdTable {
         slot = {id, next};
         return next;
       }
-      if (slot.id == id) return slot.number;
+      if (slot.id == id && same(slot.number)) return slot.number;
     }
   }
 

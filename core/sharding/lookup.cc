@@ -136,6 +136,9 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   const int size = communicator.size();
   const size_t lookups = plan.send.size();
   std::vector<int64_t> message, message_counts(size);
+  size_t ids = 0;
+  for (const std::vector<int64_t>& local_rows : plan.local_rows) ids += local_rows.size();
+  message.reserve(ids + size * lookups);
   std::vector<int64_t> sent(lookups, 0);
   for (int r = 0; r < size; ++r) {
     const size_t begin = message.size();

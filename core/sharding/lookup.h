@@ -96,9 +96,9 @@ Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups);
 // What PlanRoute checks of ids, and nothing else; `inverse` is not used.
 Status CheckIds(const LookupIds& lookup);
 
-// Gives the memory for the `count` local rows (times the width) that this rank serves in lookup number `lookup`. Called once for each
-// lookup, in order, inside the exchange and on its thread; its error ends the exchange for this rank alone. May give
-// null for none.
+// Gives the memory for the `count` local rows (times the width) that this rank serves in lookup number `lookup`. Called
+// once for each lookup, in order, inside the exchange and on its thread; its error ends the exchange for this rank
+// alone. May give null for none.
 using AllocateRows = std::function<Result<int64_t*>(size_t lookup, int64_t count)>;
 
 // Sends what was planned: one exchange, after which `splits` and the allocated local rows, [M] in rank order, are

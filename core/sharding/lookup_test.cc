@@ -333,5 +333,48 @@ TEST(Gradient, OfIntegersIsRefused) {
   });
 }
 
+// Of a dynamic table: every distinct key, whatever it is, comes to one owner, once from each rank that asks, and with
+// it how often it was asked for; beside a table of rows in the same exchange.
+TEST(Lookup, KeysOfDynamicTablesTravelAsTheyAre) {
+  for (const int size : {1, 2, 3}) {
+    std::vector<std::vector<int64_t>> asked(size), served(size);
+    std::vector<Splits> splits(size);
+    testing::RunOnThreads(size, [&](Communicator& communicator) {
+      const int rank = communicator.rank();
+      std::mt19937_64 random(rank);
+      for (int i = 0; i < 200; ++i) asked[rank].push_back(static_cast<int64_t>(random() % 40 - 20) << 55);
+      std::vector<int64_t> rows = {5, 4, 5};
+      std::vector<int32_t> inverse(asked[rank].size()), inverse_of_rows(rows.size());
+      const LookupIds lookups[] = {
+          {"keys", kCountedKeys, DType::kInt64, asked[rank].data(), 200, inverse.data()},
+          {"rows", 6, DType::kInt64, rows.data(), 3, inverse_of_rows.data()},
+      };
+      const Result<RoutePlan> plan = PlanRoute(size, lookups);
+      ASSERT_EQ(plan.status(), OkStatus());
+      std::vector<Splits> both(2);
+      std::vector<int64_t> local_rows;
+      EXPECT_EQ(ExchangeRoute(communicator, "route", *plan, both,
+                              [&](size_t lookup, int64_t count) -> Result<int64_t*> {
+                                std::vector<int64_t>& out = lookup == 0 ? served[rank] : local_rows;
+                                out.resize(count * (lookup == 0 ? 2 : 1));
+                                return out.data();
+                              }),
+                OkStatus());
+      splits[rank] = both[0];
+    });
+    std::map<int64_t, int64_t> expected, got;
+    for (const auto& keys : asked) {
+      for (const int64_t key : keys) ++expected[key];
+    }
+    for (int rank = 0; rank < size; ++rank) {
+      for (size_t i = 0; i < served[rank].size(); i += 2) {
+        EXPECT_EQ(OwnerOfKey(served[rank][i], size), rank);
+        got[served[rank][i]] += served[rank][i + 1];
+      }
+    }
+    EXPECT_EQ(got, expected);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

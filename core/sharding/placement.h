@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/embedding/hash.h"
 
@@ -33,7 +34,13 @@ inline int OwnerOfKey(int64_t key, int size) {
   return static_cast<int>(MixBits(static_cast<uint64_t>(key) ^ 0x6C6F636B73746570u) % static_cast<uint64_t>(size));
 }
 
-// Its row there.
+// The rank that owns a string key, whatever key of the table it has there: of strings with one fingerprint (a chance of
+// 3 % with a billion of them) all but one have a key that is not their first fingerprint.
+inline int OwnerOfString(std::string_view bytes, int size) {
+  return OwnerOfKey(static_cast<int64_t>(Fingerprint(bytes)), size);
+}
+
+// The row of an id on the rank that owns it.
 inline int64_t LocalRow(int64_t id, int size) { return id / size; }
 
 // The id of a rank's local row: undoes Owner and LocalRow.

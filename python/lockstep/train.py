@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lockstep._src.collective_strategy import CollectiveStrategy
 from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
 from lockstep._src.evaluation.policies import BestCheckpoint, EarlyStopping
 from lockstep._src.saving.checkpoint import Saver, replace_default_saver
@@ -27,6 +28,7 @@ from lockstep._src.training.sync_replicas import SyncReplicasOptimizer
 
 __all__ = [
     "BestCheckpoint",
+    "CollectiveStrategy",
     "EarlyStopping",
     "EvaluationHook",
     "EvaluationSpec",

@@ -39,7 +39,7 @@ def every_optimizer_trains_without_a_scope():
         "MomentumOptimizer": lambda: (0.1, 0.9),
     }
     names = [name for name in dir(hb.train) if name.endswith("Optimizer")]
-    assert len(names) == 12, names
+    assert len(names) == 13, names
     for name in names:
         if name in ("MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"):  # of their own promises
             continue

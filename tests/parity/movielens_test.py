@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,9 +25,8 @@ FLAGS = ("--epochs", 5)
 def ratings(tmp_path_factory) -> Path:
     """The prepared folder."""
     out = tmp_path_factory.mktemp("movielens")
-    beside = ranking_job.EXAMPLE.parents[2] / "shared" / "data" / "ml-100k"
-    source = Path(os.environ.get("LOCKSTEP_MOVIELENS", beside))
-    if not source.is_dir():
+    source = ranking_job.movielens()
+    if source is None:
         return ranking_job.made_movielens(out)
     return Path(ranking_job.run_script("data.py", "--source", source, "--out", out, cwd=out).strip())
 

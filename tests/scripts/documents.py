@@ -36,13 +36,16 @@ def run_program(
 ) -> list[str]:
     """Runs `python -m hybridbackend.run -n WORKERS --tf1 python COMMAND`; what each worker printed."""
     launcher = [sys.executable, "-m", "hybridbackend.run", *(["-n", str(workers)] if workers else []), "--tf1"]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **(variables or {})}
-    run = subprocess.run(
-        [*launcher, sys.executable, *command],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=150,
-    )  # fmt: skip
+    variables = {"CUDA_VISIBLE_DEVICES": "", **(variables or {})}
+    return run_launcher([*launcher, sys.executable, *command], folder, workers or 1, variables)
+
+
+def run_launcher(words: Sequence[str], folder: Path, workers: int, variables: Mapping[str, str]) -> list[str]:
+    """Runs a launcher's command line that starts this number of workers; what each of them printed."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
+    run = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=150)
     assert run.returncode == 0, run.stderr
-    if workers in (None, 1):
+    if workers == 1:
         return [run.stdout]
     return ["\n".join(re.findall(rf"^\[{rank}\] (.*)$", run.stdout, re.M)) for rank in range(workers)]
 

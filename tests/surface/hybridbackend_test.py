@@ -170,7 +170,9 @@ def test_every_optimizer_of_tensorflow_has_one_that_exchanges():
     of_tensorflow = [
         n for n in dir(tf.train) if n.endswith("Optimizer") and n not in ("Optimizer", "SyncReplicasOptimizer")
     ]
-    assert set(names) == {*of_tensorflow, "MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"}
+    ours = {"LazyAdamOptimizer", "MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"}
+    assert set(names) == {*of_tensorflow, *ours}
+    assert issubclass(hb.train.LazyAdamOptimizer, tf.train.AdamOptimizer)
     for name in of_tensorflow:
         wrapped = getattr(hb.train, name)
         assert issubclass(wrapped, getattr(tf.train, name)) and wrapped is getattr(hb.train, name)

@@ -34,8 +34,7 @@ class ResolveKernel : public TableKernelBase {
     const tf::Tensor& keys = context->input(1);
     LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, Allocate(context, 1, {keys.NumElements()}));
-    return table.Resolve(keys, context->input(2), rows, static_cast<int64_t*>(Data(*numbers)),
-                         ParallelForOf(context));
+    return table.Resolve(keys, context->input(2), rows, static_cast<int64_t*>(Data(*numbers)), ParallelForOf(context));
   }
 };
 
@@ -91,7 +90,7 @@ class WriteRowsKernel : public TableKernelBase {
       return InvalidArgument(absl::StrCat("table '", table.name(), "': got values of shape ",
                                           values.shape().DebugString(), ", wanted [", count, ",", table.dim(), "]"));
     }
-    return table.table().WriteRows(numbers, slot, static_cast<const float*>(Data(values)), table.now().step,
+    return table.table().WriteRows(numbers, slot, static_cast<const float*>(Data(values)), table.NextRounding(),
                                    ParallelForOf(context));
   }
 

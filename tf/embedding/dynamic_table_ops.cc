@@ -135,7 +135,7 @@ class EndStepKernel : public TableKernelBase {
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    table.EndStep(context->input(1).scalar<int64_t>()());
+    table.EndStep(context->input(1).scalar<int64_t>()(), context->step_id());
     return OkStatus();
   }
 };

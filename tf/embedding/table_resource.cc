@@ -85,14 +85,14 @@ Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::spa
   const std::span<const uint32_t> resolved = batch.rows();
   for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = resolved[i] == kNoRow ? -1 : int64_t{resolved[i]};
   const bool forgets = strings_ != nullptr && table_->options().admission.bloom();
-  // Otherwise rows stay their keys' for good.
-  const bool evicts = table_->options().eviction.any();
-  if (!forgets && !evicts) return OkStatus();
+  // Otherwise rows stay their keys' for good, and it does not matter when they were seen.
+  const bool keeps = table_->options().eviction.any() || table_->options().record_version;
+  if (!forgets && !keeps) return OkStatus();
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; forgets && i < resolved.size(); ++i) {
     if (resolved[i] == kNoRow) unadmitted_.push_back(keys[i]);
   }
-  if (evicts) batches_.push_back(std::move(batch));
+  if (keeps) batches_.push_back(std::move(batch));
   if (batches_.size() > kMostBatches) batches_.pop_front();
   return OkStatus();
 }
@@ -118,7 +118,7 @@ Status DynamicTableResource::Update(std::span<const uint32_t> numbers, const flo
   for (const SlotSpec& slot : slots) {
     LOCKSTEP_ASSIGN_OR_RETURN(slot_numbers.emplace_back(), table_->AddSlot(slot.name, slot.initial));
   }
-  return table_->Update(numbers, gradients, rule, slot_numbers, now().step, parallel, all_rows);
+  return table_->Update(numbers, gradients, rule, slot_numbers, NextRounding(), parallel, all_rows);
 }
 
 StepInfo DynamicTableResource::now() const {
@@ -126,16 +126,25 @@ StepInfo DynamicTableResource::now() const {
   return {step_.load(), static_cast<uint32_t>(std::time(nullptr))};
 }
 
-void DynamicTableResource::EndStep(int64_t step) {
-  std::deque<ResolvedKeys> batches;
+void DynamicTableResource::EndStep(int64_t step, int64_t run) {
+  std::deque<ResolvedKeys> gone;
   std::vector<int64_t> unadmitted;
   {
     const std::lock_guard lock(mutex_);
-    batches.swap(batches_);
+    if (run != 0 && run == last_run_) return;
+    last_run_ = run;
+    gone.swap(before_);
+    before_.swap(batches_);
     unadmitted.swap(unadmitted_);
+    // The clock was behind: of a table that is new in a program, or was restored. What was seen in this step was seen
+    // in the one before the next.
+    const int64_t present = step_;
+    if (step > present + 1) {
+      for (const ResolvedKeys& batch : before_) table_->Stamp(batch, {step - 1, now().seconds});
+    }
+    step_ = step < 0 ? present + 1 : step;
   }
-  batches.clear();
-  step_ = step < 0 ? step_ + 1 : step;
+  gone.clear();
   if (strings_ == nullptr) {
     if (table_->options().eviction.any()) table_->Evict(now());
     return;
@@ -179,6 +188,8 @@ Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, con
   } else {
     part.keys.assign(Int64s(keys).begin(), Int64s(keys).end());
   }
+  // What is looked up next has been seen later than all of these.
+  for (const int64_t version : part.versions) step_ = std::max(step_.load(), version);
   return table_->Restore(part, options);
 }
 

@@ -25,8 +25,9 @@ namespace lockstep {
 //   - the strings of string keys (core/embedding/string_keys.h);
 //   - the clock: the step that lookups are counted in. EndStep sets it, so that no lookup has to read the program's
 //     global step, and programs without one have steps as well;
-//   - the batches of the present step: row numbers travel through the graph as plain tensors, and rows must stay
-//     those keys' until the step has updated them. They are let go at EndStep. A program that never comes there (a
+//   - the batches of the present step and of the one before: row numbers travel through the graph as plain tensors, and
+//     rows must stay those keys' until all optimizers have updated them. So keys of a step never go at its end, and a
+//     gradient may be applied until the end of the next step. A program that never comes to an end of a step (a
 //     gradient that nobody applies) keeps the last kMostBatches.
 //
 // Keys are tensors: int64, int32, or strings where the table has string keys; any shape. Letters: N keys, D the
@@ -60,9 +61,10 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Status Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
                 std::span<const SlotSpec> slots, bool all_rows, const ParallelFor& parallel);
 
-  // All that resolved keys in this step have updated their rows: lets the batches go, evicts by the table's options,
-  // and sets the clock to `step`, or, where it is negative, to the next one.
-  void EndStep(int64_t step);
+  // An optimizer has updated the rows of this step: lets the batches of the step before go, evicts by the table's
+  // options, and sets the clock to `step`, or, where it is negative, to the next one. `run` is TensorFlow's number of
+  // the run, 0 for none: of several calls in one run, those of several optimizers, only the first counts.
+  void EndStep(int64_t step, int64_t run);
   // Lets these keys go; how many were there.
   Result<int64_t> Remove(const tensorflow::Tensor& keys);
   // DynamicTable::Restore of rows that belong to these keys; `part.keys` is filled here. New strings get their keys.
@@ -71,6 +73,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   StepInfo now() const;
   void set_step(int64_t step) { step_ = step; }
 
+  // What the next change of rows is to be rounded by: another number each time.
+  int64_t NextRounding() { return (now().step << 20) + updates_.fetch_add(1); }
   // Checkpoints (tf/checkpoint/table_ops.cc). A checkpoint has a link, a number that is never 0; what has changed since
   // is known of the last one that was saved or restored, link().
   //
@@ -111,12 +115,15 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   const std::unique_ptr<StringKeys> strings_;
   std::atomic<int64_t> step_{0};
   std::atomic<int64_t> link_{0};
+  std::atomic<int64_t> updates_{0};  // for stochastic rounding, which draws other numbers in each
 
   // Shared: from when a string is given its key to when the key is resolved. Alone: while strings are forgotten.
   mutable std::shared_mutex naming_;
   std::mutex mutex_;
-  std::deque<ResolvedKeys> batches_;    // guarded by mutex_
+  std::deque<ResolvedKeys> batches_;    // guarded by mutex_: of this step
+  std::deque<ResolvedKeys> before_;     // guarded by mutex_: of the step before
   std::unique_ptr<Snapshot> snapshot_;  // guarded by mutex_; goes before the table
+  int64_t last_run_ = 0;                // guarded by mutex_: the run that the last step ended in
   std::vector<int64_t> unadmitted_;     // guarded by mutex_: keys that were named in this step and are not admitted
 };
 

@@ -63,7 +63,7 @@ Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, co
   view.vertex_of_.assign(graph.num_node_ids(), -1);
   std::map<std::string, int> loops;
   for (tf::Node* node : graph.op_nodes()) {
-    const std::string* const child = frames.ChildOf(frame, *node);
+    const std::string* const child = frames.Knows(*node) ? frames.ChildOf(frame, *node) : nullptr;
     if (child == nullptr) continue;
     int index = static_cast<int>(view.vertices_.size());
     if (*child != frame) index = loops.try_emplace(*child, index).first->second;

@@ -42,11 +42,14 @@ struct Condition {
 using Conditions = std::vector<Condition>;
 
 // A graph's frames: the outermost, named "", and one for each while loop. Immutable; refers to the graph's nodes by id,
-// so it must not be asked about nodes that were added since.
+// so it must not be asked about nodes that were added since, which it doesn't know.
 class Frames {
  public:
   // INVALID_ARGUMENT where the graph's loops are not well-formed, in TensorFlow's words.
   static Result<Frames> Of(const tensorflow::Graph& graph);
+
+  // Whether the node was there when the frames were made.
+  bool Knows(const tensorflow::Node& node) const { return static_cast<size_t>(node.id()) < info_.size(); }
 
   // The innermost frame that a node is in. A loop's Enter nodes are inside of it; so are its Exit nodes.
   const std::string& frame_of(const tensorflow::Node& node) const { return info_[node.id()].frame_name; }
@@ -62,7 +65,8 @@ class Frames {
 
 // One frame of a graph with every loop that lies directly in it taken as one vertex. What it tells refers to the graph
 // as it was when the view was made; edges may be added since. Without the loops' inner circles a frame is a graph
-// without circles, which is what makes order, levels and conditions computable in one pass each.
+// without circles, which is what makes order, levels and conditions computable in one pass each. Nodes that `frames`
+// doesn't know are left out: what the pass has put into loops beside this one.
 //
 //   outermost frame:   a ---> [loop: Enter ... body ... Exit] ---> b        three vertices
 //   the loop's frame:  Enter, Merge, LoopCond, Switch, body ..., NextIteration, Exit: a vertex each

@@ -171,11 +171,12 @@ def loops(mode):
             chosen = tf.cond(tf.equal(i % 2, 0), lambda: collectives.allreduce(scaled(10), name="even"), lambda: 0.0)
             return i + 1, total + mine + inner + chosen
 
-        total = tf.while_loop(lambda i, _: i < 4, body, [0, 0.0], parallel_iterations=10)[1]
+        # One beside the other, as a loop and its gradient are.
+        totals = [tf.while_loop(lambda i, _: i < 4, body, [0, 0.0], parallel_iterations=10)[1] for _ in range(2)]
         last = collectives.allreduce(scaled(2), name="z")
-        return first, total, last
+        return first, *totals, last
 
-    wanted = (expected(1), expected(4 + 8 + 20), expected(2))
+    wanted = (expected(1), expected(4 + 8 + 20), expected(4 + 8 + 20), expected(2))
     if mode == "function":
         function = tf.function(build)
         for _ in range(RUNS):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -115,7 +116,10 @@ def program(seed, independent=False, most_tables=40):
 def looked_up(table, rows, feature, rank, shift):
     """[BATCH, dim] float32: what a worker looks up, of ids that `shift` moves on."""
     random = np.random.default_rng([feature.seed, rank])
-    move = lambda ids: tf.cast((tf.constant(ids, tf.int64) + shift) % rows, feature.ids)
+
+    def move(ids):
+        return tf.cast((tf.constant(ids, tf.int64) + shift) % rows, feature.ids)
+
     if feature.kind in ("single", "matrix"):
         shape = [BATCH] if feature.kind == "single" else [BATCH, 2]
         found = tf.nn.embedding_lookup(table, move(random.integers(0, rows, shape)))
@@ -144,10 +148,10 @@ def loss_of(drawn, tables, taken):
         shift = tf.constant(0, tf.int64)
         if feature.behind is not None:
             shift = tf.cast(tf.abs(tf.reduce_sum(found[feature.behind])) * 7, tf.int64)
-        look_up = lambda a=(table, rows, feature, context.rank, shift): looked_up(*a)
+        look_up = functools.partial(looked_up, table, rows, feature, context.rank, shift)
         if feature.in_branch:
-            dim = drawn.tables[feature.table].dim
-            look_up = lambda f=look_up, d=dim: tf.cond(taken, lambda: 2.0 * f(), lambda: tf.zeros([BATCH, d]))
+            zeros = functools.partial(tf.zeros, [BATCH, drawn.tables[feature.table].dim])
+            look_up = functools.partial(tf.cond, taken, look_up, zeros)
         found.append(look_up())
         towers.append(tf.reduce_mean(found[-1], 1))
     return tf.reduce_mean(tf.square(tf.add_n(towers) - 1.0))

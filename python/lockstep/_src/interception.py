@@ -31,7 +31,7 @@ class Interception:
         self.on_undo(lambda: delattr(owner, name) if own is _MISSING else setattr(owner, name, own))
 
     def replace_alike(self, owners: Iterable[Any], name: str, make: Callable[[Any], Any]) -> None:
-        """Replaces one function that several owners hold: with one `make(...)` of the first owner's, on all that have it."""
+        """Replaces a function that several owners hold by one `make(...)` of the first one's."""
         owners = [owner for owner in dict.fromkeys(owners) if hasattr(owner, name)]
         made = make(getattr(owners[0], name))
         for owner in owners:

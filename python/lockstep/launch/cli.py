@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 from lockstep.launch import command, plan
 from lockstep.launch.errors import LaunchError
@@ -17,12 +17,19 @@ the CPU; without either, one. When a worker fails, all are ended, and its exit c
 """
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "lockstep.launch") -> int:
+# Gives the command to run, and may set defaults in the environment.
+Prepare = Callable[[list[str], MutableMapping[str, str]], list[str]]
+
+
+def main(
+    arguments: Sequence[str] | None = None, program: str = "lockstep.launch", prepare: Prepare | None = None
+) -> int:
     """Runs a job as the command line says; does not return where the job is a single worker, which takes our place.
 
     Args:
       arguments: The command line without the program's name; `sys.argv[1:]` by default.
       program: The module's name, for messages.
+      prepare: What a façade's launcher does before.
 
     Returns:
       What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
@@ -39,8 +46,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "lockstep.launch
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not words:
         parser.error("no command; wanted one like: python main.py")
+    environment = dict(os.environ)
     try:
-        return _launch(words, options.workers, options.tf1, dict(os.environ))
+        if prepare is not None:
+            words = prepare(words, environment)
+        return _launch(words, options.workers, options.tf1, environment)
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code

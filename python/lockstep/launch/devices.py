@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from lockstep.launch.errors import LaunchError
 
+# The first that is set decides.
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _QUERY_TIMEOUT_S = 20
 _INDEX = re.compile(r"\d+$")
 _MIG_INDEX = re.compile(r"(\d+):(\d+)$")
@@ -48,7 +50,7 @@ def visible_devices(environment: Mapping[str, str]) -> Devices:
     Raises:
       LaunchError: an entry is neither an index nor an id, appears twice, or names a device that is not there.
     """
-    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+    for name in VARIABLES:
         if name in environment:
             return _parse(name, environment[name].strip())
     return Devices()

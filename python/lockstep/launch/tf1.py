@@ -3,10 +3,10 @@
     python -m lockstep.launch.tf1 main.py ...      (or -m module ..., or -c code ...)
 
 In the program and in modules below its folder or the working directory, `import tensorflow` gives a module that
-answers as TensorFlow 1 did: names of `tensorflow.compat.v1` first, then `tensorflow.python` and its likes. Everything
-else that is imported, Keras and Lockstep among it, keeps the real TensorFlow: nothing is put into `sys.modules` or into
-TensorFlow's own modules. How: a function finds `__import__` in the builtins of the module that defines it, so these
-modules get builtins of their own.
+answers as TensorFlow 1 did: names of `tensorflow.compat.v1` first, then `tensorflow.python` and its likes; and as
+DeepRec's TensorFlow 1 does, which has tables that grow. Everything else that is imported, Keras and Lockstep among it,
+keeps the real TensorFlow: nothing is put into `sys.modules` or into TensorFlow's own modules. How: a function finds
+`__import__` in the builtins of the module that defines it, so these modules get builtins of their own.
 
 Not covered: `importlib.import_module("tensorflow")` and `exec` in the program, which go past `__import__`; and
 `tf.contrib`, which is gone from TensorFlow.
@@ -34,7 +34,48 @@ _NO_CONTRIB = (
     "tf.contrib is gone from TensorFlow; of its parts, feature columns and what reads them are in tf.feature_column "
     "and in hb.keras.layers.dense_features, layers in tf.layers, and cells in tf.nn.rnn_cell"
 )
+# What DeepRec adds to TensorFlow's namespaces, or has in another way: names of lockstep.embedding.
+_OF_DEEPREC = {
+    "": (
+        *(
+            "EmbeddingVariableOption",
+            "InitializerOption",
+            "StorageOption",
+            "CheckpointOption",
+            "get_embedding_variable",
+        ),
+        *("GlobalStepEvict", "L2WeightEvict", "CounterFilter", "CBFFilter"),
+    ),
+    "feature_column": (
+        "categorical_column_with_embedding",
+        "embedding_column",
+        "group_embedding_column_scope",
+        "sequence_categorical_column_with_embedding",
+        "shared_embedding_columns",
+    ),
+    "nn": ("group_embedding_lookup", "group_embedding_lookup_sparse"),
+}
 _lock = threading.RLock()
+
+
+def _of_deeprec(name: str) -> Any:
+    return getattr(importlib.import_module("lockstep.embedding"), name)
+
+
+class _Namespace(ModuleType):
+    """One of TensorFlow's namespaces with DeepRec's names in it."""
+
+    def __init__(self, inner: ModuleType, added: Sequence[str]):
+        super().__init__(inner.__name__, inner.__doc__)
+        self.__dict__["_inner"], self.__dict__["_added"] = inner, added
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return [public for public in dir(self) if not public.startswith("_")]
+        return _of_deeprec(name) if name in self._added else getattr(self._inner, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self._added, *dir(self._inner)})
 
 
 class TensorFlow1(ModuleType):
@@ -48,12 +89,18 @@ class TensorFlow1(ModuleType):
         self.__dict__["_real"], self.__dict__["_v1"] = real, v1
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_DEEPREC:
+            namespace = _Namespace(getattr(self._v1, name), _OF_DEEPREC[name])
+            self.__dict__[name] = namespace
+            return namespace
         for module in (self._v1, self._real):
             # Not hasattr: a lazy attribute that fails to load should say why.
             try:
                 return getattr(module, name)
             except AttributeError:
                 continue
+        if name in _OF_DEEPREC[""]:
+            return _of_deeprec(name)
         if name == "__all__":
             return [public for public in dir(self._v1) if not public.startswith("_")]
         if name == "estimator":
@@ -64,7 +111,7 @@ class TensorFlow1(ModuleType):
         )
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *dir(self._v1)})
+        return sorted({*_OF_DEEPREC[""], *self.__dict__, *dir(self._v1)})
 
 
 def _estimator() -> ModuleType:

@@ -142,6 +142,22 @@ def test_estimators_are_there_in_every_tensorflow(project):
     assert _run(project, "--tf1", sys.executable, "-c", code).stdout == "train eval infer 3 100 {}\n"
 
 
+def test_names_of_deeprec_are_in_tensorflows_namespaces(project):
+    code = (
+        "import tensorflow as tf\n"
+        "from tensorflow.feature_column import categorical_column_with_embedding as c, numeric_column\n"
+        "from tensorflow import nn, get_embedding_variable\n"
+        "print(tf.feature_column.embedding_column(c('x', tf.int64), 2).name, numeric_column('y').name)\n"
+        "print(nn.group_embedding_lookup.__name__, nn is tf.nn, nn.relu is not None, 'relu' in dir(nn))\n"
+        "print(tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(3)).filter_option.filter_freq)\n"
+        "import modern\nprint(modern.has_placeholder)\n"
+        "import importlib\nprint(hasattr(importlib.import_module('tensorflow').nn, 'group_embedding_lookup'))"
+    )
+    run = _run(project, "--tf1", sys.executable, "-c", code, PYTHONPATH=_path(project / "lib/site-packages"))
+    wanted = ["x_embedding y", "group_embedding_lookup True True True", "3", "False", "False"]
+    assert run.stdout.splitlines() == wanted
+
+
 def test_errors_of_the_program_are_its_own(project):
     (project / "main.py").write_text("import sys\nsys.exit(9)\n")
     assert _run(project, "--tf1", sys.executable, "main.py", check=False).returncode == 9

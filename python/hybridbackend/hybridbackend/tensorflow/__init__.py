@@ -3,6 +3,7 @@
 from hybridbackend.tensorflow import (
     data,
     distribute,
+    embedding,
     estimator,
     keras,
     metrics,
@@ -26,6 +27,7 @@ __all__ = [
     "data",
     "disable_optimization",
     "distribute",
+    "embedding",
     "embedding_scope",
     "enable_optimization",
     "estimator",

@@ -82,7 +82,9 @@ def get_embedding_variable(
                 full_name, embedding_dim, key_dtype, value_dtype, initializer, trainable, collections, option
             )
 
-    if tf.executing_eagerly() or tf.inside_function():
+    if tf.inside_function():
+        raise ValueError(f"table '{full_name}': made in a tf.function, which would make one with every trace")
+    if tf.executing_eagerly():
         return make()
     table = next((t for t in dynamic_tables() if t.logical_name == full_name), None)
     if table is None:

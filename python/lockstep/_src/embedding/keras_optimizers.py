@@ -1,9 +1,9 @@
 """Where optimizers of Keras 3 meet dynamic tables.
 
-Keras asks nobody how a variable is optimized; so two methods of its optimizers are replaced when the first table is made
-(`optimizers.py`). What they do for a table: its gradient is applied by a fused rule, or by a stand-in (`standins.py`),
-and then the step ends in the table. Slots are columns of the table; those that Keras makes for it, of one row, are where
-a stand-in's values pass through.
+Keras asks nobody how a variable is optimized; so methods of its optimizers are replaced when the first table is made
+(`optimizers.py`). What they do for a table: its gradient is applied by a fused rule, or by a stand-in
+(`standins.py`), and then the step ends in the table. Slots are columns of the table; those that Keras makes for it, of
+one row, are where a stand-in's values pass through.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A lookup is one of evaluation where any of these holds, when it is built (in a g
 - the context's option `mode` is 'eval' or 'infer': so in `EvaluationHook`, and in `evaluate`, `predict` and exports of
   estimators;
 - a layer of Keras 3 is being called, and not for training: in `evaluate` and `predict` of a model, or with
-  `training=False`, or without saying so. That is Keras' own rule, for dropout too.
+  `training=False`. Called without saying so it trains where a `tf.GradientTape` records.
 
 All others are lookups in training.
 """
@@ -17,6 +17,8 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+
+from tensorflow.python.eager import record as tape
 
 from lockstep._src.context import context
 
@@ -53,4 +55,7 @@ def _keras_call_is_for() -> bool | None:
     if layer is None or state is None:
         return None
     call = state.get_global_attribute("current_call_ctx")
-    return None if call is None else bool(getattr(call, "training", None))
+    if call is None:
+        return None
+    training = getattr(call, "training", None)
+    return tape.could_possibly_record() if training is None else bool(training)

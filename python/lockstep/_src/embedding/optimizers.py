@@ -1,13 +1,13 @@
 """Where optimizers of `tf.compat.v1.train` meet dynamic tables.
 
-TensorFlow asks nobody how a variable is optimized, so three things are replaced when the first table is made, and when a
-scope that has replaced them itself ends; for other variables they do what they did:
+TensorFlow asks nobody how a variable is optimized, so three things are replaced when the first table is made, and when
+a scope that has replaced them itself ends; for other variables they do what they did:
 
 | what | does for a table |
 | --- | --- |
 | `optimizer._get_processor` | applies its gradient: by a fused rule, or by a stand-in (`standins.py`) |
 | `Optimizer.apply_gradients` | ends the step in the table when all updates have been made |
-| an optimizer's `_create_slots`, while it applies gradients | slots are columns of the table: none are made where there is a rule |
+| an optimizer's `_create_slots`, while it applies | makes none where there is a rule: they are columns of the table |
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class InitializerOption:
 
 @dataclasses.dataclass(frozen=True)
 class GlobalStepEvict:
-    """Lets keys go that were last seen more than `steps_to_live` steps ago; None: none."""
+    """Lets keys go that were last seen more than `steps_to_live` steps ago; None and 0: none."""
 
     steps_to_live: int | None = None
 
@@ -76,7 +76,10 @@ class GlobalStepEvict:
 
 @dataclasses.dataclass(frozen=True)
 class L2WeightEvict:
-    """Lets keys go whose row has a norm below `l2_weight_threshold`; -1: none."""
+    """Lets keys go whose row has a norm below `l2_weight_threshold`; -1: none.
+
+    Not in the step in which a key was looked up, but in any other: rows have to grow beyond it in their first updates.
+    """
 
     l2_weight_threshold: float = -1.0
 
@@ -98,6 +101,9 @@ class TimeEvict:
 @dataclasses.dataclass(frozen=True)
 class BudgetEvict:
     """Lets keys go where there are too many: at most `max_keys`, or what `max_bytes` hold, slots and all, on a worker.
+
+    Keys of a step stay until the next one ends, so a table may hold those of a batch more; memory that keys have left
+    is used again and not given back. With LFU, a full table keeps what it has seen often, and new keys go soon.
 
     Args:
       max_keys: None for no limit.
@@ -162,7 +168,7 @@ class StorageOption:
     Args:
       storage_type: None or `StorageType.DRAM`.
       storage_path: of tiers that are files; refused.
-      storage_size: bytes of each tier; where it is not the default, the table keeps to the first, as `BudgetEvict` does.
+      storage_size: bytes of each tier; where it is not the default, the table keeps to the first, as `BudgetEvict`.
       cache_strategy: which keys go first then.
     """
 
@@ -282,7 +288,7 @@ def _one(value: Any, wanted: bool = True) -> list[Any]:
 
 
 _EVICTION: dict[type, Callable[[Any], dict[str, Any]]] = {
-    GlobalStepEvict: lambda e: {"steps_to_live": _one(e.steps_to_live)},
+    GlobalStepEvict: lambda e: {"steps_to_live": _one(e.steps_to_live, e.steps_to_live != 0)},
     L2WeightEvict: lambda e: {"l2_threshold": _one(e.l2_weight_threshold, e.l2_weight_threshold > 0)},
     TimeEvict: lambda e: {"seconds_to_live": [e.seconds_to_live]},
     BudgetEvict: lambda e: {

@@ -43,12 +43,14 @@ def times_seen(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
     Returns:
       The ids with duplicates, [N], and the place of each among the distinct ones, [N] int32.
     """
-    op = None if tf.executing_eagerly() else getattr(ids, "op", None)
-    while op is not None and op.type == "Identity":
-        op = op.inputs[0].op
-    if op is None or op.type not in ("Unique", "UniqueWithCounts"):
+    if tf.executing_eagerly() or not hasattr(ids, "op"):
         return None
-    return op.inputs[0], op.outputs[1]
+    while ids.op.type == "Identity":
+        ids = ids.op.inputs[0]
+    # The other outputs are places and counts.
+    if ids.op.type not in ("Unique", "UniqueWithCounts") or ids.value_index != 0:
+        return None
+    return ids.op.inputs[0], tf.cast(ids.op.outputs[1], tf.int32)
 
 
 @tf.RegisterGradient("LockstepDynamicTableResolve")

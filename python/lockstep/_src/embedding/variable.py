@@ -122,15 +122,14 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
             raise ValueError(f"table '{name}': dimension is {dim!r}, wanted a number of at least 1")
         self._dim, self._option = dim, option
         self._world_size = context.world_size
-        if self._world_size > 1 and self._key_dtype == tf.string:
-            raise NotImplementedError(
-                f"table '{name}': string keys in a job of {self._world_size} workers; hash them to int64 "
-                "(tf.strings.to_hash_bucket_fast), as feature columns do"
-            )
+        self._last_lookups: weakref.WeakKeyDictionary[tf.Graph, tf.Operation] = weakref.WeakKeyDictionary()
         with ops.init_scope():
             in_graph = not tf.executing_eagerly()
             with ops.name_scope(name, skip_on_eager=False) as scope_name:
                 handle_name = scope_name.removesuffix("/")
+                if in_graph and all(table.logical_name != name for table in dynamic_tables()):
+                    # Whatever else has a name like it: initial values and checkpoints go by the table's.
+                    handle_name = name
                 self._attributes = options.attributes(option, self._world_size)
                 start = initial.initial_of(
                     initializer if initializer is not None else option.init_option.initializer,
@@ -259,8 +258,9 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
                 raise TypeError(
                     f"table '{self.logical_name}': keys are {keys.dtype.name}, wanted {self._key_dtype.name}"
                 )
-            training = modes.is_training()
-            if training and self.trainable:
+            # Nobody ends steps of a table that is not trained: it would grow for ever.
+            training = modes.is_training() and self.trainable
+            if training:
                 tape.variable_accessed(self)
             rows = self._look_up(keys, training) if self._world_size == 1 else self._exchange(keys, training)
             return rows if self.dtype == tf.float32 else tf.cast(rows, self.dtype)
@@ -275,27 +275,46 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
     def _exchange(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         """A lookup in a job: each distinct key goes to its owner, and its row comes back."""
         if not training:
-            route = sharding_steps.route(keys, steps.ANY_KEY, self.logical_name)
-            return sharding_steps.combine(steps.lookup(self.handle, route.local_rows), route)
-        if not self._counts:
-            route = sharding_steps.route(keys, steps.ANY_KEY, self.logical_name)
-            return sharding_steps.combine(self._resolve(route.local_rows, None), route)
-        before = steps.times_seen(keys)
-        route = sharding_steps.route(keys if before is None else before[0], steps.COUNTED_KEYS, self.logical_name)
+            served, _, route = self._route(keys, counts=False)
+            return sharding_steps.combine(steps.lookup(self.handle, served), route)
+        before = steps.times_seen(keys) if self._counts else None
+        served, times, route = self._route(keys if before is None else before[0], self._counts)
         if before is not None:
             # All places of a distinct key have the same place among what travels.
             inverse = tf.math.unsorted_segment_max(route.inverse, before[1], tf.size(keys))
             route = route._replace(inverse=inverse)
-        served, times = tf.unstack(route.local_rows, num=2, axis=1)
         return sharding_steps.combine(self._resolve(served, times), route)
 
+    def _route(self, keys: tf.Tensor, counts: bool) -> tuple[tf.Tensor, tf.Tensor | None, sharding_steps.Route]:
+        """The keys that this worker serves, [M], where it `counts` how often each was asked for, and the route."""
+        if self._key_dtype == tf.string:
+            route, times = sharding_steps.route_strings(keys, self.logical_name)
+            return route.local_rows, times if counts else None, route
+        route = sharding_steps.route(keys, steps.COUNTED_KEYS if counts else steps.ANY_KEY, self.logical_name)
+        if not counts:
+            return route.local_rows, None, route
+        return *tf.unstack(route.local_rows, num=2, axis=1), route
+
     def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
-        rows, numbers = steps.resolve(self.handle, keys, times)
         if self._attributes.get("min_frequency", 0) <= 1:
-            return rows
+            return steps.resolve(self.handle, keys, times)[0]
+        with self._after_the_lookup_before():
+            rows, numbers = steps.resolve(self.handle, keys, times)
+        self._note_lookup(rows)
         # No gradient of keys that are not admitted: it would count in norms.
         admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(keys), [1]], 0))
         return tf.where(admitted, rows, tf.stop_gradient(rows))
+
+    def _after_the_lookup_before(self) -> Any:
+        """Lookups that decide what is taken in run in the order in which they were built: it decides with them."""
+        before = None if tf.executing_eagerly() else self._last_lookups.get(tf.compat.v1.get_default_graph())
+        return contextlib.nullcontext() if before is None else tf.control_dependencies([before])
+
+    def _note_lookup(self, rows: tf.Tensor) -> None:
+        graph = None if tf.executing_eagerly() else rows.graph
+        # In the branches and loops of TensorFlow 1 an edge from one to another would kill what waits for it.
+        if graph is not None and graph._get_control_flow_context() is None:
+            self._last_lookups[graph] = rows.op
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Rows by key, where `indices` are [..., 1]; else NotImplementedError."""
@@ -380,6 +399,8 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
     def end_step(self, step: Any = -1) -> tf.Operation | None:
         """Evicts by the options, and sets the step that lookups count in. Optimizers do it after their updates.
 
+        Of several in one run the first counts.
+
         Args:
           step: int64; negative for one more than before.
         """
@@ -396,7 +417,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
 
     def value(self) -> NoReturn:
         """Raises NotImplementedError."""
-        self._refuse("value as a matrix", "look keys up, or export()")
+        self._refuse("value as a matrix", "look keys up, export(), or leave it out of a list of variables")
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         self._refuse("copy.deepcopy", "make another table and insert what this one exports")
@@ -411,7 +432,11 @@ def _refusing(method: str, instead: str) -> Any:
 
 
 for _method in ("read_value", "read_value_no_copy", "numpy", "_dense_var_to_tensor", "_read_variable_op"):
-    setattr(DynamicVariable, _method, _refusing("value as a matrix", "look keys up, or export()"))
+    setattr(
+        DynamicVariable,
+        _method,
+        _refusing("value as a matrix", "look keys up, export(), or leave it out of a list of variables"),
+    )
 for _method in ("assign", "assign_add", "assign_sub", "load", "_strided_slice_assign", "batch_scatter_update"):
     setattr(DynamicVariable, _method, _refusing(_method, "insert() takes keys and rows"))
 for _method in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 
 import numpy as np
@@ -26,9 +27,33 @@ def keys_of(step, rank):
     return keys
 
 
+# In place of the 25 keys of a table of strings: none, of any bytes, alike but for the end, much longer than others.
+WORDS = [
+    b"",
+    b"\0",
+    b"\0\0",
+    "größer".encode(),
+    "日本語".encode(),
+    b"\xff\xfe",
+    b"x" * 5000,
+    b"x" * 4999 + b"y",
+    b"y" * 70000,
+]
+WORDS += [f"word {n}".encode() for n in range(25 - len(WORDS))]
+
+
+def words(keys):
+    return tf.gather(tf.constant(WORDS), keys // 10**15)
+
+
 def sparse(keys):
     places = tf.where(keys >= 0)
     return tf.SparseTensor(places, tf.gather_nd(keys, places), tf.shape(keys, tf.int64))
+
+
+def sparse_words(keys):
+    of = sparse(keys)
+    return of.with_values(words(of.values))
 
 
 def weights(keys):
@@ -42,6 +67,8 @@ LOOKUPS = {
     "mean": lambda t, k: tf.nn.embedding_lookup_sparse(t, sparse(k), None, combiner="mean"),
     "sqrtn": lambda t, k: tf.nn.embedding_lookup_sparse(t, sparse(k), None, combiner="sqrtn"),
     "weights": lambda t, k: tf.nn.embedding_lookup_sparse(t, sparse(k), weights(k), combiner="mean"),
+    "a word": lambda t, k: tf.nn.embedding_lookup(t, words(k[:, :1])),
+    "words": lambda t, k: tf.nn.embedding_lookup_sparse(t, sparse_words(k), None, combiner="sum"),
 }
 OPTIONS = {
     "plain": embedding.EmbeddingVariableOption(),
@@ -52,7 +79,7 @@ OPTIMIZERS = {"Adagrad": v1.train.AdagradOptimizer, "Adadelta": v1.train.Adadelt
 
 
 def train(ranks):
-    """What this process's part of each table holds after some steps on the batches of `ranks`, and what it looked up."""
+    """What this process's part of each table holds after steps on the batches of `ranks`, and what it looked up."""
     with tf.Graph().as_default(), embedding_scope():
         v1.set_random_seed(3)
         fed = [v1.placeholder(tf.int64, [6, 4]) for _ in ranks]
@@ -66,12 +93,13 @@ def train(ranks):
                     tables[key] = embedding.get_embedding_variable(
                         key.replace(" ", "_"),
                         DIM,
+                        key_dtype=tf.string if "word" in name else tf.int64,
                         initializer=v1.random_normal_initializer(),
                         ev_option=OPTIONS[option],
                     )
                     losses.append(tf.reduce_mean(tf.sin(look_up(tables[key], keys))))
                     with embedding.evaluating():
-                        read[key] = tables[key].sparse_read(np.arange(25) * 10**15)
+                        read[key] = tables[key].sparse_read(WORDS if "word" in name else np.arange(25) * 10**15)
         step = v1.train.get_or_create_global_step()
         variables = list(tables.values())
         half = len(variables) // 2
@@ -88,9 +116,35 @@ def train(ranks):
             return session.run({key: (table.export(), read[key]) for key, table in tables.items()})
 
 
+def train_words():
+    """A worker's words, [6] a step; what its part of a table of words holds after that; the exchanges of a step."""
+    drawn = np.random.RandomState(context.rank).randint(0, len(WORDS), [STEPS, 6])
+    with tf.Graph().as_default(), embedding_scope():
+        option = embedding.EmbeddingVariableOption(filter_option=embedding.CounterFilter(2), record_frequency=True)
+        tables = [
+            embedding.get_embedding_variable(
+                n, DIM, key_dtype=t, initializer=v1.ones_initializer(), ev_option=option if n == "words" else None
+            )
+            for n, t in (("words", tf.string), ("others", tf.string), ("numbers", tf.int64))
+        ]
+        fed = v1.placeholder(tf.int64, [2, 3])
+        keys = [words(fed * 10**15), words(fed * 10**15), fed]
+        loss = tf.add_n([tf.reduce_sum(tf.nn.embedding_lookup(t, k)) for t, k in zip(tables, keys, strict=True)])
+        step = v1.train.GradientDescentOptimizer(0.5).minimize(loss)
+        with pytest.raises(TypeError, match="table 'words': keys are int64, wanted string"):
+            tf.nn.embedding_lookup(tables[0], fed)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            options, metadata = v1.RunOptions(output_partition_graphs=True), v1.RunMetadata()
+            for batch in drawn:
+                session.run([step, loss], {fed: batch.reshape(2, 3)}, options, metadata)
+            exchanges = [n.op for graph in metadata.partition_graphs for n in graph.node if n.op.startswith("Lockstep")]
+            return drawn, session.run(tables[0].export()), exchanges
+
+
 def on_worker():
     context.ensure_initialized()
-    return train([context.rank])
+    return train([context.rank]), train_words()
 
 
 @functools.cache
@@ -109,14 +163,36 @@ def alone():
 def test_two_workers_train_what_one_does(optimizer, option, lookup):
     key = f"{optimizer}/{option}/{lookup}"
     expected, expected_read = alone()[key]
-    parts = [result[key] for result in on_workers(2)]
+    parts = [trained[key] for trained, _ in on_workers(2)]
     keys = np.concatenate([exported.keys for exported, _ in parts])
     assert len(np.unique(keys)) == len(keys), "a key has two owners"
     assert all(len(exported.keys) > 0 for exported, _ in parts)
-    order = np.argsort(keys)
-    np.testing.assert_array_equal(keys[order], expected.keys)
+    order, expected_order = np.argsort(keys), np.argsort(expected.keys)
+    np.testing.assert_array_equal(keys[order], expected.keys[expected_order])
     for field in ("values", "versions", "freqs"):
         got = np.concatenate([getattr(exported, field) for exported, _ in parts])[order]
-        np.testing.assert_allclose(got, getattr(expected, field), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got, getattr(expected, field)[expected_order], rtol=1e-5, atol=1e-6)
     for _, read in parts:
         np.testing.assert_allclose(read, expected_read, rtol=1e-5, atol=1e-6)
+
+
+def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
+    drawn, parts, exchanges = zip(*(of_words for _, of_words in on_workers(2)), strict=True)
+    seen, rows = collections.Counter(), {}
+    for step in range(STEPS):
+        times = collections.Counter(WORDS[i] for worker in drawn for i in worker[step])
+        seen.update(times)
+        for word, count in times.items():
+            if seen[word] >= 2:
+                # The gradient is the mean over the workers of the sums.
+                rows[word] = rows.get(word, 1.0) - 0.5 * count / 2
+    held = [dict(zip(part.keys, zip(part.values, part.freqs, strict=True), strict=True)) for part in parts]
+    assert not held[0].keys() & held[1].keys()
+    assert {**held[0], **held[1]}.keys() == rows.keys()
+    for word, (row, frequency) in {**held[0], **held[1]}.items():
+        np.testing.assert_allclose(row, rows[word], rtol=1e-6)
+        assert frequency == seen[word], word
+    for of_worker in exchanges:
+        # Two tables of words and one of numbers: words travel in an exchange of their own, rows together.
+        for op in ("LockstepRouteStrings", "LockstepRoute", "LockstepCombine", "LockstepCombineGradient"):
+            assert of_worker.count(op) == 1, of_worker

@@ -477,7 +477,7 @@ class Estimator:
         spec = self._model_fn(features, **named)
         for attribute in ("mode", "loss", "train_op", "predictions", "eval_metric_ops", "export_outputs"):
             if not hasattr(spec, attribute):
-                raise ValueError(f"model_fn returned {spec!r}, wanted an EstimatorSpec")
+                raise ValueError(f"model_fn returned {spec!r} for mode {mode!r}, wanted an EstimatorSpec")
         if spec.mode != mode:
             raise ValueError(f"model_fn returned a spec for mode {spec.mode!r}, wanted {mode!r}")
         return spec

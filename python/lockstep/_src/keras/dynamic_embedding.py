@@ -12,7 +12,6 @@ import tensorflow as tf
 from keras.src import backend
 
 from lockstep._src.embedding.creation import make_table
-from lockstep._src.embedding.modes import evaluating
 from lockstep._src.embedding.options import EmbeddingVariableOption
 from lockstep._src.embedding.variable import DynamicVariable
 
@@ -43,8 +42,8 @@ class _TableWeight(backend.Variable):
 class DynamicEmbedding(keras.layers.Layer):
     """Embeddings of keys without a vocabulary: `keras.layers.Embedding` without `input_dim`, for any int64 or string.
 
-    Keys are taken in when the layer is called for training: in `fit`, or with `training=True`. In `evaluate` and
-    `predict` a key that is not there reads what its row would begin with.
+    Keys are taken in when the layer is called for training: in `fit`, with `training=True`, or under a
+    `tf.GradientTape`. In `evaluate` and `predict` a key that is not there reads what its row would begin with.
 
     The table's weights are not in the files that Keras saves.
 
@@ -115,11 +114,11 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> tf.Tensor:
         """See the class."""
-        with evaluating(not training):
-            if self.combiner is None:
-                found = tf.nn.embedding_lookup(self.table, self._keys(inputs))
-            else:
-                found = self._pooled(inputs, weights)
+        del training  # Keras keeps it where lookups ask for it (embedding/modes.py)
+        if self.combiner is None:
+            found = tf.nn.embedding_lookup(self.table, self._keys(inputs))
+        else:
+            found = self._pooled(inputs, weights)
         return tf.cast(found, self.compute_dtype) if not isinstance(found, tf.RaggedTensor) else found
 
     def _keys(self, keys: Any) -> Any:
@@ -161,11 +160,12 @@ class DynamicEmbedding(keras.layers.Layer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, but `option`, which has to be given again."""
+        """The constructor's arguments: `option` as it is, so a model with one cannot be written to a file."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
             "key_dtype": self.key_dtype.name,
             "combiner": self.combiner,
+            **({} if self.option is None else {"option": self.option}),
         }

@@ -20,7 +20,7 @@ from lockstep._src.interception import Interception
 from lockstep._src.sharding import shard
 
 # What gives the rows of a shard that a lookup reads, which its gradient's slices are for.
-_ROUTES = ("LockstepRoute", "LockstepCheckIds")
+_ROUTES = ("LockstepRoute", "LockstepCheckIds", "LockstepDynamicTableResolve")
 
 
 def are_rows_of_the_shard(indices: Any) -> bool:

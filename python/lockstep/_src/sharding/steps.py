@@ -21,7 +21,8 @@ class Route(NamedTuple):
     """Where the ids of a lookup went.
 
     Attributes:
-      local_rows: [M] int64, rows of this worker's shard that the workers ask for, in rank order.
+      local_rows: [M] int64, rows of this worker's shard that the workers ask for, in rank order; keys of a dynamic
+        table.
       inverse: of the ids' shape, int32; which of the distinct ids, in order of their owners, each id is.
       send_splits: [R] int64, how many distinct ids went to each worker.
       recv_splits: [R] int64, how many came from each; M together.
@@ -44,6 +45,22 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
     group = context.options.group_lookups
     outputs = library.ops.lockstep_route([ids], N=1, num_rows=[rows], tables=[table], lockstep_group=group)
     return Route(*(output for (output,) in _in_any_order(outputs)))
+
+
+def route_strings(ids: tf.Tensor, table: str) -> tuple[Route, tf.Tensor]:
+    """Sends each distinct string to the worker that owns it, by a hash; strings of one hash stay different.
+
+    Args:
+      ids: strings of any shape.
+      table: its name, for messages.
+
+    Returns:
+      The route, whose `local_rows` are strings, and how often the worker that asks looked each of these up, [M] int64.
+    """
+    group = context.options.group_lookups
+    outputs = library.ops.lockstep_route_strings([ids], tables=[table], lockstep_group=group)
+    served, times, *places = (output for (output,) in _in_any_order(outputs))
+    return Route(served, *places), times
 
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
@@ -176,5 +193,5 @@ def _relayout_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     return relayout(tf.convert_to_tensor(grad), op.get_attr("num_rows"), to_contiguous=not op.get_attr("to_contiguous"))
 
 
-for _name in ("LockstepRoute", "LockstepCheckIds"):
+for _name in ("LockstepRoute", "LockstepRouteStrings", "LockstepCheckIds"):
     tf.no_gradient(_name)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lockstep._src.embedding.creation import get_embedding_variable
 from lockstep._src.library import ops
 from lockstep._src.scope import scope
 
@@ -99,3 +100,27 @@ def test_who_has_read_a_variable_keeps_what_was_read():
     update([table], [slot], [np.ones([300, 16])], [np.arange(300)])
     np.testing.assert_array_equal(before, np.ones([300, 16]))
     assert not np.any(table.numpy() == 1)
+
+
+def test_optimizers_of_one_name_have_slots_of_their_own():
+    """On a dynamic table as on a variable; they differ in what the slots begin with, and in the rate."""
+
+    def trained(make_table):
+        with tf.Graph().as_default(), tf1.Session() as session, scope():
+            table = make_table()
+            rows = tf.nn.embedding_lookup(table, tf.constant([3, 1, 3], tf.int64))
+            steps = []
+            for rate in (0.1, 0.3):
+                optimizer = tf1.train.AdagradOptimizer(rate, initial_accumulator_value=rate)
+                steps.append(optimizer.minimize(tf.reduce_sum(tf.square(rows))))
+            session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+            for _ in range(2):
+                for step in steps:
+                    session.run(step)
+            return session.run(rows)
+
+    ones = tf1.ones_initializer()
+    expected = trained(lambda: tf1.get_variable("table", [5, 2], initializer=ones, use_resource=True))
+    np.testing.assert_allclose(
+        trained(lambda: get_embedding_variable("table", 2, initializer=ones)), expected, rtol=1e-6
+    )

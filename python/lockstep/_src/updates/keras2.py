@@ -24,6 +24,7 @@ _DESCRIPTIONS: dict[str, keras_rules.Description] = {
     "sgd.SGD": keras_rules.sgd_with_slot,
     "adagrad.Adagrad": keras_rules.adagrad,
     "adam.Adam": keras_rules.adam,
+    "adamw.AdamW": keras_rules.adam,
     "ftrl.Ftrl": keras_rules.ftrl,
     "rmsprop.RMSprop": keras_rules.rmsprop,
 }
@@ -68,7 +69,7 @@ Coefficients = dict[str, tf.Tensor]
 
 def _rule(o: Any, name: str, slots: Sequence[str], values: Sequence[Any], all_rows: bool = False) -> Rule:
     # A legacy optimizer's slots are always made by itself: their initial values are its own.
-    return Rule(name, tuple(Slot(slot, 0.0) for slot in slots), lambda: values, o.get_slot, all_rows)
+    return Rule(o, name, tuple(Slot(slot, 0.0) for slot in slots), lambda: values, o.get_slot, all_rows)
 
 
 def _sgd(o: Any, c: Coefficients) -> Rule:

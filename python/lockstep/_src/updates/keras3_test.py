@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from lockstep._src import library
 from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.updates.tensorflow1_test import FTRL_ARGUMENTS
 
 if not keras.__version__.startswith("3."):
     pytest.skip("Keras 3 is not installed", allow_module_level=True)
@@ -29,15 +30,7 @@ OPTIMIZERS = {
     "AdamW": lambda: keras.optimizers.AdamW(0.02, weight_decay=0.01),
     "lazy Adam": lambda: LazyAdam(0.05, beta_1=0.8, beta_2=0.99, epsilon=1e-4),
     "Ftrl": lambda: keras.optimizers.Ftrl(0.3),
-    "Ftrl, all arguments": lambda: keras.optimizers.Ftrl(
-        0.3,
-        learning_rate_power=-0.6,
-        initial_accumulator_value=0.3,
-        l1_regularization_strength=0.02,
-        l2_regularization_strength=0.03,
-        l2_shrinkage_regularization_strength=0.01,
-        beta=0.1,
-    ),
+    "Ftrl, all arguments": lambda: keras.optimizers.Ftrl(0.3, **FTRL_ARGUMENTS),
     "RMSprop": lambda: keras.optimizers.RMSprop(0.05, rho=0.99),
     "RMSprop, momentum": lambda: keras.optimizers.RMSprop(0.05, momentum=0.5, epsilon=1e-3),
     "centered RMSprop": lambda: keras.optimizers.RMSprop(0.05, centered=True),
@@ -97,9 +90,18 @@ def test_numbers_are_keras(name, in_function):
             np.testing.assert_allclose(value, want, rtol=1e-6, atol=1e-6, err_msg=path)
 
 
-class Doubling(keras.optimizers.Adagrad):
+class Scaling(keras.optimizers.Adagrad):
+    """A subclass that makes a gradient of its own."""
+
     def update_step(self, gradient, variable, learning_rate):
-        super().update_step(2.0 * gradient.values[0, 0] * gradient, variable, learning_rate)
+        super().update_step(keras.ops.multiply(2.0, gradient), variable, learning_rate)
+
+
+class OnlyAddingUp(keras.optimizers.Adagrad):
+    """A subclass with a way of its own."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_sub(variable, gradient)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,7 @@ class Doubling(keras.optimizers.Adagrad):
         lambda: keras.optimizers.Nadam(0.1),
         lambda: keras.optimizers.Adadelta(0.1),
         lambda: keras.optimizers.Lion(0.1),
+        lambda: OnlyAddingUp(0.1),
     ],
 )
 def test_optimizers_that_are_not_known_keep_their_way(make):
@@ -118,6 +121,13 @@ def test_optimizers_that_are_not_known_keep_their_way(make):
         after = trained(make, summed=False, in_function=False)
     assert not made.called
     np.testing.assert_allclose(after[-1]["table"], expected[-1]["table"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_subclass_that_calls_its_bases_step_gets_that():
+    expected = trained(lambda: Scaling(0.1), summed=True, in_function=True)
+    with scope():
+        after = trained(lambda: Scaling(0.1), summed=False, in_function=True)
+    np.testing.assert_allclose(after[-1]["table"], expected[-1]["table"], rtol=1e-6, atol=1e-6)
 
 
 def fitted(make_optimizer, **options):

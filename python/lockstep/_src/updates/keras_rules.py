@@ -38,7 +38,8 @@ def _rule(
         slot = getattr(optimizer, attributes[name])[index]
         return getattr(slot, "_value", slot)
 
-    return Rule(name, tuple(Slot(name, initial) for name, _, initial in slots), hyperparameters, slot_of, all_rows)
+    kept = tuple(Slot(name, initial) for name, _, initial in slots)
+    return Rule(optimizer, name, kept, hyperparameters, slot_of, all_rows)
 
 
 def sgd(o: Any, rate: Any) -> Rule:

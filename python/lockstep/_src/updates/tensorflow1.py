@@ -16,7 +16,7 @@ _train = tf.compat.v1.train
 def _rule(
     optimizer: Any, name: str, slots: Sequence[Slot], hyperparameters: Callable[[], Sequence[Any]], **kwargs: Any
 ) -> Rule:
-    return Rule(name, tuple(slots), hyperparameters, optimizer.get_slot, **kwargs)
+    return Rule(optimizer, name, tuple(slots), hyperparameters, optimizer.get_slot, **kwargs)
 
 
 def _gradient_descent(o: Any) -> Rule:

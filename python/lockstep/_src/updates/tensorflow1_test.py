@@ -22,6 +22,15 @@ def decaying(rate):
     return train.exponential_decay(rate, train.get_or_create_global_step(), decay_steps=2, decay_rate=0.7)
 
 
+# Of FTRL, in all of its libraries.
+FTRL_ARGUMENTS = {
+    "learning_rate_power": -0.6,
+    "initial_accumulator_value": 0.3,
+    "l1_regularization_strength": 0.02,
+    "l2_regularization_strength": 0.03,
+    "l2_shrinkage_regularization_strength": 0.01,
+    "beta": 0.1,
+}
 OPTIMIZERS = {
     "GradientDescent": lambda: train.GradientDescentOptimizer(0.3),
     "GradientDescent, decaying rate": lambda: train.GradientDescentOptimizer(decaying(0.3)),
@@ -32,17 +41,7 @@ OPTIMIZERS = {
     "Adam, all arguments": lambda: train.AdamOptimizer(decaying(0.05), beta1=0.8, beta2=0.99, epsilon=1e-4),
     "lazy Adam": lambda: LazyAdamOptimizer(0.05, beta1=0.8, beta2=0.99, epsilon=1e-4),
     "Ftrl": lambda: train.FtrlOptimizer(0.3),
-    "Ftrl, all arguments": lambda: train.FtrlOptimizer(
-        0.3,
-        learning_rate_power=-0.6,
-        initial_accumulator_value=0.3,
-        l1_regularization_strength=0.02,
-        l2_regularization_strength=0.03,
-        l2_shrinkage_regularization_strength=0.01,
-        beta=0.1,
-        accum_name="a",
-        linear_name="l",
-    ),
+    "Ftrl, all arguments": lambda: train.FtrlOptimizer(0.3, **FTRL_ARGUMENTS, accum_name="a", linear_name="l"),
     "Ftrl, l1": lambda: train.FtrlOptimizer(0.3, l1_regularization_strength=0.2),
     "RMSProp": lambda: train.RMSPropOptimizer(0.05),
     "RMSProp, all arguments": lambda: train.RMSPropOptimizer(0.05, decay=0.99, momentum=0.5, epsilon=1e-3),

@@ -1,0 +1,100 @@
+"""The layer learns what `keras.layers.Embedding` learns, and takes keys in only in training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+keras = pytest.importorskip("keras")
+if not keras.__version__.startswith("3"):
+    pytest.skip("the layer is one of Keras 3", allow_module_level=True)
+
+from lockstep._src import embedding  # noqa: E402
+from lockstep.keras import DynamicEmbedding  # noqa: E402
+
+ROWS, DIM = 50, 4
+MATRIX = np.random.RandomState(0).randn(ROWS, DIM).astype(np.float32)
+# No key twice in a batch of 16: Keras 3 itself squares the gradients of duplicates one by one.
+INPUTS = np.concatenate([np.random.RandomState(i).permutation(ROWS)[:48].reshape(16, 3) for i in range(2)])
+TARGETS = np.random.RandomState(2).randn(32, 1).astype(np.float32)
+
+OPTIMIZERS = {
+    "SGD": lambda: keras.optimizers.SGD(0.1),
+    "Adagrad, clipnorm": lambda: keras.optimizers.Adagrad(0.1, clipnorm=0.5),
+    "Adam, global_clipnorm": lambda: keras.optimizers.Adam(0.1, global_clipnorm=0.5),
+}
+
+
+def trained(make_optimizer, dynamic, **compile_arguments):
+    inputs = keras.Input((3,), dtype="int64")
+    layer = DynamicEmbedding(DIM, "zeros") if dynamic else keras.layers.Embedding(ROWS, DIM)
+    flat = keras.layers.Flatten()(layer(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(flat))
+    model.compile(make_optimizer(), "mse", **compile_arguments)
+    if dynamic:
+        layer.table.insert(np.arange(ROWS), MATRIX)
+    else:
+        layer.embeddings.assign(MATRIX)
+    model.fit(INPUTS, TARGETS, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    loss = model.evaluate(INPUTS, TARGETS, batch_size=16, verbose=0)
+    if not dynamic:
+        return layer.embeddings.numpy(), loss
+    model.predict(INPUTS + 1000, verbose=0)
+    return layer.table.export().values.numpy(), loss
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fit_learns_what_a_static_layer_learns(name):
+    rows, loss = trained(OPTIMIZERS[name], dynamic=True)
+    expected, expected_loss = trained(OPTIMIZERS[name], dynamic=False)
+    np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+
+
+def test_an_optimizer_without_a_rule_works_on_the_touched_rows():
+    # Nesterov's momentum of rows without a gradient would move on in a static layer: so one batch.
+    rows, _ = trained(lambda: keras.optimizers.Adamax(0.1), dynamic=True, run_eagerly=True)
+    assert not np.allclose(rows, MATRIX)
+
+
+def test_it_trains_under_a_tape_and_evicts():
+    layer = DynamicEmbedding(
+        2, option=embedding.EmbeddingVariableOption(evict_option=embedding.GlobalStepEvict(1)), key_dtype="string"
+    )
+    optimizer = keras.optimizers.SGD(0.1)
+    for keys in (["a", "b"], ["a", "c"], ["a", "d"]):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.constant(keys)))
+        optimizer.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+    layer(tf.constant(["e"]))
+    assert sorted(layer.table.export().keys.numpy()) == [b"a", b"d"]
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_combiners(combiner):
+    layer = DynamicEmbedding(DIM, "ones", combiner=combiner)
+    expected = {"sum": [2, 0, 1], "mean": [1, 0, 1], "sqrtn": [2**0.5, 0, 1]}[combiner]
+    ragged = tf.ragged.constant([[3, 4], [], [5]], dtype=tf.int64)
+    for inputs in (ragged, ragged.to_sparse()):
+        np.testing.assert_allclose(layer(inputs)[:, 0], expected, rtol=1e-6)
+    assert layer(tf.constant([[1, 2]])).shape == (1, DIM)
+
+
+def test_a_layer_is_made_again_from_its_configuration():
+    option = embedding.EmbeddingVariableOption(filter_option=embedding.CounterFilter(2))
+    layer = DynamicEmbedding(3, keras.initializers.RandomNormal(0.5), "string", "sqrtn", option)
+    again = DynamicEmbedding.from_config(layer.get_config())
+    assert (again.output_dim, again.key_dtype, again.combiner, again.option) == (3, tf.string, "sqrtn", option)
+    assert again.embeddings_initializer.mean == 0.5
+
+
+def test_what_it_cannot_do_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="combiner is 'max'"):
+        DynamicEmbedding(2, combiner="max")
+    model = keras.Sequential([keras.Input((1,), dtype="int64"), DynamicEmbedding(2)])
+    with pytest.raises(NotImplementedError, match="dynamic tables"):
+        model.layers[0].save_own_variables({})
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
+    with pytest.raises(NotImplementedError, match="use_ema"):
+        model.fit(np.ones([4, 1], np.int64), np.ones([4, 1, 2]), verbose=0)

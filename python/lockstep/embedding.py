@@ -1,0 +1,53 @@
+"""Tables that grow with their keys, their options, feature columns over them, and lookups of many tables at once.
+
+Names are DeepRec's; docs/deeprec.md says what they mean here.
+"""
+
+from lockstep._src.embedding.creation import get_embedding_variable
+from lockstep._src.embedding.modes import evaluating
+from lockstep._src.embedding.options import (
+    BudgetEvict,
+    CacheStrategy,
+    CBFFilter,
+    CheckpointOption,
+    CounterFilter,
+    EmbeddingVariableOption,
+    GlobalStepEvict,
+    InitializerOption,
+    L2WeightEvict,
+    StorageOption,
+    StorageType,
+    TimeEvict,
+)
+from lockstep._src.features.columns import (
+    categorical_column_with_embedding,
+    embedding_column,
+    group_embedding_column_scope,
+    sequence_categorical_column_with_embedding,
+    shared_embedding_columns,
+)
+from lockstep._src.features.group_lookup import group_embedding_lookup, group_embedding_lookup_sparse
+
+__all__ = [
+    "BudgetEvict",
+    "CBFFilter",
+    "CacheStrategy",
+    "CheckpointOption",
+    "CounterFilter",
+    "EmbeddingVariableOption",
+    "GlobalStepEvict",
+    "InitializerOption",
+    "L2WeightEvict",
+    "StorageOption",
+    "StorageType",
+    "TimeEvict",
+    "categorical_column_with_embedding",
+    "embedding_column",
+    "evaluating",
+    "get_embedding_variable",
+    "group_embedding_column_scope",
+    "group_embedding_lookup",
+    "group_embedding_lookup_sparse",
+    "sequence_categorical_column_with_embedding",
+    "shared_embedding_columns",
+]

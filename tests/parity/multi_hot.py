@@ -1,0 +1,108 @@
+"""A model of many tables, single-valued and multi-hot with every combiner: in a job, and in plain TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+GLOBAL_BATCH, STEPS, MOST_IDS = 24, 8, 5
+# Rows and width of each table; the last one is looked up by two features.
+TABLES = {"a": (31, 4), "b": (53, 16), "c": (7, 8), "d": (97, 8), "e": (11, 1), "f": (40, 16)}
+# Table, type of ids and combiner of each feature; None: one id for each example.
+FEATURES = {
+    "single": ("a", tf.int64, None),
+    "single_int32": ("b", tf.int32, None),
+    "sum": ("c", tf.int64, "sum"),
+    "mean": ("d", tf.int32, "mean"),
+    "sqrtn": ("e", tf.int64, "sqrtn"),
+    "weighted_sum": ("f", tf.int64, "sum"),
+    "weighted_mean": ("f", tf.int32, "mean"),
+    "weighted_sqrtn": ("d", tf.int64, "sqrtn"),
+    "safe": ("b", tf.int64, "mean"),
+}
+OPTIMIZERS = {
+    "sgd": lambda: tf1.train.GradientDescentOptimizer(0.5),
+    "adagrad": lambda: tf1.train.AdagradOptimizer(0.3),
+    # By its epsilon, gradients that are next to nothing but for rounding stay that.
+    "adam": lambda: tf1.train.AdamOptimizer(0.02, epsilon=1e-3),
+}
+
+
+def batch(step: int) -> dict[str, np.ndarray]:
+    """The global batch of a step: of each feature ids [B] or [B, MOST_IDS], where -1 is none; weights; labels [B]."""
+    random = np.random.default_rng(step)
+    values = {"label": random.integers(0, 2, GLOBAL_BATCH).astype(np.float32)}
+    for name, (table, dtype, combiner) in FEATURES.items():
+        shape = [GLOBAL_BATCH] if combiner is None else [GLOBAL_BATCH, MOST_IDS]
+        # Few distinct ids: rows are hit several times a step, by several workers.
+        ids = random.zipf(1.2, shape).clip(1, TABLES[table][0]) - 1
+        if combiner is not None:
+            ids[random.random(shape) < 0.4] = -1
+            # Only the safe lookup takes examples without ids.
+            ids[:, 0] = -1 if name == "safe" else np.abs(ids[:, 0])
+        values[name] = ids.astype(dtype.as_numpy_dtype)
+    values["weight"] = random.uniform(0.5, 2, [GLOBAL_BATCH, MOST_IDS]).astype(np.float32)
+    return values
+
+
+def _variable(name: str, shape: tuple[int, ...]) -> tf.Variable:
+    values = np.random.default_rng(sum(map(ord, name))).uniform(-0.3, 0.3, shape)
+    return tf1.get_variable(name, initializer=values.astype(np.float32))
+
+
+def _looked_up(name: str, table: tf.Variable, fed: dict[str, tf.Tensor]) -> tf.Tensor:
+    combiner = FEATURES[name][2]
+    if combiner is None:
+        return tf.nn.embedding_lookup(table, fed[name])
+    places = tf.where(fed[name] >= 0)
+    shape = tf.shape(fed[name], out_type=tf.int64)
+    ids = tf.SparseTensor(places, tf.gather_nd(fed[name], places), shape)
+    if name == "safe":
+        return tf1.nn.safe_embedding_lookup_sparse(table, ids, combiner=combiner)
+    weights = ids.with_values(tf.gather_nd(fed["weight"], places)) if name.startswith("weighted") else None
+    return tf1.nn.embedding_lookup_sparse(table, ids, weights, combiner=combiner)
+
+
+def loss(fed: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext) -> tf.Tensor:
+    """Mean loss of a batch, of any number of examples."""
+    with embedding_scope():
+        tables = {name: _variable(f"table_{name}", shape) for name, shape in TABLES.items()}
+    found = [_looked_up(name, tables[table], fed) for name, (table, _, _) in FEATURES.items()]
+    width = sum(TABLES[table][1] for table, _, _ in FEATURES.values())
+    hidden = tf.tanh(tf.matmul(tf.concat(found, 1), _variable("hidden_kernel", (width, 6))))
+    logits = tf.matmul(hidden, _variable("out_kernel", (6, 1)))[:, 0]
+    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=fed["label"], logits=logits))
+
+
+def train(optimizer: str, rank: int, world: int, embedding_scope=contextlib.nullcontext) -> dict[str, np.ndarray]:
+    """Trains on a worker's part of each batch, in the default graph; what it holds of the variables and slots."""
+    fed = {name: tf1.placeholder(value.dtype, [None, *value.shape[1:]]) for name, value in batch(0).items()}
+    train_op = OPTIMIZERS[optimizer]().minimize(loss(fed, embedding_scope))
+    held = {v.op.name: tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in tf1.global_variables()}
+    share = GLOBAL_BATCH // world
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for step in range(STEPS):
+            mine = {fed[name]: v[rank * share : (rank + 1) * share] for name, v in batch(step).items()}
+            session.run(train_op, mine)
+        return session.run(held)
+
+
+def plain(optimizer: str) -> dict[str, np.ndarray]:
+    """What plain TensorFlow ends with."""
+    with tf.Graph().as_default():
+        return train(optimizer, 0, 1)
+
+
+def work() -> dict[str, dict[str, np.ndarray]]:
+    """What this worker of a job ends with, by optimizer."""
+    import hybridbackend.tensorflow as hb
+
+    results = {}
+    for optimizer in OPTIMIZERS:
+        with tf.Graph().as_default(), hb.scope():
+            results[optimizer] = train(optimizer, hb.context.rank, hb.context.world_size, hb.embedding_scope)
+    return results

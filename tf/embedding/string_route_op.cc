@@ -1,0 +1,142 @@
+// LockstepRoute (lookup_ops.cc) for tables with string keys (core/sharding/string_route.h):
+//
+//   ids -> LockstepRouteStrings -> LockstepDynamicTableResolve or Lookup at the owner -> LockstepCombine -> rows
+//
+//   tensor          shape             dtype     is
+//   ids             [...], N in all   string    what is looked up
+//   served          [M]               string    keys that the ranks ask this one for, in rank order
+//   times           [M]               int64     how often the rank that asks looked each up
+//   inverse, send_splits, recv_splits           as LockstepRoute's
+//
+// An op of its own, beside LockstepRoute and at the same level for the pass that groups (tf/graph/grouping.h): only
+// programs with string keys make this exchange, and rows of all tables still travel in one.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/sharding/string_route.h"
+#include "tf/bridge/parallel.h"
+#include "tf/comm/collective_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using tf::shape_inference::InferenceContext;
+
+// M depends on all ranks' ids, and R on the job; inverse has the shape of the ids.
+absl::Status RouteStringsShapes(InferenceContext* c) {
+  const int count = c->num_inputs();
+  for (int i = 0; i < count; ++i) {
+    c->set_output(i, c->Vector(c->UnknownDim()));
+    c->set_output(count + i, c->output(i));
+    c->set_output(2 * count + i, c->input(i));
+    c->set_output(3 * count + i, c->Vector(c->UnknownDim()));
+    c->set_output(4 * count + i, c->output(3 * count + i));
+  }
+  return absl::OkStatus();
+}
+
+class RouteStringsKernel : public CollectiveKernel {
+ public:
+  explicit RouteStringsKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("tables", &tables_));
+    OP_REQUIRES(construction, static_cast<int>(tables_.size()) == construction->num_inputs(),
+                absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(),
+                                                        "': ", construction->num_inputs(), " lookups, but ",
+                                                        tables_.size(), " tables")));
+  }
+
+ protected:
+  Result<Exchange> Prepare(const Call& call) override {
+    tf::OpKernelContext* const context = call.context;
+    const int count = context->num_inputs();
+    // Shared since an Exchange can be copied; the plans' views are of the inputs.
+    auto plans = std::make_shared<std::vector<StringPlan>>(count);
+    std::vector<Status> results(count, OkStatus());
+    ParallelForOf(context)(count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) results[i] = Plan(call, static_cast<int>(i), &(*plans)[i]);
+    });
+    for (Status& result : results) LOCKSTEP_RETURN_IF_ERROR(std::move(result));
+    auto message = std::make_shared<StringMessage>(PackStrings(call.engine.communicator(), *plans));
+    return Exchange([this, context, plans, message](Communicator& communicator) -> Status {
+      LOCKSTEP_ASSIGN_OR_RETURN(const ServedStrings served,
+                                ExchangeStrings(communicator, collective_name(), *plans, *message));
+      const int lookups = static_cast<int>(served.lookups.size());
+      for (int i = 0; i < lookups; ++i) LOCKSTEP_RETURN_IF_ERROR(Serve(context, lookups, i, served.lookups[i]));
+      return OkStatus();
+    });
+  }
+
+ private:
+  static Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
+    tf::Tensor* output = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
+    return output;
+  }
+
+  // What this rank knows of lookup `i` without the others, and the outputs that tell it.
+  Status Plan(const Call& call, int i, StringPlan* plan) const {
+    const int count = call.context->num_inputs();
+    const tf::Tensor& ids = call.context->input(i);
+    const int size = call.engine.communicator().size();
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(call.context, 2 * count + i, ids.shape()));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(call.context, 3 * count + i, {size}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(call.context, 4 * count + i, {size}));
+    (void)recv_splits;  // written when it is known, where it can't fail any more
+    const auto strings = ids.flat<tf::tstring>();
+    std::vector<std::string_view> views(strings.size());
+    for (int64_t k = 0; k < strings.size(); ++k) views[k] = {strings(k).data(), strings(k).size()};
+    LOCKSTEP_ASSIGN_OR_RETURN(*plan, PlanStrings(size, {tables_[i], views, static_cast<int32_t*>(Data(*inverse))}));
+    std::copy(plan->send.begin(), plan->send.end(), send_splits->flat<int64_t>().data());
+    return OkStatus();
+  }
+
+  // Writes what has come for lookup `i`.
+  static Status Serve(tf::OpKernelContext* context, int count, int i, const ServedStrings::Lookup& served) {
+    const tf::TensorShape shape({static_cast<int64_t>(served.strings.size())});
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * strings, Allocate(context, i, shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * times, Allocate(context, count + i, shape));
+    auto keys = strings->flat<tf::tstring>();
+    for (size_t m = 0; m < served.strings.size(); ++m) {
+      keys(m).assign(served.strings[m].data(), served.strings[m].size());
+    }
+    std::copy(served.times.begin(), served.times.end(), times->flat<int64_t>().data());
+    tf::Tensor* const recv_splits = context->mutable_output(4 * count + i);
+    std::copy(served.recv.begin(), served.recv.end(), recv_splits->flat<int64_t>().data());
+    return OkStatus();
+  }
+
+  std::vector<std::string> tables_;
+};
+
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepRouteStrings", RouteStringsKernel);
+
+LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRouteStrings")
+    .Input("ids: N * string")
+    .Output("served: N * string")
+    .Output("times: N * int64")
+    .Output("inverse: N * int32")
+    .Output("send_splits: N * int64")
+    .Output("recv_splits: N * int64")
+    .Attr("N: int >= 1")
+    .Attr("tables: list(string) >= 1")
+    .SetShapeFn(RouteStringsShapes)
+    .Doc(R"doc(
+First step of N lookups by strings: sends each distinct string to the rank that owns it. One exchange.
+
+ids: of any shape, any bytes; InvalidArgument on all ranks for a string of 2^32 bytes or more.
+served: [M]; the strings that the ranks ask this one for, in rank order.
+times: [M]; how often the rank that asks looked each up.
+inverse: of the shape of ids; the place of each id among the distinct ones, in order of their owners.
+send_splits: [R]; how many distinct strings went to each rank.
+recv_splits: [R]; how many came from each rank; M together.
+tables: their names, for messages.
+)doc");
+
+}  // namespace
+}  // namespace lockstep
