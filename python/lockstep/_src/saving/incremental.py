@@ -8,12 +8,15 @@ before it, and those that went (tf/checkpoint/table_layout.h); all other variabl
     <directory>/.incremental_checkpoint/model.ckpt-1000-to-1200.*  and from there until step 1200
     <directory>/.incremental_checkpoint/chain.json                 which of them, in order, build on which full one
 
+An increment never takes the name of one that `chain.json` has: a second one of the same step is called
+`model.ckpt-1000-to-1200-2`, by its place in the chain.
+
 Every checkpoint has a number of its own, and an increment that of the one it builds on; tables know the number of what
 they hold. So a link that is missing or was replaced is an error that names it, whatever the files are called.
 
-An increment is complete or absent, as any checkpoint, and counts when `chain.json` has it, which is written behind it.
-The next full checkpoint, whoever saves it, ends the chain: its increments are removed when the first one is saved that
-builds on the new one.
+An increment is complete or absent, as any checkpoint, and counts when `chain.json` has it, which is written behind it,
+and synced. The next full checkpoint, whoever saves it, ends the chain. When one begins that builds on the new one, all
+other increments of the folder are removed: those of the last chain, and what a writer that died left there unlisted.
 """
 
 from __future__ import annotations
@@ -66,9 +69,28 @@ class _Chain:
         """Puts it in its place at once."""
         path = self._path(directory)
         _gfile.makedirs(os.path.dirname(path))
-        with _gfile.GFile(f"{path}.new", "w") as file:
-            file.write(json.dumps({"base": self.base, "increments": self.increments}, indent=1))
-        _gfile.rename(f"{path}.new", path, overwrite=True)
+        text = json.dumps({"base": self.base, "increments": self.increments}, indent=1)
+        if "://" in path:  # has no sync: a file is complete when it is closed
+            with _gfile.GFile(f"{path}.new", "w") as file:
+                file.write(text)
+            _gfile.rename(f"{path}.new", path, overwrite=True)
+            return
+        # A machine that loses its power leaves the old list or the new one.
+        with open(f"{path}.new", "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)
+        folder = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def next_name(self, step: int) -> str:
+        """That of an increment of a step, which no other of the chain has."""
+        name = f"{self.base}-to-{step}"
+        return name if name not in self.increments else f"{name}-{len(self.increments) + 1}"
 
     def prefixes(self, directory: str) -> list[str]:
         """Of the increments, in their order."""
@@ -122,12 +144,14 @@ class IncrementalSaver:
         # 0: the changes of a table are not known.
         link = links[0][0] if {link for of_worker in links for link in of_worker} == {links[0][0]} else 0
         directory = os.path.dirname(save_path)
-        base = agreement.from_chief(self._base(link, directory) if context.rank == 0 else None, "incremental_base")
-        if base is None:
+        name = None
+        if context.rank == 0 and self._continues(link, directory):
+            name = self._chain.next_name(int(global_step))
+        name = agreement.from_chief(name, "incremental_name")
+        if name is None:
             path = self._full().save(session, save_path, global_step=global_step)
             self._begin_chain(directory, os.path.basename(path))
         else:
-            name = f"{base}-to-{int(global_step)}"
             path = os.path.join(directory, _FOLDER, name)
             self._changes.save(session, path, write_meta_graph=False, write_state=False)
             if context.rank == 0:
@@ -164,30 +188,33 @@ class IncrementalSaver:
             self._changes.restore(session, prefix)
         return chain.prefixes(directory)
 
-    def _base(self, link: int, directory: str) -> str | None:
-        """Of worker 0: the full checkpoint that the next increment is to build on; None: it is to be full itself."""
+    def _continues(self, link: int, directory: str) -> bool:
+        """Of worker 0: whether the chain goes on; otherwise the next checkpoint is to be a full one."""
         if not link:
-            return None
+            return False
         if link != self._link or self._chain is None:
             # Somebody else saved the last one: the graph's saver, as a session has it?
             others = getattr(self._full(), "last_checkpoints", None)
             if not others or os.path.dirname(others[-1]) != directory or _link_of(others[-1]) != link:
-                return None
+                return False
             self._begin_chain(directory, os.path.basename(others[-1]))
-        if self._every is not None and len(self._chain.increments) + 1 >= self._every:
-            return None
-        return self._chain.base
+        return self._every is None or len(self._chain.increments) + 1 < self._every
 
     def _begin_chain(self, directory: str, base: str) -> None:
-        """Has increments build on another full checkpoint, and removes those of the last one."""
+        """Has increments build on another full checkpoint, and removes all others."""
         if context.rank != 0:
             return
-        last = _Chain.of(directory)
         self._chain = _Chain(base, [])
         self._chain.write(directory)
-        for prefix in last.prefixes(directory) if last is not None else ():
-            for file in _gfile.glob(f"{prefix}.*"):
-                _gfile.remove(file)
+        folder = os.path.join(directory, _FOLDER)
+        for name in _gfile.listdir(folder):
+            path = os.path.join(folder, name)
+            if "-to-" not in name:
+                continue
+            if _gfile.isdir(path):
+                _gfile.rmtree(path)
+            else:
+                _gfile.remove(path)
 
 
 def _link_of(path: str) -> int | None:

@@ -215,6 +215,22 @@ def test_sessions_save_increments_and_go_on_from_them(tmp_path):
         assert restored(tf.train.latest_checkpoint(folder)) == held
 
 
+def test_increments_of_one_step_are_links_of_their_own(tmp_path):
+    folder = tmp_path / ".incremental_checkpoint"
+    paths, held = saved(tmp_path, [2, 1, 0, 0, 1])
+    assert [os.path.basename(path) for path in paths[1:]] == [
+        f"model.ckpt-2-to-{end}" for end in ("3", "3-2", "3-3", "4")
+    ]
+    assert restored(paths[0]) == held[-1]
+    # What a writer that died has left is not of the chain, and goes with it.
+    for file in folder.glob("model.ckpt-2-to-4.*"):
+        shutil.copy(file, str(file).replace("-to-4", "-to-9"))
+    (folder / "model.ckpt-2-to-10_temp").mkdir()
+    assert restored(paths[0]) == held[-1]
+    saved(tmp_path, [1])
+    assert [path.name for path in folder.iterdir()] == ["chain.json"]
+
+
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="no dynamic table"):
         IncrementalSaver()
