@@ -20,7 +20,7 @@ STEPS = 6
 def saved(tmp_path_factory):
     """The folder of a checkpoint that four workers wrote, and what each held then."""
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
-    outcomes = call_workers(worker.work, 4, str(folder), STEPS, timeout_s=120)
+    outcomes = call_workers(worker.first, 4, str(folder), STEPS, timeout_s=120)
     return folder, [after for _, after, _ in outcomes], outcomes[0][2]
 
 
@@ -32,6 +32,12 @@ def by_key(parts, name):
         assert not set(keys) & set(rows)
         rows.update((key, [column[i] for column in columns]) for i, key in enumerate(keys))
     return rows
+
+
+def test_tables_without_keys_are_saved(saved):
+    folder, _, _ = saved
+    reader = tf.train.load_checkpoint(f"{folder}-empty/model.ckpt")
+    assert all(reader.get_tensor(f"{name}-keys").shape == (0,) for name in ("plain", "words"))
 
 
 def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):

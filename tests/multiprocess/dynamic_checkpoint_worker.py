@@ -16,6 +16,7 @@ TABLES = {
     "counted": {"filter_option": embedding.CounterFilter(3)},
     "bloom": {"filter_option": embedding.CBFFilter(3, max_element_size=2000, false_positive_probability=0.001)},
     "short": {"evict_option": embedding.GlobalStepEvict(2)},
+    "words": {"filter_option": embedding.CounterFilter(2)},
 }
 
 
@@ -25,6 +26,11 @@ def batch(step: int, rank: int) -> np.ndarray:
     return rng.zipf(1.3, [3, 40]).clip(1, 500) - 100
 
 
+def keys_of(name, ids):
+    """Ids as keys of a table."""
+    return tf.as_string(ids) if name == "words" else ids
+
+
 def build():
     """The tables, a placeholder for ids, and a training step on them."""
     ids = tf.placeholder(tf.int64, [None, None])
@@ -32,8 +38,9 @@ def build():
     tables = {}
     for name, options in TABLES.items():
         option = embedding.EmbeddingVariableOption(record_frequency=True, record_version=True, **options)
-        tables[name] = embedding.get_embedding_variable(name, DIM, ev_option=option)
-        loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(tables[name], ids) - 0.5))
+        key_dtype = tf.string if name == "words" else tf.int64
+        tables[name] = embedding.get_embedding_variable(name, DIM, key_dtype=key_dtype, ev_option=option)
+        loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(tables[name], keys_of(name, ids)) - 0.5))
     with hb.embedding_scope():
         static = tf.get_variable("static", [601, DIM])
     loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(static, ids + 100)))
@@ -70,7 +77,8 @@ def work(folder, steps, part_rows=5, **arguments):
     with tf.Graph().as_default(), hb.scope(seed=3):
         tables, ids, loss, train_op = build()
         tensors, step = held(tables), tf.train.get_global_step()
-        rows = {n: tf.nn.embedding_lookup(t, tf.range(-100, 401, dtype=tf.int64)) for n, t in evaluated(tables)}
+        ids_seen = tf.range(-100, 401, dtype=tf.int64)
+        rows = {n: tf.nn.embedding_lookup(t, keys_of(n, ids_seen)) for n, t in evaluated(tables)}
         with tf.train.MonitoredTrainingSession(
             checkpoint_dir=folder, save_summaries_steps=None, **{"save_checkpoint_steps": max(steps, 1), **arguments}
         ) as session:
@@ -80,6 +88,21 @@ def work(folder, steps, part_rows=5, **arguments):
             after = lists(session.run(tensors))
             seen = {name: value.tolist() for name, value in session.run(rows).items()}
     return before, after, seen
+
+
+def first(folder, steps):
+    """As `work`; before that, saves and restores tables without keys, in `<folder>-empty`."""
+    tf.disable_v2_behavior()
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        table = embedding.get_embedding_variable("plain", DIM)
+        words = embedding.get_embedding_variable("words", DIM, key_dtype=tf.string)
+        saver = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        path = saver.save(session, f"{folder}-empty/model.ckpt")
+        session.run(table.insert(tf.constant([1, 2, 3], tf.int64), tf.zeros([3, DIM])))
+        saver.restore(session, path)
+        assert session.run([table.total_count(), words.total_count()]) == [0, 0]
+    return work(folder, steps)
 
 
 def killed(folder, steps):

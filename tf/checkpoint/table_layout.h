@@ -35,7 +35,8 @@ namespace lockstep {
 // what it wrote, with half as many what two wrote. Where W and R have no common divisor every worker reads all of it,
 // once, and keeps what it owns. Sorting by owner for any R would cost each save a random walk over its file.
 //
-// TensorFlow reads no slices of strings: string keys are one tensor, written by the one worker that such a table has.
+// TensorFlow reads no slices of strings: string keys are one tensor, which worker 0 makes of those of all workers. A
+// worker that restores reads it whole, and keeps the strings that it owns.
 //
 // In an incremental checkpoint the table is called <table>-changed, and has only keys that were seen or changed since
 // the checkpoint that it builds on, and

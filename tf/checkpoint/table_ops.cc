@@ -3,11 +3,14 @@
 //   op                        does
 //   LockstepBeginSnapshots    a moment of all tables; how many keys come, which the workers tell one another
 //   LockstepWriteTables       this worker's file (table_writer.h), to be merged with those of the others
+//   LockstepJoinStrings       on worker 0, one file of the string keys of all workers
 //   LockstepEndSnapshots      when the checkpoint is complete: what changes from now on is changed since this one
 //
 // and a restore, LockstepRestoreTables (table_reader.h), of tables that have been created.
 //
 // Letters: T tables, W workers.
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,6 +20,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/bridge/convert.h"
 #include "tf/checkpoint/table_reader.h"
@@ -31,6 +35,8 @@ using tf::shape_inference::InferenceContext;
 
 // What is told of each table: admitted keys, candidates, removed keys.
 constexpr int kCounts = 3;
+// What the name of a worker's file of string keys ends with, behind that of its file of tables.
+constexpr char kStrings[] = "-strings";
 
 // Base of the kernels: the tables are the last T inputs, and their names in checkpoints an attribute.
 class TablesKernel : public tf::OpKernel {
@@ -128,8 +134,11 @@ class WriteTablesKernel : public TablesKernel {
       return InvalidArgument(absl::StrCat("counts of shape ", counts.shape().DebugString(), ", wanted [workers,",
                                           tables, ",", kCounts, "]"));
     }
+    const std::string where = absl::StrCat("checkpoint ", prefix, ": ");
     tf::BundleWriter file(context->env(), prefix);
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.status()).WithPrefix(absl::StrCat("checkpoint ", prefix, ": ")));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.status()).WithPrefix(where));
+    std::optional<tf::BundleWriter> strings;
+    bool wrote = false;
     const auto column = [&](int table, int which) {
       std::vector<int64_t> of_workers;
       for (int64_t w = 0; w < counts.dim_size(0); ++w) {
@@ -143,16 +152,69 @@ class WriteTablesKernel : public TablesKernel {
       share.previous = changes_ ? table.link() : 0;
       share.part_rows = part_rows_;
       LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const snapshot, table.snapshot());
-      return TableWriter(&file, &table, names_[t], std::move(share))
-          .Write(snapshot)
-          .WithPrefix(absl::StrCat("checkpoint ", prefix, ": "));
+      const bool apart = table.strings() != nullptr && counts.dim_size(0) > 1;
+      if (apart && !strings) {
+        strings.emplace(context->env(), absl::StrCat(prefix, kStrings));
+        LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings->status()).WithPrefix(where));
+      }
+      TableWriter writer(&file, apart ? &*strings : &file, &table, names_[t], std::move(share));
+      LOCKSTEP_RETURN_IF_ERROR(writer.Write(snapshot).WithPrefix(where));
+      wrote = wrote || writer.wrote();
+      return OkStatus();
     }));
-    return FromTensorFlow(file.Finish()).WithPrefix(absl::StrCat("checkpoint ", prefix, ": "));
+    if (strings) LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings->Finish()).WithPrefix(where));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.Finish()).WithPrefix(where));
+    tf::Tensor* has_rows;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {}, &has_rows)));
+    has_rows->scalar<bool>()() = wrote;
+    return OkStatus();
   }
 
  private:
   int rank_ = 0;
   int64_t part_rows_ = 0;
+};
+
+// Puts the string tensors of several files one behind the other, a tensor at a time.
+class JoinStringsKernel : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const auto prefixes = context->input(0).flat<tf::tstring>();
+    const std::string joined(context->input(1).scalar<tf::tstring>()());
+    const absl::Status status = Join(context->env(), {prefixes.data(), prefixes.data() + prefixes.size()}, joined);
+    OP_REQUIRES_OK(context, ToTensorFlow(FromTensorFlow(status).WithPrefix(absl::StrCat("checkpoint ", joined, ": "))));
+  }
+
+ private:
+  static absl::Status Join(tf::Env* env, const std::vector<std::string>& prefixes, const std::string& joined) {
+    std::vector<std::unique_ptr<tf::BundleReader>> files;
+    for (const std::string& prefix : prefixes) {
+      files.push_back(std::make_unique<tf::BundleReader>(env, absl::StrCat(prefix, kStrings)));
+      TF_RETURN_IF_ERROR(files.back()->status());
+    }
+    if (files.empty()) return absl::InvalidArgumentError("no files to join");
+    std::vector<std::string> names;
+    files[0]->Seek("");
+    // The first entry is the file's own.
+    for (files[0]->Next(); files[0]->Valid(); files[0]->Next()) names.emplace_back(files[0]->key());
+    tf::BundleWriter writer(env, joined);
+    TF_RETURN_IF_ERROR(writer.status());
+    for (const std::string& name : names) {
+      std::vector<tf::Tensor> parts;
+      for (const auto& file : files) {
+        tf::DataType type;
+        tf::TensorShape shape;
+        TF_RETURN_IF_ERROR(file->LookupDtypeAndShape(name, &type, &shape));
+        TF_RETURN_IF_ERROR(file->Lookup(name, &parts.emplace_back(type, shape)));
+      }
+      tf::Tensor whole;
+      TF_RETURN_IF_ERROR(tf::tensor::Concat(parts, &whole));
+      TF_RETURN_IF_ERROR(writer.Add(name, whole));
+    }
+    return writer.Finish();
+  }
 };
 
 class EndSnapshotsKernel : public TablesKernel {
@@ -220,6 +282,7 @@ absl::Status BeginShapes(InferenceContext* c) {
 REGISTER_KERNEL_BUILDER(Name("LockstepTrackTables").Device(tf::DEVICE_CPU), TrackTablesKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepBeginSnapshots").Device(tf::DEVICE_CPU), BeginSnapshotsKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepWriteTables").Device(tf::DEVICE_CPU), WriteTablesKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepJoinStrings").Device(tf::DEVICE_CPU), JoinStringsKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepEndSnapshots").Device(tf::DEVICE_CPU), EndSnapshotsKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepRestoreTables").Device(tf::DEVICE_CPU), RestoreTablesKernel);
 
@@ -267,14 +330,28 @@ REGISTER_OP("LockstepWriteTables")
     .Attr("changes: bool = false")
     .Attr("rank: int")
     .Attr("part_rows: int = 0")
+    .Output("has_rows: bool")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .SetShapeFn(tf::shape_inference::ScalarShape)
     .Doc(R"doc(
 Writes this worker's rows of the snapshots to a file of a checkpoint.
 
 counts: [W, T, 3], of all workers.
 link: the checkpoint's number. An incremental one builds on the one that the table was saved to or restored from last.
 part_rows: how many rows to look at in one go; 0: as many as take some megabytes.
+has_rows: whether anything lies in the file. One in which nothing does is not to be merged.
+)doc");
+
+REGISTER_OP("LockstepJoinStrings")
+    .Input("prefixes: string")
+    .Input("joined: string")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Makes one file of the string keys that all workers wrote beside their files of tables.
+
+prefixes: [W], of their files of tables.
+joined: of the file to be merged with these.
 )doc");
 
 REGISTER_OP("LockstepEndSnapshots")

@@ -22,6 +22,17 @@ std::vector<T> Values(const tf::Tensor& tensor) {
   return {values, values + tensor.NumElements()};
 }
 
+// Leaves these rows, whose numbers ascend, of `width` values each. No values at all stay none.
+template <typename T>
+void Keep(const std::vector<int64_t>& rows, int64_t width, std::vector<T>* values) {
+  if (values->empty()) return;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto to = static_cast<int64_t>(i);
+    if (rows[i] != to) std::copy_n(values->begin() + rows[i] * width, width, values->begin() + to * width);
+  }
+  values->resize(rows.size() * width);
+}
+
 }  // namespace
 
 TableReader::TableReader(tf::BundleReader* file, DynamicTableResource* table, const std::string& name, bool changes,
@@ -44,7 +55,10 @@ Status TableReader::Restore() {
   }
   if (changes_) LOCKSTEP_RETURN_IF_ERROR(RestoreRemoved());
   LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/true));
-  if (Has(layout_.Of("keys_filtered"))) LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/false));
+  const AdmissionOptions& admission = table_->table().options().admission;
+  // A table that counts no keys has no use for them, nor for their strings.
+  const bool counts = admission.counts() && !admission.bloom();
+  if (counts && Has(layout_.Of("keys_filtered"))) LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/false));
   LOCKSTEP_RETURN_IF_ERROR(RestoreFilter());
   if (Has(layout_.Of("link"))) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64));
@@ -131,8 +145,10 @@ Status TableReader::RestoreFilter() {
 }
 
 Status TableReader::RestoreKeys(bool admitted) {
+  // String keys are one piece; what belongs to them is not.
+  const std::string values = admitted ? layout_.values() : layout_.Of("freqs_filtered");
   const std::string keys = admitted ? layout_.keys() : layout_.Of("keys_filtered");
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto pieces, Pieces(keys));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto pieces, Pieces(table_->strings() != nullptr && Has(values) ? values : keys));
   for (const auto& [begin, end] : pieces) {
     LOCKSTEP_ASSIGN_OR_RETURN(const bool concerns, Concerns(admitted, begin, end));
     if (concerns) LOCKSTEP_RETURN_IF_ERROR(RestorePiece(admitted, begin, end));
@@ -143,7 +159,7 @@ Status TableReader::RestoreKeys(bool admitted) {
 
 Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
   const std::string filtered = admitted ? "" : "_filtered";
-  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor keys,
+  LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor keys,
                             ReadRows(admitted ? layout_.keys() : layout_.Of("keys_filtered"),
                                      table_->strings() != nullptr ? tf::DT_STRING : tf::DT_INT64, begin, end));
   TableRows part;
@@ -174,10 +190,29 @@ Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
   RestoreOptions options;
   options.admitted = admitted;
   options.now = table_->now();
-  if (world_size_ > 1) {
+  if (world_size_ > 1 && table_->strings() != nullptr) {
+    KeepOwnStrings(&keys, &part);
+  } else if (world_size_ > 1) {
     options.owns = [this](int64_t key) { return OwnerOfKey(key, world_size_) == rank_; };
   }
   return table_->Restore(keys, std::move(part), options);
+}
+
+void TableReader::KeepOwnStrings(tf::Tensor* keys, TableRows* part) const {
+  const auto all = keys->flat<tf::tstring>();
+  std::vector<int64_t> own;
+  for (int64_t i = 0; i < all.size(); ++i) {
+    if (OwnerOfString({all(i).data(), all(i).size()}, world_size_) == rank_) own.push_back(i);
+  }
+  tf::Tensor kept(tf::DT_STRING, tf::TensorShape({static_cast<int64_t>(own.size())}));
+  for (size_t i = 0; i < own.size(); ++i) kept.flat<tf::tstring>()(i) = all(own[i]);
+  *keys = kept;
+  const DynamicTableOptions& options = table_->table().options();
+  Keep(own, options.dim * static_cast<int64_t>(DTypeSize(options.row_type)), &part->rows);
+  for (std::vector<float>& slot : part->slots) Keep(own, options.dim, &slot);
+  Keep(own, 1, &part->frequencies);
+  Keep(own, 1, &part->versions);
+  Keep(own, 1, &part->seconds);
 }
 
 Result<bool> TableReader::Concerns(bool admitted, int64_t begin, int64_t end) {

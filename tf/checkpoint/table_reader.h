@@ -51,6 +51,9 @@ class TableReader {
   Status RestoreFilter();
   Status RestoreKeys(bool admitted);
   Status RestorePiece(bool admitted, int64_t begin, int64_t end);
+  // Leaves of a part the rows whose strings this worker owns. The others' are not to be given keys here: nobody would
+  // ever forget them.
+  void KeepOwnStrings(tensorflow::Tensor* keys, TableRows* part) const;
   // Whether rows [begin, end) of those of a kind may have keys that this worker owns.
   Result<bool> Concerns(bool admitted, int64_t begin, int64_t end);
 

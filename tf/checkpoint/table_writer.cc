@@ -28,8 +28,10 @@ tf::Tensor Vector(const Values& values) {
 
 }  // namespace
 
-TableWriter::TableWriter(tf::BundleWriter* file, DynamicTableResource* table, const std::string& name, TableShare share)
+TableWriter::TableWriter(tf::BundleWriter* file, tf::BundleWriter* strings, DynamicTableResource* table,
+                         const std::string& name, TableShare share)
     : file_(file),
+      strings_file_(strings),
       table_(table),
       layout_(name, share.changes),
       share_(std::move(share)),
@@ -37,10 +39,6 @@ TableWriter::TableWriter(tf::BundleWriter* file, DynamicTableResource* table, co
 
 Status TableWriter::Write(Snapshot* snapshot) {
   const size_t workers = share_.admitted.offsets().size() - 1;
-  if (table_->strings() != nullptr && workers > 1) {
-    return Unimplemented(
-        absl::StrCat("table '", table_->name(), "': string keys of ", workers, " workers, wanted one worker"));
-  }
   if (share_.rank == 0) LOCKSTEP_RETURN_IF_ERROR(WriteOnce(*snapshot));
   if (share_.changes) {
     const auto removed = Vector<int64_t>(snapshot->removed());
@@ -68,9 +66,13 @@ Status TableWriter::Write(Snapshot* snapshot) {
                                            " and ", share_.candidates.count(share_.rank), " when the save began"));
   }
   if (table_->strings() != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(Add(layout_.keys(), Vector<tf::tstring>(strings_[0])));
+    const auto add = [this](const std::string& name, const std::vector<std::string>& strings) {
+      wrote_ |= strings_file_ == file_;
+      return FromTensorFlow(strings_file_->Add(name, Vector<tf::tstring>(strings)));
+    };
+    LOCKSTEP_RETURN_IF_ERROR(add(layout_.keys(), strings_[0]));
     if (table_->table().options().admission.counts() && !table_->table().options().admission.bloom()) {
-      LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("keys_filtered"), Vector<tf::tstring>(strings_[1])));
+      LOCKSTEP_RETURN_IF_ERROR(add(layout_.Of("keys_filtered"), strings_[1]));
     }
   }
   return OkStatus();
@@ -178,6 +180,7 @@ Status TableWriter::WriteKeys(const TableRows& rows, bool admitted, int64_t begi
 }
 
 Status TableWriter::Add(const std::string& name, const tf::Tensor& tensor) {
+  wrote_ = true;
   return FromTensorFlow(file_->Add(name, tensor));
 }
 
@@ -190,6 +193,7 @@ Status TableWriter::AddSlice(const std::string& name, const TableParts& parts, i
   tf::TensorSlice slice(rows.dims());
   slice.set_start(0, begin);
   slice.set_length(0, count);
+  wrote_ = true;
   return FromTensorFlow(file_->AddSlice(name, whole, slice, rows));
 }
 

@@ -25,14 +25,19 @@ struct TableShare {
 };
 
 // Writes this worker's part of a table to its file of a checkpoint, piece by piece (table_layout.h). Worker 0 writes
-// what there is once. For one thread; file and table outlive it.
+// what there is once. For one thread; files and table outlive it.
 class TableWriter {
  public:
-  TableWriter(tensorflow::BundleWriter* file, DynamicTableResource* table, const std::string& name, TableShare share);
+  // strings: where string keys go to. The same file where one worker has them all; otherwise one of its own, since
+  // TensorFlow has no slices of strings: those of all workers are to be joined (LockstepJoinStrings).
+  TableWriter(tensorflow::BundleWriter* file, tensorflow::BundleWriter* strings, DynamicTableResource* table,
+              const std::string& name, TableShare share);
 
-  // Reads the snapshot to its end. FAILED_PRECONDITION where it has other rows than were announced, UNIMPLEMENTED for
-  // string keys of several workers; or what fails in writing.
+  // Reads the snapshot to its end. FAILED_PRECONDITION where it has other rows than were announced; or what fails in
+  // writing.
   Status Write(Snapshot* snapshot);
+  // Whether anything was written to the file.
+  bool wrote() const { return wrote_; }
 
  private:
   Status WriteOnce(const Snapshot& snapshot);
@@ -45,13 +50,14 @@ class TableWriter {
   // Rows [begin, begin + N) of a tensor of parts.total() rows; N may be 0.
   Status AddSlice(const std::string& name, const TableParts& parts, int64_t begin, const tensorflow::Tensor& rows);
 
-  tensorflow::BundleWriter* const file_;
+  tensorflow::BundleWriter *const file_, *const strings_file_;
   DynamicTableResource* const table_;
   const TableLayout layout_;
   const TableShare share_;
   const std::vector<DynamicTable::Slot> slots_;
   int64_t written_[2] = {0, 0};  // admitted keys, candidates
   std::vector<std::string> strings_[2];
+  bool wrote_ = false;
 };
 
 }  // namespace lockstep

@@ -168,14 +168,18 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
             written = [*written, writing.written]
         with tf.control_dependencies(written):
             # Which workers have a file to merge is known from the tables' sizes, but only on each worker: tell it.
-            has_part = tf.constant([[writes_own, bool(tables)]])
+            has_part = tf.stack([[tf.constant(writes_own), writing.has_rows if tables else tf.constant(False)]])
             if ctx.world_size > 1:
                 has_part = collectives.allgather(has_part, name="save_written")
             else:
                 has_part = tf.identity(has_part)
         committed = [has_part.op]
         if ctx.rank == 0:
-            committed = [_merge_and_commit(tf.boolean_mask(tf.stack(parts), has_part), aside, prefix)]
+            with tf.control_dependencies(committed):
+                written = [tf.boolean_mask(tf.stack(parts), has_part)]
+                strings = tf.strings.join([aside, "strings"])
+                written += dynamic_tables.join_strings(tables, [files[1] for files in parts], strings)
+            committed = [_merge_and_commit(tf.concat(written, 0), aside, prefix)]
         if ctx.world_size > 1:
             with tf.control_dependencies(committed):
                 committed = [collectives.barrier(name="save_merged")]

@@ -43,10 +43,12 @@ class Writing(NamedTuple):
     Attributes:
       written: this worker's file is there.
       link: the number of the checkpoint.
+      has_rows: bool scalar, whether anything lies in the file. One in which nothing does is none of a checkpoint.
     """
 
     written: tf.Operation
     link: tf.Tensor
+    has_rows: tf.Tensor
 
 
 def take_tables(names_to_saveables: Any) -> tuple[dict[str, TableSaveable], Any]:
@@ -83,8 +85,26 @@ def write(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: boo
         link = of_all[0, -1]
     else:
         counts = counts[tf.newaxis]
-    written = ops.lockstep_write_tables(prefix, counts, link, **tables, rank=context.rank, part_rows=PART_ROWS)
-    return Writing(written, link)
+    has_rows = ops.lockstep_write_tables(prefix, counts, link, **tables, rank=context.rank, part_rows=PART_ROWS)
+    return Writing(has_rows.op, link, has_rows)
+
+
+def join_strings(saveables: Sequence[TableSaveable], prefixes: Sequence[tf.Tensor], joined: tf.Tensor) -> list[Any]:
+    """Makes one file of the string keys that all workers have written; worker 0 calls it.
+
+    Args:
+      saveables: the tables.
+      prefixes: that of `write`, of each worker.
+      joined: of the file.
+
+    Returns:
+      The file's prefix when it is there, [1]; none where there are no string keys, or those of one worker, which has
+      them with its rows.
+    """
+    if len(prefixes) == 1 or not any(saveable.table.key_dtype == tf.string for saveable in saveables):
+        return []
+    with tf.control_dependencies([ops.lockstep_join_strings(tf.stack(prefixes), joined)]):
+        return [tf.reshape(joined, [1])]
 
 
 def end(saveables: Sequence[TableSaveable], link: tf.Tensor, *, changes: bool) -> tf.Operation:

@@ -268,13 +268,14 @@ def test_a_file_without_its_keys_and_a_damaged_one_are_refused(tmp_path):
             saver.restore(session, path)
 
 
+@pytest.mark.parametrize("key_dtype", [tf.int64, tf.string])
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_each_worker_restores_the_keys_that_it_owns(tmp_path, world_size):
-    path, had = trained(tmp_path)
+def test_each_worker_restores_the_keys_that_it_owns(tmp_path, world_size, key_dtype):
+    path, had = trained(tmp_path, key_dtype=key_dtype)
     found = {}
     for rank in range(world_size):
         with tf.Graph().as_default(), tf.Session() as session:
-            table = make()
+            table = make(key_dtype=key_dtype)
             restore = ops.lockstep_restore_tables(path, [table.handle], ["user"], rank=rank, world_size=world_size)
             session.run(table.initializer)
             session.run(restore)
@@ -282,6 +283,45 @@ def test_each_worker_restores_the_keys_that_it_owns(tmp_path, world_size):
             assert part and not set(part) & set(found)
             found.update(part)
     assert found == had
+
+
+def test_a_worker_does_not_keep_the_strings_of_others(tmp_path):
+    words = [str(i) + "x" * 100_000 for i in range(40)]
+    used = []
+    with tf.Session() as session:
+        table = make(key_dtype=tf.string)
+        saver = tf.train.Saver()
+        session.run(table.initializer)
+        session.run(table.insert(words, np.zeros([40, DIM])))
+        path = saver.save(session, f"{tmp_path}/model.ckpt")
+        for rank in range(4):
+            session.run(table.initializer)
+            session.run(ops.lockstep_restore_tables(path, [table.handle], ["user"], rank=rank, world_size=4))
+            used.append(session.run(table.memory_bytes()))
+    assert sum(used) < 2 * sum(map(len, words))
+
+
+def test_the_clock_is_never_behind_what_was_seen(tmp_path):
+    path, had = trained(tmp_path)
+    latest = max(int(version) for _, version, *_ in had.values())
+    assert latest > 0
+    with tf.Graph().as_default(), tf.Session() as session:
+        # As a checkpoint that doesn't say the step, or says another.
+        tensors = {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+        tensors["user-step"] = np.int64(0)
+        names = sorted(tensors)
+        values = [tf.constant(tensors[name]) for name in names]
+        session.run(
+            tf.raw_ops.SaveV2(
+                prefix=f"{tmp_path}/behind", tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
+            )
+        )
+        table = make()
+        ids, step = train(table, tf.train.AdagradOptimizer(0.1))
+        tf.train.Saver([table]).restore(session, f"{tmp_path}/behind")
+        session.run([variable.initializer for variable in tf.global_variables() if variable is not table])
+        session.run(tf.nn.embedding_lookup(table, ids), {ids: [1000]})
+        assert session.run(table.get_version([1000])).tolist() == [latest]
 
 
 def test_another_save_between_two_leaves_both_right(tmp_path):
