@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src import library
 from lockstep._src.context import context
-from lockstep._src.embedding import initial, modes, options, steps
+from lockstep._src.embedding import initial, modes, options, serialized, steps
 from lockstep._src.sharding import steps as sharding_steps
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
@@ -143,17 +144,18 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
                         dim=dim, shared_name=shared_name, name=scope_name if in_graph else None
                     )
                     _set_handle_data(handle, dim)
-                    initializer_op = library.ops.lockstep_dynamic_table_create(
+                    create = functools.partial(
+                        library.ops.lockstep_dynamic_table_create,
                         handle,
                         start.rows,
                         table_name=handle_name,
                         string_keys=self._key_dtype == tf.string,
                         dim=dim,
                         row_type=row_type,
-                        name="Initializer" if in_graph else None,
                         **start.attributes,
                         **self._attributes,
                     )
+                    initializer_op = create(name="Initializer" if in_graph else None)
                     ready = library.ops.lockstep_dynamic_table_is_ready(handle, name="IsReady") if in_graph else None
             super().__init__(
                 trainable=trainable,
@@ -171,6 +173,7 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
             if in_graph:
                 self._join_graph(collections)
             else:
+                self._create = create
                 weakref.finalize(self, _destroy, handle)
 
     def _join_graph(self, collections: Any) -> None:
@@ -406,6 +409,16 @@ class DynamicVariable(resource_variable_ops.BaseResourceVariable):
         """
         return library.ops.lockstep_dynamic_table_end_step(self.handle, tf.cast(step, tf.int64))
 
+    def create_anew(self) -> None:
+        """Makes it as it began, without keys; in eager execution."""
+        self._create()
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"TABLE": serialized.to_strings(self)}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> None:
+        serialized.from_strings(self, restored_tensors["TABLE"])
+
     # What a table without a length cannot do.
 
     def is_initialized(self, name: str | None = None) -> tf.Tensor:
@@ -454,8 +467,7 @@ for _method in (
     "nd_min",
 ):
     setattr(DynamicVariable, f"scatter_{_method}", _refusing(f"scatter_{_method}", "insert() takes keys and rows"))
-for _method in ("_serialize_to_tensors", "_gather_saveables_for_checkpoint", "_export_to_saved_model_graph"):
-    setattr(DynamicVariable, _method, _refusing("checkpoint by TensorFlow's own means", "export() gives what it holds"))
+DynamicVariable._export_to_saved_model_graph = _refusing("SavedModel", "hb.train.export writes one of its checkpoint")
 DynamicVariable.initial_value = property(_refusing("initial_value", "every key has its own"))
 
 
