@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from lockstep._src import embedding
+from lockstep._src.saving.export import export
 from lockstep.testing import call_workers
 from tests.multiprocess import dynamic_checkpoint_worker as worker
 
@@ -59,6 +61,24 @@ def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):
     seen = dict(zip(*np.unique(ids, return_counts=True), strict=True))
     counts = reader.get_tensor("counted-freqs_filtered")
     assert dict(zip(waiting, counts, strict=True)) == {key: n for key, n in seen.items() if n < 3}
+
+
+def test_string_keys_of_several_workers_are_exported(saved, tmp_path):
+    folder, _, rows = saved
+
+    def build():
+        ids = tf.placeholder(tf.string, [None])
+        option = embedding.EmbeddingVariableOption(**worker.TABLES["words"])
+        table = embedding.get_embedding_variable("words", worker.DIM, key_dtype=tf.string, ev_option=option)
+        return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.nn.embedding_lookup(table, ids)})
+
+    exported = export(tmp_path, tf.train.latest_checkpoint(str(folder)), build)
+    with tf.Graph().as_default(), tf.Session() as session:
+        signature = tf.saved_model.load(session, ["serve"], exported).signature_def["serving_default"]
+        words = [str(i) for i in range(-100, 401)]
+        served = session.run(signature.outputs["rows"].name, {signature.inputs["ids"].name: words})
+    np.testing.assert_array_equal(served, np.array(rows["words"], np.float32))
+    assert 0 < np.any(served != 0, 1).sum() < len(words)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
