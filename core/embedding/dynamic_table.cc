@@ -50,11 +50,23 @@ Result<std::unique_ptr<DynamicTable>> DynamicTable::Create(const DynamicTableOpt
     LOCKSTEP_ASSIGN_OR_RETURN(table->candidates_,
                               RowStore::Create({0, options.row_type, true, layout.version, layout.seconds}));
   }
-  if (options.track_changes) {
-    table->admitted_->TrackChanges();
-    if (table->candidates_ != nullptr) table->candidates_->TrackChanges();
-  }
+  if (options.track_changes) table->TrackChanges();
   return table;
+}
+
+bool DynamicTable::changes_known() {
+  const std::shared_lock gate(gate_);
+  const std::lock_guard lock(removed_mutex_);
+  return tracks_changes_ && changes_known_;
+}
+
+void DynamicTable::TrackChanges() {
+  const std::unique_lock gate(gate_);
+  if (std::exchange(tracks_changes_, true)) return;
+  const std::lock_guard lock(removed_mutex_);
+  changes_known_ = index_.size() == 0 && filter_ == nullptr;
+  admitted_->TrackChanges();
+  if (candidates_ != nullptr) candidates_->TrackChanges();
 }
 
 void DynamicTable::ReadUnseen(int64_t key, float* out) const {
@@ -96,23 +108,43 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
   });
 }
 
-Result<int> DynamicTable::AddSlot(const std::string& name, float initial) {
+Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool provisional) {
   const std::unique_lock gate(gate_);
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].first != name) continue;
-    if (slots_[i].second == initial) return static_cast<int>(i);
-    return FailedPrecondition(
-        StrCat("table '", options_.name, "': slot '", name, "' begins with ", slots_[i].second, ", wanted ", initial));
+    Slot& slot = slots_[i];
+    if (slot.name != name) continue;
+    if (slot.initial != initial && !provisional) {
+      if (!slot.provisional) {
+        return FailedPrecondition(
+            StrCat("table '", options_.name, "': slot '", name, "' begins with ", slot.initial, ", wanted ", initial));
+      }
+      // Also in rows that came before the optimizer did: those that still hold what they began with.
+      const RowView view = admitted_->slot(static_cast<int>(i));
+      for (int64_t row = 0; row < admitted_->slab().end(); ++row) {
+        auto* values = reinterpret_cast<float*>(view[static_cast<uint32_t>(row)]);
+        const bool untouched = std::all_of(values, values + options_.dim, [&](float v) { return v == slot.initial; });
+        if (untouched) std::fill_n(values, options_.dim, initial);
+      }
+      admitted_->SetInitial(static_cast<int>(i), initial);
+      slot.initial = initial;
+    }
+    slot.provisional = slot.provisional && provisional;
+    return static_cast<int>(i);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const int number, admitted_->AddSlot(initial));
-  slots_.emplace_back(name, initial);
+  slots_.push_back({name, initial, provisional});
   return number;
+}
+
+std::vector<DynamicTable::Slot> DynamicTable::slots() const {
+  const std::shared_lock gate(gate_);
+  return slots_;
 }
 
 std::vector<std::string> DynamicTable::slot_names() const {
   const std::shared_lock gate(gate_);
   std::vector<std::string> names;
-  for (const auto& [name, initial] : slots_) names.push_back(name);
+  for (const Slot& slot : slots_) names.push_back(slot.name);
   return names;
 }
 

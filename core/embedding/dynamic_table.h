@@ -125,9 +125,16 @@ class DynamicTable {
   void Lookup(std::span<const int64_t> keys, float* out, const ParallelFor& parallel) const;
 
   // Makes the slot `name`, or finds it; its number. Rows that are there begin with `initial`, too.
-  // FAILED_PRECONDITION for a slot that is there with another initial value.
-  Result<int> AddSlot(const std::string& name, float initial);
+  // FAILED_PRECONDITION for a slot that is there with another initial value; but where that was `provisional`, as what
+  // a checkpoint says of a slot before its optimizer comes, new rows begin with `initial` from now on.
+  Result<int> AddSlot(const std::string& name, float initial, bool provisional = false);
   std::vector<std::string> slot_names() const;
+  struct Slot {
+    std::string name;
+    float initial = 0;
+    bool provisional = false;
+  };
+  std::vector<Slot> slots() const;
 
   // Sums the gradients ([N, D]) of each row, in the order of the batch, and applies the rule once. slots: the numbers
   // of the rule's slots, in its order. Gradients of keys that are not admitted are dropped. `step` is for stochastic
@@ -178,6 +185,12 @@ class DynamicTable {
   // The same for the counters of a Bloom filter; those of several workers may be given one after another. Does nothing
   // in a table without a filter.
   Status RestoreFilter(std::span<const uint8_t> counters);
+
+  // Records changes from now on, as the option `track_changes` does. In a table that is not empty the next snapshot has
+  // to be full.
+  void TrackChanges();
+  // Whether an incremental snapshot could be begun now.
+  bool changes_known();
 
   // Memory of rows, slots, counts, index and filter.
   int64_t bytes() const;
@@ -237,8 +250,9 @@ class DynamicTable {
   std::unique_ptr<RowStore> admitted_;
   std::unique_ptr<RowStore> candidates_;  // null where keys are not counted exactly
   std::unique_ptr<CountingBloomFilter> filter_;
-  mutable Epochs row_epochs_;                         // numbers of rows are given away again when no batch knows them
-  std::vector<std::pair<std::string, float>> slots_;  // guarded by gate_
+  mutable Epochs row_epochs_;    // numbers of rows are given away again when no batch knows them
+  std::vector<Slot> slots_;      // guarded by gate_
+  bool tracks_changes_ = false;  // guarded by gate_
 
   mutable std::mutex batches_mutex_;
   std::set<const std::vector<uint32_t>*> batches_;     // guarded by batches_mutex_: the rows of living ResolvedKeys

@@ -60,7 +60,7 @@ void DynamicTable::TakeOut(int64_t key, uint32_t value, Gone* gone) {
 }
 
 void DynamicTable::Reclaim(Gone gone) {
-  if (options_.track_changes && !gone.keys.empty()) {
+  if (tracks_changes_ && !gone.keys.empty()) {
     const std::lock_guard lock(removed_mutex_);
     if (changes_known_) removed_.insert(removed_.end(), gone.keys.begin(), gone.keys.end());
     // Without snapshots the list would outgrow the table: then the next one is of the whole table.

@@ -131,6 +131,12 @@ void RowStore::BeginMoment(bool only_changed) {
   collecting_ ^= kChanged0 | kChanged1;
 }
 
+int64_t RowStore::CountInSnapshot() const {
+  int64_t count = 0;
+  for (uint32_t row = 0; row < slab_.end(); ++row) count += IsLive(row) && InSnapshot(row) ? 1 : 0;
+  return count;
+}
+
 void RowStore::Read(uint32_t begin, uint32_t end, TableRows* part) {
   for (uint32_t row = begin; row < end; ++row) {
     // Who copies it aside at this moment brings it later.

@@ -116,6 +116,8 @@ class RowStore {
   // Another slot, also for the rows that are there: D floats that hold `initial`.
   Result<int> AddSlot(float initial);
   int num_slots() const { return static_cast<int>(slots_.size()); }
+  // What rows begin with that come from now on.
+  void SetInitial(int slot, float initial) { slots_[slot].initial = initial; }
 
   RowView rows() const { return rows_; }
   RowReader reader() const { return {rows_, layout_.dim, layout_.row_type}; }
@@ -168,6 +170,8 @@ class RowStore {
 
   // From now on a snapshot is read: of all rows, or of those that changed since the last moment.
   void BeginMoment(bool only_changed);
+  // How many rows the snapshot has, where it has only those that changed. Called while nothing else is.
+  int64_t CountInSnapshot() const;
   // Appends rows of the snapshot with numbers in [begin, end) that have not been copied aside.
   void Read(uint32_t begin, uint32_t end, TableRows* part);
   // Moves what was copied aside to the end of `part`.

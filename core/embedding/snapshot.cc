@@ -18,7 +18,7 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
   const std::unique_lock gate(table.gate_);
   if (table.snapshot_open_) return declined("a snapshot is being read, and there is one at a time");
   const std::lock_guard lock(table.removed_mutex_);
-  if (kind == Kind::kChanges && !table.options_.track_changes) {
+  if (kind == Kind::kChanges && !table.tracks_changes_) {
     return declined("changes are not recorded: set track_changes");
   }
   if (kind == Kind::kChanges && !table.changes_known_) {
@@ -40,6 +40,10 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
   if (table.candidates_ != nullptr) {
     snapshot->ends_[1] = table.candidates_->slab().end();
     table.candidates_->BeginMoment(kind == Kind::kChanges);
+  }
+  if (kind == Kind::kChanges) {
+    snapshot->admitted_count_ = table.admitted_->CountInSnapshot();
+    if (table.candidates_ != nullptr) snapshot->candidate_count_ = table.candidates_->CountInSnapshot();
   }
   table.snapshot_open_ = true;
   return snapshot;

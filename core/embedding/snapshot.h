@@ -21,13 +21,15 @@ namespace lockstep {
 //   snapshot->Commit();
 //
 // It begins when running updates and lookups have ended, and takes no time for the rows; only the counters of a Bloom
-// filter are copied. Rows that training changes before they have been read are copied aside by who changes them, and
-// come with the next part. So a part takes memory for the rows that are asked for, and what lies aside for those that
-// were changed since the last part: less than the table in any case, little where parts are read steadily.
+// filter are copied, and changes are counted. Rows that training changes before they have been read are copied aside by
+// who changes them, and come with the next part. So a part takes memory for the rows that are asked for, and what lies
+// aside for those that were changed since the last part: less than the table in any case, little where parts are read
+// steadily.
 //
 // An incremental snapshot, kChanges, has the keys that were seen, updated or inserted since the moment of the last
 // snapshot of either kind, or since the table was made, and the keys that went. It builds on what that one holds:
-// remove removed() from it, then put the parts over it (DynamicTable::Restore). The table has `track_changes` for it.
+// remove removed() from it, then put the parts over it (DynamicTable::Restore). The table has `track_changes` for it,
+// or `TrackChanges`.
 //
 // For one thread, while all threads use the table. One at a time for a table, which outlives it.
 struct SnapshotPart {
@@ -53,7 +55,8 @@ class Snapshot {
   std::span<const int64_t> removed() const { return removed_; }
   // The counters of the Bloom filter at the moment; empty where there is none.
   std::span<const uint8_t> filter() const { return filter_; }
-  // Keys of the table at the moment: for kFull, how many come.
+  // How many keys come. For kFull that is known; for kChanges they are counted when the snapshot begins, by a look at
+  // one byte for each row of the table.
   int64_t admitted_count() const { return admitted_count_; }
   int64_t candidate_count() const { return candidate_count_; }
 

@@ -7,6 +7,7 @@ from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
 from lockstep._src.evaluation.policies import BestCheckpoint, EarlyStopping
 from lockstep._src.saving.checkpoint import Saver, replace_default_saver
 from lockstep._src.saving.export import export, export_all
+from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.training.optimizers import names as _names_of_optimizers
 from lockstep._src.training.optimizers import optimizer as _optimizer
@@ -32,6 +33,7 @@ __all__ = [
     "EvaluationHook",
     "EvaluationSpec",
     "MonitoredTrainingSession",
+    "IncrementalSaver",
     "Policy",
     "Saver",
     "Server",

@@ -29,7 +29,8 @@ def test_last_good_checkpoint_is_left(workers, stage, killed, tmp_path):
     for path in found:
         reader = tf.train.load_checkpoint(str(path))
         step = int(path.name.rpartition("-")[2])
-        for name, shape in {"table": [worker.ROWS, worker.DIM], "dense": [worker.ROWS]}.items():
+        rows = [worker.ROWS, worker.DIM]
+        for name, shape in {"table": rows, "dynamic-values": rows, "dense": [worker.ROWS]}.items():
             np.testing.assert_array_equal(reader.get_tensor(name), np.full(shape, step, np.float32))
     latest = tf.train.latest_checkpoint(str(folder))
     assert Path(latest) in found
@@ -37,7 +38,7 @@ def test_last_good_checkpoint_is_left(workers, stage, killed, tmp_path):
         assert len(found) == 1
     if stage == "merged":
         # A new job goes on from there; what the dead one left aside does not disturb it.
-        assert call_workers(worker.restored, 2, str(folder), timeout_s=60) == [[[1.0], [1.0]]] * 2
+        assert call_workers(worker.restored, 2, str(folder), timeout_s=60) == [[[1.0]] * 4] * 2
         assert call_workers(worker.work, 1, str(folder), "none", timeout_s=60) == ["saved"]
         assert tf.train.latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-2"
         assert not list(folder.glob("*_temp*"))

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
+from lockstep._src import embedding
 from lockstep._src.saving import checkpoint
 
 ROWS, DIM = 1003, 16
@@ -61,6 +62,12 @@ class _Death:
         _die()
 
 
+def _dynamic_table():
+    """A table whose rows begin with 1, and a lookup of all of its keys."""
+    table = embedding.get_embedding_variable("dynamic", DIM, initializer=tf.ones_initializer())
+    return table, tf.nn.embedding_lookup(table, tf.range(ROWS, dtype=tf.int64))
+
+
 def work(folder, stage):
     """Saves step 1, in which all is 1, then step 2; dies in between on one worker. What the others find is an error."""
     tf.disable_v2_behavior()
@@ -69,11 +76,14 @@ def work(folder, stage):
         with hb.embedding_scope():
             table = tf.get_variable("table", [ROWS, DIM], initializer=tf.ones_initializer())
         dense = tf.get_variable("dense", [ROWS], initializer=tf.ones_initializer(), use_resource=True)
+        dynamic, seen = _dynamic_table()
+        add_one = tf.train.GradientDescentOptimizer(-1.0).minimize(tf.reduce_sum(seen), var_list=[dynamic])
         death = _Death(stage, f"{folder}/model.ckpt-2")
         saver = tf.train.Saver()
         session.run(tf.global_variables_initializer())
+        session.run(seen)
         saver.save(session, f"{folder}/model.ckpt", 1)
-        session.run([v.assign_add(tf.ones_like(v)) for v in (table, dense)])
+        session.run([add_one, *(v.assign_add(tf.ones_like(v)) for v in (table, dense))])
         death.armed = True
         saver.save(session, f"{folder}/model.ckpt", 2)
         if stage == "renaming":
@@ -89,5 +99,9 @@ def restored(folder):
             table = tf.get_variable("table", [ROWS, DIM])
         dense = tf.get_variable("dense", [ROWS], use_resource=True)
         rows = tf.nn.embedding_lookup(table, tf.range(ROWS))
+        dynamic, seen = _dynamic_table()
         tf.train.Saver().restore(session, tf.train.latest_checkpoint(folder))
-        return [np.unique(value).tolist() for value in session.run([rows, dense])]
+        values = session.run([rows, dense, dynamic.export().values])
+        # Of the dynamic table this worker has a part.
+        assert 0 < len(values[2]) < ROWS
+        return [np.unique(value).tolist() for value in [*values, session.run(seen)]]

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import hybridbackend.run
 import hybridbackend.tensorflow as hb
-import lockstep
+import lockstep.train
 
 pytestmark = pytest.mark.oldest
 
@@ -142,6 +142,10 @@ def test_numbers(name):
 
 def test_saver_is_tensorflows():
     assert issubclass(hb.train.Saver, tf.train.Saver)
+
+
+def test_savers_of_increments_are_the_librarys():
+    assert hb.train.IncrementalSaver is lockstep.train.IncrementalSaver
 
 
 def test_has_a_gpu_where_tensorflow_sees_one():

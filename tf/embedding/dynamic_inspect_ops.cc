@@ -7,17 +7,16 @@
 //   frequencies  [N]        int64            how often a key was seen; -1 where the table does not record it
 //   versions     [N]        int64            the step in which it was last seen; -1 where the table does not record it
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/float16.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tf/embedding/table_kernel.h"
+#include "tf/embedding/table_rows.h"
 
 namespace lockstep {
 namespace {
@@ -58,15 +57,6 @@ class CountsKernel : public TableKernelBase {
  private:
   std::string of_;
 };
-
-// Row `from` of what was exported, as floats.
-void ReadRow(const DynamicTable& table, const TableRows& rows, int64_t from, float* out) {
-  const int64_t dim = table.options().dim;
-  const bool whole = table.options().row_type == DType::kFloat32;
-  const RowReader reader{RowView::Contiguous(const_cast<char*>(rows.rows.data()), dim * (whole ? 4 : 2)), dim,
-                         table.options().row_type};
-  reader.Copy(static_cast<uint32_t>(from), out);
-}
 
 // In the order of the keys, so that it does not depend on threads.
 class ExportKernel : public TableKernelBase {
@@ -155,7 +145,7 @@ class InsertKernel : public TableKernelBase {
                                           ", wanted [", count, ",", table.dim(), "]"));
     }
     TableRows part;
-    part.rows = Stored(table.table().options().row_type, rows);
+    part.rows = StoredRows(table.table().options().row_type, rows);
     LOCKSTEP_ASSIGN_OR_RETURN(part.frequencies, Counts<uint32_t>(table, context->input(3), count));
     LOCKSTEP_ASSIGN_OR_RETURN(part.versions, Counts<int64_t>(table, context->input(4), count));
     RestoreOptions options;
@@ -165,20 +155,6 @@ class InsertKernel : public TableKernelBase {
   }
 
  private:
-  static std::vector<char> Stored(DType type, const tf::Tensor& rows) {
-    const auto* values = static_cast<const float*>(Data(rows));
-    std::vector<char> bytes(rows.NumElements() * DTypeSize(type));
-    if (type == DType::kFloat32) {
-      if (!bytes.empty()) std::memcpy(bytes.data(), values, bytes.size());
-      return bytes;
-    }
-    auto* out = reinterpret_cast<uint16_t*>(bytes.data());
-    for (int64_t i = 0; i < rows.NumElements(); ++i) {
-      out[i] = type == DType::kFloat16 ? FloatToFloat16(values[i]) : FloatToBFloat16(values[i]);
-    }
-    return bytes;
-  }
-
   // None, or one for each key.
   template <typename Count>
   static Result<std::vector<Count>> Counts(const DynamicTableResource& table, const tf::Tensor& counts, int64_t keys) {

@@ -95,7 +95,8 @@ absl::Status ReadOptions(tf::OpKernelConstruction* construction, DynamicTableOpt
   return absl::OkStatus();
 }
 
-// Run again, it begins with an empty table again, as a variable's initializer does.
+// Run again, it begins with an empty table again, as a variable's initializer does. Initial rows that were drawn stay
+// those that they were: a restore runs it, too, and the checkpoint's new keys should begin as they would have.
 class CreateKernel : public tf::OpKernel {
  public:
   explicit CreateKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -107,7 +108,11 @@ class CreateKernel : public tf::OpKernel {
     DynamicTableOptions options = options_;
     if (options.initial.kind == InitialOptions::Kind::kRows) {
       const auto rows = context->input(1).flat<float>();
-      options.initial.rows = std::make_shared<std::vector<float>>(rows.data(), rows.data() + rows.size());
+      const auto before = TableOf(context, 0);
+      const bool drawn = before.ok() && (*before)->table().options().initial.rows != nullptr &&
+                         static_cast<int64_t>((*before)->table().options().initial.rows->size()) == rows.size();
+      options.initial.rows = drawn ? (*before)->table().options().initial.rows
+                                   : std::make_shared<std::vector<float>>(rows.data(), rows.data() + rows.size());
     }
     const Result<DynamicTableResource*> made = DynamicTableResource::Create(options, string_keys_);
     OP_REQUIRES(context, made.ok(), ToTensorFlow(made.status()));

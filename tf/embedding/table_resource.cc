@@ -196,6 +196,41 @@ Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, con
   return table_->Restore(part, options);
 }
 
+Status DynamicTableResource::BeginSnapshot(Snapshot::Kind kind) {
+  const std::lock_guard lock(mutex_);
+  snapshot_.reset();
+  LOCKSTEP_ASSIGN_OR_RETURN(snapshot_, Snapshot::Begin(*table_, kind));
+  return OkStatus();
+}
+
+Result<Snapshot*> DynamicTableResource::snapshot() {
+  const std::lock_guard lock(mutex_);
+  if (snapshot_ == nullptr) {
+    return FailedPrecondition(absl::StrCat("table '", name(), "': no snapshot has begun, or its save failed"));
+  }
+  return snapshot_.get();
+}
+
+Status DynamicTableResource::EndSnapshot(int64_t link) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const read, snapshot());
+  LOCKSTEP_RETURN_IF_ERROR(read->Commit());
+  const std::lock_guard lock(mutex_);
+  snapshot_.reset();
+  link_ = link;
+  return OkStatus();
+}
+
+void DynamicTableResource::DropSnapshot() {
+  const std::lock_guard lock(mutex_);
+  snapshot_.reset();
+}
+
+void DynamicTableResource::RemoveNumbers(std::span<const int64_t> keys) {
+  const std::unique_lock naming(naming_);
+  table_->Remove(keys);
+  if (strings_ != nullptr) strings_->Remove(keys);
+}
+
 Result<std::vector<uint32_t>> DynamicTableResource::Numbers(const tf::Tensor& numbers) {
   const std::span<const int64_t> given = Int64s(numbers);
   std::vector<uint32_t> result(given.size());

@@ -11,6 +11,7 @@
 #include "core/base/parallel.h"
 #include "core/base/status.h"
 #include "core/embedding/dynamic_table.h"
+#include "core/embedding/snapshot.h"
 #include "core/embedding/string_keys.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -85,6 +86,22 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Clock clock() const { return {step_, changes_}; }
   void set_clock(Clock clock) { step_ = clock.step, changes_ = clock.changes; }
 
+  // Checkpoints (tf/checkpoint/table_ops.cc). A checkpoint has a link, a number that is never 0; what has changed since
+  // is known of the last one that was saved or restored, link().
+  //
+  // Begins a snapshot, and keeps it until EndSnapshot. One that is there already, of a save that failed, is lost.
+  Status BeginSnapshot(Snapshot::Kind kind);
+  // The snapshot that was begun, to be read. FAILED_PRECONDITION where there is none.
+  Result<Snapshot*> snapshot();
+  // It is safe on the disk, in the checkpoint `link`.
+  Status EndSnapshot(int64_t link);
+  int64_t link() const { return link_; }
+  void set_link(int64_t link) { link_ = link; }
+  // The save has failed: the next checkpoint has to be full.
+  void DropSnapshot();
+  // Lets keys go as an incremental checkpoint names them: a string by its number.
+  void RemoveNumbers(std::span<const int64_t> keys);
+
   // Row numbers as an op has them, int64, as the table takes them. INVALID_ARGUMENT for what can be no number.
   static Result<std::vector<uint32_t>> Numbers(const tensorflow::Tensor& numbers);
 
@@ -108,16 +125,18 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   const std::unique_ptr<DynamicTable> table_;
   const std::unique_ptr<StringKeys> strings_;
   std::atomic<int64_t> step_{0};
+  std::atomic<int64_t> link_{0};
   std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws other numbers in each
 
   // Shared: from when a string is given its key to when the key is resolved. Alone: while strings are forgotten.
   mutable std::shared_mutex naming_;
   std::mutex mutex_;
-  std::deque<ResolvedKeys> batches_;  // guarded by mutex_: of this step
-  std::deque<ResolvedKeys> before_;   // guarded by mutex_: of the step before
-  bool resolved_ = false;             // guarded by mutex_: whether keys have been since the last step ended
-  int64_t last_run_ = 0;              // guarded by mutex_: the run that the last step ended in
-  std::vector<int64_t> unadmitted_;   // guarded by mutex_: keys that were named in this step and are not admitted
+  std::deque<ResolvedKeys> batches_;    // guarded by mutex_: of this step
+  std::deque<ResolvedKeys> before_;     // guarded by mutex_: of the step before
+  std::unique_ptr<Snapshot> snapshot_;  // guarded by mutex_; goes before the table
+  bool resolved_ = false;               // guarded by mutex_: whether keys have been since the last step ended
+  int64_t last_run_ = 0;                // guarded by mutex_: the run that the last step ended in
+  std::vector<int64_t> unadmitted_;     // guarded by mutex_: keys that were named in this step and are not admitted
 };
 
 // The table that input `index` of a kernel, a handle, names. FAILED_PRECONDITION where it has not been initialized.

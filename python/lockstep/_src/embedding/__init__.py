@@ -1,6 +1,6 @@
 """Dynamic tables: embeddings for keys without a vocabulary, in TensorFlow (core/embedding is the engine)."""
 
-from lockstep._src.embedding.creation import get_embedding_variable, make_table
+from lockstep._src.embedding.creation import get_embedding_variable, make_table, tables_made_by
 from lockstep._src.embedding.modes import evaluating
 from lockstep._src.embedding.optimizers import keep_interception
 from lockstep._src.embedding.options import (
@@ -17,9 +17,10 @@ from lockstep._src.embedding.options import (
     StorageType,
     TimeEvict,
 )
-from lockstep._src.embedding.variable import DynamicVariable, dynamic_tables, is_dynamic
+from lockstep._src.embedding.variable import TABLES, DynamicVariable, dynamic_tables, is_dynamic
 
 __all__ = [
+    "TABLES",
     "BudgetEvict",
     "CBFFilter",
     "CacheStrategy",
@@ -39,4 +40,5 @@ __all__ = [
     "is_dynamic",
     "keep_interception",
     "make_table",
+    "tables_made_by",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -106,7 +109,26 @@ def _of_scope(name: str, dim: int, key_dtype: Any, value_dtype: Any, *others: An
     return table
 
 
+class _Making(threading.local):
+    instead: Callable[..., DynamicVariable] | None = None
+
+
+_making = _Making()
+
+
+@contextlib.contextmanager
+def tables_made_by(make: Callable[..., DynamicVariable]) -> Iterator[None]:
+    """Inside, `make` is called for every new table, with the arguments of `DynamicVariable`."""
+    before, _making.instead = _making.instead, make
+    try:
+        yield
+    finally:
+        _making.instead = before
+
+
 def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
     """A `DynamicVariable` of these arguments, which optimizers know what to do with."""
+    if _making.instead is not None:
+        return _making.instead(*args, **kwargs)
     optimizers.ensure_interception()
     return DynamicVariable(*args, **kwargs)

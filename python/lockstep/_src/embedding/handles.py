@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -40,12 +42,14 @@ class Handle(NamedTuple):
     Attributes:
       tensor: names it.
       shared_name: of the resource.
+      create: makes the table, as it begins, without keys; of operations of that name in a graph.
       initializer: in a graph, the operation that makes it.
       is_ready: in a graph, whether it has been made.
     """
 
     tensor: tf.Tensor
     shared_name: str
+    create: Callable[..., Any]
     initializer: tf.Operation | None
     is_ready: tf.Tensor | None
 
@@ -66,19 +70,20 @@ def make(name: str, scope_name: str, spec: Spec) -> Handle:
         )
         if not in_graph:
             _set_data(tensor, spec.dim)
-        initializer = library.ops.lockstep_dynamic_table_create(
+        create = functools.partial(
+            library.ops.lockstep_dynamic_table_create,
             tensor,
             spec.start.rows,
             table_name=name,
             string_keys=spec.key_dtype == tf.string,
             dim=spec.dim,
             row_type=spec.row_type,
-            name="Initializer" if in_graph else None,
             **spec.start.attributes,
             **spec.attributes,
         )
+        initializer = create(name="Initializer" if in_graph else None)
         is_ready = library.ops.lockstep_dynamic_table_is_ready(tensor, name="IsReady") if in_graph else None
-    return Handle(tensor, shared_name, initializer if in_graph else None, is_ready)
+    return Handle(tensor, shared_name, create, initializer if in_graph else None, is_ready)
 
 
 def _set_data(handle: Any, dim: int) -> None:

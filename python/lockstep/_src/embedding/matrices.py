@@ -23,10 +23,7 @@ _NOT_FOR_TABLES = {
             *(f"scatter_nd_{how}" for how in ("add", "sub", "update", "max", "min")),
         )
     },
-    **dict.fromkeys(
-        ("_serialize_to_tensors", "_gather_saveables_for_checkpoint", "_export_to_saved_model_graph"),
-        ("checkpoint by TensorFlow's own means", "export() gives what it holds"),
-    ),
+    "_export_to_saved_model_graph": ("SavedModel", "hb.train.export writes one of its checkpoint"),
     "__deepcopy__": ("copy.deepcopy", "make another table and insert what this one exports"),
 }
 

@@ -25,6 +25,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import embedding_ops, gen_resource_variable_ops, handle_data_util
 from tensorflow.python.training import optimizer as tf_optimizer
+from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src import updates
 from lockstep._src.embedding import keras_optimizers, standins, steps
@@ -46,6 +47,9 @@ def ensure_interception() -> None:
         _intercept(embedding_ops, "embedding_lookup_sparse_impl", _wrap_pooling)
         _intercept(gen_resource_variable_ops, "variable_shape", _wrap_variable_shape)
         keras_optimizers.ensure_interception(_intercept)
+        from lockstep._src.saving import checkpoint  # which knows of tables
+
+        _intercept(tf_saver.Saver, "_build", checkpoint.build_of_tables)
 
 
 def keep_interception() -> None:

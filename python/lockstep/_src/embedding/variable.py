@@ -16,12 +16,12 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src import library
 from lockstep._src.context import context
-from lockstep._src.embedding import handles, initial, lookups, matrices, modes, options
+from lockstep._src.embedding import handles, initial, lookups, matrices, modes, options, serialized
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 _VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
 # The dynamic tables of a graph.
-_TABLES = "lockstep/dynamic_tables"
+TABLES = "lockstep/dynamic_tables"
 
 
 class Export(NamedTuple):
@@ -64,7 +64,7 @@ def is_asked_for_one_row() -> bool:
 
 def dynamic_tables(graph: tf.Graph | None = None) -> list[DynamicVariable]:
     """The dynamic tables of a graph (the default one), in the order in which they were made."""
-    return (graph or tf.compat.v1.get_default_graph()).get_collection(_TABLES)
+    return (graph or tf.compat.v1.get_default_graph()).get_collection(TABLES)
 
 
 def is_dynamic(variable: Any) -> bool:
@@ -73,7 +73,7 @@ def is_dynamic(variable: Any) -> bool:
 
 
 # Nor are tables under this name in a MetaGraph.
-ops.register_proto_function(_TABLES, proto_type=variable_pb2.VariableDef, to_proto=lambda v, export_scope=None: None)
+ops.register_proto_function(TABLES, proto_type=variable_pb2.VariableDef, to_proto=lambda v, export_scope=None: None)
 
 
 class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVariable):
@@ -148,6 +148,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
             if in_graph:
                 self._join_graph(collections)
             else:
+                self._create = handle.create
                 weakref.finalize(self, handles.destroy, handle.tensor)
 
     def _join_graph(self, collections: Any) -> None:
@@ -155,7 +156,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         names = list(collections or [keys.GLOBAL_VARIABLES])
         if self.trainable and keys.TRAINABLE_VARIABLES not in names:
             names.append(keys.TRAINABLE_VARIABLES)
-        ops.add_to_collections([*names, _TABLES], self)
+        ops.add_to_collections([*names, TABLES], self)
 
     @property
     def dim(self) -> int:
@@ -341,6 +342,16 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     def set_clock(self, clock: Any) -> tf.Operation | None:
         """Goes on as the table of which `clock` is."""
         return library.ops.lockstep_dynamic_table_set_clock(self.handle, tf.cast(clock, tf.int64))
+
+    def create_anew(self) -> None:
+        """Makes it as it began, without keys; in eager execution."""
+        self._create()
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"TABLE": serialized.to_strings(self)}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> None:
+        serialized.from_strings(self, restored_tensors["TABLE"])
 
     def is_initialized(self, name: str | None = None) -> tf.Tensor:
         """Whether its initializer has run."""

@@ -8,14 +8,18 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src import backend
 
+from lockstep._src.embedding import serialized
 from lockstep._src.embedding.creation import make_table
 from lockstep._src.embedding.options import EmbeddingVariableOption
 from lockstep._src.embedding.variable import DynamicVariable
 
 _COMBINERS = ("sum", "mean", "sqrtn")
+# What Keras' files call a table's two strings (embedding/serialized.py).
+_FILES = ("table_index", "table_data")
 
 
 class _TableWeight(backend.Variable):
@@ -45,7 +49,7 @@ class DynamicEmbedding(keras.layers.Layer):
     Keys are taken in when the layer is called for training: in `fit`, with `training=True`, or under a
     `tf.GradientTape`. In `evaluate` and `predict` a key that is not there reads what its row would begin with.
 
-    The table's weights are not in the files that Keras saves.
+    `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts, in jobs of one worker.
 
     Args:
       output_dim: D.
@@ -153,11 +157,14 @@ class DynamicEmbedding(keras.layers.Layer):
         """As `compute_output_shape`."""
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
-    def save_own_variables(self, store: Any) -> NoReturn:
-        """Raises NotImplementedError."""
-        raise NotImplementedError(
-            f"{self.name}: Keras' files have no dynamic tables; `table.export()` gives what it holds"
-        )
+    def save_own_variables(self, store: Any) -> None:
+        """Puts the table with its slots and counts into one of Keras' files, as bytes."""
+        for name, content in zip(_FILES, serialized.to_strings(self.table).numpy(), strict=True):
+            store[name] = np.frombuffer(content, np.uint8)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Makes the table what the file has."""
+        serialized.from_strings(self.table, tf.constant([np.asarray(store[name]).tobytes() for name in _FILES]))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments: `option` as it is, so a model with one cannot be written to a file."""

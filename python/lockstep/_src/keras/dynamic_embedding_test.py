@@ -11,6 +11,7 @@ if not keras.__version__.startswith("3"):
     pytest.skip("the layer is one of Keras 3", allow_module_level=True)
 
 from lockstep._src import embedding  # noqa: E402
+from lockstep._src.embedding import serialized  # noqa: E402
 from lockstep.keras import DynamicEmbedding  # noqa: E402
 
 ROWS, DIM = 50, 4
@@ -110,12 +111,77 @@ def test_a_layer_is_made_again_from_its_configuration():
     assert keras.models.clone_model(model).layers[0].option == option
 
 
+@pytest.mark.parametrize("files", ["keras", "checkpoint"])
+@pytest.mark.parametrize("key_dtype", ["int64", "string"])
+def test_weights_are_saved_with_slots_and_counts(tmp_path, files, key_dtype):
+    option = embedding.EmbeddingVariableOption(
+        record_frequency=True, record_version=True, filter_option=embedding.CounterFilter(2)
+    )
+    keys = np.random.default_rng(2).integers(0, 30, [16, 3]).astype(str if key_dtype == "string" else np.int64)
+
+    def made():
+        keras.utils.set_random_seed(1)
+        layer = DynamicEmbedding(DIM, "ones", key_dtype, "sum", option, name="users")
+        model = keras.Sequential([keras.Input((3,), dtype=key_dtype), layer, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adagrad(0.1, name="adagrad"), "mse")
+        return model
+
+    def step(model):
+        model.train_on_batch(tf.constant(keys), np.ones([16, 1]))
+
+    def held(model):
+        """All that plain TensorFlow finds of the table, by key, and the dense layer's weights."""
+        for file, content in zip(serialized._FILES, serialized.to_strings(model.layers[0].table).numpy(), strict=True):
+            (tmp_path / file).write_bytes(content)
+        reader = tf.train.load_checkpoint(f"{tmp_path}/table")
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        parts = {}
+        for end in ("", "_filtered"):
+            order = np.argsort(tensors[f"table-keys{end}"])
+            parts |= {f"{n}{end}": tensors[f"table-{n}{end}"][order].tolist() for n in ("keys", "freqs", "versions")}
+        order = np.argsort(tensors["table-keys"])
+        slots = [f"table/{name.decode()}" for name in tensors["table-slots"]]
+        parts |= {name: tensors[name][order].tolist() for name in ("table-values", *slots)}
+        return parts, model.layers[1].get_weights()[0].tolist()
+
+    first, second = made(), made()
+    step(first)
+    if files == "keras":
+        first.save_weights(f"{tmp_path}/model.weights.h5")
+    else:
+        path = tf.train.Checkpoint(model=first).save(f"{tmp_path}/model.ckpt")
+    had = held(first)
+    assert had[0]["keys"] and had[0]["keys_filtered"] and any("accumulator" in name for name in had[0])
+    # What it holds goes: another key, and rows that another step has changed.
+    other = ["1000"] if key_dtype == "string" else [1000]
+    second.layers[0].table.insert(other, [[5.0] * DIM])
+    step(second)
+    step(second)
+    if files == "keras":
+        second.load_weights(f"{tmp_path}/model.weights.h5")
+    else:
+        tf.train.Checkpoint(model=second).restore(path).assert_consumed()
+    assert held(second) == had
+    step(first)
+    step(second)
+    # The optimizer's count of steps is not among weights; so the steps in which keys were seen are others.
+    after = [
+        {name: part for name, part in held(model)[0].items() if "versions" not in name} for model in (first, second)
+    ]
+    assert after[0] == after[1] and after[0]["table-values"] != had[0]["table-values"]
+
+
+def test_tables_of_graphs_are_not_in_checkpoints_of_objects(tmp_path):
+    with tf.Graph().as_default():
+        table = embedding.get_embedding_variable("user", DIM)
+        with pytest.raises(NotImplementedError, match="table 'user'.*of a graph.*Saver saves them"):
+            tf.train.Checkpoint(table=table).write(f"{tmp_path}/model.ckpt")
+
+
 def test_what_it_cannot_do_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="combiner is 'max'"):
         DynamicEmbedding(2, combiner="max")
     model = keras.Sequential([keras.Input((1,), dtype="int64"), DynamicEmbedding(2)])
-    with pytest.raises(NotImplementedError, match="dynamic tables"):
-        model.layers[0].save_own_variables({})
     model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
     with pytest.raises(NotImplementedError, match="use_ema"):
         model.fit(np.ones([4, 1], np.int64), np.ones([4, 1, 2]), verbose=0)

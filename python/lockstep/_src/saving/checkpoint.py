@@ -5,6 +5,7 @@ A save is one run of the graph on every worker, at the same step:
 1. Sharded variables and their slots are re-laid from rows by modulo to contiguous ranges (one exchange each), so that
    each worker holds a slice of the logical tensor.
 2. Every worker writes its slices to a file of its own beside the target; worker 0 writes the replicated variables too.
+   Its rows of dynamic tables go to another file, a piece at a time (tables.py).
 3. When all have written, worker 0 merges the files' indices beside the target, syncs all files, and renames them to the
    checkpoint's name (tf/checkpoint/commit_op.cc). Before that the checkpoint does not exist: a worker that dies, or a
    machine that loses its power, leaves the last complete one in place.
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import variables
 from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
@@ -31,6 +33,7 @@ from lockstep._src.context import context
 from lockstep._src.data.positions import PositionSaveable, is_position
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
+from lockstep._src.saving import tables as dynamic_tables
 
 
 class _ShardSaveable(saveable_object.SaveableObject):
@@ -104,13 +107,25 @@ def _op_name(name: str) -> str:
 
 
 class SaverBuilder(tf_saver.BulkSaverBuilder):
-    """Builds the save and restore operations of one worker."""
+    """Builds the save and restore operations of one worker.
+
+    Args:
+      write_version: as TensorFlow's builders take it.
+      changes: of dynamic tables only what changed since the last checkpoint.
+      track: dynamic tables record what changes, for incremental checkpoints.
+    """
+
+    def __init__(self, write_version: Any, changes: bool = False, track: bool = False) -> None:
+        super().__init__(write_version)
+        self._tables = {"changes": changes, "track": track}
 
     def _build_internal(self, names_to_saveables: Any, **kwargs: Any) -> Any:
+        tables, names_to_saveables = dynamic_tables.take_tables(names_to_saveables)
         if not isinstance(names_to_saveables, dict):
             names_to_saveables = saveable_object_util.op_list_to_dict(names_to_saveables)
         # In the order of names, which is the same on every worker.
         named = {name: _saveable(name, names_to_saveables[name]) for name in sorted(names_to_saveables)}
+        named.update((name, tables[name]) for name in sorted(tables))
         return super()._build_internal(named, **kwargs)
 
     def _AddSaveOps(self, filename_tensor: tf.Tensor, saveables: Iterable[Any]) -> tf.Tensor:  # noqa: N802
@@ -121,7 +136,12 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def _AddRestoreOps(self, filename_tensor: tf.Tensor, saveables: Iterable[Any], *args: Any, **kwargs: Any) -> Any:  # noqa: N802
         mine = [s for s in saveables if getattr(s, "restored_by_saver", True)]
-        return super()._AddRestoreOps(filename_tensor, mine, *args, **kwargs)
+        tables = [s for s in mine if isinstance(s, dynamic_tables.TableSaveable)]
+        others = [s for s in mine if s not in tables]
+        restored = [super()._AddRestoreOps(filename_tensor, others, *args, **kwargs)] if others or not tables else []
+        if not tables:
+            return restored[0]
+        return tf.group(*restored, dynamic_tables.restore(tables, filename_tensor, **self._tables), name="restore_all")
 
     def _GroupByDevices(self, saveables: Iterable[Any]) -> list[tuple[str, list[Any]]]:  # noqa: N802
         # All on this worker's one file, and its restore one operation: the file is shared by workers, not by devices.
@@ -129,28 +149,43 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
         ctx = context
+        tables = [s for s in saveables if isinstance(s, dynamic_tables.TableSaveable)]
+        saveables = [s for s in saveables if s not in tables]
         mine = [s for s in saveables if isinstance(s, _OF_EACH_WORKER) or ctx.rank == 0]
         aside = tf.strings.join([prefix, f"_temp{os.sep}"])
-        parts = [tf.strings.join([aside, f"part-{rank:05d}-of-{ctx.world_size:05d}"]) for rank in range(ctx.world_size)]
+        parts = [
+            [tf.strings.join([aside, f"{kind}-{rank:05d}-of-{ctx.world_size:05d}"]) for kind in ("part", "tables")]
+            for rank in range(ctx.world_size)
+        ]
         exchanges = [s.contiguous.op for s in saveables if isinstance(s, (_ShardSaveable, _GatheredSaveable))]
         written = exchanges
-        writes_own = ctx.rank == 0 or any(s.specs for s in mine)
+        writes_own = any(s.specs for s in mine)
         if writes_own:
             with tf.control_dependencies(exchanges):
-                written = [self.save_op(parts[ctx.rank], mine)]
+                written = [self.save_op(parts[ctx.rank][0], mine)]
+        if tables:
+            writing = dynamic_tables.write(tables, parts[ctx.rank][1], **self._tables)
+            written = [*written, writing.written]
         with tf.control_dependencies(written):
             # Which workers have a file to merge is known from the tables' sizes, but only on each worker: tell it.
-            has_part = tf.constant([writes_own])
+            has_part = tf.stack([[tf.constant(writes_own), writing.has_rows if tables else tf.constant(False)]])
             if ctx.world_size > 1:
                 has_part = collectives.allgather(has_part, name="save_written")
             else:
                 has_part = tf.identity(has_part)
         committed = [has_part.op]
         if ctx.rank == 0:
-            committed = [_merge_and_commit(tf.boolean_mask(tf.stack(parts), has_part), aside, prefix)]
+            with tf.control_dependencies(committed):
+                written = [tf.boolean_mask(tf.stack(parts), has_part)]
+                strings = tf.strings.join([aside, "strings"])
+                written += dynamic_tables.join_strings(tables, [files[1] for files in parts], strings)
+            committed = [_merge_and_commit(tf.concat(written, 0), aside, prefix)]
         if ctx.world_size > 1:
             with tf.control_dependencies(committed):
                 committed = [collectives.barrier(name="save_merged")]
+        if tables:
+            with tf.control_dependencies(committed):
+                committed = [dynamic_tables.end(tables, writing.link, changes=self._tables["changes"])]
         with tf.control_dependencies(committed):
             return tf.identity(prefix)
 
@@ -186,7 +221,7 @@ def _rows_saveable(variable: tf.Variable, name: str) -> _ShardSaveable | _Gather
     return (_GatheredSaveable if variable.dtype.base_dtype == tf.float16 else _ShardSaveable)(variable, name)
 
 
-def _save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
+def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
     """`Saver.save` of one worker: files by all, the state file and the meta graph by worker 0."""
 
     @functools.wraps(save)
@@ -240,8 +275,21 @@ def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
             if context.world_size > 1:
                 with tf.name_scope("save"):
                     state_barrier = collectives.barrier(name="save_recorded")
-            self.save = _save_on_all(self.save, self, state_barrier)
+            self.save = save_on_all(self.save, self, state_barrier)
         original(self, *args, **kwargs)
+
+    return wrapped
+
+
+def build_of_tables(original: Callable[..., None]) -> Callable[..., None]:
+    """`Saver._build` where there is no scope: of a graph with dynamic tables, which TensorFlow's own cannot save."""
+    for_the_job = _build_for_the_job(original)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        saved = variables._all_saveable_objects() if self._var_list is None else self._var_list
+        has_tables = not tf.executing_eagerly() and bool(dynamic_tables.take_tables(saved)[0])
+        (for_the_job if has_tables else original)(self, *args, **kwargs)
 
     return wrapped
 

@@ -2,13 +2,14 @@
 
 The model is built once more in a graph of its own, where nothing is sharded. Its variables are not loaded: the bytes of
 their tensors are copied from the checkpoint to the SavedModel, a little at a time (`bundle.py`), so that tables larger
-than memory can be exported.
+than memory can be exported. Dynamic tables become a hash table and a matrix of rows (`stock_tables.py`).
 
 A SavedModel is complete or absent: it is made in a directory `temp-...` and renamed.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
+from lockstep._src import embedding
 from lockstep._src.context import context
 from lockstep._src.saving import bundle
+from lockstep._src.saving.stock_tables import StockTable
 
 _tf1 = tf.compat.v1
 _gfile = tf.io.gfile
@@ -150,13 +153,17 @@ def _export(
     checkpoint = _Checkpoint(checkpoint_path)
     extra = _checked_assets(assets_extra)
     # The chief is alone here: the model's scopes and collectives must not wait for the other workers.
-    with tf.Graph().as_default() as graph, context.scope(mode=build_mode, sharding=False), context.detached():
+    stock_tables_alone = embedding.tables_made_by(functools.partial(StockTable, checkpoint))
+    scopes = context.scope(mode=build_mode, sharding=False), context.detached()
+    with tf.Graph().as_default() as graph, scopes[0], scopes[1], stock_tables_alone:
         signatures, main_op = _signatures(fn(), default_key)
         if default_key is None:
             signatures, modes = _of_modes(name, signatures, modes)
         checkpoint.check_variables(_tf1.global_variables())
         if main_op is None:
             main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
+        # TensorFlow would write the collection down, and look for the tables when it reads it.
+        graph.clear_collection(embedding.TABLES)
         saver = _CopyingSaver(checkpoint)
         _check_operations(graph)
 
@@ -271,8 +278,8 @@ class _Checkpoint:
         if not _gfile.exists(f"{self.path}.index"):
             raise ValueError(f"export: there is no checkpoint {self.path!r}; wanted the prefix of one")
         reader = tf.train.load_checkpoint(self.path)
-        self._shapes = reader.get_variable_to_shape_map()
-        self._dtypes = reader.get_variable_to_dtype_map()
+        self.shapes = reader.get_variable_to_shape_map()
+        self.dtypes = reader.get_variable_to_dtype_map()
 
     def check_variables(self, variables: Sequence[tf.Variable]) -> None:
         """ValueError that names all variables which the checkpoint lacks, or has in another shape or type."""
@@ -283,17 +290,17 @@ class _Checkpoint:
             if part is not None:
                 name, shape = part.full_name, list(part.full_shape)
             dtype = variable.dtype.base_dtype
-            if name not in self._shapes:
+            if name not in self.shapes:
                 problems.append(f"{name} is missing")
-            elif (list(self._shapes[name]), self._dtypes[name]) != (shape, dtype):
-                has = f"{self._dtypes[name].name}{list(self._shapes[name])}"
+            elif (list(self.shapes[name]), self.dtypes[name]) != (shape, dtype):
+                has = f"{self.dtypes[name].name}{list(self.shapes[name])}"
                 problems.append(f"{name} is {has}, the model has {dtype.name}{shape}")
         if problems:
             raise ValueError(f"export: checkpoint {self.path!r} does not fit the model: {'; '.join(problems)}")
 
     def copy(self, names: Sequence[str], target: str) -> None:
         """Writes the tensors `names` to a checkpoint `target`, a little at a time."""
-        missing = sorted(set(names) - set(self._shapes))
+        missing = sorted(set(names) - set(self.shapes))
         if missing:
             raise ValueError(f"export: checkpoint {self.path!r} lacks {', '.join(missing)}")
         bundle.copy_tensors(self.path, set(names), target)

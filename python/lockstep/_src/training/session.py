@@ -20,6 +20,7 @@ from lockstep._src import agreement
 from lockstep._src.context import context
 from lockstep._src.data import ending, positions, sync
 from lockstep._src.interception import Interception
+from lockstep._src.saving import incremental
 from lockstep._src.training import job_hooks, policies
 from lockstep._src.training.session_config import get_session_config
 
@@ -101,6 +102,9 @@ EXTRA_ARGUMENTS = {
     # How many checkpoints the default saver keeps; None: as the options say.
     "keep_checkpoint_max": None,
     "keep_checkpoint_every_n_hours": None,
+    # How often to save what of dynamic tables has changed since the last checkpoint (saving/incremental.py).
+    "save_incremental_checkpoint_secs": None,
+    "save_incremental_checkpoint_steps": None,
 }
 
 
@@ -116,6 +120,16 @@ def _evaluation_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
     summary_dir = args.get("summary_dir") or args.get("checkpoint_dir")
     summary_dir = None if summary_dir is None else os.path.join(_path(summary_dir), "eval")
     return [EvaluationHook(fn, steps=extra["eval_steps"], every_n_iter=every, summary_dir=summary_dir)]
+
+
+def _incremental_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
+    periods = {unit: extra[f"save_incremental_checkpoint_{unit}"] for unit in ("secs", "steps")}
+    given = {f"save_{unit}": period for unit, period in periods.items() if period}
+    if not given:
+        return []
+    if len(given) > 1:
+        raise ValueError("MonitoredTrainingSession: save_incremental_checkpoint_secs and _steps are given, wanted one")
+    return [incremental.IncrementalCheckpointHook(_path(args["checkpoint_dir"]), args["scaffold"], **given)]
 
 
 def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +155,9 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
         if given.get("checkpoint_dir") is not None:
             # Before the hook that saves a checkpoint as soon as there is a session.
             position = positions.PositionHook(_path(given["checkpoint_dir"]))
-            given["chief_only_hooks"] = [position, *(given.get("chief_only_hooks") or ())]
+            given["scaffold"] = given.get("scaffold") or tf.compat.v1.train.Scaffold()
+            first = [position, *_incremental_hooks(given, extra)]
+            given["chief_only_hooks"] = [*first, *(given.get("chief_only_hooks") or ())]
         # One worker alone would wait for a chief as well.
         given["is_chief"] = True
         given = policies.with_triggers(given)

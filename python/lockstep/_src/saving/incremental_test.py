@@ -1,0 +1,238 @@
+"""Incremental checkpoints of one worker: chains, what ends them, and what is wrong with them."""
+
+import glob
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from lockstep._src import embedding
+from lockstep._src.saving.incremental import IncrementalSaver
+from lockstep._src.saving.tables_test import slots_here
+from lockstep._src.scope import scope
+
+DIM = 3
+
+
+class Program:
+    """A table that lets keys go and counts them, a dense variable, and a step that trains both."""
+
+    def __init__(self, **arguments):
+        option = embedding.EmbeddingVariableOption(
+            record_frequency=True,
+            record_version=True,
+            filter_option=embedding.CounterFilter(2),
+            evict_option=embedding.GlobalStepEvict(3),
+        )
+        self.table = embedding.get_embedding_variable("user", DIM, ev_option=option)
+        self.words = embedding.get_embedding_variable("words", DIM, key_dtype=tf.string)
+        self.dense = tf.get_variable("dense", [2], initializer=tf.zeros_initializer(), use_resource=True)
+        self.ids = tf.placeholder(tf.int64, [None])
+        rows = tf.nn.embedding_lookup(self.table, self.ids)
+        rows = tf.concat([rows, tf.nn.embedding_lookup(self.words, tf.as_string(self.ids))], 0)
+        loss = tf.reduce_sum(tf.square(rows - 1.0)) + tf.reduce_sum(self.dense)
+        self.step = tf.train.get_or_create_global_step()
+        self.train = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=self.step)
+        self.saver = IncrementalSaver(**arguments)
+        self._tables = [[*table.export(), *table.export_slots(*slots_here())] for table in (self.table, self.words)]
+        self._counts = [self.dense.read_value(), self.step.read_value(), self.table.candidate_count()]
+
+    def held(self, session):
+        """All that the program has."""
+        parts = []
+        for keys, *columns in session.run(self._tables):
+            parts.append({key: [column[i].tolist() for column in columns] for i, key in enumerate(keys.tolist())})
+        return [*parts, *(np.asarray(count).tolist() for count in session.run(self._counts))]
+
+    def run(self, session, steps, seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(steps):
+            session.run(self.train, {self.ids: rng.integers(0, 60, 20)})
+
+
+@pytest.fixture(autouse=True)
+def fresh_graph():
+    with tf.Graph().as_default():
+        yield
+
+
+def restored(path):
+    with tf.Graph().as_default(), tf.Session() as session:
+        program = Program()
+        program.saver.restore(session, path)
+        return program.held(session)
+
+
+def names(folder):
+    return sorted(os.path.basename(path)[: -len(".index")] for path in glob.glob(f"{folder}/*.index"))
+
+
+def saved(tmp_path, steps=(2, 2, 3), **arguments):
+    """A chain of so many steps each; the full checkpoint, and what was there after each save."""
+    held = []
+    with tf.Graph().as_default(), tf.Session() as session:
+        program = Program(**arguments)
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        paths = []
+        for i, count in enumerate(steps):
+            program.run(session, count, i)
+            paths.append(program.saver.save(session, f"{tmp_path}/model.ckpt", session.run(program.step)))
+            held.append(program.held(session))
+    return paths, held
+
+
+def test_a_chain_restores_all_that_was_there(tmp_path):
+    paths, held = saved(tmp_path)
+    assert names(tmp_path) == ["model.ckpt-2"]
+    assert names(tmp_path / ".incremental_checkpoint") == ["model.ckpt-2-to-4", "model.ckpt-2-to-7"]
+    assert restored(paths[0]) == held[-1]
+    # Only what was touched: the words of the last three steps.
+    reader = tf.train.load_checkpoint(paths[2])
+    rng = np.random.default_rng(2)
+    touched = {str(i).encode() for i in rng.integers(0, 60, [3, 20]).ravel()}
+    assert set(reader.get_tensor("words-changed-keys").tolist()) == touched
+    assert len(touched) < len(held[-1][1])
+    assert len(reader.get_tensor("user-changed-removed")) > 0
+    # The full one alone is what it was.
+    shutil.rmtree(tmp_path / ".incremental_checkpoint")
+    assert restored(paths[0]) == held[0]
+
+
+def test_training_goes_on_in_the_chain_that_was_restored(tmp_path):
+    paths, _ = saved(tmp_path)
+    with tf.Graph().as_default(), tf.Session() as session:
+        program = Program()
+        program.saver.restore(session, paths[0])
+        program.run(session, 2, 9)
+        program.saver.save(session, f"{tmp_path}/model.ckpt", session.run(program.step))
+        held = program.held(session)
+    assert restored(tf.train.latest_checkpoint(str(tmp_path))) == held
+
+
+def test_one_of_so_many_is_full_and_ends_the_chain(tmp_path):
+    paths, held = saved(tmp_path, [1] * 5, full_every=3)
+    assert names(tmp_path) == ["model.ckpt-1", "model.ckpt-4"]
+    assert names(tmp_path / ".incremental_checkpoint") == ["model.ckpt-4-to-5"]
+    assert restored(paths[3]) == held[4]
+    assert restored(paths[0]) == held[0]
+
+
+def test_a_save_by_somebody_else_ends_the_chain(tmp_path):
+    with tf.Session() as session:
+        program = Program()
+        other = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        program.run(session, 2, 0)
+        program.saver.save(session, f"{tmp_path}/model.ckpt", 2)
+        program.run(session, 1, 1)
+        other.save(session, f"{tmp_path}/elsewhere/best.ckpt")
+        program.run(session, 1, 2)
+        # What changed since its own last one is not known any more.
+        path = program.saver.save(session, f"{tmp_path}/model.ckpt", 4)
+        assert path.endswith("model.ckpt-4")
+        program.run(session, 1, 3)
+        program.saver.save(session, f"{tmp_path}/model.ckpt", 5)
+        held = program.held(session)
+    assert restored(path) == held
+
+
+def test_missing_replaced_and_damaged_links_are_named(tmp_path):
+    paths, _ = saved(tmp_path / "good")
+
+    def broken(change):
+        shutil.rmtree(tmp_path / "bad", ignore_errors=True)
+        shutil.copytree(tmp_path / "good", tmp_path / "bad")
+        change(f"{tmp_path}/bad/.incremental_checkpoint/model.ckpt-2-to-")
+        return restored(f"{tmp_path}/bad/model.ckpt-2")
+
+    def move(source, target):
+        for file in glob.glob(f"{glob.escape(source)}.*"):
+            shutil.move(file, file.replace(source, target))
+
+    def damage(prefix):
+        for file in glob.glob(f"{glob.escape(prefix)}.data*"):
+            data = Path(file).read_bytes()
+            Path(file).write_bytes(bytes(255 - b for b in data))
+
+    with pytest.raises(
+        tf.errors.DataLossError, match="model.ckpt-2-to-4.index is missing: number 1 of 2 that build on"
+    ):
+        broken(lambda prefix: os.remove(f"{prefix}4.index"))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*builds on checkpoint number"):
+        broken(lambda prefix: move(f"{prefix}7", f"{prefix}4"))
+    with pytest.raises(tf.errors.OpError, match="model.ckpt-2-to-7"):
+        broken(lambda prefix: damage(f"{prefix}7"))
+    with pytest.raises(ValueError, match="chain.json does not say which"):
+        broken(lambda prefix: Path(os.path.dirname(prefix), "chain.json").write_text("{"))
+    # Another full checkpoint in the place of the one that they build on.
+    with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*and the table holds number"):
+        other, _ = saved(tmp_path / "other", [2])
+
+        def replace(prefix):
+            for file in glob.glob(f"{other[0]}*"):
+                shutil.copy(file, f"{tmp_path}/bad")
+
+        broken(replace)
+    # An increment is no checkpoint of its own.
+    with pytest.raises(tf.errors.InvalidArgumentError, match="incremental"):
+        restored(paths[1])
+
+
+def test_sessions_save_increments_and_go_on_from_them(tmp_path):
+    folder = str(tmp_path / "job")
+    batches = np.random.default_rng(1).integers(0, 60, [5, 20])
+
+    def session_of(program):
+        return tf.train.MonitoredTrainingSession(
+            checkpoint_dir=folder, save_checkpoint_steps=100, save_incremental_checkpoint_steps=2
+        )
+
+    with scope():
+        program = Program()
+        with session_of(program) as session:
+            for batch in batches:
+                session.run(program.train, {program.ids: batch})
+            held = program.held(session._tf_sess())
+            shutil.copytree(folder, tmp_path / "killed")
+        # As if it had been killed there: the checkpoint at the end of a session does not come.
+        shutil.rmtree(folder)
+        shutil.move(tmp_path / "killed", folder)
+        with open(f"{folder}/.incremental_checkpoint/chain.json") as file:
+            chain = json.load(file)
+        assert chain == {"base": "model.ckpt-0", "increments": [f"model.ckpt-0-to-{i}" for i in (2, 4)]}
+        with tf.Graph().as_default():
+            program = Program()
+            with session_of(program) as session:
+                assert session._tf_sess().run(program.step) == 4
+                session.run(program.train, {program.ids: batches[4]})
+                assert program.held(session._tf_sess()) == held
+        assert restored(tf.train.latest_checkpoint(folder)) == held
+
+
+def test_increments_of_one_step_are_links_of_their_own(tmp_path):
+    folder = tmp_path / ".incremental_checkpoint"
+    paths, held = saved(tmp_path, [2, 1, 0, 0, 1])
+    assert [os.path.basename(path) for path in paths[1:]] == [
+        f"model.ckpt-2-to-{end}" for end in ("3", "3-2", "3-3", "4")
+    ]
+    assert restored(paths[0]) == held[-1]
+    # What a writer that died has left is not of the chain, and goes with it.
+    for file in folder.glob("model.ckpt-2-to-4.*"):
+        shutil.copy(file, str(file).replace("-to-4", "-to-9"))
+    (folder / "model.ckpt-2-to-10_temp").mkdir()
+    assert restored(paths[0]) == held[-1]
+    saved(tmp_path, [1])
+    assert [path.name for path in folder.iterdir()] == ["chain.json"]
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="no dynamic table"):
+        IncrementalSaver()
+    with pytest.raises(ValueError, match="full_every is 0"):
+        IncrementalSaver(full_every=0)

@@ -1,0 +1,156 @@
+"""Dynamic tables in exported models: a hash table and a matrix of rows that plain TensorFlow serves.
+
+| variable of the SavedModel | holds |
+| --- | --- |
+| `<table>-keys` | the admitted keys, [K]: int64, or strings |
+| `<table>-values` | their rows, [K, D] float32 |
+
+Both are the checkpoint's tensors, byte for byte, so neither is in this process's memory. When the SavedModel is loaded,
+a `tf.lookup.StaticHashTable` from keys to places among the rows is filled from the first.
+
+A key that is not there reads what keys read that are not admitted, `default_value_no_permission`; where all keys are
+admitted and begin with a constant, it reads that. Rows that are drawn for each key cannot be computed by TensorFlow's
+operations: in the place of those, too, the default value is read, 0 unless the options say otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from lockstep._src.embedding import initial, options
+from lockstep._src.embedding import variable as dynamic
+
+
+class Tensors(Protocol):
+    """What is known of a checkpoint's tensors: name to shape, and to type."""
+
+    path: str
+    shapes: dict[str, list[int]]
+    dtypes: dict[str, tf.DType]
+
+
+class StockTable(dynamic.DynamicVariable):
+    """A dynamic table as a checkpoint has it, in a graph of stock operations. It is read, and nothing else.
+
+    Args:
+      checkpoint: where the table is.
+      name: of the table.
+      dim: D.
+      key_dtype: of the keys.
+      dtype: of what lookups give.
+      initializer: what rows begin with.
+      trainable: not used.
+      collections: not used: the two variables join `GLOBAL_VARIABLES`.
+      option: the table's options.
+
+    Raises:
+      ValueError: the checkpoint doesn't have the table, or has it otherwise.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Tensors,
+        name: str,
+        dim: int,
+        key_dtype: Any = tf.int64,
+        dtype: Any = tf.float32,
+        initializer: Any = None,
+        trainable: bool = True,
+        collections: Any = None,
+        option: options.EmbeddingVariableOption | None = None,
+    ) -> None:
+        del trainable, collections
+        self._dim, self._option = dim, option or options.EmbeddingVariableOption()
+        self._key_dtype, self._world_size = tf.as_dtype(key_dtype), 1
+        self._attributes = options.attributes(self._option, 1)
+        self._unseen = self._value_of_unseen(name, initializer)
+        self._count = _count_of(checkpoint, name, dim, self._stored_keys)
+        keys = _variable(f"{name}-keys", [self._count], self._stored_keys)
+        self._rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
+        if self._count:  # TensorFlow fills no table with nothing
+            with tf.name_scope(f"{name}/"):
+                places = tf.lookup.KeyValueTensorInitializer(keys.read_value(), tf.range(self._count, dtype=tf.int64))
+                self._places = tf.lookup.StaticHashTable(places, -1, name="Places")
+        # TensorFlow's, of the rows' variable.
+        super(dynamic.DynamicVariable, self).__init__(
+            trainable=False,
+            shape=tf.TensorShape([None, dim]),
+            dtype=tf.as_dtype(dtype),
+            handle=self._rows.handle,
+            synchronization=tf.VariableSynchronization.NONE,
+            aggregation=tf.VariableAggregation.NONE,
+            unique_id=name,
+            handle_name=name,
+            initializer_op=self._rows.initializer,
+            in_graph_mode=True,
+        )
+        ops.add_to_collection(dynamic.TABLES, self)
+
+    @property
+    def _stored_keys(self) -> tf.DType:
+        return tf.string if self._key_dtype == tf.string else tf.int64
+
+    def _value_of_unseen(self, name: str, initializer: Any) -> float:
+        start = initial.initial_of(
+            initializer if initializer is not None else self._option.init_option.initializer, self._dim, name, 1
+        ).attributes
+        if start["initial"] == "constant" and self._attributes.get("min_frequency", 0) <= 1:
+            return start["initial_a"]
+        return self._attributes["default_value"]
+
+    def _look_up(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        del training
+        unseen = tf.fill([self._dim], tf.constant(self._unseen, tf.float32))
+        if self._count == 0:
+            return tf.broadcast_to(unseen, tf.concat([tf.shape(keys), [self._dim]], 0))
+        places = self._places.lookup(keys if keys.dtype == tf.string else tf.cast(keys, tf.int64))
+        rows = tf.gather(self._rows, tf.maximum(places, 0))
+        return tf.where(tf.expand_dims(places >= 0, -1), rows, unseen)
+
+    def total_count(self) -> tf.Tensor:
+        """How many keys are admitted: int64 scalar."""
+        return tf.constant(self._count, tf.int64)
+
+
+def _refusing(method: str) -> Any:
+    def refuse(self: StockTable, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse(method, "an exported model looks keys up, and nothing else")
+
+    refuse.__doc__ = "Raises NotImplementedError."
+    return refuse
+
+
+for _method in ("candidate_count", "memory_bytes", "export", "export_slots", "get_frequency", "get_version", "insert"):
+    setattr(StockTable, _method, _refusing(_method))
+for _method in ("remove", "end_step"):
+    setattr(StockTable, _method, _refusing(_method))
+
+
+def _count_of(checkpoint: Tensors, name: str, dim: int, key_dtype: tf.DType) -> int:
+    keys, values = f"{name}-keys", f"{name}-values"
+    refused = f"export: checkpoint {checkpoint.path!r} does not fit the model: dynamic table {name}"
+    if keys not in checkpoint.shapes or values not in checkpoint.shapes:
+        incremental = f"{name}-changed-keys" in checkpoint.shapes
+        raise ValueError(f"{refused} is {'incremental there; wanted a full checkpoint' if incremental else 'missing'}")
+    (count,) = checkpoint.shapes[keys]
+    has = (checkpoint.dtypes[keys], list(checkpoint.shapes[values]))
+    if has != (key_dtype, [count, dim]):
+        raise ValueError(
+            f"{refused} has keys {has[0].name} and rows {has[1]}, the model {key_dtype.name} and {[count, dim]}"
+        )
+    return count
+
+
+def _variable(name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:
+    """A variable of exactly this name. Its initial value is never computed: it is restored."""
+    with tf.compat.v1.name_scope(None):
+        return resource_variable_ops.ResourceVariable(
+            initial_value=lambda: tf.fill(shape, tf.constant("" if dtype == tf.string else 0, dtype)),
+            trainable=False,
+            dtype=dtype,
+            name=name,
+        )

@@ -1,0 +1,131 @@
+"""One worker of dynamic_checkpoint_test.py: trains a model with dynamic tables and saves it, or restores it."""
+
+import os
+import shutil
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import hybridbackend.tensorflow as hb
+from lockstep._src import embedding
+from lockstep._src.saving import tables as saved_tables
+
+DIM = 4
+TABLES = {
+    "plain": {},
+    "counted": {"filter_option": embedding.CounterFilter(3)},
+    "bloom": {"filter_option": embedding.CBFFilter(3, max_element_size=2000, false_positive_probability=0.001)},
+    "short": {"evict_option": embedding.GlobalStepEvict(2)},
+    "words": {"filter_option": embedding.CounterFilter(2)},
+}
+
+
+def batch(step: int, rank: int) -> np.ndarray:
+    """The ids of a worker in a step: [3, 40], some of which come often."""
+    rng = np.random.default_rng([step, rank])
+    return rng.zipf(1.3, [3, 40]).clip(1, 500) - 100
+
+
+def keys_of(name, ids):
+    """Ids as keys of a table."""
+    return tf.as_string(ids) if name == "words" else ids
+
+
+def build():
+    """The tables, a placeholder for ids, and a training step on them."""
+    ids = tf.placeholder(tf.int64, [None, None])
+    loss = 0.0
+    tables = {}
+    for name, options in TABLES.items():
+        option = embedding.EmbeddingVariableOption(record_frequency=True, record_version=True, **options)
+        key_dtype = tf.string if name == "words" else tf.int64
+        tables[name] = embedding.get_embedding_variable(name, DIM, key_dtype=key_dtype, ev_option=option)
+        loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(tables[name], keys_of(name, ids)) - 0.5))
+    with hb.embedding_scope():
+        static = tf.get_variable("static", [601, DIM])
+    loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(static, ids + 100)))
+    step = tf.train.get_or_create_global_step()
+    return tables, ids, loss, tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+
+
+def slots():
+    """Names of the slots that the optimizer of the present graph asks for."""
+    updates = [op for op in tf.get_default_graph().get_operations() if op.type == "LockstepSparseUpdate"]
+    return sorted({name.decode() for op in updates for name in op.get_attr("slot_names")})
+
+
+def held(tables):
+    """Tensors of what this worker has of the tables."""
+    names = slots()
+    return {
+        name: [*table.export(), *table.export_slots(*names), table.candidate_count()] for name, table in tables.items()
+    }
+
+
+def lists(values):
+    """What `held` gave, as Python's numbers."""
+    return {name: [np.asarray(part).tolist() for part in parts] for name, parts in values.items()}
+
+
+def work(folder, steps, part_rows=5, **arguments):
+    """Trains from where `folder` has a checkpoint to step `steps`, and saves; what the worker held before and after.
+
+    Other arguments are the session's.
+    """
+    tf.disable_v2_behavior()
+    saved_tables.PART_ROWS = part_rows
+    with tf.Graph().as_default(), hb.scope(seed=3):
+        tables, ids, loss, train_op = build()
+        tensors, step = held(tables), tf.train.get_global_step()
+        ids_seen = tf.range(-100, 401, dtype=tf.int64)
+        rows = {n: tf.nn.embedding_lookup(t, keys_of(n, ids_seen)) for n, t in evaluated(tables)}
+        with tf.train.MonitoredTrainingSession(
+            checkpoint_dir=folder, save_summaries_steps=None, **{"save_checkpoint_steps": max(steps, 1), **arguments}
+        ) as session:
+            before = lists(session.run(tensors)) if session.run(step) else None
+            for i in range(session.run(step), steps):
+                session.run(train_op, {ids: batch(i, hb.context.rank)})
+            after = lists(session.run(tensors))
+            seen = {name: value.tolist() for name, value in session.run(rows).items()}
+    return before, after, seen
+
+
+def first(folder, steps):
+    """As `work`; before that, saves and restores tables without keys, in `<folder>-empty`."""
+    tf.disable_v2_behavior()
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        table = embedding.get_embedding_variable("plain", DIM)
+        words = embedding.get_embedding_variable("words", DIM, key_dtype=tf.string)
+        saver = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        path = saver.save(session, f"{folder}-empty/model.ckpt")
+        session.run(table.insert(tf.constant([1, 2, 3], tf.int64), tf.zeros([3, DIM])))
+        saver.restore(session, path)
+        assert session.run([table.total_count(), words.total_count()]) == [0, 0]
+    return work(folder, steps)
+
+
+def killed(folder, steps):
+    """Trains to step `steps`, and saves increments; the folder is kept as it is then, before the session's end."""
+    kept = f"{folder}-killed"
+
+    class Killed(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            # The hook that saves comes before, and no worker goes on without this one.
+            at = run_context.session.run(tf.train.get_global_step())
+            if at == steps and hb.context.rank == 0 and not os.path.exists(kept):
+                shutil.copytree(folder, kept)
+
+    return work(folder, steps, 5, save_incremental_checkpoint_steps=1, save_checkpoint_steps=100, hooks=[Killed()])
+
+
+def resumed(folder, steps):
+    """As `work`, of a folder with increments."""
+    return work(folder, steps, 5, save_incremental_checkpoint_steps=1)
+
+
+def evaluated(tables):
+    """The tables, to be looked up without a trace."""
+    for name, table in tables.items():
+        with embedding.evaluating():
+            yield name, table

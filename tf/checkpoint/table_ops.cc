@@ -1,0 +1,385 @@
+// Dynamic tables in checkpoints. A save, on every worker, between two training steps:
+//
+//   op                        does
+//   LockstepBeginSnapshots    a moment of all tables; how many keys come, which the workers tell one another
+//   LockstepWriteTables       this worker's file (table_writer.h), to be merged with those of the others
+//   LockstepJoinStrings       on worker 0, one file of the string keys of all workers
+//   LockstepEndSnapshots      when the checkpoint is complete: what changes from now on is changed since this one
+//
+// and a restore, LockstepRestoreTables (table_reader.h), of tables that have been created.
+//
+// Letters: T tables, W workers.
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/platform/env.h"
+#include "tf/bridge/convert.h"
+#include "tf/checkpoint/table_reader.h"
+#include "tf/checkpoint/table_writer.h"
+#include "tf/embedding/table_resource.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using tf::shape_inference::InferenceContext;
+
+// What is told of each table: admitted keys, candidates, removed keys.
+constexpr int kCounts = 3;
+// What the name of a worker's file of string keys ends with, behind that of its file of tables.
+constexpr char kStrings[] = "-strings";
+
+// Base of the kernels: the tables are the last T inputs, and their names in checkpoints an attribute.
+class TablesKernel : public tf::OpKernel {
+ public:
+  explicit TablesKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("changes", &changes_));
+    int tables = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("T", &tables));
+    OP_REQUIRES(construction, static_cast<size_t>(tables) == names_.size(),
+                absl::InvalidArgumentError(absl::StrCat(names_.size(), " names for ", tables, " tables")));
+  }
+
+  void Compute(tf::OpKernelContext* context) final {
+    const Status status = Run(context);
+    if (!status.ok()) {
+      // A snapshot that nobody reads would have every change copied aside. What fails here is known already.
+      (void)ForEach(context, [](DynamicTableResource& table, int) {
+        table.DropSnapshot();
+        return OkStatus();
+      });
+    }
+    OP_REQUIRES_OK(context, ToTensorFlow(status));
+  }
+
+ protected:
+  virtual Status Run(tf::OpKernelContext* context) = 0;
+
+  // Calls use(table, its number) for each.
+  template <typename Use>
+  Status ForEach(tf::OpKernelContext* context, Use&& use) const {
+    const int first = context->num_inputs() - static_cast<int>(names_.size());
+    for (size_t t = 0; t < names_.size(); ++t) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const auto table, TableOf(context, first + static_cast<int>(t)));
+      LOCKSTEP_RETURN_IF_ERROR(use(*table, static_cast<int>(t)));
+    }
+    return OkStatus();
+  }
+
+  std::vector<std::string> names_;
+  bool changes_ = false;
+};
+
+class BeginSnapshotsKernel : public TablesKernel {
+ public:
+  explicit BeginSnapshotsKernel(tf::OpKernelConstruction* construction) : TablesKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("track", &track_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context) override {
+    const int64_t tables = static_cast<int64_t>(names_.size());
+    tf::Tensor *counts, *link;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {tables, kCounts}, &counts)));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(1, {}, &link)));
+    link->scalar<int64_t>()() = NewLink();
+    return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
+      if (track_) table.table().TrackChanges();
+      LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
+      LOCKSTEP_ASSIGN_OR_RETURN(const Snapshot* snapshot, table.snapshot());
+      auto row = counts->matrix<int64_t>();
+      row(t, 0) = snapshot->admitted_count();
+      row(t, 1) = snapshot->candidate_count();
+      row(t, 2) = static_cast<int64_t>(snapshot->removed().size());
+      return OkStatus();
+    });
+  }
+
+ private:
+  // A number that no other checkpoint has, whatever seeds the program sets: not of TensorFlow's generators.
+  static int64_t NewLink() {
+    std::random_device random;
+    const uint64_t bits = (static_cast<uint64_t>(random()) << 32 | random()) >> 1;
+    return static_cast<int64_t>(bits | 1);
+  }
+
+  bool track_ = false;
+};
+
+class WriteTablesKernel : public TablesKernel {
+ public:
+  explicit WriteTablesKernel(tf::OpKernelConstruction* construction) : TablesKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("rank", &rank_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("part_rows", &part_rows_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context) override {
+    const std::string prefix(context->input(0).scalar<tf::tstring>()());
+    const tf::Tensor& counts = context->input(1);
+    const int64_t link = context->input(2).scalar<int64_t>()();
+    const int64_t tables = static_cast<int64_t>(names_.size());
+    if (counts.dims() != 3 || counts.dim_size(1) != tables || counts.dim_size(2) != kCounts ||
+        counts.dim_size(0) <= rank_) {
+      return InvalidArgument(absl::StrCat("counts of shape ", counts.shape().DebugString(), ", wanted [workers,",
+                                          tables, ",", kCounts, "]"));
+    }
+    const std::string where = absl::StrCat("checkpoint ", prefix, ": ");
+    tf::BundleWriter file(context->env(), prefix);
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.status()).WithPrefix(where));
+    std::optional<tf::BundleWriter> strings;
+    bool wrote = false;
+    const auto column = [&](int table, int which) {
+      std::vector<int64_t> of_workers;
+      for (int64_t w = 0; w < counts.dim_size(0); ++w) {
+        of_workers.push_back(counts.tensor<int64_t, 3>()(w, table, which));
+      }
+      return TableParts(of_workers);
+    };
+    LOCKSTEP_RETURN_IF_ERROR(ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
+      TableShare share{rank_, changes_, column(t, 0), column(t, 1), column(t, 2)};
+      share.link = link;
+      share.previous = changes_ ? table.link() : 0;
+      share.part_rows = part_rows_;
+      LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const snapshot, table.snapshot());
+      const bool apart = table.strings() != nullptr && counts.dim_size(0) > 1;
+      if (apart && !strings) {
+        strings.emplace(context->env(), absl::StrCat(prefix, kStrings));
+        LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings->status()).WithPrefix(where));
+      }
+      TableWriter writer(&file, apart ? &*strings : &file, &table, names_[t], std::move(share));
+      LOCKSTEP_RETURN_IF_ERROR(writer.Write(snapshot).WithPrefix(where));
+      wrote = wrote || writer.wrote();
+      return OkStatus();
+    }));
+    if (strings) LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings->Finish()).WithPrefix(where));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.Finish()).WithPrefix(where));
+    tf::Tensor* has_rows;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {}, &has_rows)));
+    has_rows->scalar<bool>()() = wrote;
+    return OkStatus();
+  }
+
+ private:
+  int rank_ = 0;
+  int64_t part_rows_ = 0;
+};
+
+// Puts the string tensors of several files one behind the other, a tensor at a time.
+class JoinStringsKernel : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const auto prefixes = context->input(0).flat<tf::tstring>();
+    const std::string joined(context->input(1).scalar<tf::tstring>()());
+    const absl::Status status = Join(context->env(), {prefixes.data(), prefixes.data() + prefixes.size()}, joined);
+    OP_REQUIRES_OK(context, ToTensorFlow(FromTensorFlow(status).WithPrefix(absl::StrCat("checkpoint ", joined, ": "))));
+  }
+
+ private:
+  static absl::Status Join(tf::Env* env, const std::vector<std::string>& prefixes, const std::string& joined) {
+    std::vector<std::unique_ptr<tf::BundleReader>> files;
+    for (const std::string& prefix : prefixes) {
+      files.push_back(std::make_unique<tf::BundleReader>(env, absl::StrCat(prefix, kStrings)));
+      TF_RETURN_IF_ERROR(files.back()->status());
+    }
+    if (files.empty()) return absl::InvalidArgumentError("no files to join");
+    std::vector<std::string> names;
+    files[0]->Seek("");
+    // The first entry is the file's own.
+    for (files[0]->Next(); files[0]->Valid(); files[0]->Next()) names.emplace_back(files[0]->key());
+    tf::BundleWriter writer(env, joined);
+    TF_RETURN_IF_ERROR(writer.status());
+    for (const std::string& name : names) {
+      std::vector<tf::Tensor> parts;
+      for (const auto& file : files) {
+        tf::DataType type;
+        tf::TensorShape shape;
+        TF_RETURN_IF_ERROR(file->LookupDtypeAndShape(name, &type, &shape));
+        TF_RETURN_IF_ERROR(file->Lookup(name, &parts.emplace_back(type, shape)));
+      }
+      tf::Tensor whole;
+      TF_RETURN_IF_ERROR(tf::tensor::Concat(parts, &whole));
+      TF_RETURN_IF_ERROR(writer.Add(name, whole));
+    }
+    return writer.Finish();
+  }
+};
+
+class EndSnapshotsKernel : public TablesKernel {
+ public:
+  using TablesKernel::TablesKernel;
+
+ protected:
+  Status Run(tf::OpKernelContext* context) override {
+    const int64_t link = context->input(0).scalar<int64_t>()();
+    return ForEach(context, [&](DynamicTableResource& table, int) { return table.EndSnapshot(link); });
+  }
+};
+
+class RestoreTablesKernel : public TablesKernel {
+ public:
+  explicit RestoreTablesKernel(tf::OpKernelConstruction* construction) : TablesKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("rank", &rank_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("world_size", &world_size_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("track", &track_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext* context) override {
+    const std::string prefix(context->input(0).scalar<tf::tstring>()());
+    tf::BundleReader file(context->env(), prefix);
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.status()).WithPrefix(absl::StrCat("checkpoint ", prefix, ": ")));
+    return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
+      // Of an empty table everything is known: what comes now is no change.
+      if (track_) table.table().TrackChanges();
+      return TableReader(&file, &table, names_[t], changes_, rank_, world_size_)
+          .Restore()
+          .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));
+    });
+  }
+
+ private:
+  int rank_ = 0, world_size_ = 1;
+  bool track_ = false;
+};
+
+class TrackTablesKernel : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    tf::Tensor* links;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {context->num_inputs()}, &links));
+    for (int t = 0; t < context->num_inputs(); ++t) {
+      const auto table = TableOf(context, t);
+      OP_REQUIRES(context, table.ok(), ToTensorFlow(table.status()));
+      (*table)->table().TrackChanges();
+      links->flat<int64_t>()(t) = (*table)->table().changes_known() ? (*table)->link() : 0;
+    }
+  }
+};
+
+absl::Status BeginShapes(InferenceContext* c) {
+  int tables = 0;
+  TF_RETURN_IF_ERROR(c->GetAttr("T", &tables));
+  c->set_output(0, c->Matrix(tables, kCounts));
+  c->set_output(1, c->Scalar());
+  return absl::OkStatus();
+}
+
+REGISTER_KERNEL_BUILDER(Name("LockstepTrackTables").Device(tf::DEVICE_CPU), TrackTablesKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepBeginSnapshots").Device(tf::DEVICE_CPU), BeginSnapshotsKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepWriteTables").Device(tf::DEVICE_CPU), WriteTablesKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepJoinStrings").Device(tf::DEVICE_CPU), JoinStringsKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepEndSnapshots").Device(tf::DEVICE_CPU), EndSnapshotsKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepRestoreTables").Device(tf::DEVICE_CPU), RestoreTablesKernel);
+
+REGISTER_OP("LockstepTrackTables")
+    .Input("tables: T * resource")
+    .Output("links: int64")
+    .Attr("T: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(c->num_inputs()));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Has the tables record what changes from now on, if they don't.
+
+links: [T], the numbers of the checkpoints since which the changes are known; 0 where they are not.
+)doc");
+
+REGISTER_OP("LockstepBeginSnapshots")
+    .Input("tables: T * resource")
+    .Output("counts: int64")
+    .Output("link: int64")
+    .Attr("T: int >= 1")
+    .Attr("names: list(string)")
+    .Attr("changes: bool = false")
+    .Attr("track: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(BeginShapes)
+    .Doc(R"doc(
+Begins a snapshot of each table, at one moment between two steps.
+
+counts: [T, 3]; of each table admitted keys, keys that are counted, keys that went.
+link: a number for the checkpoint; worker 0's counts.
+changes: only what changed since the last checkpoint. FailedPrecondition where that is not known.
+track: record changes from now on.
+)doc");
+
+REGISTER_OP("LockstepWriteTables")
+    .Input("prefix: string")
+    .Input("counts: int64")
+    .Input("link: int64")
+    .Input("tables: T * resource")
+    .Attr("T: int >= 1")
+    .Attr("names: list(string)")
+    .Attr("changes: bool = false")
+    .Attr("rank: int")
+    .Attr("part_rows: int = 0")
+    .Output("has_rows: bool")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Writes this worker's rows of the snapshots to a file of a checkpoint.
+
+counts: [W, T, 3], of all workers.
+link: the checkpoint's number. An incremental one builds on the one that the table was saved to or restored from last.
+part_rows: how many rows to look at in one go; 0: as many as take some megabytes.
+has_rows: whether anything lies in the file. One in which nothing does is not to be merged.
+)doc");
+
+REGISTER_OP("LockstepJoinStrings")
+    .Input("prefixes: string")
+    .Input("joined: string")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Makes one file of the string keys that all workers wrote beside their files of tables.
+
+prefixes: [W], of their files of tables.
+joined: of the file to be merged with these.
+)doc");
+
+REGISTER_OP("LockstepEndSnapshots")
+    .Input("link: int64")
+    .Input("tables: T * resource")
+    .Attr("T: int >= 1")
+    .Attr("names: list(string)")
+    .Attr("changes: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Says that the checkpoint with this number is complete: the next incremental one builds on it.
+)doc");
+
+REGISTER_OP("LockstepRestoreTables")
+    .Input("prefix: string")
+    .Input("tables: T * resource")
+    .Attr("T: int >= 1")
+    .Attr("names: list(string)")
+    .Attr("changes: bool = false")
+    .Attr("rank: int")
+    .Attr("world_size: int")
+    .Attr("track: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Puts what a checkpoint has of this worker's keys into tables, over what is there.
+)doc");
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,200 @@
+#include "tf/checkpoint/table_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/tensor_slice.h"
+#include "tf/bridge/convert.h"
+#include "tf/embedding/table_rows.h"
+
+namespace lockstep {
+
+namespace tf = ::tensorflow;
+
+namespace {
+
+// What is in memory of a table while it is written.
+constexpr int64_t kPartBytes = 16 << 20;
+// Slices that a worker writes of a tensor, at most: TensorFlow compares all of them with one another when it reads.
+constexpr int64_t kMostSlices = 256;
+
+template <typename T, typename Values>
+tf::Tensor Vector(const Values& values) {
+  tf::Tensor tensor(tf::DataTypeToEnum<T>::value, tf::TensorShape({static_cast<int64_t>(std::size(values))}));
+  std::copy(std::begin(values), std::end(values), tensor.flat<T>().data());
+  return tensor;
+}
+
+}  // namespace
+
+TableWriter::TableWriter(tf::BundleWriter* file, tf::BundleWriter* strings, DynamicTableResource* table,
+                         const std::string& name, TableShare share)
+    : file_(file),
+      strings_file_(strings),
+      table_(table),
+      layout_(name, share.changes),
+      share_(std::move(share)),
+      slots_(table->table().slots()) {}
+
+Status TableWriter::Write(Snapshot* snapshot) {
+  const size_t workers = share_.admitted.offsets().size() - 1;
+  if (share_.rank == 0) LOCKSTEP_RETURN_IF_ERROR(WriteOnce(*snapshot));
+  if (share_.changes) {
+    const auto removed = Vector<int64_t>(snapshot->removed());
+    LOCKSTEP_RETURN_IF_ERROR(
+        AddSlice(layout_.Of("removed"), share_.removed, share_.removed.begin(share_.rank), removed));
+  }
+  if (!snapshot->filter().empty()) {
+    tf::Tensor counters(tf::DT_UINT8, tf::TensorShape({1, static_cast<int64_t>(snapshot->filter().size())}));
+    std::copy(snapshot->filter().begin(), snapshot->filter().end(), counters.flat<uint8_t>().data());
+    const TableParts one_each(std::vector<int64_t>(workers, 1));
+    LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.Of("filter"), one_each, share_.rank, counters));
+  }
+  const int64_t row_bytes = 64 + 4 * table_->dim() * (1 + static_cast<int64_t>(slots_.size()));
+  int64_t part_rows = share_.part_rows;
+  if (part_rows == 0) {
+    part_rows = std::max(kPartBytes / row_bytes + 1, share_.admitted.count(share_.rank) / kMostSlices + 1);
+  }
+  SnapshotPart part;
+  while (snapshot->Next(part_rows, &part)) {
+    if (part.rows.size() > 0) LOCKSTEP_RETURN_IF_ERROR(WriteRows(part));
+  }
+  if (written_[0] != share_.admitted.count(share_.rank) || written_[1] != share_.candidates.count(share_.rank)) {
+    return FailedPrecondition(absl::StrCat("table '", table_->name(), "': ", written_[0], " keys and ", written_[1],
+                                           " counted ones were there to be saved, ", share_.admitted.count(share_.rank),
+                                           " and ", share_.candidates.count(share_.rank), " when the save began"));
+  }
+  if (table_->strings() != nullptr) {
+    const auto add = [this](const std::string& name, const std::vector<std::string>& strings) {
+      wrote_ |= strings_file_ == file_;
+      return FromTensorFlow(strings_file_->Add(name, Vector<tf::tstring>(strings)));
+    };
+    LOCKSTEP_RETURN_IF_ERROR(add(layout_.keys(), strings_[0]));
+    if (table_->table().options().admission.counts() && !table_->table().options().admission.bloom()) {
+      LOCKSTEP_RETURN_IF_ERROR(add(layout_.Of("keys_filtered"), strings_[1]));
+    }
+  }
+  return OkStatus();
+}
+
+Status TableWriter::WriteOnce(const Snapshot& snapshot) {
+  std::vector<std::string> names;
+  std::vector<float> initials;
+  for (const DynamicTable::Slot& slot : slots_) {
+    names.push_back(slot.name);
+    initials.push_back(slot.initial);
+  }
+  const DynamicTableResource::Clock now = table_->clock();
+  const std::vector<int64_t> clock = {now.step, now.changes};
+  const std::vector<int64_t> link = {share_.link, share_.previous};
+  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slots"), Vector<tf::tstring>(names)));
+  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slot_initials"), Vector<float>(initials)));
+  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("clock"), Vector<int64_t>(clock)));
+  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("link"), Vector<int64_t>(link)));
+  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("parts"), Vector<int64_t>(share_.admitted.offsets())));
+  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("parts_filtered"), Vector<int64_t>(share_.candidates.offsets())));
+  if (!snapshot.filter().empty()) {
+    const AdmissionOptions& admission = table_->table().options().admission;
+    const std::vector<double> options = {static_cast<double>(*admission.bloom_keys), *admission.bloom_false_positives};
+    LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("filter_options"), Vector<double>(options)));
+  }
+  return WriteEmpty();
+}
+
+// A tensor without rows has no slices: worker 0 writes it as it is.
+Status TableWriter::WriteEmpty() {
+  const DynamicTableOptions& options = table_->table().options();
+  const tf::Tensor none(tf::DT_INT64, tf::TensorShape({0}));
+  const bool strings = table_->strings() != nullptr;
+  if (share_.changes && share_.removed.total() == 0) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("removed"), none));
+  const EvictionOptions& eviction = options.eviction;
+  const auto add_counts = [&](const std::string& end, bool frequencies) -> Status {
+    const std::pair<const char*, bool> counts[] = {{"freqs", frequencies},
+                                                   {"versions", options.record_version || eviction.needs_version()},
+                                                   {"seconds", eviction.seconds_to_live.has_value()}};
+    for (const auto& [what, recorded] : counts) {
+      if (recorded) LOCKSTEP_RETURN_IF_ERROR(Add(absl::StrCat(layout_.Of(what), end), none));
+    }
+    return OkStatus();
+  };
+  if (share_.admitted.total() == 0) {
+    const tf::Tensor no_rows(tf::DT_FLOAT, tf::TensorShape({0, table_->dim()}));
+    if (!strings) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.keys(), none));
+    LOCKSTEP_RETURN_IF_ERROR(Add(layout_.values(), no_rows));
+    for (const DynamicTable::Slot& slot : slots_) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.slot(slot.name), no_rows));
+    LOCKSTEP_RETURN_IF_ERROR(add_counts("", options.record_frequency || eviction.needs_frequency()));
+  }
+  if (options.admission.counts() && !options.admission.bloom() && share_.candidates.total() == 0) {
+    if (!strings) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("keys_filtered"), none));
+    LOCKSTEP_RETURN_IF_ERROR(add_counts("_filtered", true));
+  }
+  return OkStatus();
+}
+
+Status TableWriter::WriteRows(const SnapshotPart& part) {
+  const int kind = part.admitted ? 0 : 1;
+  const TableParts& parts = part.admitted ? share_.admitted : share_.candidates;
+  const TableRows& rows = part.rows;
+  const int64_t begin = parts.begin(share_.rank) + written_[kind];
+  written_[kind] += rows.size();
+  if (begin + rows.size() > parts.begin(share_.rank) + parts.count(share_.rank)) return OkStatus();  // Write reports it
+  LOCKSTEP_RETURN_IF_ERROR(WriteKeys(rows, part.admitted, begin));
+  LOCKSTEP_RETURN_IF_ERROR(WriteCounts(rows, part.admitted ? "" : "_filtered", parts, begin));
+  if (!part.admitted) return OkStatus();
+  tf::Tensor values(tf::DT_FLOAT, tf::TensorShape({rows.size(), table_->dim()}));
+  auto* out = static_cast<float*>(Data(values));
+  for (int64_t i = 0; i < rows.size(); ++i) ReadRow(table_->table(), rows, i, out + i * table_->dim());
+  LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.values(), parts, begin, values));
+  // A slot that came after the snapshot began is none of it.
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    std::copy(rows.slots[s].begin(), rows.slots[s].end(), out);
+    LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.slot(slots_[s].name), parts, begin, values));
+  }
+  return OkStatus();
+}
+
+Status TableWriter::WriteCounts(const TableRows& rows, const std::string& end, const TableParts& parts, int64_t begin) {
+  const auto add = [&](const std::string& what, const auto& counts) {
+    return counts.empty() ? OkStatus()
+                          : AddSlice(absl::StrCat(layout_.Of(what), end), parts, begin, Vector<int64_t>(counts));
+  };
+  LOCKSTEP_RETURN_IF_ERROR(add("freqs", rows.frequencies));
+  LOCKSTEP_RETURN_IF_ERROR(add("versions", rows.versions));
+  return add("seconds", rows.seconds);
+}
+
+Status TableWriter::WriteKeys(const TableRows& rows, bool admitted, int64_t begin) {
+  if (table_->strings() == nullptr) {
+    const TableParts& parts = admitted ? share_.admitted : share_.candidates;
+    return AddSlice(admitted ? layout_.keys() : layout_.Of("keys_filtered"), parts, begin, Vector<int64_t>(rows.keys));
+  }
+  for (const int64_t key : rows.keys) {
+    std::string& bytes = strings_[admitted ? 0 : 1].emplace_back();
+    if (!table_->strings()->Bytes(key, &bytes)) {
+      return FailedPrecondition(
+          absl::StrCat("table '", table_->name(), "': a string went while it was saved; save between steps"));
+    }
+  }
+  return OkStatus();
+}
+
+Status TableWriter::Add(const std::string& name, const tf::Tensor& tensor) {
+  wrote_ = true;
+  return FromTensorFlow(file_->Add(name, tensor));
+}
+
+Status TableWriter::AddSlice(const std::string& name, const TableParts& parts, int64_t begin, const tf::Tensor& rows) {
+  const int64_t count = rows.dim_size(0);
+  if (count == 0) return OkStatus();
+  if (count == parts.total()) return Add(name, rows);
+  tf::TensorShape whole = rows.shape();
+  whole.set_dim(0, parts.total());
+  tf::TensorSlice slice(rows.dims());
+  slice.set_start(0, begin);
+  slice.set_length(0, count);
+  wrote_ = true;
+  return FromTensorFlow(file_->AddSlice(name, whole, slice, rows));
+}
+
+}  // namespace lockstep
