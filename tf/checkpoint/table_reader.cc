@@ -58,9 +58,12 @@ Status TableReader::Restore() {
   LOCKSTEP_RETURN_IF_ERROR(RestoreFilter());
   if (Has(layout_.Of("clock"))) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor clock, Read(layout_.Of("clock"), tf::DT_INT64));
-    if (clock.NumElements() != 2)
+    if (clock.NumElements() != 2) {
       return InvalidArgument(absl::StrCat("its clock is ", clock.shape().DebugString(), ", wanted [2]"));
-    table_->set_clock({clock.flat<int64_t>()(0), clock.flat<int64_t>()(1)});
+    }
+    // Restoring keys has set it to the latest step that any was seen in.
+    const auto numbers = clock.flat<int64_t>();
+    table_->set_clock({std::max(numbers(0), table_->clock().step), numbers(1)});
   }
   if (Has(layout_.Of("link"))) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64));

@@ -33,6 +33,27 @@ class Tensors(Protocol):
     dtypes: dict[str, tf.DType]
 
 
+class _Lookups:
+    """The lookups of a table in two variables: its keys, and rows in their order."""
+
+    def __init__(self, name: str, keys: tf.Variable, rows: tf.Variable, unseen: float) -> None:
+        self._count, dim = rows.shape.as_list()
+        self._rows, self._unseen = rows, tf.fill([dim], tf.constant(unseen, tf.float32))
+        if self._count:  # TensorFlow fills no table with nothing
+            with tf.name_scope(f"{name}/"):
+                places = tf.lookup.KeyValueTensorInitializer(keys.read_value(), tf.range(self._count, dtype=tf.int64))
+                self._places = tf.lookup.StaticHashTable(places, -1, name="Places")
+
+    def rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        """Rows by key: of any shape to [keys..., D]."""
+        del training
+        if self._count == 0:
+            return tf.broadcast_to(self._unseen, tf.concat([tf.shape(keys), tf.shape(self._unseen)], 0))
+        places = self._places.lookup(keys if keys.dtype == tf.string else tf.cast(keys, tf.int64))
+        rows = tf.gather(self._rows, tf.maximum(places, 0))
+        return tf.where(tf.expand_dims(places >= 0, -1), rows, self._unseen)
+
+
 class StockTable(dynamic.DynamicVariable):
     """A dynamic table as a checkpoint has it, in a graph of stock operations. It is read, and nothing else.
 
@@ -65,34 +86,27 @@ class StockTable(dynamic.DynamicVariable):
     ) -> None:
         del trainable, collections
         self._dim, self._option = dim, option or options.EmbeddingVariableOption()
-        self._key_dtype, self._world_size = tf.as_dtype(key_dtype), 1
+        self._key_dtype = tf.as_dtype(key_dtype)
         self._attributes = options.attributes(self._option, 1)
-        self._unseen = self._value_of_unseen(name, initializer)
-        self._count = _count_of(checkpoint, name, dim, self._stored_keys)
-        keys = _variable(f"{name}-keys", [self._count], self._stored_keys)
-        self._rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
-        if self._count:  # TensorFlow fills no table with nothing
-            with tf.name_scope(f"{name}/"):
-                places = tf.lookup.KeyValueTensorInitializer(keys.read_value(), tf.range(self._count, dtype=tf.int64))
-                self._places = tf.lookup.StaticHashTable(places, -1, name="Places")
+        stored_keys = tf.string if self._key_dtype == tf.string else tf.int64
+        self._count = _count_of(checkpoint, name, dim, stored_keys)
+        keys = _variable(f"{name}-keys", [self._count], stored_keys)
+        rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
+        self._lookups = _Lookups(name, keys, rows, self._value_of_unseen(name, initializer))
         # TensorFlow's, of the rows' variable.
         super(dynamic.DynamicVariable, self).__init__(
             trainable=False,
             shape=tf.TensorShape([None, dim]),
             dtype=tf.as_dtype(dtype),
-            handle=self._rows.handle,
+            handle=rows.handle,
             synchronization=tf.VariableSynchronization.NONE,
             aggregation=tf.VariableAggregation.NONE,
             unique_id=name,
             handle_name=name,
-            initializer_op=self._rows.initializer,
+            initializer_op=rows.initializer,
             in_graph_mode=True,
         )
         ops.add_to_collection(dynamic.TABLES, self)
-
-    @property
-    def _stored_keys(self) -> tf.DType:
-        return tf.string if self._key_dtype == tf.string else tf.int64
 
     def _value_of_unseen(self, name: str, initializer: Any) -> float:
         start = initial.initial_of(
@@ -101,15 +115,6 @@ class StockTable(dynamic.DynamicVariable):
         if start["initial"] == "constant" and self._attributes.get("min_frequency", 0) <= 1:
             return start["initial_a"]
         return self._attributes["default_value"]
-
-    def _look_up(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
-        del training
-        unseen = tf.fill([self._dim], tf.constant(self._unseen, tf.float32))
-        if self._count == 0:
-            return tf.broadcast_to(unseen, tf.concat([tf.shape(keys), [self._dim]], 0))
-        places = self._places.lookup(keys if keys.dtype == tf.string else tf.cast(keys, tf.int64))
-        rows = tf.gather(self._rows, tf.maximum(places, 0))
-        return tf.where(tf.expand_dims(places >= 0, -1), rows, unseen)
 
     def total_count(self) -> tf.Tensor:
         """How many keys are admitted: int64 scalar."""
