@@ -2,37 +2,39 @@
 
 Usage: python benchmarks/embedding.py [--seconds S] [--rows 1000000 5000000] [--dims 16 64] [--tfra PYTHON]
 
-Method: one process with two threads. Tables hold `rows` keys; a batch is 65,536 of them, uniform or zipf(1.05), another
-one in each of 8 turns. Batches lie in the graph, as those that a dataset hands over: what it costs to feed an array
-would be a third of a lookup. Both tables lie in memory at the same time, and their calls take turns, so that what else
-the machine does meets both; a row has the medians, in million keys a second. `lookup` (of a dynamic table: one of
-evaluation, without a trace) gives the rows [65536, D] to an operation that reads one element of them; `train` is a
-lookup, the gradient of the sum of the rows' squares, and Adagrad. Keys of the dynamic table are the variable's row
+Method: one process with two threads, TensorFlow 2. Tables hold `rows` keys. A batch is 65,536 of them, uniform or
+zipf(1.05). `lookup` is a `tf.function` of 8 lookups, a batch each, one behind the other; of a dynamic table they are
+those of evaluation, without a trace. `train` is a `tf.function` of 8 steps, each a lookup and Adagrad with a gradient
+for each key and no loss. (A call of one alone would for a third measure Python and how threads wake up.)
+
+Both tables lie in memory at the same time, and take turns of three calls each, of which the first isn't counted: what
+else the machine does meets both, and neither finds the caches full of the other's rows. A line has the medians in
+million keys a second, and then the best of the dynamic table's calls. Keys of the dynamic table are the variable's row
 numbers, scattered over all int64.
 
 TFRA (tensorflow-recommenders-addons) needs an older TensorFlow, and so a process of its own, right after ours: that of
-the environment that `tools/setup.sh peers` makes, or of `--tfra`.
+the environment that `tools/setup.sh peers` makes, or of `--tfra`. There, a step is that of its documentation: its Keras
+layer and its optimizer around Keras' Adagrad.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRA
 
 import numpy as np
 import tensorflow as tf
 
-tf1 = tf.compat.v1
-IDS, TURNS, THREADS = 65536, 8, 2
+IDS, BATCHES, THREADS = 65536, 8, 2
 FILL = 1 << 18
 LAWS = ("uniform", "zipf")
 _PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv-peers", "bin", "python")
@@ -50,118 +52,153 @@ def scattered(rows: np.ndarray) -> np.ndarray:
 
 
 def batches(law: str, rows: int) -> list[np.ndarray]:
-    """[IDS] int64 in [0, rows), one for each turn."""
+    """[IDS] int64 in [0, rows), each."""
     random = np.random.default_rng(1)
     if law == "uniform":
-        return [random.integers(0, rows, IDS) for _ in range(TURNS)]
+        return [random.integers(0, rows, IDS) for _ in range(BATCHES)]
     weights = np.cumsum(np.arange(1, rows + 1) ** -1.05)
     # Which of the rows are frequent is left to chance, as in data.
     places = random.permutation(rows)
-    return [places[np.searchsorted(weights, random.random(IDS) * weights[-1])] for _ in range(TURNS)]
+    return [places[np.searchsorted(weights, random.random(IDS) * weights[-1])] for _ in range(BATCHES)]
 
 
-class Graph:
-    """A table in a graph of its own, filled, and what is measured on it."""
+class Variable:
+    """A `tf.Variable`: what the others are measured beside. Keys are its row numbers."""
 
-    def __init__(self, kind: str, rows: int, dim: int) -> None:
-        self._kind, self._rows, self._dim = kind, rows, dim
-        self._calls: dict[str, Callable[[int], object]] = {}
-        with tf.Graph().as_default():
-            config = tf1.ConfigProto(intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS)
-            self._session = tf1.Session(config=config)
-            self._table = getattr(self, f"_{kind}")()
-            self._turn = tf1.placeholder(tf.int64, [])
-            nodes = {}
-            for law in LAWS:
-                numbers = np.stack(batches(law, rows))
-                ids = tf.constant(numbers if kind == "variable" else scattered(numbers))[self._turn]
-                nodes[f"{law} lookup"] = self._look_up(ids, training=False)[0][0, 0]
-                trained, variables = self._look_up(ids, training=True)
-                optimizer = self._optimizer()
-                pairs = optimizer.compute_gradients(tf.nn.l2_loss(trained), variables)
-                nodes[f"{law} train"] = optimizer.apply_gradients(pairs)
-            given = tf1.placeholder(tf.int64, [None])
-            fill = self._fill(given)
-            self._session.run(tf1.global_variables_initializer())
-            for first in range(0, rows, FILL):
-                if fill is not None:
-                    self._session.run(fill, {given: scattered(np.arange(first, min(rows, first + FILL)))})
-        for what, node in nodes.items():
-            self._calls[what] = self._session.make_callable(node, [self._turn])
+    def __init__(self, rows: int, dim: int) -> None:
+        self._table = tf.Variable(tf.ones([rows, dim]))
+        self._optimizer = tf.compat.v1.train.AdagradOptimizer(0.01)
 
-    def calls(self, what: str) -> Iterator[Call]:
-        """One call after another, each with another batch."""
-        function, turn = self._calls[what], 0
-        while True:
-            yield functools.partial(function, turn % TURNS)
-            turn += 1
+    def keys(self, numbers: np.ndarray) -> np.ndarray:
+        """The keys of row numbers."""
+        return numbers
 
-    def _variable(self) -> object:
-        return tf1.get_variable("table", [self._rows, self._dim], initializer=tf1.ones_initializer(), use_resource=True)
+    def look_up(self, keys: tf.Tensor) -> tf.Tensor:
+        """Rows in evaluation."""
+        return tf.nn.embedding_lookup(self._table, keys)
 
-    def _dynamic(self) -> object:
-        from lockstep.embedding import get_embedding_variable
+    def look_up_in_training(self, keys: tf.Tensor) -> tf.Tensor:
+        """Rows in training."""
+        return tf.nn.embedding_lookup(self._table, keys)
 
-        return get_embedding_variable("table", self._dim, initializer=tf1.ones_initializer())
+    def variables(self) -> list[object]:
+        """What an optimizer trains."""
+        return [self._table]
 
-    def _tfra(self) -> object:
-        import tensorflow_recommenders_addons as tfra
+    def apply(self, gradients: list[object]) -> None:
+        """The optimizer's step."""
+        self._optimizer.apply_gradients(zip(gradients, self.variables(), strict=True))
 
-        return tfra.dynamic_embedding.get_variable(
-            "table", tf.int64, tf.float32, dim=self._dim, devices=["/CPU:0"], initializer=1.0, init_size=2 * self._rows
+
+class Dynamic(Variable):
+    """A dynamic table."""
+
+    def __init__(self, rows: int, dim: int) -> None:
+        from lockstep import embedding
+
+        self._evaluating = embedding.evaluating
+        self._table = embedding.get_embedding_variable("table", dim, initializer=tf.random_normal_initializer())
+        self._optimizer = tf.compat.v1.train.AdagradOptimizer(0.01)
+        for first in range(0, rows, FILL):
+            self.look_up_in_training(tf.constant(self.keys(np.arange(first, min(rows, first + FILL)))))
+
+    def keys(self, numbers: np.ndarray) -> np.ndarray:
+        """See Variable."""
+        return scattered(numbers)
+
+    def look_up(self, keys: tf.Tensor) -> tf.Tensor:
+        """See Variable."""
+        with self._evaluating():
+            return tf.nn.embedding_lookup(self._table, keys)
+
+
+class Tfra(Variable):
+    """The table of tensorflow-recommenders-addons."""
+
+    def __init__(self, rows: int, dim: int) -> None:
+        from tensorflow_recommenders_addons import dynamic_embedding
+
+        self._layer = dynamic_embedding.keras.layers.Embedding(
+            dim, initializer=tf.keras.initializers.RandomNormal(), devices=["/CPU:0"], init_capacity=2 * rows
         )
+        self._table = self._layer.params
+        self._optimizer = dynamic_embedding.DynamicEmbeddingOptimizer(tf.keras.optimizers.legacy.Adagrad(0.01))
+        for first in range(0, rows, FILL):
+            keys = self.keys(np.arange(first, min(rows, first + FILL)))
+            self._table.upsert(tf.constant(keys), tf.ones([len(keys), dim]))
 
-    def _look_up(self, ids: tf.Tensor, training: bool) -> tuple[tf.Tensor, list[object]]:
-        """The rows, and what an optimizer is to train."""
-        if self._kind == "tfra":
-            import tensorflow_recommenders_addons as tfra
+    def keys(self, numbers: np.ndarray) -> np.ndarray:
+        """See Variable."""
+        return scattered(numbers)
 
-            rows, trainable = tfra.dynamic_embedding.embedding_lookup(self._table, ids, return_trainable=True)
-            return rows, [trainable]
-        if self._kind == "variable" or training:
-            return tf.nn.embedding_lookup(self._table, ids), [self._table]
-        from lockstep.embedding import evaluating
+    def look_up(self, keys: tf.Tensor) -> tf.Tensor:
+        """See Variable."""
+        return self._table.lookup(keys)
 
-        with evaluating():
-            return tf.nn.embedding_lookup(self._table, ids), []
+    def look_up_in_training(self, keys: tf.Tensor) -> tf.Tensor:
+        """See Variable."""
+        return self._layer(keys)
 
-    def _optimizer(self) -> tf1.train.Optimizer:
-        optimizer = tf1.train.AdagradOptimizer(0.01)
-        if self._kind != "tfra":
-            return optimizer
-        import tensorflow_recommenders_addons as tfra
-
-        return tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)
-
-    def _fill(self, keys: tf.Tensor) -> object:
-        if self._kind == "tfra":
-            return self._table.upsert(keys, tf.ones([tf.size(keys), self._dim]))
-        return self._look_up(keys, training=True)[0][0, 0] if self._kind == "dynamic" else None
+    def variables(self) -> list[object]:
+        """See Variable."""
+        return self._layer.trainable_variables
 
 
-def in_turns(calls: list[Iterator[Call]], seconds: float) -> list[float]:
-    """The median time of each, in seconds; all together take about `seconds`."""
+KINDS = {"variable": Variable, "dynamic": Dynamic, "tfra": Tfra}
+
+
+def call_of(table: Variable, law: str, what: str, rows: int, dim: int) -> Call:
+    """A call of all batches."""
+    given = [tf.constant(table.keys(numbers)) for numbers in batches(law, rows)]
+    gradients = tf.constant(np.random.default_rng(2).standard_normal((IDS, dim), dtype=np.float32))
+
+    def train(keys: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            rows = table.look_up_in_training(keys)
+        table.apply(tape.gradient(rows, table.variables(), output_gradients=gradients))
+        return rows
+
+    @tf.function
+    def run() -> tf.Tensor:
+        element = tf.constant(0.0)
+        for keys in given:
+            with tf.control_dependencies([element]):
+                element = (train if what == "train" else table.look_up)(tf.identity(keys))[0, 0]
+        return element
+
+    return lambda: run().numpy()
+
+
+def in_turns(calls: list[Call], seconds: float) -> list[list[float]]:
+    """The times of each, in seconds; all together take about `seconds`."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
-        for _ in range(3):
-            next(call)()
+        call()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
+    while time.perf_counter() < end or len(times[0]) < 6:
         for call, taken in zip(calls, times, strict=True):
-            run = next(call)
-            start = time.perf_counter()
-            run()
-            taken.append(time.perf_counter() - start)
-    return [statistics.median(taken) for taken in times]
+            call()
+            for _ in range(2):
+                start = time.perf_counter()
+                call()
+                taken.append(time.perf_counter() - start)
+    return times
 
 
-def measure(kinds: list[str], rows: int, dim: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Million keys a second, by "law what", and kind."""
-    graphs = [Graph(kind, rows, dim) for kind in kinds]
-    results: dict[str, dict[str, float]] = {}
-    for what in (f"{law} {what}" for law in LAWS for what in ("lookup", "train")):
-        times = in_turns([graph.calls(what) for graph in graphs], seconds)
-        results[what] = {kind: IDS / taken / 1e6 for kind, taken in zip(kinds, times, strict=True)}
+def measure(kinds: list[str], rows: int, dim: int, seconds: float) -> dict[str, dict[str, list[float]]]:
+    """Million keys a second, the median and the best, by "law what", and kind."""
+    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
+    tables = {kind: KINDS[kind](rows, dim) for kind in kinds}
+    results: dict[str, dict[str, list[float]]] = {}
+    for law in LAWS:
+        for what in ("lookup", "train"):
+            keys = IDS * BATCHES
+            times = in_turns([call_of(table, law, what, rows, dim) for table in tables.values()], seconds)
+            results[f"{law} {what}"] = {
+                kind: [keys / statistics.median(taken) / 1e6, keys / min(taken) / 1e6]
+                for kind, taken in zip(kinds, times, strict=True)
+            }
     return results
 
 
@@ -178,26 +215,28 @@ def main() -> None:
         print(json.dumps(measure(args.kinds, args.rows[0], args.dims[0], args.seconds)))
         return
     print(f"million keys/s, {IDS} keys a call, {THREADS} threads")
-    print(
-        f"{'rows':>9} {'dim':>4} {'':16} {'variable':>9} {'dynamic':>9} {'ratio':>6}"
-        + ("      TFRA  ratio" * bool(args.tfra))
-    )
+    head = f"{'rows':>9} {'dim':>4} {'':16} {'variable':>9} {'dynamic':>9} {'ratio':>6} {'best':>6}"
+    print(head + ("      TFRA  ratio" if args.tfra else ""))
     for rows in args.rows:
         for dim in args.dims:
-            results = measure(["variable", "dynamic"], rows, dim, args.seconds)
-            peers = _of_tfra(args, rows, dim) if args.tfra else {}
+            results = _in_a_process(sys.executable, ["variable", "dynamic"], rows, dim, args.seconds)
+            peers = _in_a_process(args.tfra, ["tfra"], rows, dim, args.seconds) if args.tfra else {}
             for what, of in results.items():
-                line = f"{rows:>9} {dim:>4} {what:16} {of['variable']:9.1f} {of['dynamic']:9.1f}"
-                line += f" {of['dynamic'] / of['variable']:6.2f}"
+                (variable, _), (dynamic, best) = of["variable"], of["dynamic"]
+                line = (
+                    f"{rows:>9} {dim:>4} {what:16} {variable:9.1f} {dynamic:9.1f} {dynamic / variable:6.2f} {best:6.1f}"
+                )
                 if what in peers:
-                    line += f" {peers[what]['tfra']:9.1f} {of['dynamic'] / peers[what]['tfra']:6.1f}"
+                    peer = peers[what]["tfra"][0]
+                    line += f" {peer:9.1f} {dynamic / peer:6.1f}"
                 print(line, flush=True)
 
 
-def _of_tfra(args: argparse.Namespace, rows: int, dim: int) -> dict[str, dict[str, float]]:
-    command = [args.tfra, __file__, "--kinds", "tfra", "--rows", str(rows), "--dims", str(dim)]
-    command += ["--seconds", str(args.seconds)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+def _in_a_process(
+    python: str, kinds: list[str], rows: int, dim: int, seconds: float
+) -> dict[str, dict[str, list[float]]]:
+    command = [python, __file__, "--rows", str(rows), "--dims", str(dim), "--seconds", str(seconds), "--kinds", *kinds]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
     return json.loads(out.splitlines()[-1])
 
 

@@ -26,11 +26,13 @@ void DynamicTable::Stamp(const ResolvedKeys& batch, const StepInfo& now) {
 
 Status DynamicTable::CheckNumbers(std::span<const uint32_t> numbers) const {
   const int64_t end = admitted_->slab().end();
-  for (const uint32_t number : numbers) {
-    if (number < end || number == kNoRow) continue;
-    return InvalidArgument(StrCat("table '", options_.name, "': row number ", number, ", wanted less than ", end));
-  }
-  return OkStatus();
+  const auto is_known = [end](uint32_t number) { return number < end || number == kNoRow; };
+  // Without a branch, as it goes over every batch.
+  bool all_known = true;
+  for (const uint32_t number : numbers) all_known &= is_known(number);
+  if (all_known) return OkStatus();
+  const uint32_t wrong = *std::find_if_not(numbers.begin(), numbers.end(), is_known);
+  return InvalidArgument(StrCat("table '", options_.name, "': row number ", wrong, ", wanted less than ", end));
 }
 
 Status DynamicTable::CheckSlot(int slot) const {

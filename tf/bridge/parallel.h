@@ -3,29 +3,30 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <memory>
 
 #include "core/base/parallel.h"
+#include "core/base/shared_ranges.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 
 namespace lockstep {
 
-// TensorFlow's worker threads ("intra-op") as the core's ParallelFor. For kernels that run on TensorFlow's other
-// threads
-// ("inter-op"), as all do. The kernel's device outlives it.
+// The kernel's own thread and TensorFlow's worker threads ("intra-op") as the core's ParallelFor. The pool's own
+// ParallelFor lets the thread that calls it work on one range and then wait for others to wake up, which takes as long
+// as a whole lookup. The kernel's device outlives it.
 inline ParallelFor ParallelForOf(tensorflow::OpKernelContext* context) {
   const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
-  return [threads](int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& work) {
+  return [threads](int64_t count, int64_t grain, const SharedRanges::Work& work) {
     if (count <= grain || threads->num_threads <= 1) return RunInline(count, grain, work);
-    // Several pieces for each thread, as not all take equally long.
-    constexpr int64_t kPiecesPerThread = 4;
-    const int64_t pieces = kPiecesPerThread * threads->num_threads;
-    using Pool = tensorflow::thread::ThreadPool;
-    threads->workers->ParallelFor(count,
-                                  Pool::SchedulingParams(Pool::SchedulingStrategy::kFixedBlockSize, std::nullopt,
-                                                         std::max(grain, (count + pieces - 1) / pieces)),
-                                  work);
+    // Several ranges for each thread, as not all take equally long.
+    constexpr int64_t kRangesPerThread = 8;
+    const int64_t most = kRangesPerThread * threads->num_threads;
+    const auto ranges = std::make_shared<SharedRanges>(count, std::max(grain, (count + most - 1) / most), work);
+    const int64_t helpers = std::min<int64_t>(threads->num_threads, ranges->size()) - 1;
+    for (int64_t i = 0; i < helpers; ++i) threads->workers->Schedule([ranges] { ranges->Take(); });
+    ranges->Take();
+    ranges->Wait();
   };
 }
 

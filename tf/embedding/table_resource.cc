@@ -234,11 +234,16 @@ void DynamicTableResource::RemoveNumbers(std::span<const int64_t> keys) {
 Result<std::vector<uint32_t>> DynamicTableResource::Numbers(const tf::Tensor& numbers) {
   const std::span<const int64_t> given = Int64s(numbers);
   std::vector<uint32_t> result(given.size());
+  const auto fits = [](int64_t number) { return number >= -1 && number < Slab::kMaxRows; };
+  bool all_fit = true;
   for (size_t i = 0; i < given.size(); ++i) {
-    if (given[i] < -1 || given[i] >= Slab::kMaxRows) {
-      return InvalidArgument(StrCat("row number ", given[i], " at position ", i, ", wanted -1 to 2^31 - 2"));
-    }
+    all_fit &= fits(given[i]);
     result[i] = static_cast<uint32_t>(given[i]);  // -1 is kNoRow
+  }
+  if (!all_fit) {
+    const auto wrong = std::find_if_not(given.begin(), given.end(), fits);
+    return InvalidArgument(
+        StrCat("row number ", *wrong, " at position ", wrong - given.begin(), ", wanted -1 to 2^31 - 2"));
   }
   return result;
 }
