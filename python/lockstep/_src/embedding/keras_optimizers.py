@@ -124,7 +124,7 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
                     tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
                 )
             slot._value = value
-            slots.append(standins.Slot(f"{self.name}/{name}", value, begins_with))
+            slots.append(standins.Slot(name, value, begins_with))
         return slot
 
     return wrapped
@@ -180,6 +180,7 @@ def _apply(optimizer: Any, table: DynamicVariable, gradient: Any, learning_rate:
     if updates.apply_sparse(optimizer, table, gradient.values, gradient.indices) is not None:
         return
     stand_in, slots = _stand_in_of(optimizer, table)
+    slots = standins.in_table(optimizer, table, slots)
     # The optimizer finds its slots by the variable.
     indices = optimizer._trainable_variables_indices
     indices[optimizer._var_key(stand_in)] = indices[optimizer._var_key(table)]
