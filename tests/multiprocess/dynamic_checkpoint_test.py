@@ -1,4 +1,4 @@
-"""Dynamic tables that four workers saved: plain TensorFlow reads them, and any number of workers goes on with them."""
+"""Dynamic tables, and a static one, that four workers saved: plain TensorFlow reads them, and any number of workers goes on with them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_tables_without_keys_are_saved(saved):
 
 
 def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):
-    folder, held, _ = saved
+    folder, held, rows = saved
     reader = tf.train.load_checkpoint(str(folder))
     for name in worker.TABLES:
         tensors = [f"{name}-{part}" for part in ("keys", "values", "versions", "freqs")]
@@ -54,6 +54,8 @@ def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):
         assert read == by_key(held, name) and len(read) == len(keys) > 10, name
         parts = reader.get_tensor(f"{name}-parts").tolist()
         assert [b - a for a, b in zip(parts, parts[1:], strict=False)] == [len(part[name][0]) for part in held]
+    assert reader.get_tensor("static")[:501].tolist() == rows["static"]
+    assert reader.get_tensor("static/Adagrad").shape == (601, worker.DIM)
     waiting = reader.get_tensor("counted-keys_filtered")
     assert len(set(waiting.tolist())) == len(waiting) == sum(part["counted"][-1] for part in held) > 0
     # Counted independently: all that was seen once or twice.
