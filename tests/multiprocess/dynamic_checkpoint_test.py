@@ -1,4 +1,4 @@
-"""Dynamic tables, and a static one, that four workers saved: plain TensorFlow reads them, and any number of workers goes on with them."""
+"""Tables that four workers saved: plain TensorFlow reads them, and any number of workers goes on with them."""
 
 from __future__ import annotations
 

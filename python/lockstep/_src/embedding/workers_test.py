@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from lockstep._src import embedding
 from lockstep._src.context import context
-from lockstep._src.scope import embedding_scope
+from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing import call_workers
 
 v1 = tf.compat.v1
@@ -171,9 +171,26 @@ def train_scaled():
         return after
 
 
+def train_clipped(ranks):
+    """The norm of a gradient of a lookup in a branch, taken and not taken, and rows by key after clipping by it."""
+    with tf.Graph().as_default(), scope(), v1.Session() as session:
+        table = embedding.get_embedding_variable("clipped", 2, initializer=v1.ones_initializer())
+        taken = v1.placeholder(tf.bool, [])
+        keys = tf.constant([[1, 1, 2, 5], [1, 2, 2, 7]], tf.int64)
+        keys = tf.stack([keys[rank] for rank in ranks])
+        loss = tf.cond(taken, lambda: tf.reduce_mean(tf.square(tf.nn.embedding_lookup(table, keys))), lambda: 0.0)
+        (gradient,) = tf.gradients(loss, [table])
+        norm = tf.linalg.global_norm([gradient])
+        step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.clip_by_norm(gradient, 0.1), table)])
+        session.run(v1.global_variables_initializer())
+        norms = [float(session.run([norm, step], {taken: is_taken})[0]) for is_taken in (True, False)]
+        exported = session.run(table.export())
+        return norms, dict(zip(exported.keys.tolist(), exported.values.tolist(), strict=True))
+
+
 def on_worker():
     context.ensure_initialized()
-    return train([context.rank]), train_words(), train_scaled()
+    return train([context.rank]), train_words(), train_scaled(), train_clipped([context.rank])
 
 
 @functools.cache
@@ -206,7 +223,7 @@ def test_two_workers_train_what_one_does(optimizer, option, lookup):
 
 
 def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
-    drawn, parts, exchanges = zip(*(of_words for _, of_words, _ in on_workers(2)), strict=True)
+    drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(2)), strict=True)
     seen, rows = collections.Counter(), {}
     for step in range(STEPS):
         times = collections.Counter(WORDS[i] for worker in drawn for i in worker[step])
@@ -228,7 +245,7 @@ def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
 
 
 def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
-    scaled = [of_scale for *_, of_scale in on_workers(2)]
+    scaled = [of_scale for _, _, of_scale, _ in on_workers(2)]
     if scaled[0] is None:
         pytest.skip("the optimizer is one of Keras 3")
     for after in scaled:
@@ -237,3 +254,18 @@ def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
         np.testing.assert_array_equal(after[0][0], 1.0)
         # The mean over the workers.
         np.testing.assert_allclose(after[1][0], 0.75)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers):
+    results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers(2)]
+    # 8 keys: the gradient of a place is 2 / 16, in both columns.
+    times = {1: 3, 2: 3, 5: 1, 7: 1}
+    norm = np.sqrt(sum(2 * (n / 8) ** 2 for n in times.values()))
+    rows = {}
+    for norms, held in results:
+        np.testing.assert_allclose(norms, [norm, 0.0], rtol=1e-6)
+        rows.update(held)
+    assert rows.keys() == times.keys()
+    for key, row in rows.items():
+        np.testing.assert_allclose(row, 1 - 0.1 * times[key] / 8 / norm, rtol=1e-6)
