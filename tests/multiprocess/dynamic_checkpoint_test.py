@@ -15,7 +15,7 @@ from tests.multiprocess import dynamic_checkpoint_worker as worker
 
 pytestmark = pytest.mark.oldest
 
-STEPS = 6
+STEPS, INCREMENTS = 6, 4
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +99,12 @@ def test_any_number_of_workers_restores_it(saved, workers, tmp_path):
 
 def test_increments_of_four_workers_are_restored_by_three(tmp_path):
     folder = tmp_path / "job"
-    after = [after for _, after, _ in call_workers(worker.killed, 4, str(folder), STEPS, timeout_s=120)]
+    after = [after for _, after, _ in call_workers(worker.killed, 4, str(folder), INCREMENTS, timeout_s=120)]
     shutil.rmtree(folder)
     shutil.move(f"{folder}-killed", folder)
     assert [path.name for path in folder.glob("*.index")] == ["model.ckpt-0.index"]
-    assert len(list((folder / ".incremental_checkpoint").glob("*.index"))) >= STEPS - 1
-    outcomes = call_workers(worker.resumed, 3, str(folder), STEPS, timeout_s=120)
+    assert len(list((folder / ".incremental_checkpoint").glob("*.index"))) >= INCREMENTS - 1
+    outcomes = call_workers(worker.resumed, 3, str(folder), INCREMENTS, timeout_s=120)
     for name in worker.TABLES:
         assert by_key([before for before, _, _ in outcomes], name) == by_key(after, name), name
         waiting = [sum(part[name][-1] for part in parts) for parts in ([o[0] for o in outcomes], after)]
