@@ -112,7 +112,7 @@ Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool p
   const std::unique_lock gate(gate_);
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    if (slot.name != name) continue;
+    if (slot.dropped || slot.name != name) continue;
     if (slot.initial != initial && !provisional) {
       if (!slot.provisional) {
         return FailedPrecondition(
@@ -131,9 +131,31 @@ Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool p
     slot.provisional = slot.provisional && provisional;
     return static_cast<int>(i);
   }
+  const auto dropped = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.dropped; });
+  if (dropped != slots_.end() && !snapshot_open_) {
+    *dropped = {name, initial, provisional};
+    const auto number = static_cast<int>(dropped - slots_.begin());
+    admitted_->FillSlot(number, initial);
+    return number;
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int number, admitted_->AddSlot(initial));
   slots_.push_back({name, initial, provisional});
   return number;
+}
+
+bool DynamicTable::DropSlot(const std::string& name) {
+  const std::unique_lock gate(gate_);
+  for (Slot& slot : slots_) {
+    if (slot.dropped || slot.name != name) continue;
+    slot = {};
+    slot.dropped = true;
+    // Should one of that name come again, rows that did not change would have the old values in a checkpoint.
+    const std::lock_guard lock(removed_mutex_);
+    changes_known_ = false;
+    removed_ = {};
+    return true;
+  }
+  return false;
 }
 
 std::vector<DynamicTable::Slot> DynamicTable::slots() const {

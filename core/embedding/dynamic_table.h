@@ -128,11 +128,16 @@ class DynamicTable {
   // FAILED_PRECONDITION for a slot that is there with another initial value; but where that was `provisional`, as what
   // a checkpoint says of a slot before its optimizer comes, new rows begin with `initial` from now on.
   Result<int> AddSlot(const std::string& name, float initial, bool provisional = false);
+  // Lets a slot go, as its optimizer has; whether it was there. The next slot that is new takes its memory, and its
+  // number, unless a snapshot is being read that may want its values. The next incremental snapshot is declined.
+  bool DropSlot(const std::string& name);
+  // By their numbers; one that was dropped has no name.
   std::vector<std::string> slot_names() const;
   struct Slot {
     std::string name;
     float initial = 0;
     bool provisional = false;
+    bool dropped = false;
   };
   std::vector<Slot> slots() const;
 
@@ -240,6 +245,7 @@ class DynamicTable {
   struct Looked;
   std::vector<bool> PinnedRows() const;
   int64_t MostKeys() const;
+  void Age(uint32_t row);
   bool HasToGo(uint32_t value, const StepInfo& now) const;
   void LookAt(const StepInfo& now, const std::vector<bool>& pinned, Gone* gone);
 
@@ -261,6 +267,8 @@ class DynamicTable {
   std::mutex evict_mutex_;
   uint64_t evict_next_ = 0;   // guarded by evict_mutex_: the hash to go on at
   uint64_t evict_width_ = 0;  // guarded by evict_mutex_: the range of hashes that a call looks at
+  int64_t went_ = 0;          // guarded by evict_mutex_: keys that went for the budget since frequencies were halved
+  bool ages_ = false;         // guarded by evict_mutex_: this time through the table they are
 
   // Of incremental snapshots.
   std::mutex removed_mutex_;

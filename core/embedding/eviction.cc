@@ -131,6 +131,12 @@ bool DynamicTable::HasToGo(uint32_t value, const StepInfo& now) const {
   return std::sqrt(squares) < *options.l2_threshold;
 }
 
+void DynamicTable::Age(uint32_t row) {
+  if (admitted_->frequency(row) == 0) return;
+  admitted_->BeforeChange(row);
+  admitted_->HalveFrequency(row);
+}
+
 // Looks at the next keys_per_call keys: takes out who has to go, and the coldest of the others where there are too
 // many.
 void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, Gone* gone) {
@@ -139,6 +145,9 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
   const uint64_t all = std::numeric_limits<uint64_t>::max();
   const int64_t shares = std::max<int64_t>(1, index_.size() / options_.eviction.keys_per_call);
   const uint64_t begin = evict_next_;
+  const bool lfu = options_.eviction.order == EvictionOptions::Order::kLfu;
+  if (begin == 0) ages_ = lfu && options_.eviction.budget() && went_ > 0 && went_ >= MostKeys();
+  if (begin == 0 && ages_) went_ = 0;
   evict_width_ = std::min(begin == 0 ? all : evict_width_, all / static_cast<uint64_t>(shares));
   const uint64_t end = begin < all - evict_width_ ? begin + evict_width_ : all;
   evict_next_ = end == all ? 0 : end;
@@ -146,8 +155,8 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
   std::vector<std::pair<int64_t, uint32_t>> found;
   index_.Visit(begin, end, [&](int64_t key, uint32_t value) { found.emplace_back(key, value); });
   std::vector<Looked> others;
-  const bool lfu = options_.eviction.order == EvictionOptions::Order::kLfu;
   for (const auto& [key, value] : found) {
+    if (ages_ && IsRow(value)) Age(value);
     if (IsRow(value) && value < pinned.size() && pinned[value]) continue;
     if (HasToGo(value, now)) {
       TakeOut(key, value, gone);
@@ -161,6 +170,7 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
   const auto going = std::min<int64_t>(too_many, (static_cast<int64_t>(others.size()) + 7) / 8);
   std::nth_element(others.begin(), others.begin() + going - 1, others.end());
   for (int64_t i = 0; i < going; ++i) TakeOut(others[i].key, others[i].value, gone);
+  went_ += going;
 }
 
 std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {

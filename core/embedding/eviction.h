@@ -15,10 +15,15 @@ namespace lockstep {
 // The budget is kept in every call: as many keys as are too many go, taken from the coldest eighth of those looked at
 // (and of further ones, if need be). So what goes is among the coldest, not always the coldest of all: the usual
 // approximation, without a list that every lookup would have to keep in order.
+//
+// Frequencies age in a table with a budget by kLfu, or one that is full would keep for ever what was frequent once, and
+// nothing that is new could live to be seen twice: when as many keys have gone for the budget as it may hold, those of
+// all keys are halved, the next time that the table is gone through. A key that is not seen any more is down to 0 when
+// the table's keys have been exchanged log2(its frequency) + 1 times.
 struct EvictionOptions {
   enum class Order : uint8_t {
     kLru,  // the longest unseen first
-    kLfu,  // the least frequent first; of equals the longest unseen, where versions are recorded
+    kLfu,  // the least frequent of late first; of equals the longest unseen, where versions are recorded
   };
 
   std::optional<int64_t> steps_to_live = std::nullopt;    // goes when it was last seen more than so many steps ago

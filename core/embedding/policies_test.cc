@@ -143,6 +143,35 @@ TEST(Eviction, KeepsToTheBudget) {
   EXPECT_EQ(table->Evict({}).size(), 400u);
 }
 
+// A full table by LFU: what was frequent once makes room for what is frequent now.
+TEST(Eviction, ByFrequencyLearnsNewKeys) {
+  DynamicTableOptions options = Options();
+  options.eviction.order = EvictionOptions::Order::kLfu;
+  options.eviction.max_keys = 10;
+  const auto table = Make(options);
+  int64_t step = 0;
+  const auto train = [&](const std::vector<int64_t>& keys) {
+    See(*table, keys, {++step, 0});
+    table->Evict({step, 0});
+    EXPECT_LE(table->total_count(), 10);
+  };
+  for (int i = 0; i < 100; ++i) train(Range(0, 10));
+  // Three groups by turns, and three keys of before that stay frequent.
+  for (int i = 0; i < 200; ++i) {
+    std::vector<int64_t> keys = Range(100 + 2 * (i % 3), 102 + 2 * (i % 3));
+    if (i % 2 == 0) keys.insert(keys.end(), {0, 1, 2});
+    train(keys);
+  }
+  const std::set<int64_t> keys = KeysOf(*table);
+  for (const int64_t key : {0, 1, 2, 100, 101, 102, 103, 104, 105}) EXPECT_TRUE(keys.contains(key)) << key;
+  // Without pressure counts are exact.
+  std::vector<int64_t> before(1), after(1);
+  ASSERT_EQ(table->GetFrequency(std::vector<int64_t>{0}, before.data()), OkStatus());
+  for (int i = 0; i < 50; ++i) train({0});
+  ASSERT_EQ(table->GetFrequency(std::vector<int64_t>{0}, after.data()), OkStatus());
+  EXPECT_EQ(after[0], before[0] + 50);
+}
+
 // The rows of a batch that is in use stay, whatever the budget; and should a key be removed, its row is nobody else's.
 TEST(Eviction, LeavesRowsInUse) {
   DynamicTableOptions options = Options();

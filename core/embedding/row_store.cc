@@ -59,6 +59,13 @@ Result<int> RowStore::AddSlot(float initial) {
   return static_cast<int>(slots_.size()) - 1;
 }
 
+void RowStore::FillSlot(int slot, float initial) {
+  slots_[slot].initial = initial;
+  for (int64_t row = 0; row < slab_.end(); ++row) {
+    std::fill_n(reinterpret_cast<float*>(slots_[slot].view[row]), layout_.dim, initial);
+  }
+}
+
 void RowStore::SetCounts(uint32_t row, uint32_t frequency, int64_t version, uint32_t seconds) {
   if (layout_.frequency) Frequency(row).store(frequency, std::memory_order_relaxed);
   if (layout_.version) Version(row).store(version, std::memory_order_relaxed);

@@ -116,6 +116,8 @@ class RowStore {
   // Another slot, also for the rows that are there: D floats that hold `initial`.
   Result<int> AddSlot(float initial);
   int num_slots() const { return static_cast<int>(slots_.size()); }
+  // A slot begins anew with `initial`, in all rows.
+  void FillSlot(int slot, float initial);
   // What rows begin with that come from now on.
   void SetInitial(int slot, float initial) { slots_[slot].initial = initial; }
 
@@ -154,6 +156,11 @@ class RowStore {
     }
   }
   void SetCounts(uint32_t row, uint32_t frequency, int64_t version, uint32_t seconds);
+  // What is seen meanwhile counts in full.
+  void HalveFrequency(uint32_t row) {
+    const uint32_t before = frequency(row);
+    if (before > 0) Frequency(row).fetch_sub(before - before / 2, std::memory_order_relaxed);
+  }
 
   // Makes a row that was taken from the slab the key's: slots are set to what they begin with, counts to zero. Its
   // weights are the caller's to fill, before others can find it.

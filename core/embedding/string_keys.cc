@@ -176,6 +176,10 @@ void StringKeys::Find(std::span<const std::string_view> strings, int64_t* keys, 
 
 bool StringKeys::Bytes(int64_t key, std::string* bytes) const {
   const std::shared_lock gate(gate_);
+  return Present(key, bytes);
+}
+
+bool StringKeys::Present(int64_t key, std::string* bytes) const {
   const KeyIndex::ReadGuard guard = index_.Read();
   const uint32_t entry = index_.Find(key);
   if (entry == KeyIndex::kAbsent) return false;
@@ -207,9 +211,39 @@ void StringKeys::Remove(std::span<const int64_t> keys) {
   for (const int64_t key : keys) {
     const uint32_t entry = index_.Find(key);
     if (entry == KeyIndex::kAbsent || !index_.Erase(key, entry)) continue;
-    arena_->Drop(reinterpret_cast<const Entry*>(entry_[entry])->block);
-    entries_.Give({&entry, 1});
+    // Should another string have had the key since the moment, or the same one once more, the first is kept.
+    if (!in_moment_ || !kept_.emplace(key, entry).second) Free(entry);
   }
+}
+
+void StringKeys::Free(uint32_t entry) {
+  arena_->Drop(reinterpret_cast<const Entry*>(entry_[entry])->block);
+  entries_.Give({&entry, 1});
+}
+
+void StringKeys::FreeKept() {
+  for (const auto& [key, entry] : kept_) Free(entry);
+  kept_ = {};
+}
+
+void StringKeys::BeginMoment() {
+  const std::unique_lock gate(gate_);
+  FreeKept();
+  in_moment_ = true;
+}
+
+void StringKeys::EndMoment() {
+  const std::unique_lock gate(gate_);
+  FreeKept();
+  in_moment_ = false;
+}
+
+bool StringKeys::BytesAtMoment(int64_t key, std::string* bytes) const {
+  const std::shared_lock gate(gate_);
+  const auto kept = kept_.find(key);
+  if (kept == kept_.end()) return Present(key, bytes);
+  *bytes = BytesOf(kept->second);
+  return true;
 }
 
 int64_t StringKeys::bytes() const { return index_.bytes() + entries_.bytes() + arena_->bytes(); }

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "core/base/parallel.h"
 #include "core/base/status.h"
@@ -29,6 +30,9 @@ namespace lockstep {
 //   strings.Intern(batch, keys, parallel);  table.Resolve(keys, ...);     // training
 //   strings.Find(batch, keys, parallel);    table.Lookup(keys, ...);      // evaluation: adds nothing
 //   strings.Remove(table.Evict(now));                                     // keys that went
+//
+// A snapshot of the table wants the strings as they were when it began, and reads them later: from BeginMoment to
+// EndMoment strings that are removed stay readable by BytesAtMoment, and in memory.
 //
 // Keys that a Bloom filter has not admitted are nowhere in the table, so Evict never names them: their strings are
 // removed after the step (those of kNoRow), or they would stay for ever.
@@ -54,6 +58,11 @@ class StringKeys {
 
   // The bytes of a key; false for one that is not there.
   bool Bytes(int64_t key, std::string* bytes) const;
+  // A moment lasts until EndMoment, or until the next one begins. In it, BytesAtMoment gives the string that had the
+  // key when it began, whatever has gone and come since; of a key that nobody had then, what Bytes gives.
+  void BeginMoment();
+  bool BytesAtMoment(int64_t key, std::string* bytes) const;
+  void EndMoment();
   // Puts a string in under the key that it was exported with. INVALID_ARGUMENT where that is none of its fingerprints,
   // or another string has it.
   Status Restore(std::string_view bytes, int64_t key);
@@ -76,15 +85,21 @@ class StringKeys {
   // has the key.
   Result<bool> Put(std::string_view bytes, int64_t key, uint64_t salt);
   std::string_view BytesOf(uint32_t entry) const;
+  bool Present(int64_t key, std::string* bytes) const;
+  // Gives what an entry takes back; it is not in the index.
+  void Free(uint32_t entry);
+  void FreeKept();
 
   const FingerprintFunction fingerprint_;
-  mutable Gate gate_;  // shared: searches and additions; alone: Remove
+  mutable Gate gate_;  // shared: searches and additions; alone: Remove, and a moment's begin and end
   KeyIndex index_;     // key -> entry
   Slab entries_;       // one column: Entry
   RowView entry_{};
   std::unique_ptr<Arena> arena_;
   // The highest salt that a key was made with; nearly always 0. Searches go so far.
   std::atomic<uint64_t> most_salt_{0};
+  bool in_moment_ = false;                      // guarded by gate_
+  std::unordered_map<int64_t, uint32_t> kept_;  // guarded by gate_: keys that went in this moment -> entry
 };
 
 }  // namespace lockstep

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/testing/parallel.h"
@@ -105,6 +108,96 @@ TEST(StringKeys, MemoryOfRemovedStringsIsReturned) {
     EXPECT_LE(strings->bytes(), 3 << 20);
     strings->Remove(keys);
   }
+}
+
+// A snapshot that began reads all strings as they were, also where another string has the key by now.
+TEST(StringKeys, StayReadableInAMoment) {
+  std::mt19937_64 random(3);
+  const auto strings = *StringKeys::Create(&Weak);
+  std::map<std::string, int64_t> held;
+  for (int round = 0; round < 20; ++round) {
+    const std::map<std::string, int64_t> moment = held;
+    strings->BeginMoment();
+    for (int step = 0; step < 5; ++step) {
+      const std::vector<std::string> batch = RandomStrings(random, 100);
+      std::vector<int64_t> keys(batch.size());
+      ASSERT_EQ(strings->Intern(Views(batch), keys.data(), RunInline), OkStatus());
+      for (size_t i = 0; i < batch.size(); ++i) held[batch[i]] = keys[i];
+      std::vector<int64_t> removed;
+      for (const auto& [text, key] : held) {
+        if (random() % 2 == 0) removed.push_back(key);
+      }
+      strings->Remove(removed);
+      std::erase_if(held, [&](const auto& entry) { return std::ranges::count(removed, entry.second) > 0; });
+      for (const auto& [text, key] : moment) {
+        std::string bytes;
+        ASSERT_TRUE(strings->BytesAtMoment(key, &bytes));
+        ASSERT_EQ(bytes, text);
+      }
+      ASSERT_EQ(strings->size(), static_cast<int64_t>(held.size()));
+      for (const auto& [text, key] : held) {
+        std::string bytes;
+        ASSERT_TRUE(strings->Bytes(key, &bytes));
+        ASSERT_EQ(bytes, text);
+      }
+    }
+    if (round % 2 == 0) strings->EndMoment();
+  }
+}
+
+// Strings that went in a moment take memory until it ends, and no longer.
+TEST(StringKeys, MemoryOfAMomentIsReturned) {
+  const auto strings = *StringKeys::Create();
+  int64_t most = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::string> batch;
+    for (int i = 0; i < 100; ++i) batch.push_back(std::to_string(round * 100 + i) + std::string(10000, 'x'));
+    std::vector<int64_t> keys(batch.size());
+    if (round == 10) strings->BeginMoment();
+    ASSERT_EQ(strings->Intern(Views(batch), keys.data(), RunInline), OkStatus());
+    strings->Remove(keys);
+    most = std::max(most, strings->bytes());
+  }
+  EXPECT_GT(most, 8 << 20);
+  strings->EndMoment();
+  EXPECT_LE(strings->bytes(), 3 << 20);
+}
+
+// A reader of a moment, beside threads that add and remove.
+TEST(StringKeys, AreReadInAMomentBesideChanges) {
+  const auto strings = *StringKeys::Create();
+  const auto text = [](int64_t number) { return "key " + std::to_string(number); };
+  std::atomic<int> changing = 2;
+  std::vector<std::thread> threads;
+  for (int seed = 0; seed < 2; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937_64 random(seed);
+      for (int round = 0; round < 300; ++round) {
+        std::vector<std::string> batch;
+        for (int i = 0; i < 50; ++i) batch.push_back(text(random() % 400));
+        std::vector<int64_t> keys(batch.size());
+        ASSERT_EQ(strings->Intern(Views(batch), keys.data(), RunInline), OkStatus());
+        strings->Remove(std::span(keys).subspan(0, random() % 50));
+      }
+      --changing;
+    });
+  }
+  while (changing > 0) {
+    strings->BeginMoment();
+    std::map<int64_t, std::string> moment;
+    for (int64_t number = 0; number < 400; ++number) {
+      std::string bytes;
+      const int64_t key = StringKeys::FirstKey(text(number));
+      if (strings->BytesAtMoment(key, &bytes)) moment.emplace(key, bytes);
+    }
+    for (const auto& [key, expected] : moment) {
+      std::string bytes;
+      ASSERT_TRUE(strings->BytesAtMoment(key, &bytes));
+      ASSERT_EQ(bytes, expected);
+    }
+    strings->EndMoment();
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Dynamic tables that four workers saved: plain TensorFlow reads them, and any number of workers goes on with them."""
+"""Tables that four workers saved: plain TensorFlow reads them, and any number of workers goes on with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.multiprocess import dynamic_checkpoint_worker as worker
 
 pytestmark = pytest.mark.oldest
 
-STEPS = 6
+STEPS, INCREMENTS = 6, 4
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_tables_without_keys_are_saved(saved):
 
 
 def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):
-    folder, held, _ = saved
+    folder, held, rows = saved
     reader = tf.train.load_checkpoint(str(folder))
     for name in worker.TABLES:
         tensors = [f"{name}-{part}" for part in ("keys", "values", "versions", "freqs")]
@@ -54,6 +54,8 @@ def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):
         assert read == by_key(held, name) and len(read) == len(keys) > 10, name
         parts = reader.get_tensor(f"{name}-parts").tolist()
         assert [b - a for a, b in zip(parts, parts[1:], strict=False)] == [len(part[name][0]) for part in held]
+    assert reader.get_tensor("static")[:501].tolist() == rows["static"]
+    assert reader.get_tensor("static/Adagrad").shape == (601, worker.DIM)
     waiting = reader.get_tensor("counted-keys_filtered")
     assert len(set(waiting.tolist())) == len(waiting) == sum(part["counted"][-1] for part in held) > 0
     # Counted independently: all that was seen once or twice.
@@ -97,12 +99,12 @@ def test_any_number_of_workers_restores_it(saved, workers, tmp_path):
 
 def test_increments_of_four_workers_are_restored_by_three(tmp_path):
     folder = tmp_path / "job"
-    after = [after for _, after, _ in call_workers(worker.killed, 4, str(folder), STEPS, timeout_s=120)]
+    after = [after for _, after, _ in call_workers(worker.killed, 4, str(folder), INCREMENTS, timeout_s=120)]
     shutil.rmtree(folder)
     shutil.move(f"{folder}-killed", folder)
     assert [path.name for path in folder.glob("*.index")] == ["model.ckpt-0.index"]
-    assert len(list((folder / ".incremental_checkpoint").glob("*.index"))) >= STEPS - 1
-    outcomes = call_workers(worker.resumed, 3, str(folder), STEPS, timeout_s=120)
+    assert len(list((folder / ".incremental_checkpoint").glob("*.index"))) >= INCREMENTS - 1
+    outcomes = call_workers(worker.resumed, 3, str(folder), INCREMENTS, timeout_s=120)
     for name in worker.TABLES:
         assert by_key([before for before, _, _ in outcomes], name) == by_key(after, name), name
         waiting = [sum(part[name][-1] for part in parts) for parts in ([o[0] for o in outcomes], after)]

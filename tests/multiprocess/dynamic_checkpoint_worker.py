@@ -45,7 +45,7 @@ def build():
         static = tf.get_variable("static", [601, DIM])
     loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(static, ids + 100)))
     step = tf.train.get_or_create_global_step()
-    return tables, ids, loss, tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+    return tables, static, ids, loss, tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
 
 
 def slots():
@@ -75,10 +75,11 @@ def work(folder, steps, part_rows=5, **arguments):
     tf.disable_v2_behavior()
     saved_tables.PART_ROWS = part_rows
     with tf.Graph().as_default(), hb.scope(seed=3):
-        tables, ids, loss, train_op = build()
+        tables, static, ids, loss, train_op = build()
         tensors, step = held(tables), tf.train.get_global_step()
         ids_seen = tf.range(-100, 401, dtype=tf.int64)
         rows = {n: tf.nn.embedding_lookup(t, keys_of(n, ids_seen)) for n, t in evaluated(tables)}
+        rows["static"] = tf.nn.embedding_lookup(static, ids_seen + 100)
         with tf.train.MonitoredTrainingSession(
             checkpoint_dir=folder, save_summaries_steps=None, **{"save_checkpoint_steps": max(steps, 1), **arguments}
         ) as session:

@@ -60,6 +60,7 @@ Status TableWriter::Write(Snapshot* snapshot) {
   while (snapshot->Next(part_rows, &part)) {
     if (part.rows.size() > 0) LOCKSTEP_RETURN_IF_ERROR(WriteRows(part));
   }
+  table_->SnapshotRead();
   if (written_[0] != share_.admitted.count(share_.rank) || written_[1] != share_.candidates.count(share_.rank)) {
     return FailedPrecondition(absl::StrCat("table '", table_->name(), "': ", written_[0], " keys and ", written_[1],
                                            " counted ones were there to be saved, ", share_.admitted.count(share_.rank),
@@ -82,6 +83,7 @@ Status TableWriter::WriteOnce(const Snapshot& snapshot) {
   std::vector<std::string> names;
   std::vector<float> initials;
   for (const DynamicTable::Slot& slot : slots_) {
+    if (slot.dropped) continue;
     names.push_back(slot.name);
     initials.push_back(slot.initial);
   }
@@ -122,7 +124,9 @@ Status TableWriter::WriteEmpty() {
     const tf::Tensor no_rows(tf::DT_FLOAT, tf::TensorShape({0, table_->dim()}));
     if (!strings) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.keys(), none));
     LOCKSTEP_RETURN_IF_ERROR(Add(layout_.values(), no_rows));
-    for (const DynamicTable::Slot& slot : slots_) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.slot(slot.name), no_rows));
+    for (const DynamicTable::Slot& slot : slots_) {
+      if (!slot.dropped) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.slot(slot.name), no_rows));
+    }
     LOCKSTEP_RETURN_IF_ERROR(add_counts("", options.record_frequency || eviction.needs_frequency()));
   }
   if (options.admission.counts() && !options.admission.bloom() && share_.candidates.total() == 0) {
@@ -148,6 +152,7 @@ Status TableWriter::WriteRows(const SnapshotPart& part) {
   LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.values(), parts, begin, values));
   // A slot that came after the snapshot began is none of it.
   for (size_t s = 0; s < slots_.size(); ++s) {
+    if (slots_[s].dropped) continue;
     std::copy(rows.slots[s].begin(), rows.slots[s].end(), out);
     LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.slot(slots_[s].name), parts, begin, values));
   }
@@ -171,9 +176,8 @@ Status TableWriter::WriteKeys(const TableRows& rows, bool admitted, int64_t begi
   }
   for (const int64_t key : rows.keys) {
     std::string& bytes = strings_[admitted ? 0 : 1].emplace_back();
-    if (!table_->strings()->Bytes(key, &bytes)) {
-      return FailedPrecondition(
-          absl::StrCat("table '", table_->name(), "': a string went while it was saved; save between steps"));
+    if (!table_->strings()->BytesAtMoment(key, &bytes)) {
+      return Internal(absl::StrCat("table '", table_->name(), "': key ", key, " has no string"));
     }
   }
   return OkStatus();

@@ -6,6 +6,7 @@
 //   LockstepDynamicTableIsReady   whether it has run
 //   LockstepDynamicTableEndStep   runs when the step's updates have been made
 //   LockstepDynamicTableRemove    lets keys go
+//   LockstepDynamicTableDropSlots lets slots go, of optimizers that have gone
 #include <string>
 #include <utility>
 #include <vector>
@@ -188,6 +189,22 @@ class RemoveKernel : public TableKernelBase {
   }
 };
 
+class DropSlotsKernel : public TableKernelBase {
+ public:
+  explicit DropSlotsKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("slots", &slots_));
+  }
+
+ protected:
+  Status Run(tf::OpKernelContext*, DynamicTableResource& table) override {
+    for (const std::string& slot : slots_) table.table().DropSlot(slot);
+    return OkStatus();
+  }
+
+ private:
+  std::vector<std::string> slots_;
+};
+
 // TensorFlow asks a handle for the shape and the type of what it reads. It is that of no rows: where TensorFlow makes
 // zeros for a gradient that is none, as for the branch of a tf.cond that looks nothing up, they are no rows as well.
 absl::Status HandleShape(InferenceContext* c) {
@@ -207,6 +224,7 @@ REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableEndStep").Device(tf::DEVICE_CP
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableClock").Device(tf::DEVICE_CPU), ClockKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableSetClock").Device(tf::DEVICE_CPU), SetClockKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableRemove").Device(tf::DEVICE_CPU), RemoveKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableDropSlots").Device(tf::DEVICE_CPU), DropSlotsKernel);
 
 REGISTER_OP("LockstepDynamicTable")
     .Output("resource: resource")
@@ -306,6 +324,15 @@ REGISTER_OP("LockstepDynamicTableRemove")
     .SetShapeFn(tf::shape_inference::ScalarShape)
     .Doc(R"doc(
 Lets keys go; how many were there.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableDropSlots")
+    .Input("table: resource")
+    .Attr("slots: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Lets slots go; those that are not there are none. Slots that come later take their memory.
 )doc");
 
 }  // namespace

@@ -197,10 +197,17 @@ Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, con
 }
 
 Status DynamicTableResource::BeginSnapshot(Snapshot::Kind kind) {
+  // Keys and their strings are of one moment.
+  const std::unique_lock naming(naming_);
   const std::lock_guard lock(mutex_);
   snapshot_.reset();
   LOCKSTEP_ASSIGN_OR_RETURN(snapshot_, Snapshot::Begin(*table_, kind));
+  if (strings_ != nullptr) strings_->BeginMoment();
   return OkStatus();
+}
+
+void DynamicTableResource::SnapshotRead() {
+  if (strings_ != nullptr) strings_->EndMoment();
 }
 
 Result<Snapshot*> DynamicTableResource::snapshot() {
@@ -221,6 +228,7 @@ Status DynamicTableResource::EndSnapshot(int64_t link) {
 }
 
 void DynamicTableResource::DropSnapshot() {
+  SnapshotRead();
   const std::lock_guard lock(mutex_);
   snapshot_.reset();
 }

@@ -91,6 +91,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   //
   // Begins a snapshot, and keeps it until EndSnapshot. One that is there already, of a save that failed, is lost.
   Status BeginSnapshot(Snapshot::Kind kind);
+  // All of it has been read: strings that have gone since it began may be forgotten.
+  void SnapshotRead();
   // The snapshot that was begun, to be read. FAILED_PRECONDITION where there is none.
   Result<Snapshot*> snapshot();
   // It is safe on the disk, in the checkpoint `link`.

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src import collectives, updates
 from lockstep._src.context import context
@@ -119,12 +120,12 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
             # Also while a step is traced, which is when Keras may build its optimizers.
             with tf.init_scope():
                 begins_with = _number(kwargs.get("initializer", args[0] if args else "zeros"), table)
-                # Of as many rows as a step touches.
-                value = tf.Variable(
+                # Of as many rows as a step touches. A worker's own, so no scope's creator is asked.
+                value = resource_variable_ops.ResourceVariable(
                     tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
                 )
             slot._value = value
-            slots.append(standins.Slot(f"{self.name}/{name}", value, begins_with))
+            slots.append(standins.Slot(name, value, begins_with))
         return slot
 
     return wrapped
@@ -180,6 +181,7 @@ def _apply(optimizer: Any, table: DynamicVariable, gradient: Any, learning_rate:
     if updates.apply_sparse(optimizer, table, gradient.values, gradient.indices) is not None:
         return
     stand_in, slots = _stand_in_of(optimizer, table)
+    slots = standins.in_table(optimizer, table, slots)
     # The optimizer finds its slots by the variable.
     indices = optimizer._trainable_variables_indices
     indices[optimizer._var_key(stand_in)] = indices[optimizer._var_key(table)]

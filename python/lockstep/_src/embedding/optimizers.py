@@ -201,10 +201,11 @@ def _read(global_step: Any) -> tf.Tensor:
 def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
     stand_in = _stand_ins[optimizer][id(table)]
     slots = [
-        standins.Slot(f"{optimizer.get_name()}/{name}", variable, _initial_of(variable))
+        standins.Slot(name, variable, _initial_of(variable))
         for name in optimizer.get_slot_names()
         if (variable := optimizer.get_slot(stand_in, name)) is not None
     ]
+    slots = standins.in_table(optimizer, table, slots)
     numbers, summed = standins.touched(gradient)
     with tf.control_dependencies(standins.take(table, numbers, stand_in, slots)):
         applied = optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, tf.range(tf.size(numbers) - 1))

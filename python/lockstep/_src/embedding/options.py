@@ -103,7 +103,10 @@ class BudgetEvict:
     """Lets keys go where there are too many: at most `max_keys`, or what `max_bytes` hold, slots and all, on a worker.
 
     Keys of a step stay until the next one ends, so a table may hold those of a batch more; memory that keys have left
-    is used again and not given back. With LFU, a full table keeps what it has seen often, and new keys go soon.
+    is used again and not given back.
+
+    With LFU frequencies age: whenever as many keys have gone for the budget as the table may hold, all are halved. So
+    what was frequent once goes in the end, and what is new can become frequent. `get_frequency` gives the aged ones.
 
     Args:
       max_keys: None for no limit.

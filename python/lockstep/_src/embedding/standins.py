@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from lockstep._src import library
+from lockstep._src import library, updates
 from lockstep._src.embedding.variable import is_asked_for_one_row, shapes_of_one_row
 from lockstep._src.sharding import initial
 
@@ -27,7 +27,7 @@ class Slot:
     """One of an optimizer's slots for a stand-in.
 
     Attributes:
-      name: of the table's column.
+      name: the optimizer's for it, or, where it is to be taken from the table, of the column (`in_table`).
       variable: a variable of TensorFlow, [?, D].
       initial: what it begins with: a number, or a tensor all elements of which are that number.
     """
@@ -78,6 +78,12 @@ def touched(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     numbers, place = tf.unique(gradient.indices)
     summed = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(numbers))
     return tf.concat([numbers, tf.constant([-1], tf.int64)], 0), summed
+
+
+def in_table(optimizer: Any, table: Any, slots: list[Slot]) -> list[Slot]:
+    """The slots with the names of the table's columns."""
+    names = updates.slot_names(optimizer, table, [slot.name for slot in slots])
+    return [dataclasses.replace(slot, name=name) for slot, name in zip(slots, names, strict=True)]
 
 
 def take(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]) -> list[tf.Operation]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import functools
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import tensorflow as tf
 
 from lockstep._src import embedding
 from lockstep._src.context import context
-from lockstep._src.scope import embedding_scope
+from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing import call_workers
 
 v1 = tf.compat.v1
@@ -171,14 +173,73 @@ def train_scaled():
         return after
 
 
-def on_worker():
+def keras_model():
+    """A model of Keras 3 with a table of numbers and one of words, and what this process holds of them."""
+    from lockstep.keras import DynamicEmbedding
+
+    keras = tf.keras
+    option = embedding.EmbeddingVariableOption(filter_option=embedding.CounterFilter(2), record_frequency=True)
+    inputs = [keras.Input((4,), dtype=key_dtype) for key_dtype in ("int64", "string")]
+    layers = [DynamicEmbedding(DIM, "ones", i.dtype, "sum", option, name=f"of_{i.dtype}") for i in inputs]
+    model = keras.Model(inputs, keras.layers.Add()([layer(i) for layer, i in zip(layers, inputs, strict=True)]))
+    model.compile(keras.optimizers.Adagrad(0.1, name="adagrad"), "mse")
+
+    def held():
+        parts = []
+        for table in (layer.table for layer in layers):
+            keys, *rest = table.export()
+            rest += table.export_slots("adagrad/accumulator")
+            rows = {key: [part[i].numpy().tolist() for part in rest] for i, key in enumerate(keys.numpy().tolist())}
+            parts.append((rows, int(table.candidate_count())))
+        return parts
+
+    return model, held
+
+
+def save_by_keras(path):
+    """What this worker holds of a model's tables, what another model has that loads what was saved, and the file."""
+    if not tf.keras.__version__.startswith("3"):
+        return None
+    with scope():
+        model, held = keras_model()
+        for step in range(3):
+            keys = tf.constant(np.abs(keys_of(step, context.rank)))
+            model.train_on_batch([keys, words(keys)], np.zeros([6, DIM]))
+        with pytest.raises(NotImplementedError, match="tf.train.Checkpoint.*job of 2 workers.*save_weights on all"):
+            tf.train.Checkpoint(model=model).write(f"{path}-object")
+        model.save_weights(path)
+        again, held_again = keras_model()
+        again.load_weights(path)
+        return held(), held_again(), Path(path).read_bytes()
+
+
+def train_clipped(ranks):
+    """The norm of a gradient of a lookup in a branch, taken and not taken, and rows by key after clipping by it."""
+    with tf.Graph().as_default(), scope(), v1.Session() as session:
+        table = embedding.get_embedding_variable("clipped", 2, initializer=v1.ones_initializer())
+        taken = v1.placeholder(tf.bool, [])
+        keys = tf.constant([[1, 1, 2, 5], [1, 2, 2, 7]], tf.int64)
+        keys = tf.stack([keys[rank] for rank in ranks])
+        loss = tf.cond(taken, lambda: tf.reduce_mean(tf.square(tf.nn.embedding_lookup(table, keys))), lambda: 0.0)
+        (gradient,) = tf.gradients(loss, [table])
+        norm = tf.linalg.global_norm([gradient])
+        step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.clip_by_norm(gradient, 0.1), table)])
+        session.run(v1.global_variables_initializer())
+        norms = [float(session.run([norm, step], {taken: is_taken})[0]) for is_taken in (True, False)]
+        exported = session.run(table.export())
+        return norms, dict(zip(exported.keys.tolist(), exported.values.tolist(), strict=True))
+
+
+def on_worker(path):
     context.ensure_initialized()
-    return train([context.rank]), train_words(), train_scaled()
+    saved = save_by_keras(path)
+    return train([context.rank]), train_words(), train_scaled(), saved, train_clipped([context.rank])
 
 
 @functools.cache
 def on_workers(workers):
-    return call_workers(on_worker, workers, timeout_s=240)
+    with tempfile.TemporaryDirectory() as folder:
+        return call_workers(on_worker, workers, f"{folder}/model.weights.h5", timeout_s=240)
 
 
 @functools.cache
@@ -206,7 +267,7 @@ def test_two_workers_train_what_one_does(optimizer, option, lookup):
 
 
 def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
-    drawn, parts, exchanges = zip(*(of_words for _, of_words, _ in on_workers(2)), strict=True)
+    drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(2)), strict=True)
     seen, rows = collections.Counter(), {}
     for step in range(STEPS):
         times = collections.Counter(WORDS[i] for worker in drawn for i in worker[step])
@@ -228,7 +289,7 @@ def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
 
 
 def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
-    scaled = [of_scale for *_, of_scale in on_workers(2)]
+    scaled = [of_scale for _, _, of_scale, *_ in on_workers(2)]
     if scaled[0] is None:
         pytest.skip("the optimizer is one of Keras 3")
     for after in scaled:
@@ -237,3 +298,33 @@ def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
         np.testing.assert_array_equal(after[0][0], 1.0)
         # The mean over the workers.
         np.testing.assert_allclose(after[1][0], 0.75)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers):
+    results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers(2)]
+    # 8 keys: the gradient of a place is 2 / 16, in both columns.
+    times = {1: 3, 2: 3, 5: 1, 7: 1}
+    norm = np.sqrt(sum(2 * (n / 8) ** 2 for n in times.values()))
+    rows = {}
+    for norms, held in results:
+        np.testing.assert_allclose(norms, [norm, 0.0], rtol=1e-6)
+        rows.update(held)
+    assert rows.keys() == times.keys()
+    for key, row in rows.items():
+        np.testing.assert_allclose(row, 1 - 0.1 * times[key] / 8 / norm, rtol=1e-6)
+
+
+def test_weights_of_two_workers_are_whole_in_a_file_of_keras(tmp_path):
+    saved = [of_saving for *_, of_saving, _ in on_workers(2)]
+    if saved[0] is None:
+        pytest.skip("the layer is one of Keras 3")
+    model, held = keras_model()
+    (tmp_path / "model.weights.h5").write_bytes(saved[0][-1])
+    model.load_weights(tmp_path / "model.weights.h5")
+    for i, (rows, waiting) in enumerate(held()):
+        parts = [before[i] for before, *_ in saved]
+        assert [after[i] for _, after, _ in saved] == parts, "loaded by as many workers"
+        assert not parts[0][0].keys() & parts[1][0].keys()
+        assert rows == {**parts[0][0], **parts[1][0]} and len(rows) > 5
+        assert waiting == parts[0][1] + parts[1][1] > 0

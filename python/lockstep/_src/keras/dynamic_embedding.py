@@ -37,6 +37,13 @@ class _TableWeight(backend.Variable):
         """Raises NotImplementedError."""
         self._value.assign(value)
 
+    # Keras takes what these raise for a variable's that has a value only.
+    def _serialize_to_tensors(self) -> Any:
+        return self._value._serialize_to_tensors()
+
+    def _restore_from_tensors(self, restored_tensors: Any) -> Any:
+        return self._value._restore_from_tensors(restored_tensors)
+
     def numpy(self) -> NoReturn:
         """Raises NotImplementedError."""
         self._value.numpy()
@@ -49,7 +56,8 @@ class DynamicEmbedding(keras.layers.Layer):
     Keys are taken in when the layer is called for training: in `fit`, with `training=True`, or under a
     `tf.GradientTape`. In `evaluate` and `predict` a key that is not there reads what its row would begin with.
 
-    `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts, in jobs of one worker.
+    `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts; in jobs of several workers
+    `save_weights`, which all of them call.
 
     Args:
       output_dim: D.

@@ -185,3 +185,30 @@ def test_what_it_cannot_do_is_an_error(tmp_path):
     model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
     with pytest.raises(NotImplementedError, match="use_ema"):
         model.fit(np.ones([4, 1], np.int64), np.ones([4, 1, 2]), verbose=0)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_optimizers_that_come_and_go_take_the_memory_of_one(run_eagerly):
+    layer = DynamicEmbedding(DIM, "ones", name="users")
+    model = keras.Sequential([keras.Input((3,), dtype="int64"), layer])
+
+    def fit(optimizer):
+        model.compile(optimizer, "mse", run_eagerly=run_eagerly)
+        model.fit(INPUTS, np.zeros([32, 3, DIM]), batch_size=16, shuffle=False, verbose=0)
+        return int(layer.table.memory_bytes())
+
+    # Rules of two slots, and a stand-in's.
+    taken = {fit(make()) for make in [*[lambda: keras.optimizers.Adam(0.1, name="adam")] * 3, keras.optimizers.Nadam]}
+    assert len(taken) == 1
+    # As of a new table: nothing of the ones before is left in the slots.
+    last = keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.5, name="adagrad")
+    layer.table.insert(np.arange(ROWS), MATRIX)
+    assert {fit(last)} == taken
+    rows, reference = MATRIX.copy(), np.full([ROWS, DIM], 0.5, np.float32)
+    for batch in INPUTS.reshape(2, 48):
+        gradient = np.zeros_like(rows)
+        np.add.at(gradient, batch, 2 * rows[batch] / (48 * DIM))
+        reference += gradient**2
+        rows -= 0.1 * gradient / np.sqrt(reference + 1e-7)
+    np.testing.assert_allclose(layer.table.export_slots("adagrad/accumulator")[0], reference, rtol=1e-4)
+    np.testing.assert_allclose(layer.table.export().values, rows, rtol=1e-4, atol=1e-6)

@@ -13,6 +13,8 @@ from keras.src.saving import saving_api
 
 from lockstep._src import collectives
 from lockstep._src.context import context
+from lockstep._src.embedding import serialized
+from lockstep._src.embedding.variable import is_dynamic
 from lockstep._src.interception import Interception
 from lockstep._src.keras.variables import of_this_worker, sharded_variables
 
@@ -29,14 +31,17 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
         optimizer = getattr(model, "optimizer", None)
         tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
+        values = {id(v): getattr(v, "_value", None) for v in model.variables}
+        growing = [table for table in values.values() if is_dynamic(table)]
         try:
             for table in tables:
                 whole = table.numpy()
                 table._whole = whole if context.rank == 0 else None
-            if context.rank == 0:
-                # Keras makes optimizers to compare with.
-                with of_this_worker():
-                    save(model, *args, **kwargs)
+            with serialized.gathered(growing):
+                if context.rank == 0:
+                    # Keras makes optimizers to compare with.
+                    with of_this_worker():
+                        save(model, *args, **kwargs)
         finally:
             for table in tables:
                 table._whole = None

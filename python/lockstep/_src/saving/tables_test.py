@@ -335,3 +335,26 @@ def test_another_save_between_two_leaves_both_right(tmp_path):
             path = saver.save(session, f"{tmp_path}/model.ckpt", i)
             assert stored(path, "user", *slots_of(path)) == contents(session, table, *slots_of(path))
     assert context.world_size == 1
+
+
+def test_strings_that_go_while_they_are_saved_are_saved(tmp_path):
+    table = make(key_dtype=tf.string, evict_option=embedding.GlobalStepEvict(1))
+    ids, step = train(table, tf.train.AdagradOptimizer(0.1))
+    names = {"tables": [table.handle], "names": ["user"]}
+    counts, link = ops.lockstep_begin_snapshots(**names)
+    counted, linked = tf.placeholder(tf.int64), tf.placeholder(tf.int64)
+    prefix = f"{tmp_path}/model.ckpt"
+    written = ops.lockstep_write_tables(prefix, counted, linked, **names, rank=0, part_rows=2)
+    ended = ops.lockstep_end_snapshots(linked, **names)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step, {ids: ["a", "b", "c", ""]})
+        had = contents(session, table, *slots_here())
+        begun, number = session.run([counts, link])
+        for i in range(5):
+            session.run(step, {ids: [f"other {i}", "c"]})
+        left = contents(session, table)
+        assert b"a" not in left and b"c" in left
+        session.run(written, {counted: [begun], linked: number})
+        session.run(ended, {linked: number})
+        assert stored(prefix, "user", *slots_here()) == had

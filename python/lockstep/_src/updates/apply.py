@@ -11,7 +11,8 @@ from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from lockstep._src import library
 from lockstep._src.updates import tensorflow1
-from lockstep._src.updates.rules import Rule, name_among_owners
+from lockstep._src.updates.owners import slot_names
+from lockstep._src.updates.rules import Rule
 
 # The core's row numbers have 32 bits, and one of them means "none".
 _MOST_ROWS = 2**32 - 2
@@ -43,7 +44,7 @@ def apply_sparse(optimizer: Any, variable: Any, values: tf.Tensor, indices: tf.T
     Args:
       optimizer: of `tf.compat.v1.train` or of Keras 3.
       variable: float32 [R, ...], or a dynamic one: of these, slots are the table's own, made at the first update by the
-        rule's initial values, and named "<optimizer's name>/<slot>" (`name_among_owners`).
+        rule's initial values, and named "<optimizer's name>/<slot>" (`owners.py`).
       values: float32 [N, ...], gradients of rows. Those of one row are summed first.
       indices: [N] int32 or int64, the rows; of a sharded table, those of the shard; of a dynamic one, int64 row
         numbers, where -1 drops a gradient. Running it raises
@@ -68,7 +69,7 @@ def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor)
     slots = [] if dynamic else [rule.slot_of(variable, slot.name) for slot in rule.slots]
     if not dynamic and not all(map(is_fit, [variable, *slots])):
         return None
-    owner = name_among_owners(rule.optimizer, variable) if dynamic else ""
+    names = [slot.name for slot in rule.slots]
     applied = library.ops.lockstep_sparse_update(
         [variable.handle],
         [slot.handle for slot in slots],
@@ -79,7 +80,7 @@ def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor)
         rules=[rule.name],
         all_rows=[rule.all_rows],
         dynamic=[dynamic],
-        slot_names=[f"{owner}/{slot.name}" for slot in rule.slots] if dynamic else [],
+        slot_names=slot_names(rule.optimizer, variable, names) if dynamic else [],
         slot_initials=[slot.initial for slot in rule.slots] if dynamic else [],
     )
     return variable if tf.executing_eagerly() else applied

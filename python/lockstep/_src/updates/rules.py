@@ -51,19 +51,3 @@ def has_method_of(optimizer: Any, cls: type, name: str) -> bool:
     if name in vars(optimizer):
         return False
     return inspect.unwrap(getattr(type(optimizer), name)) is inspect.unwrap(getattr(cls, name))
-
-
-def name_among_owners(optimizer: Any, table: Any) -> str:
-    """The name under which a dynamic table keeps an optimizer's slots: the optimizer's own, made unique.
-
-    Optimizers that update one table have slots of their own, as TensorFlow's have: the second 'Adagrad' that is applied
-    to it is 'Adagrad_1'. So a program that goes on from a checkpoint has to apply them in the same order, or name them.
-    Slots stay as long as the table does, and with them their optimizer.
-    """
-    name = optimizer.get_name() if hasattr(optimizer, "get_name") else optimizer.name
-    owners = vars(table).setdefault("_lockstep_owners_of_slots", {})
-    unique, others = name, 0
-    while owners.setdefault(unique, optimizer) is not optimizer:
-        others += 1
-        unique = f"{name}_{others}"
-    return unique

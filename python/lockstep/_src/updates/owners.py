@@ -1,0 +1,86 @@
+"""Which optimizer owns which slots of a dynamic table.
+
+Slots are columns of the table, named "<optimizer's name>/<slot>", and go when their optimizer has gone: when the next
+one comes to the table, which takes their memory. In a graph an optimizer lives as long as the graph does, which goes on
+applying it when the program has let it go; so in graphs of TensorFlow 1 slots stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph, ops
+
+from lockstep._src import library
+
+# The attribute of a table: name -> owner.
+_OWNERS = "_lockstep_owners_of_slots"
+# That of a graph: the optimizers that it applies.
+_ALIVE = "_lockstep_optimizers"
+
+
+@dataclasses.dataclass
+class _Owner:
+    optimizer: weakref.ref
+    slots: set[str]
+
+
+def slot_names(optimizer: Any, table: Any, slots: Sequence[str]) -> list[str]:
+    """The names under which a dynamic table keeps an optimizer's slots: "<the optimizer's own, made unique>/<slot>".
+
+    Optimizers that update one table have slots of their own, as TensorFlow's have: the second 'Adagrad' that is applied
+    to it is 'Adagrad_1', while the first lives. So a program that goes on from a checkpoint has to apply them in the
+    same order, or name them.
+    """
+    owners = vars(table).setdefault(_OWNERS, {})
+    _live_with_graph(optimizer)
+    unique = next((name for name, owner in owners.items() if owner.optimizer() is optimizer), None)
+    if unique is None:
+        _drop_slots_of_gone(table, owners)
+        unique = name = optimizer.get_name() if hasattr(optimizer, "get_name") else optimizer.name
+        others = 0
+        while unique in owners:
+            others += 1
+            unique = f"{name}_{others}"
+        owners[unique] = _Owner(weakref.ref(optimizer), set())
+    names = [f"{unique}/{slot}" for slot in slots]
+    owners[unique].slots.update(names)
+    return names
+
+
+def disown_slots(table: Any) -> None:
+    """What slots a table has from now on is nobody's who was there before: it is made anew, perhaps to be restored."""
+    for owner in vars(table).get(_OWNERS, {}).values():
+        owner.slots.clear()
+
+
+def _live_with_graph(optimizer: Any) -> None:
+    if tf.executing_eagerly():
+        return
+    with ops.init_scope():
+        functions_alone = tf.executing_eagerly()
+    graph = ops.get_default_graph()
+    while graph is not None:
+        is_function = isinstance(graph, func_graph.FuncGraph)
+        if is_function or not functions_alone:
+            if not hasattr(graph, _ALIVE):
+                setattr(graph, _ALIVE, {})
+            getattr(graph, _ALIVE)[id(optimizer)] = optimizer
+        graph = graph.outer_graph if is_function else None
+
+
+def _drop_slots_of_gone(table: Any, owners: dict[str, _Owner]) -> None:
+    with ops.init_scope():
+        if not owners or not tf.executing_eagerly():
+            return
+        # An optimizer and the functions that apply it hold one another.
+        gc.collect()
+        gone = [name for name, owner in owners.items() if owner.optimizer() is None]
+        slots = sorted(slot for name in gone for slot in owners.pop(name).slots)
+        if slots:
+            library.ops.lockstep_dynamic_table_drop_slots(table.handle, slots=slots)
