@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import collections
 import functools
+import pathlib
+import tempfile
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from lockstep._src import embedding
 from lockstep._src.context import context
-from lockstep._src.scope import embedding_scope
+from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing import call_workers
 
 v1 = tf.compat.v1
@@ -171,9 +174,47 @@ def train_scaled():
         return after
 
 
+def train_layers(ranks):
+    """A model of Keras 3 trained on the batches of `ranks`: what this process holds, predicts and exports."""
+    if not tf.keras.__version__.startswith("3"):
+        return None
+    from lockstep.keras import DynamicEmbedding, export
+
+    batches = [np.concatenate([keys_of(step, rank) for rank in ranks]) // 10**15 for step in range(STEPS)]
+    with scope(), embedding_scope():
+        number, text = (
+            tf.keras.Input((2,), dtype="int64", name="number"),
+            tf.keras.Input((2,), dtype="string", name="text"),
+        )
+        layers = [DynamicEmbedding(DIM, "ones"), DynamicEmbedding(DIM, "zeros", "string", "mean")]
+        joined = tf.keras.layers.Concatenate()([tf.keras.layers.Flatten()(layers[0](number)), layers[1](text)])
+        outputs = tf.keras.layers.Dense(1, kernel_initializer="ones")(joined)
+        model = tf.keras.Model({"number": number, "text": text}, outputs)
+        model.compile(tf.keras.optimizers.Adagrad(0.3), "mse")
+        fed = [{"number": b[:, :2], "text": np.char.mod("word %d", b[:, 2:])} for b in batches]
+        for x, b in zip(fed, batches, strict=True):
+            x = {"number": x["number"], "text": tf.constant(x["text"].tolist())}
+            model.fit(tf.data.Dataset.from_tensors((x, b[:, :1] % 3)), verbose=0)
+        seen = {"number": tf.constant([[0, 1], [8, 99]], tf.int64), "text": tf.constant([["word 1", "no"]] * 2)}
+        predicted = model.predict(tf.data.Dataset.from_tensors(seen), verbose=0)
+        with tempfile.TemporaryDirectory() as folder:
+            export(model, folder, verbose=False)
+            served = None if context.rank else serve(folder, seen)
+    return [[column.numpy() for column in layer.table.export()[:2]] for layer in layers], predicted, served
+
+
+def serve(folder, inputs):
+    """What a SavedModel gives, and the kinds of its operations."""
+    read = saved_model_pb2.SavedModel.FromString(pathlib.Path(folder, "saved_model.pb").read_bytes())
+    graph = read.meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    (outputs,) = tf.saved_model.load(folder).signatures["serving_default"](**inputs).values()
+    return outputs.numpy(), {node.op for node in nodes}
+
+
 def on_worker():
     context.ensure_initialized()
-    return train([context.rank]), train_words(), train_scaled()
+    return train([context.rank]), train_words(), train_scaled(), train_layers([context.rank])
 
 
 @functools.cache
@@ -206,7 +247,7 @@ def test_two_workers_train_what_one_does(optimizer, option, lookup):
 
 
 def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
-    drawn, parts, exchanges = zip(*(of_words for _, of_words, _ in on_workers(2)), strict=True)
+    drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(2)), strict=True)
     seen, rows = collections.Counter(), {}
     for step in range(STEPS):
         times = collections.Counter(WORDS[i] for worker in drawn for i in worker[step])
@@ -228,7 +269,7 @@ def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
 
 
 def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
-    scaled = [of_scale for *_, of_scale in on_workers(2)]
+    scaled = [of_scale for _, _, of_scale, _ in on_workers(2)]
     if scaled[0] is None:
         pytest.skip("the optimizer is one of Keras 3")
     for after in scaled:
@@ -237,3 +278,23 @@ def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
         np.testing.assert_array_equal(after[0][0], 1.0)
         # The mean over the workers.
         np.testing.assert_allclose(after[1][0], 0.75)
+
+
+def test_layers_of_two_workers_train_predict_and_export_what_those_of_one_do():
+    parts = [of_layers for *_, of_layers in on_workers(2)]
+    if parts[0] is None:
+        pytest.skip("the layer is one of Keras 3")
+    tables, predicted, (served, kinds) = train_layers([0, 1])
+    for i, (keys, rows) in enumerate(tables):
+        held = [part[0][i] for part in parts]
+        assert all(len(of_worker[0]) for of_worker in held)
+        got = {key: row for of_worker in held for key, row in zip(*of_worker, strict=True)}
+        assert sum(len(of_worker[0]) for of_worker in held) == len(got) == len(keys)
+        np.testing.assert_allclose([got[key] for key in keys], rows, rtol=1e-5, atol=1e-6)
+    for _, of_worker, of_export in parts:
+        np.testing.assert_allclose(of_worker, predicted, rtol=1e-5)
+        for values, ops in [of_export] if of_export else []:
+            np.testing.assert_allclose(values, predicted, rtol=1e-5)
+            assert not any(op.startswith("Lockstep") for op in ops), ops
+    np.testing.assert_allclose(served, predicted, rtol=1e-5)
+    assert "LookupTableFindV2" in kinds and not any(op.startswith("Lockstep") for op in kinds), kinds

@@ -21,7 +21,7 @@ import tensorflow as tf
 from keras.src import backend
 from tensorflow.python.ops import lookup_ops
 
-from lockstep._src import collectives
+from lockstep._src import agreement, collectives
 from lockstep._src.context import context
 from lockstep._src.embedding import initial
 from lockstep._src.embedding.variable import DynamicVariable
@@ -41,25 +41,33 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
 
     Raises:
       ValueError: another format.
+      RuntimeError: worker 0 failed, on the others; what Keras raises, on worker 0.
     """
     if kwargs.get("format", "tf_saved_model") != "tf_saved_model":
         raise ValueError(f"export: format is {kwargs['format']!r}, wanted 'tf_saved_model'")
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, DynamicEmbedding) and layer.built]
-    with contextlib.ExitStack() as stack:
-        for layer in layers:
-            keys, rows = _whole_rows(layer.table)
-            if context.rank == 0:
-                stack.enter_context(_as_matrix(layer, keys, rows))
-        for variable in sharded_variables(model.variables):
-            whole = variable.numpy()
-            if context.rank == 0:
-                stack.enter_context(_as_variable(variable, whole))
-        if context.rank == 0:
-            with context.detached():
+    tables = [(layer, *_whole_rows(layer.table)) for layer in layers]
+    weights = [(variable, variable.numpy()) for variable in sharded_variables(model.variables)]
+    failure = None
+    if context.rank == 0:
+        try:
+            with contextlib.ExitStack() as stack:
+                # Worker 0 is alone here: what is made is its own.
+                stack.enter_context(context.scope(mode="infer", sharding=False))
+                stack.enter_context(context.detached())
+                for table in tables:
+                    stack.enter_context(_as_matrix(*table))
+                for weight in weights:
+                    stack.enter_context(_as_variable(*weight))
                 model.export(os.fspath(filepath), **kwargs)
-    if context.world_size > 1:
-        # When it returns on any worker, the files are there.
-        collectives.barrier(name="model_exported")
+        except Exception as error:
+            if context.world_size == 1:
+                raise
+            failure = error
+    # When it returns on any worker, the files are there.
+    told = agreement.from_chief(failure and f"{type(failure).__name__}: {failure}", "model_exported")
+    if told is not None:
+        raise failure or RuntimeError(f"export: worker 0 failed: {told}")
 
 
 class _Initializer(lookup_ops.TableInitializerBase):

@@ -105,7 +105,9 @@ def test_a_file_of_keras_has_the_tables(tmp_path):
 def test_other_ways_say_which_is_the_way(tmp_path):
     model = made()
     for write in (model.export, lambda folder: tf.saved_model.save(model, folder)):
-        with pytest.raises(NotImplementedError, match=r"table '\w+/embeddings'.*lockstep\.keras\.export writes a SavedModel"):
+        with pytest.raises(
+            NotImplementedError, match=r"table '\w+/embeddings'.*lockstep\.keras\.export writes a SavedModel"
+        ):
             write(str(tmp_path / "model"))
     with pytest.raises(ValueError, match="format is 'onnx'"):
         export(model, tmp_path / "model", format="onnx")

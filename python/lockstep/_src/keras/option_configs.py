@@ -20,7 +20,7 @@ _CLASSES = {
 
 
 def to_config(value: Any) -> Any:
-    """An option, or what is in one. Keras refuses to write what stays as it is: TensorFlow's initializers, functions."""
+    """An option, or what is in one. Keras refuses to write what stays as it is: functions, arrays and the like."""
     name = type(value).__name__
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
