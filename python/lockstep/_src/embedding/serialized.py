@@ -26,7 +26,7 @@ def to_strings(table: Any) -> tf.Tensor:
     Raises:
       NotImplementedError: the job has several workers, or the table is one of a graph.
     """
-    _check(table)
+    check_can_be_strings(table)
     one = {"tables": [table.handle], "names": [_NAME]}
     with tempfile.TemporaryDirectory() as folder:
         counts, link = library.ops.lockstep_begin_snapshots(**one)
@@ -42,7 +42,7 @@ def from_strings(table: Any, strings: tf.Tensor) -> None:
       NotImplementedError: as `to_strings`.
       tf.errors.OpError: the strings are damaged, or of another table.
     """
-    _check(table)
+    check_can_be_strings(table)
     with tempfile.TemporaryDirectory() as folder:
         for file, content in zip(_FILES, tf.unstack(strings, len(_FILES)), strict=True):
             tf.io.write_file(os.path.join(folder, file), content)
@@ -50,10 +50,11 @@ def from_strings(table: Any, strings: tf.Tensor) -> None:
         library.ops.lockstep_restore_tables(os.path.join(folder, _NAME), [table.handle], [_NAME], rank=0, world_size=1)
 
 
-def _check(table: Any) -> None:
+def check_can_be_strings(table: Any) -> None:
+    """Raises NotImplementedError as `to_strings` does."""
     if context.world_size > 1 or not tf.executing_eagerly():
         where = f"a job of {context.world_size} workers" if context.world_size > 1 else "a graph"
         raise NotImplementedError(
-            f"table '{table.logical_name}': tf.train.Checkpoint and Keras' files have no dynamic tables of {where}; "
-            "tf.compat.v1.train.Saver saves them"
+            f"table '{table.logical_name}': tf.train.Checkpoint and Keras' files have no dynamic tables of {where}: "
+            "tf.compat.v1.train.Saver saves those of graphs, and lockstep.keras.export writes SavedModels"
         )

@@ -174,7 +174,7 @@ def test_weights_are_saved_with_slots_and_counts(tmp_path, files, key_dtype):
 def test_tables_of_graphs_are_not_in_checkpoints_of_objects(tmp_path):
     with tf.Graph().as_default():
         table = embedding.get_embedding_variable("user", DIM)
-        with pytest.raises(NotImplementedError, match="table 'user'.*of a graph.*Saver saves them"):
+        with pytest.raises(NotImplementedError, match="table 'user'.*of a graph.*Saver saves those"):
             tf.train.Checkpoint(table=table).write(f"{tmp_path}/model.ckpt")
 
 

@@ -13,6 +13,7 @@ from keras.src.saving import saving_api
 
 from lockstep._src import collectives
 from lockstep._src.context import context
+from lockstep._src.embedding import is_dynamic, serialized
 from lockstep._src.interception import Interception
 from lockstep._src.keras.variables import of_this_worker, sharded_variables
 
@@ -27,6 +28,9 @@ def intercept_saving(interception: Interception) -> None:
 def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(save)
     def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
+        for variable in model.variables:
+            if is_dynamic(variable._value):  # on all workers, none of which is to wait for worker 0
+                serialized.check_can_be_strings(variable._value)
         optimizer = getattr(model, "optimizer", None)
         tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
         try:
