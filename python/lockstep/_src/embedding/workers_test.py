@@ -18,6 +18,7 @@ from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing import call_workers
 
 v1 = tf.compat.v1
+HAS_KERAS_3 = getattr(tf.keras, "__version__", "2").startswith("3")
 DIM, STEPS = 3, 4
 
 
@@ -150,7 +151,7 @@ def train_words():
 
 def train_scaled():
     """Rows and the loss scale of Keras 3 after each of two steps; of the first, one row's gradient is infinite."""
-    if not tf.keras.__version__.startswith("3"):
+    if not HAS_KERAS_3:
         return None
     from lockstep.keras import DynamicEmbedding
 
@@ -176,7 +177,7 @@ def train_scaled():
 
 def train_layers(ranks):
     """A model of Keras 3 trained on the batches of `ranks`: what this process holds, predicts and exports."""
-    if not tf.keras.__version__.startswith("3"):
+    if not HAS_KERAS_3:
         return None
     from lockstep.keras import DynamicEmbedding, export
 
