@@ -64,6 +64,16 @@ def test_each_worker_predicts_all_of_its_rows(job):
     np.testing.assert_allclose(predicted, expected["predicted"], atol=1e-5)
 
 
+def test_the_export_serves_whole_tables_and_training_could_go_on(job):
+    expected, outcomes = job
+    columns, _ = worker.data(1, 37)
+    serve = tf.saved_model.load(outcomes[0]["exported"]).signatures["serving_default"]
+    (served,) = serve(**{name: tf.constant(values) for name, values in columns.items()}).values()
+    np.testing.assert_allclose(served[:, 0], expected["predicted"], atol=1e-5)
+    for outcome in outcomes:
+        np.testing.assert_array_equal(outcome["predicted_after_export"], outcome["predicted"])
+
+
 def test_saved_weights_are_whole_and_load_anywhere(job):
     expected, outcomes = job
     for outcome in outcomes:

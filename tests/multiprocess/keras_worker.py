@@ -73,6 +73,7 @@ def plain(optimizer, world):
 def fit(optimizer, folder, drop_remainder):
     """The same on the workers of a job."""
     import hybridbackend.tensorflow as hb
+    from lockstep.keras import export
 
     rank, world = hb.context.rank, hb.context.world_size
     with hb.scope(data_sync_drop_remainder=drop_remainder):
@@ -95,6 +96,8 @@ def fit(optimizer, folder, drop_remainder):
         again = build(hb.embedding_scope, optimizer, seed=2)
         again.load_weights(path)
         reloaded = [np.asarray(w) for w in again.get_weights()]
+        export(model, f"{folder}/exported", verbose=False)
+        predicted_on = model.predict(held_out, verbose=0)[:, 0]
     return {
         "weights": weights,
         "local": local,
@@ -104,6 +107,8 @@ def fit(optimizer, folder, drop_remainder):
         "predicted": predicted,
         "reloaded": reloaded,
         "path": path,
+        "exported": f"{folder}/exported",
+        "predicted_after_export": predicted_on,
     }
 
 

@@ -40,10 +40,12 @@ def run_program(
     return run_launcher([*launcher, sys.executable, *command], folder, workers or 1, variables)
 
 
-def run_launcher(words: Sequence[str], folder: Path, workers: int, variables: Mapping[str, str]) -> list[str]:
+def run_launcher(
+    words: Sequence[str], folder: Path, workers: int, variables: Mapping[str, str], timeout_s: float = 150
+) -> list[str]:
     """Runs a launcher's command line that starts this number of workers; what each of them printed."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
-    run = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=150)
+    run = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s)
     assert run.returncode == 0, run.stderr
     if workers == 1:
         return [run.stdout]

@@ -2,6 +2,7 @@
 
 Reads `u.data` in the folder that the variable LOCKSTEP_MOVIELENS names, or beside the clone in shared/data/ml-100k;
 otherwise makes ratings of the same kind. Copied as `tensorflow_datasets.py` into the folder of the program.
+LOCKSTEP_RATINGS says how many are taken, from the first: programs that shuffle all of them take long to begin.
 """
 
 import os
@@ -37,12 +38,14 @@ def load(name, split):
     if (name, split) != ("movie_lens/100k-ratings", "train"):
         raise ValueError(f"{name!r}, {split!r}: this stand-in has the ratings of MovieLens 100K, split 'train', alone")
     folder = os.environ.get("LOCKSTEP_MOVIELENS", "")
-    users, movies, ratings = read(folder) if folder else make()
+    count = int(os.environ.get("LOCKSTEP_RATINGS", RATINGS))
+    users, movies, ratings = (column[:count] for column in (read(folder) if folder else make()))
     # Texts are made as they are read: as constants they would be most of what is written of each graph.
-    return tf.data.Dataset.from_tensor_slices((movies, users, np.array(ratings, np.float32))).map(
+    columns = tf.data.Dataset.from_tensor_slices((movies, users, np.array(ratings, np.float32))).batch(1000)
+    return columns.map(
         lambda movie, user, rating: {
             "movie_id": tf.strings.as_string(movie),
             "user_id": tf.strings.as_string(user),
             "user_rating": rating,
         }
-    )
+    ).unbatch()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from tests.ranking_job import movielens
@@ -21,20 +22,15 @@ HERE = Path(__file__).parent
 LAUNCHER = [sys.executable, "-m", "tensorflow.python.distribute.launch"]
 IDS = [0, 1, 2, 5, 6, 7]
 
-# Trains the estimator's model without the estimator.
-LOOP = """
-    spec = model_fn(tf.data.make_one_shot_iterator(input_fn()).get_next(), None, tf.estimator.ModeKeys.TRAIN, {})
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        print([float(sess.run([spec.loss, spec.train_op])[0]) for _ in range(20)])
-"""
+# Of the ratings; more than 50 steps take, and all that an evaluation of 100 steps does.
+RATINGS = 20_000
 
 
 def launch(program: Path, backend: str) -> list[str]:
     """CUDA_VISIBLE_DEVICES=0,1 COLLECTIVE_STRATEGY=... python -m tensorflow.python.distribute.launch python PROGRAM"""
     variables = {"CUDA_VISIBLE_DEVICES": "0,1", "COLLECTIVE_STRATEGY": backend}
-    variables["LOCKSTEP_MOVIELENS"] = str(movielens() or "")
-    return run_launcher([*LAUNCHER, sys.executable, program.name], program.parent, 2, variables)
+    variables |= {"LOCKSTEP_MOVIELENS": str(movielens() or ""), "LOCKSTEP_RATINGS": str(RATINGS)}
+    return run_launcher([*LAUNCHER, sys.executable, program.name], program.parent, 2, variables, timeout_s=300)
 
 
 def numbers(output: str) -> np.ndarray:
@@ -70,33 +66,34 @@ def test_the_step_is_that_of_one_process(tmp_path):
         np.testing.assert_allclose(after, expected[:9], rtol=1e-6)
 
 
-def trained_by_numpy(
-    initial: float, rate: float, steps: int, graph_seed: int | None = None
-) -> tuple[list[float], list[np.ndarray]]:
-    """What the estimator's model loses in each step, on batches that both workers read alike; its tables in the end."""
+def trained_by_numpy(initial: float, rate: float, steps: int) -> tuple[float, list[np.ndarray]]:
+    """What the estimator's model loses in an evaluation after steps on what both workers read alike, and its tables."""
     folder = movielens()
-    users, movies, ratings = movielens_stand_in.read(folder) if folder else movielens_stand_in.make()
+    columns = movielens_stand_in.read(folder) if folder else movielens_stand_in.make()
+    users, movies, ratings = (column[:RATINGS] for column in columns)
     tables = [np.full([ids.max() + 1, 16], initial) for ids in (movies, users)]
     squares = [np.full_like(table, 0.1) for table in tables]
-    losses = []
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(graph_seed)  # the shuffle's own is half of it
+        tf.set_random_seed(1)  # of TensorFlow's RunConfig; the shuffle's own is half of it
         rows = tf.data.Dataset.range(len(users)).shuffle(1_000_000, seed=2021, reshuffle_each_iteration=False)
         batch = tf.data.make_one_shot_iterator(rows.batch(256)).get_next()
-        batches = [session.run(batch) for _ in range(steps)]
-    for taken in batches:
-        ids = [movies[taken], users[taken]]
+        batches = [session.run(batch) for _ in range(-(-len(users) // 256))]
+
+    def outcome(taken):
         label = (ratings[taken] > 3)[:, np.newaxis]
-        p = 2 * np.concatenate([table[one] for table, one in zip(tables, ids, strict=True)], 1)
+        p = 2 * np.concatenate([tables[0][movies[taken]], tables[1][users[taken]]], 1)
         clipped = np.clip(p, 1e-7, 1 - 1e-7)
-        losses.append(float(np.mean(-np.where(label, np.log(clipped), np.log(1 - clipped)))))
-        error = np.where(label, -1 / clipped, 1 / (1 - clipped)) * (p == clipped) * 2 / p.size
-        for table, square, one, part in zip(tables, squares, ids, np.split(error, 2, axis=1), strict=True):
+        loss = np.mean(-np.where(label, np.log(clipped), np.log(1 - clipped)))
+        return loss, np.where(label, -1 / clipped, 1 / (1 - clipped)) * (p == clipped) * 2 / p.size
+
+    for taken in batches[:steps]:
+        parts = np.split(outcome(taken)[1], 2, axis=1)
+        for table, square, ids, part in zip(tables, squares, (movies, users), parts, strict=True):
             gradient = np.zeros_like(table)
-            np.add.at(gradient, one, part)
+            np.add.at(gradient, ids[taken], part)
             square += gradient**2
             table -= rate * gradient / np.sqrt(square)
-    return losses, tables
+    return float(np.mean([outcome(taken)[0] for taken in batches[:100]])), tables
 
 
 @pytest.fixture
@@ -107,17 +104,42 @@ def program(tmp_path) -> Path:
     return tmp_path / "program.py"
 
 
-def with_known_start(text: str) -> str:
-    """The program with tables that begin as numpy's do: with a number, and one that is a probability."""
-    return text.replace("tf.random_uniform_initializer(-1e-3, 1e-3)", "tf.constant_initializer(0.2)")
+def served(folder: Path, movies: np.ndarray, users: np.ndarray) -> np.ndarray:
+    """What stock TensorFlow computes with the program's export."""
+    (exported,) = (path for path in folder.iterdir() if path.name.isdigit())
+    serve = tf2.saved_model.load(str(exported)).signatures["serving_default"]
+    ids = {"movie_id": tf2.constant(movies), "user_id": tf2.constant(users)}
+    return serve(**ids, user_rating=tf2.zeros(len(movies)))["logits"].numpy()
 
 
-def test_the_estimators_model_trains_as_numpy_does(program):
-    text = program.read_text().partition("    estimator = strategy.estimator(")[0]
-    # At a rate that shows in few steps.
-    program.write_text(with_known_start(text).replace("lr=0.05", "lr=5.0") + LOOP)
-    expected, _ = trained_by_numpy(initial=0.2, rate=5.0, steps=20)
-    untrained, _ = trained_by_numpy(initial=0.2, rate=0.0, steps=20)
-    assert not np.allclose(expected, untrained, rtol=1e-3), "steps that change nothing prove nothing"
-    for output in launch(program, "hb"):
-        np.testing.assert_allclose(numbers(output), expected, rtol=1e-4)
+def evaluated(folder: Path) -> dict[str, float]:
+    """What the program's evaluation says in its summaries."""
+    (events,) = (folder / "eval").glob("events.*")
+    found = [value for event in tf.train.summary_iterator(str(events)) for value in event.summary.value]
+    return {value.tag: value.simple_value or float(tf2.make_ndarray(value.tensor)) for value in found}
+
+
+def test_the_estimator_trains_evaluates_and_exports(program):
+    launch(program, "hb")
+    checkpoint = tf2.train.latest_checkpoint(str(program.parent))
+    assert tf2.train.load_variable(checkpoint, "global_step") == 50
+    assert evaluated(program.parent).keys() == {"loss", "global_step"}
+    # Rows begin below 0.001; an id that was never seen has none.
+    rows = served(program.parent, np.array([50, 10**12]), np.array([405, -7]))
+    assert np.all(np.abs(rows[0]).reshape(2, 16).max(1) > 2e-3) and not rows[1].any()
+
+
+def test_the_estimator_trains_what_numpy_does(program):
+    # Tables that begin as numpy's: with a number, and one that is a probability.
+    initial = "tf.random_uniform_initializer(-1e-3, 1e-3)"
+    text = program.read_text().replace(initial, "tf.constant_initializer(0.2)")
+    program.write_text(text.replace("lr=0.05", "lr=2.0"))  # a rate that shows in few steps
+    launch(program, "sok")
+    loss, (movies, users) = trained_by_numpy(initial=0.2, rate=2.0, steps=50)
+    untrained, _ = trained_by_numpy(initial=0.2, rate=2.0, steps=0)
+    assert untrained > loss + 0.01, "steps that change nothing prove nothing"
+    np.testing.assert_allclose(evaluated(program.parent)["loss"], loss, rtol=1e-5)
+    ids = np.arange(1, min(len(movies), len(users)))
+    expected = 2 * np.concatenate([movies[ids], users[ids]], axis=1)
+    assert np.ptp(expected) > 0.01
+    np.testing.assert_allclose(served(program.parent, ids, ids), expected, rtol=1e-5)

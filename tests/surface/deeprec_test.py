@@ -4,15 +4,20 @@ import inspect
 import subprocess
 import sys
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import _lockstep_deeprec
 import deeprec
 import deeprec.feature_column
 import deeprec.nn
+import lockstep.estimator
 import lockstep.train
 
+v1 = tf.compat.v1
 pytestmark = pytest.mark.oldest
 
 # Parameters and defaults as documented.
@@ -133,6 +138,55 @@ def test_an_export_needs_a_signature_and_a_checkpoint(tmp_path):
         strategy.export_saved_model(tmp_path, None, dict)
     with pytest.raises(ValueError, match="there is no checkpoint in"):
         strategy.export_saved_model(tmp_path, tmp_path, dict)
+
+
+def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path):
+    """With all arguments, in DeepRec's order; of a sharded and of a dynamic table."""
+    strategy = deeprec.CollectiveStrategy()
+    (tmp_path / "source.txt").write_text("note")
+
+    def model():
+        with strategy.embedding_scope():
+            split = v1.fixed_size_partitioner(strategy.world_size)
+            items = v1.get_variable("items", [9, 2], initializer=v1.zeros_initializer(), partitioner=split)
+            users = deeprec.get_embedding_variable("users", 2, initializer=v1.ones_initializer())
+        ids = v1.placeholder(tf.int64, [None])
+        return ids, tf.nn.embedding_lookup(items, ids) + tf.nn.embedding_lookup(users, ids)
+
+    def signature():
+        ids, rows = model()
+        return v1.saved_model.predict_signature_def({"ids": ids}, {"rows": rows})
+
+    with strategy.scope(model_dir=str(tmp_path / "model")):
+        with tf.Graph().as_default():
+            ids, rows = model()
+            step = v1.train.get_or_create_global_step()
+            train = v1.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_sum(rows), global_step=step)
+            with v1.train.MonitoredTrainingSession() as session:
+                session.run(train, {ids: [1, 5]})
+        for checkpoints, as_text in ((None, True), (tmp_path / "model", False)):
+            directory = strategy.export_saved_model(
+                tmp_path / "export", checkpoints, signature, {"a/note": tmp_path / "source.txt"}, as_text, False, False
+            )
+            assert Path(directory, "assets.extra", "a", "note").read_text() == "note"
+            assert Path(directory, f"saved_model.pb{'txt' * as_text}").is_file()
+            served = tf.saved_model.load(directory).signatures["serving_default"](tf.constant([1, 2, 5], tf.int64))
+            np.testing.assert_array_equal(served["rows"], [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+
+
+def test_a_model_function_that_returns_none_is_refused_by_its_mode(tmp_path):
+    """As the manual's does in evaluations."""
+
+    def model_fn(features, mode):
+        if mode != "train":
+            return None
+        step = v1.train.get_or_create_global_step()
+        return lockstep.estimator.EstimatorSpec(mode, loss=tf.reduce_sum(features), train_op=step.assign_add(1))
+
+    estimator = deeprec.CollectiveStrategy().estimator(model_fn=model_fn, model_dir=str(tmp_path), config=None)
+    estimator.train(lambda: tf.data.Dataset.from_tensors(1.0))
+    with pytest.raises(ValueError, match="model_fn returned None for mode 'eval', wanted an EstimatorSpec"):
+        estimator.evaluate(lambda: tf.data.Dataset.from_tensors(1.0))
 
 
 def test_an_unknown_backend_is_refused(monkeypatch):

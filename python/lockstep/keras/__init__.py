@@ -2,7 +2,7 @@
 
 `Model` is one of two classes, with the same arguments beyond Keras' own: where TensorFlow runs eagerly, a model of
 Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras. `LazyAdam` is an optimizer of Keras 3, and
-`DynamicEmbedding` a layer of it.
+`DynamicEmbedding` a layer of it; `export` writes a SavedModel of a model that has such layers.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import tensorflow as _tf
 
 from lockstep.keras import layers
 
-__all__ = ["DynamicEmbedding", "LazyAdam", "Model", "layers"]
+__all__ = ["DynamicEmbedding", "LazyAdam", "Model", "export", "layers"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
 
         return DynamicEmbedding
+    if name == "export":
+        from lockstep._src.keras.export import export
+
+        return export
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _tf.executing_eagerly():

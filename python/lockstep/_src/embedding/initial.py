@@ -11,6 +11,7 @@ An initializer without a seed has one made of the graph's seed and the table's n
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,24 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
     if rows.shape.rank != 2 or rows.shape[1] != dim:
         raise ValueError(f"table '{name}': initial rows of shape {rows.shape}, wanted [number of rows, {dim}]")
     return Initial({"initial": "rows"}, tf.cast(rows, tf.float32))
+
+
+def value_of_unseen(initializer: Any, dim: int, name: str, attributes: Mapping[str, Any]) -> float:
+    """What keys read in exports that an exported table does not have.
+
+    That which keys read that are not admitted; where all keys are and begin with a constant, this one. Rows that are
+    drawn for each key cannot be computed by TensorFlow's operations.
+
+    Args:
+      initializer: see `initial_of`.
+      dim: of the table, as is `name`.
+      name: of the table.
+      attributes: what `options.attributes` makes of its options.
+    """
+    start = initial_of(initializer, dim, name, 1).attributes
+    if start["initial"] == "constant" and attributes.get("min_frequency", 0) <= 1:
+        return start["initial_a"]
+    return attributes["default_value"]
 
 
 def _known(initializer: Any) -> tuple[str, float, float] | None:

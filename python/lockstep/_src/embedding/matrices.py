@@ -23,7 +23,10 @@ _NOT_FOR_TABLES = {
             *(f"scatter_nd_{how}" for how in ("add", "sub", "update", "max", "min")),
         )
     },
-    "_export_to_saved_model_graph": ("SavedModel", "hb.train.export writes one of its checkpoint"),
+    "_export_to_saved_model_graph": (
+        "tf.saved_model.save",
+        "lockstep.keras.export writes a SavedModel of a Keras model, hb.train.export one of a checkpoint",
+    ),
     "__deepcopy__": ("copy.deepcopy", "make another table and insert what this one exports"),
 }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing import call_workers
 
 v1 = tf.compat.v1
+HAS_KERAS_3 = getattr(tf.keras, "__version__", "2").startswith("3")
 DIM, STEPS = 3, 4
 
 
@@ -147,72 +146,6 @@ def train_words():
             return drawn, session.run(tables[0].export()), exchanges
 
 
-def train_scaled():
-    """Rows and the loss scale of Keras 3 after each of two steps; of the first, one row's gradient is infinite."""
-    if not tf.keras.__version__.startswith("3"):
-        return None
-    from lockstep.keras import DynamicEmbedding
-
-    with embedding_scope():
-        layer = DynamicEmbedding(DIM, "ones")
-        layer.build()
-        optimizer = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.5), initial_scale=8.0)
-        optimizer.build(layer.trainable_variables)
-        keys = tf.constant([0, 1, 2, 3, 4, 5] if context.rank == 0 else [100], tf.int64)
-
-        @tf.function
-        def step(factor):
-            with tf.GradientTape() as tape:
-                loss = optimizer.scale_loss(tf.reduce_sum(layer(keys)) * factor)
-            optimizer.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
-
-        after = []
-        for factor in (1.0 if context.rank == 0 else np.inf, 1.0):
-            step(tf.constant(factor))
-            after.append((layer.table.export().values.numpy(), float(optimizer.dynamic_scale)))
-        return after
-
-
-def keras_model():
-    """A model of Keras 3 with a table of numbers and one of words, and what this process holds of them."""
-    from lockstep.keras import DynamicEmbedding
-
-    keras = tf.keras
-    option = embedding.EmbeddingVariableOption(filter_option=embedding.CounterFilter(2), record_frequency=True)
-    inputs = [keras.Input((4,), dtype=key_dtype) for key_dtype in ("int64", "string")]
-    layers = [DynamicEmbedding(DIM, "ones", i.dtype, "sum", option, name=f"of_{i.dtype}") for i in inputs]
-    model = keras.Model(inputs, keras.layers.Add()([layer(i) for layer, i in zip(layers, inputs, strict=True)]))
-    model.compile(keras.optimizers.Adagrad(0.1, name="adagrad"), "mse")
-
-    def held():
-        parts = []
-        for table in (layer.table for layer in layers):
-            keys, *rest = table.export()
-            rest += table.export_slots("adagrad/accumulator")
-            rows = {key: [part[i].numpy().tolist() for part in rest] for i, key in enumerate(keys.numpy().tolist())}
-            parts.append((rows, int(table.candidate_count())))
-        return parts
-
-    return model, held
-
-
-def save_by_keras(path):
-    """What this worker holds of a model's tables, what another model has that loads what was saved, and the file."""
-    if not tf.keras.__version__.startswith("3"):
-        return None
-    with scope():
-        model, held = keras_model()
-        for step in range(3):
-            keys = tf.constant(np.abs(keys_of(step, context.rank)))
-            model.train_on_batch([keys, words(keys)], np.zeros([6, DIM]))
-        with pytest.raises(NotImplementedError, match="tf.train.Checkpoint.*job of 2 workers.*save_weights on all"):
-            tf.train.Checkpoint(model=model).write(f"{path}-object")
-        model.save_weights(path)
-        again, held_again = keras_model()
-        again.load_weights(path)
-        return held(), held_again(), Path(path).read_bytes()
-
-
 def train_clipped(ranks):
     """The norm of a gradient of a lookup in a branch, taken and not taken, and rows by key after clipping by it."""
     with tf.Graph().as_default(), scope(), v1.Session() as session:
@@ -230,16 +163,14 @@ def train_clipped(ranks):
         return norms, dict(zip(exported.keys.tolist(), exported.values.tolist(), strict=True))
 
 
-def on_worker(path):
+def on_worker():
     context.ensure_initialized()
-    saved = save_by_keras(path)
-    return train([context.rank]), train_words(), train_scaled(), saved, train_clipped([context.rank])
+    return train([context.rank]), train_words(), train_clipped([context.rank])
 
 
 @functools.cache
 def on_workers(workers):
-    with tempfile.TemporaryDirectory() as folder:
-        return call_workers(on_worker, workers, f"{folder}/model.weights.h5", timeout_s=240)
+    return call_workers(on_worker, workers, timeout_s=240)
 
 
 @functools.cache
@@ -288,18 +219,6 @@ def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
             assert of_worker.count(op) == 1, of_worker
 
 
-def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
-    scaled = [of_scale for _, _, of_scale, *_ in on_workers(2)]
-    if scaled[0] is None:
-        pytest.skip("the optimizer is one of Keras 3")
-    for after in scaled:
-        assert [scale for _, scale in after] == [4.0, 4.0]
-        assert all(len(rows) > 0 for rows, _ in after)
-        np.testing.assert_array_equal(after[0][0], 1.0)
-        # The mean over the workers.
-        np.testing.assert_allclose(after[1][0], 0.75)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers):
     results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers(2)]
@@ -313,18 +232,3 @@ def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers):
     assert rows.keys() == times.keys()
     for key, row in rows.items():
         np.testing.assert_allclose(row, 1 - 0.1 * times[key] / 8 / norm, rtol=1e-6)
-
-
-def test_weights_of_two_workers_are_whole_in_a_file_of_keras(tmp_path):
-    saved = [of_saving for *_, of_saving, _ in on_workers(2)]
-    if saved[0] is None:
-        pytest.skip("the layer is one of Keras 3")
-    model, held = keras_model()
-    (tmp_path / "model.weights.h5").write_bytes(saved[0][-1])
-    model.load_weights(tmp_path / "model.weights.h5")
-    for i, (rows, waiting) in enumerate(held()):
-        parts = [before[i] for before, *_ in saved]
-        assert [after[i] for _, after, _ in saved] == parts, "loaded by as many workers"
-        assert not parts[0][0].keys() & parts[1][0].keys()
-        assert rows == {**parts[0][0], **parts[1][0]} and len(rows) > 5
-        assert waiting == parts[0][1] + parts[1][1] > 0

@@ -217,6 +217,8 @@ class Estimator:
             save_summaries_steps=config.save_summary_steps or None,
             config=config.session_config,
             log_step_count_steps=config.log_step_count_steps,
+            save_incremental_checkpoint_secs=config.save_incremental_checkpoint_secs,
+            save_incremental_checkpoint_steps=config.save_incremental_checkpoint_steps,
         )
 
     def _scaffold(self, spec: Any) -> Any:

@@ -245,6 +245,9 @@ class RunConfig:
       save_checkpoints_steps: steps between checkpoints.
       save_checkpoints_secs: seconds between checkpoints, by worker 0's clock: 600 where neither is given. Both None:
         no checkpoints.
+      save_incremental_checkpoint_secs: seconds between checkpoints of what has changed of dynamic tables since the last
+        one (docs/checkpoint_format.md); None: none. Training goes on from them. Not TensorFlow's.
+      save_incremental_checkpoint_steps: the same in steps; at most one of both is given.
       session_config: `tf.compat.v1.ConfigProto`.
       keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
       keep_checkpoint_every_n_hours: keeps one checkpoint of so many hours beside those.
@@ -254,7 +257,8 @@ class RunConfig:
 
     Raises:
       TypeError: an unknown argument.
-      ValueError: both periods for checkpoints are given, or a distribution of TensorFlow's is asked for.
+      ValueError: both periods for checkpoints are given, or for incremental ones, or these without full ones; a
+        distribution of TensorFlow's is asked for.
     """
 
     def __init__(
@@ -269,6 +273,8 @@ class RunConfig:
         keep_checkpoint_every_n_hours: float = 10000,
         log_step_count_steps: int | None = 100,
         device_fn: Callable[..., Any] | None = None,
+        save_incremental_checkpoint_secs: float | None = None,
+        save_incremental_checkpoint_steps: int | None = None,
         **of_tensorflow: Any,
     ) -> None:
         for name, value in of_tensorflow.items():
@@ -284,6 +290,13 @@ class RunConfig:
             raise ValueError(
                 f"RunConfig: save_checkpoints_steps is {steps} and save_checkpoints_secs is {secs}, wanted one of them"
             )
+        increments = (save_incremental_checkpoint_secs, save_incremental_checkpoint_steps)
+        if None not in increments or (increments != (None, None) and steps is None and secs is None):
+            raise ValueError(
+                f"RunConfig: save_incremental_checkpoint_secs and _steps are {increments}, wanted one of them, and "
+                "full checkpoints beside it"
+            )
+        self.save_incremental_checkpoint_secs, self.save_incremental_checkpoint_steps = increments
         self.model_dir = None if model_dir is None else os.fspath(model_dir)
         self.tf_random_seed = tf_random_seed
         self.save_summary_steps = save_summary_steps
@@ -306,6 +319,7 @@ class RunConfig:
         if prototype is None:
             return cls(**kwargs)
         same = {name: getattr(prototype, name) for name in _FIELDS}
+        same |= {name: getattr(prototype, name, None) for name in _OWN_FIELDS}
         for name in ("save_checkpoints_steps", "save_checkpoints_secs"):
             if kwargs.get(name) is not None:
                 same.update(save_checkpoints_steps=None, save_checkpoints_secs=None)
@@ -371,3 +385,5 @@ _FIELDS = (
     "log_step_count_steps",
     "device_fn",
 )
+# What TensorFlow's RunConfig does not have.
+_OWN_FIELDS = ("save_incremental_checkpoint_secs", "save_incremental_checkpoint_steps")

@@ -16,6 +16,7 @@ from lockstep._src.embedding import serialized
 from lockstep._src.embedding.creation import make_table
 from lockstep._src.embedding.options import EmbeddingVariableOption
 from lockstep._src.embedding.variable import DynamicVariable
+from lockstep._src.keras import option_configs
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 # What Keras' files call a table's two strings (embedding/serialized.py).
@@ -56,15 +57,16 @@ class DynamicEmbedding(keras.layers.Layer):
     Keys are taken in when the layer is called for training: in `fit`, with `training=True`, or under a
     `tf.GradientTape`. In `evaluate` and `predict` a key that is not there reads what its row would begin with.
 
-    `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts; in jobs of several workers
-    `save_weights`, which all of them call.
+    `save`, `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts; in jobs of several
+    workers the first two, which all of them call.
+    `lockstep.keras.export(model, directory)` writes a SavedModel of the model.
 
     Args:
       output_dim: D.
       embeddings_initializer: Keras' initializer or its name; see embedding/initial.py.
       key_dtype: int64, int32 or string.
       combiner: None, 'sum', 'mean' or 'sqrtn'.
-      option: filters, eviction and the like; see `EmbeddingVariableOption`.
+      option: filters, eviction and the like; see `EmbeddingVariableOption`. Also what a file of Keras' has for it.
       dtype: of Keras; its variables' type is the rows' (float32, float16 or bfloat16).
       **kwargs: of `keras.layers.Layer`.
 
@@ -92,10 +94,11 @@ class DynamicEmbedding(keras.layers.Layer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.key_dtype = tf.as_dtype(key_dtype)
         self.combiner = combiner
-        self.option = option
+        self.option = option_configs.from_config(option) if isinstance(option, dict) else option
         # XLA cannot compile lookups; keys are not to be cast to the layer's type.
         self.supports_jit = False
         self.autocast = False
+        self.places: Any = None  # of keys in the weight, which is a matrix while the model is exported (export.py)
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the table."""
@@ -128,7 +131,7 @@ class DynamicEmbedding(keras.layers.Layer):
         """See the class."""
         del training  # Keras keeps it where lookups ask for it (embedding/modes.py)
         if self.combiner is None:
-            found = tf.nn.embedding_lookup(self.table, self._keys(inputs))
+            found = tf.nn.embedding_lookup(self._weight._value, self._keys(inputs))
         else:
             found = self._pooled(inputs, weights)
         return tf.cast(found, self.compute_dtype) if not isinstance(found, tf.RaggedTensor) else found
@@ -136,8 +139,15 @@ class DynamicEmbedding(keras.layers.Layer):
     def _keys(self, keys: Any) -> Any:
         if not isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
             keys = tf.convert_to_tensor(keys)
-        is_known = keys.dtype in (tf.int64, tf.int32, tf.string)
-        return keys if is_known else tf.cast(keys, self.key_dtype)
+        if keys.dtype not in (tf.int64, tf.int32, tf.string):
+            keys = tf.cast(keys, self.key_dtype)
+        if self.places is None:
+            return keys
+        if isinstance(keys, tf.SparseTensor):
+            return keys.with_values(self.places.of(keys.values))
+        if isinstance(keys, tf.RaggedTensor):
+            return keys.with_flat_values(self.places.of(keys.flat_values))
+        return self.places.of(keys)
 
     def _pooled(self, inputs: Any, weights: Any) -> tf.Tensor:
         keys = self._keys(inputs)
@@ -149,7 +159,7 @@ class DynamicEmbedding(keras.layers.Layer):
         if isinstance(keys, tf.RaggedTensor):
             keys = keys.to_sparse()
             weights = weights.to_sparse() if isinstance(weights, tf.RaggedTensor) else weights
-        pooled = tf.nn.embedding_lookup_sparse(self.table, keys, weights, combiner=self.combiner)
+        pooled = tf.nn.embedding_lookup_sparse(self._weight._value, keys, weights, combiner=self.combiner)
         # Rows at the end that have no key are missing.
         missing = tf.cast(batch, tf.int32) - tf.shape(pooled)[0]
         pooled = tf.pad(pooled, [[0, missing], [0, 0]])
@@ -175,12 +185,12 @@ class DynamicEmbedding(keras.layers.Layer):
         serialized.from_strings(self.table, tf.constant([np.asarray(store[name]).tobytes() for name in _FILES]))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments: `option` as it is, so a model with one cannot be written to a file."""
+        """The constructor's arguments."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
             "key_dtype": self.key_dtype.name,
             "combiner": self.combiner,
-            **({} if self.option is None else {"option": self.option}),
+            "option": None if self.option is None else option_configs.to_config(self.option),
         }

@@ -104,8 +104,8 @@ class Model(keras.Model):
     def export_saved_model(self, *args: Any, **kwargs: Any) -> None:
         """Not implemented for models of Keras 3."""
         raise NotImplementedError(
-            "export_saved_model: call save('model.keras') on all workers, which writes whole tables, and then "
-            "keras.models.load_model('model.keras').export(directory) in a process of its own"
+            "export_saved_model: lockstep.keras.export(model, directory), called on all workers, writes a SavedModel "
+            "with whole tables"
         )
 
 

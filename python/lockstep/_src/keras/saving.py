@@ -13,8 +13,7 @@ from keras.src.saving import saving_api
 
 from lockstep._src import collectives
 from lockstep._src.context import context
-from lockstep._src.embedding import serialized
-from lockstep._src.embedding.variable import is_dynamic
+from lockstep._src.embedding import is_dynamic, serialized
 from lockstep._src.interception import Interception
 from lockstep._src.keras.variables import of_this_worker, sharded_variables
 

@@ -11,6 +11,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from lockstep._src import embedding
+from lockstep._src.estimator.estimator import Estimator
+from lockstep._src.estimator.specs import EstimatorSpec, RunConfig
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.saving.tables_test import slots_here
 from lockstep._src.scope import scope
@@ -213,6 +215,37 @@ def test_sessions_save_increments_and_go_on_from_them(tmp_path):
                 session.run(program.train, {program.ids: batches[4]})
                 assert program.held(session._tf_sess()) == held
         assert restored(tf.train.latest_checkpoint(folder)) == held
+
+
+def test_estimators_go_on_from_increments(tmp_path):
+    class Fails(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.session.run(tf.train.get_global_step()) == 5:
+                raise RuntimeError("as a machine does")
+
+    def model_fn(features, mode):
+        table = embedding.get_embedding_variable("user", DIM)
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, features))
+        step = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=tf.train.get_or_create_global_step())
+        return EstimatorSpec(mode, loss=loss, train_op=step)
+
+    config = RunConfig(str(tmp_path), save_checkpoints_steps=1000, save_incremental_checkpoint_steps=2)
+    assert RunConfig.build(config).save_incremental_checkpoint_steps == 2
+
+    def train(**arguments):
+        estimator = Estimator(model_fn, config=config)
+        estimator.train(lambda: tf.data.Dataset.from_tensors(np.arange(3)).repeat(), **arguments)
+        return estimator
+
+    with pytest.raises(RuntimeError, match="as a machine does"):
+        train(max_steps=10, hooks=[Fails()])
+    increments = names(tmp_path / ".incremental_checkpoint")
+    last = max(int(name.split("-")[-1]) for name in increments)
+    assert last in (3, 4)
+    assert train(steps=1).get_variable_value("global_step") == last + 1
+    for wrong in ({"save_incremental_checkpoint_secs": 1}, {"save_checkpoints_steps": None}):
+        with pytest.raises(ValueError, match="wanted one of them, and full checkpoints beside it"):
+            config.replace(**wrong)
 
 
 def test_increments_of_one_step_are_links_of_their_own(tmp_path):

@@ -92,7 +92,9 @@ class StockTable(dynamic.DynamicVariable):
         self._count = _count_of(checkpoint, name, dim, stored_keys)
         keys = _variable(f"{name}-keys", [self._count], stored_keys)
         rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
-        self._lookups = _Lookups(name, keys, rows, self._value_of_unseen(name, initializer))
+        initializer = initializer if initializer is not None else self._option.init_option.initializer
+        unseen = initial.value_of_unseen(initializer, dim, name, self._attributes)
+        self._lookups = _Lookups(name, keys, rows, unseen)
         # TensorFlow's, of the rows' variable.
         super(dynamic.DynamicVariable, self).__init__(
             trainable=False,
@@ -107,14 +109,6 @@ class StockTable(dynamic.DynamicVariable):
             in_graph_mode=True,
         )
         ops.add_to_collection(dynamic.TABLES, self)
-
-    def _value_of_unseen(self, name: str, initializer: Any) -> float:
-        start = initial.initial_of(
-            initializer if initializer is not None else self._option.init_option.initializer, self._dim, name, 1
-        ).attributes
-        if start["initial"] == "constant" and self._attributes.get("min_frequency", 0) <= 1:
-            return start["initial_a"]
-        return self._attributes["default_value"]
 
     def total_count(self) -> tf.Tensor:
         """How many keys are admitted: int64 scalar."""

@@ -332,7 +332,10 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         self._refuse("tf.train.Checkpoint", "save with tf.compat.v1.train.Saver")
 
     def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse("tf.saved_model.save", "export with the function of the façade")
+        self._refuse(
+            "tf.saved_model.save",
+            "lockstep.keras.export writes a SavedModel of a Keras model, hb.train.export one of a checkpoint",
+        )
 
 
 def _of_the_shard(method: str) -> Any:

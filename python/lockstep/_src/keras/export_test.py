@@ -1,0 +1,113 @@
+"""A SavedModel of a Keras model with dynamic tables serves, in a process without this library, what numpy computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+keras = pytest.importorskip("keras")
+if not keras.__version__.startswith("3"):
+    pytest.skip("models are of Keras 3", allow_module_level=True)
+
+from lockstep._src import embedding  # noqa: E402
+from lockstep.keras import DynamicEmbedding, export  # noqa: E402
+
+DIM = 3
+KEYS = np.array([5, -(2**62), 7], np.int64)
+ROWS = np.random.default_rng(1).normal(size=(3, DIM)).astype(np.float32)
+USERS = np.array([[5], [-(2**62)], [10**15]])  # the last is in no table
+WORDS = np.array([[b"5", b"7"], [b"7", b"none"], [b"", b"5"]])
+
+# Both of TensorFlow's loaders.
+_SERVE = f"""
+import sys
+import numpy as np, tensorflow as tf
+inputs = {{"user": tf.constant({USERS.tolist()}, tf.int64), "words": tf.constant({WORDS.tolist()})}}
+for folder in sys.argv[1:]:
+    serve = tf.saved_model.load(folder).signatures["serving_default"]
+    (two,) = serve(**inputs).values()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], folder)
+        signature = meta.signature_def["serving_default"]
+        fed = {{signature.inputs[name].name: value.numpy() for name, value in inputs.items()}}
+        (output,) = signature.outputs.values()
+        one = session.run(output.name, fed)
+    np.testing.assert_array_equal(one, two.numpy())
+    print(folder, *two.numpy().ravel())
+assert not [name for name in sys.modules if name.split(".")[0] in ("lockstep", "hybridbackend")]
+"""
+
+
+def made(filled=True):
+    """Users' rows, and the sums of those of their words, of which some are not admitted."""
+    option = embedding.EmbeddingVariableOption(
+        filter_option=embedding.CBFFilter(2, 1000, 0.01),
+        init_option=embedding.InitializerOption(keras.initializers.Ones(), default_value_no_permission=0.25),
+        evict_option=(embedding.GlobalStepEvict(1000), embedding.BudgetEvict(max_keys=1000)),
+    )
+    user, words = keras.Input((1,), dtype="int64", name="user"), keras.Input((2,), dtype="string", name="words")
+    users = DynamicEmbedding(DIM, keras.initializers.Constant(0.5), name="users")
+    pooled = DynamicEmbedding(DIM, key_dtype="string", combiner="sum", option=option, name="texts")
+    outputs = keras.layers.Concatenate()([keras.layers.Flatten()(users(user)), pooled(words)])
+    model = keras.Model({"user": user, "words": words}, outputs)
+    if filled:
+        users.table.insert(KEYS, ROWS)
+        pooled.table.insert([b"5", b"none", b"7"], 2 * ROWS)
+        pooled.table.remove([b"none"])
+    return model
+
+
+def expected():
+    rows = dict(zip(KEYS.tolist(), ROWS, strict=True))
+    texts = {b"5": 2 * ROWS[0], b"7": 2 * ROWS[2]}
+    of_users = [rows.get(user, np.full(DIM, 0.5)) for user in USERS[:, 0].tolist()]
+    of_words = [sum(texts.get(word, np.full(DIM, 0.25)) for word in line) for line in WORDS.tolist()]
+    return np.concatenate([of_users, of_words], axis=1)
+
+
+def test_stock_tensorflow_serves_the_rows_of_admitted_keys(tmp_path):
+    model = made()
+    model.compile("sgd", "mse")
+    inputs = {"user": tf.constant(USERS), "words": tf.constant(WORDS)}
+    before = model.predict(inputs, verbose=0)
+    np.testing.assert_allclose(before, expected(), rtol=1e-6)
+    export(model, tmp_path / "full", verbose=False)
+    export(made(filled=False), tmp_path / "empty", verbose=False)
+    command = [sys.executable, "-c", _SERVE, str(tmp_path / "full"), str(tmp_path / "empty")]
+    served = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert served.returncode == 0, served.stderr
+    full, empty = (np.array(line.split()[1:], np.float64).reshape(3, -1) for line in served.stdout.splitlines())
+    np.testing.assert_allclose(full, expected(), rtol=1e-6)
+    np.testing.assert_allclose(empty, np.repeat([[0.5, 0.5]], 3, axis=0).repeat(DIM, axis=1), rtol=1e-6)
+    # The model goes on as it was: it takes keys in, and evaluation sees them.
+    np.testing.assert_array_equal(model.predict(inputs, verbose=0), before)
+    model.train_on_batch(inputs, np.zeros([3, 2 * DIM]))
+    assert 10**15 in model.get_layer("users").table.export().keys.numpy()
+    assert not np.allclose(model.predict(inputs, verbose=0)[:2], before[:2])
+
+
+def test_a_file_of_keras_has_the_tables(tmp_path):
+    model = made()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    option, again = (each.get_layer("texts").option for each in (model, loaded))
+    assert again.init_option.initializer.get_config() == option.init_option.initializer.get_config()
+    assert dataclasses.replace(again, init_option=option.init_option) == option
+    inputs = {"user": tf.constant(USERS), "words": tf.constant(WORDS)}
+    np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
+
+
+def test_other_ways_say_which_is_the_way(tmp_path):
+    model = made()
+    for write in (model.export, lambda folder: tf.saved_model.save(model, folder)):
+        with pytest.raises(
+            NotImplementedError, match=r"table '\w+/embeddings'.*lockstep\.keras\.export writes a SavedModel"
+        ):
+            write(str(tmp_path / "model"))
+    with pytest.raises(ValueError, match="format is 'onnx'"):
+        export(model, tmp_path / "model", format="onnx")
