@@ -1,8 +1,13 @@
-"""A model of many tables, single-valued and multi-hot with every combiner: in a job, and in plain TensorFlow."""
+"""A model of many tables, single-valued and multi-hot with every combiner: in a job, and in plain TensorFlow.
+
+In a job tables are static ones, or dynamic ones, whose rows begin with the numbers of the static ones' rows.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -48,9 +53,25 @@ def batch(step: int) -> dict[str, np.ndarray]:
     return values
 
 
+def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """What a variable begins with."""
+    return np.random.default_rng(sum(map(ord, name))).uniform(-0.3, 0.3, shape).astype(np.float32)
+
+
 def _variable(name: str, shape: tuple[int, ...]) -> tf.Variable:
-    values = np.random.default_rng(sum(map(ord, name))).uniform(-0.3, 0.3, shape)
-    return tf1.get_variable(name, initializer=values.astype(np.float32))
+    return tf1.get_variable(name, initializer=initial(name, shape))
+
+
+def _dynamic_table(name: str, shape: tuple[int, ...]) -> tf.Variable:
+    from lockstep import embedding
+
+    rows, dim = shape
+    option = embedding.EmbeddingVariableOption(init_option=embedding.InitializerOption(default_value_dim=rows))
+
+    def begin(shape: Any, dtype: tf.DType = tf.float32, **kwargs: Any) -> tf.Tensor:
+        return tf.constant(initial(name, (rows, dim)))
+
+    return embedding.get_embedding_variable(name, dim, initializer=begin, ev_option=option)
 
 
 def _looked_up(name: str, table: tf.Variable, fed: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -66,10 +87,10 @@ def _looked_up(name: str, table: tf.Variable, fed: dict[str, tf.Tensor]) -> tf.T
     return tf1.nn.embedding_lookup_sparse(table, ids, weights, combiner=combiner)
 
 
-def loss(fed: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext) -> tf.Tensor:
+def loss(fed: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext, make_table=_variable) -> tf.Tensor:
     """Mean loss of a batch, of any number of examples."""
     with embedding_scope():
-        tables = {name: _variable(f"table_{name}", shape) for name, shape in TABLES.items()}
+        tables = {name: make_table(f"table_{name}", shape) for name, shape in TABLES.items()}
     found = [_looked_up(name, tables[table], fed) for name, (table, _, _) in FEATURES.items()]
     width = sum(TABLES[table][1] for table, _, _ in FEATURES.values())
     hidden = tf.tanh(tf.matmul(tf.concat(found, 1), _variable("hidden_kernel", (width, 6))))
@@ -77,11 +98,17 @@ def loss(fed: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext) -> t
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=fed["label"], logits=logits))
 
 
-def train(optimizer: str, rank: int, world: int, embedding_scope=contextlib.nullcontext) -> dict[str, np.ndarray]:
-    """Trains on a worker's part of each batch, in the default graph; what it holds of the variables and slots."""
+def train(
+    optimizer: str, rank: int, world: int, embedding_scope=contextlib.nullcontext, make_table=_variable
+) -> dict[str, Any]:
+    """Trains on a worker's part of each batch, in the default graph.
+
+    Returns:
+      What it holds of the variables and slots; of a dynamic table its keys and their rows.
+    """
     fed = {name: tf1.placeholder(value.dtype, [None, *value.shape[1:]]) for name, value in batch(0).items()}
-    train_op = OPTIMIZERS[optimizer]().minimize(loss(fed, embedding_scope))
-    held = {v.op.name: tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in tf1.global_variables()}
+    train_op = OPTIMIZERS[optimizer]().minimize(loss(fed, embedding_scope, make_table))
+    held = {v.op.name: _value_of(v) for v in tf1.global_variables()}
     share = GLOBAL_BATCH // world
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
@@ -91,18 +118,26 @@ def train(optimizer: str, rank: int, world: int, embedding_scope=contextlib.null
         return session.run(held)
 
 
+def _value_of(variable: tf.Variable) -> Any:
+    if getattr(variable, "is_dynamic", False):
+        return variable.export()[:2]
+    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
 def plain(optimizer: str) -> dict[str, np.ndarray]:
     """What plain TensorFlow ends with."""
     with tf.Graph().as_default():
         return train(optimizer, 0, 1)
 
 
-def work() -> dict[str, dict[str, np.ndarray]]:
-    """What this worker of a job ends with, by optimizer."""
+def work() -> dict[tuple[str, bool], dict[str, Any]]:
+    """What this worker of a job ends with, by optimizer, and whether tables are dynamic."""
     import hybridbackend.tensorflow as hb
 
     results = {}
-    for optimizer in OPTIMIZERS:
+    for optimizer, dynamic in itertools.product(OPTIMIZERS, (False, True)):
         with tf.Graph().as_default(), hb.scope():
-            results[optimizer] = train(optimizer, hb.context.rank, hb.context.world_size, hb.embedding_scope)
+            make_table = _dynamic_table if dynamic else _variable
+            place = (hb.context.rank, hb.context.world_size)
+            results[optimizer, dynamic] = train(optimizer, *place, hb.embedding_scope, make_table)
     return results

@@ -14,10 +14,28 @@ from tests.parity.training_test import assembled
 plain = functools.cache(multi_hot.plain)
 
 
+results = functools.cache(lambda workers: call_workers(multi_hot.work, workers, timeout_s=300))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_grouped_tables_train_as_in_plain_tensorflow(workers):
-    results = call_workers(multi_hot.work, workers, timeout_s=300)
     for optimizer in multi_hot.OPTIMIZERS:
         for name, value in plain(optimizer).items():
-            got = assembled([result[optimizer] for result in results], name, value.shape)
+            got = assembled([result[optimizer, False] for result in results(workers)], name, value.shape)
             np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {name}")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_dynamic_tables_train_as_static_ones_in_plain_tensorflow(workers):
+    for optimizer in multi_hot.OPTIMIZERS:
+        parts = [result[optimizer, True] for result in results(workers)]
+        for name in ("hidden_kernel", "out_kernel"):
+            for part in parts:
+                np.testing.assert_allclose(part[name], plain(optimizer)[name], rtol=1e-5, atol=1e-6)
+        for table, shape in multi_hot.TABLES.items():
+            name = f"table_{table}"
+            got = multi_hot.initial(name, shape)
+            keys = np.concatenate([part[name][0] for part in parts])
+            assert len(keys) == len(np.unique(keys)) > shape[0] / 4, "a key has one owner"
+            got[keys] = np.concatenate([part[name][1] for part in parts])
+            np.testing.assert_allclose(got, plain(optimizer)[name], rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {name}")
