@@ -1,4 +1,4 @@
-"""Random programs with sharded tables: grouped lookups give the bits of ungrouped ones, in as few exchanges as can be.
+"""Random programs with static and dynamic tables: grouped lookups give the bits of ungrouped ones, in few exchanges.
 
 A program is drawn from a seed: 1 to 40 tables, and what is looked up in them. Its graph is that of a model: all lookups
 feed one loss. So its exchanges can be told: one of ids and one of rows for each step of lookups that depend on each
@@ -18,6 +18,7 @@ from tensorflow.python.eager import context as eager_context
 
 from lockstep._src.collectives_order_test import chain_of
 from lockstep._src.context import context
+from lockstep._src.embedding import get_embedding_variable, is_dynamic
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.sharding import ShardingRules, sharding_scope
 from lockstep.testing import call_workers
@@ -30,12 +31,13 @@ MULTI_HOT = ("sum", "mean", "sqrtn", "weighted sum", "weighted mean", "weighted 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table: its shape and type, and the numbers that it begins with."""
+    """A table: its shape and type, and the numbers that it begins with; whether it is dynamic where it can be."""
 
     rows: int
     dim: int
     dtype: str
     seed: int
+    dynamic: bool
 
     @property
     def values(self):
@@ -86,6 +88,7 @@ def program(seed, independent=False, most_tables=40):
             dim=int(random.choice([1, 3, 8, 17])),
             dtype=random.choice(["float32", "float32", "float16", "bfloat16", "float64"]),
             seed=int(random.integers(1 << 30)),
+            dynamic=bool(random.random() < 0.3),
         )
         for _ in range(random.integers(1, most_tables + 1))
     ]
@@ -157,21 +160,27 @@ def loss_of(drawn, tables, taken):
     return tf.reduce_mean(tf.square(tf.add_n(towers) - 1.0))
 
 
+def variable(name, table):
+    """A table of a TensorFlow 1 program."""
+    if table.dynamic and table.dtype != "float64":
+        uniform = tf1.random_uniform_initializer(-1, 1, seed=table.seed)
+        return get_embedding_variable(name, table.dim, value_dtype=tf.as_dtype(table.dtype), initializer=uniform)
+    return tf1.get_variable(name, initializer=tf.constant(table.values))
+
+
 def in_graph(drawn, grouped):
     """Losses and tables of a TensorFlow 1 program with Adagrad, and the exchanges of a step by kind."""
     with tf.Graph().as_default(), scope(group_lookups=grouped), tf1.Session() as session:
         with embedding_scope():
-            tables = [
-                tf1.get_variable(f"table{i}", initializer=tf.constant(table.values))
-                for i, table in enumerate(drawn.tables)
-            ]
+            tables = [variable(f"table{i}", table) for i, table in enumerate(drawn.tables)]
         taken = tf1.placeholder_with_default(True, [])
         loss = loss_of(drawn, tables, taken)
         train_op = tf1.train.AdagradOptimizer(RATE).minimize(loss)
         session.run(tf1.global_variables_initializer())
         exchanges = collections.Counter(kind for _, kind in chain_of(session, [loss, train_op], types=True))
         losses = [session.run([loss, train_op], {taken: step != 1})[0] for step in range(STEPS)]
-        return losses, session.run([table.local_value() for table in tables]), exchanges
+        held = [table.export()[:2] if is_dynamic(table) else [table.local_value()] for table in tables]
+        return losses, session.run(tf.nest.flatten(held)), exchanges
 
 
 def in_function(drawn, grouped):
