@@ -37,6 +37,8 @@ import tensorflow as tf
 IDS, BATCHES, THREADS = 65536, 8, 2
 FILL = 1 << 18
 LAWS = ("uniform", "zipf")
+# glibc's malloc: it gives what is freed back to the system or not, as it happens, and then a call pays for fresh pages.
+KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 _PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv-peers", "bin", "python")
 
 Call = Callable[[], object]
@@ -236,7 +238,8 @@ def _in_a_process(
     python: str, kinds: list[str], rows: int, dim: int, seconds: float
 ) -> dict[str, dict[str, list[float]]]:
     command = [python, __file__, "--rows", str(rows), "--dims", str(dim), "--seconds", str(seconds), "--kinds", *kinds]
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
+    environment = {**os.environ, **KEEPS_MEMORY}
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600, env=environment).stdout
     return json.loads(out.splitlines()[-1])
 
 
