@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
@@ -125,10 +126,24 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
                     tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
                 )
             slot._value = value
+            slot.__class__ = _class_of_slots(type(slot))
             slots.append(standins.Slot(name, value, begins_with))
         return slot
 
     return wrapped
+
+
+@functools.cache
+def _class_of_slots(cls: type) -> type:
+    """Keras' class of variables, for those that values of a table pass through: Keras' files have nothing of them.
+
+    There they are zeros, of the shape that Keras knows them by, which another such slot takes.
+    """
+
+    def numpy(self: Any) -> np.ndarray:
+        return np.zeros(self.shape, self.dtype)
+
+    return type(cls.__name__, (cls,), {"numpy": numpy})
 
 
 def _number(initializer: Any, table: DynamicVariable) -> float:

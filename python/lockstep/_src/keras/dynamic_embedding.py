@@ -38,6 +38,9 @@ class _TableWeight(backend.Variable):
         """Raises NotImplementedError."""
         self._value.assign(value)
 
+    def _deferred_initialize(self) -> None:
+        """Does nothing: the table is there, when Keras makes variables that a model was only traced with."""
+
     # Keras takes what these raise for a variable's that has a value only.
     def _serialize_to_tensors(self) -> Any:
         return self._value._serialize_to_tensors()

@@ -212,3 +212,30 @@ def test_optimizers_that_come_and_go_take_the_memory_of_one(run_eagerly):
         rows -= 0.1 * gradient / np.sqrt(reference + 1e-7)
     np.testing.assert_allclose(layer.table.export_slots("adagrad/accumulator")[0], reference, rtol=1e-4)
     np.testing.assert_allclose(layer.table.export().values, rows, rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_of_a_class_is_built_by_its_first_fit():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.out = DynamicEmbedding(DIM, "ones"), keras.layers.Dense(1)
+
+        def call(self, keys):
+            return self.out(self.embedding(keys))
+
+    model = Model()
+    model.compile("adam", "mse")
+    model.fit(INPUTS, np.zeros([32, 3, 1]), verbose=0)
+    assert sorted(model.embedding.table.export()[0].numpy()) == sorted(set(INPUTS.ravel()))
+
+
+def test_a_file_of_keras_has_slots_of_optimizers_without_a_rule(tmp_path):
+    inputs = keras.Input((3,), dtype="int64")
+    model = keras.Model(inputs, DynamicEmbedding(DIM, "ones")(inputs))
+    model.compile(keras.optimizers.Nadam(0.1), "mse")
+    model.train_on_batch(INPUTS, np.zeros([32, 3, DIM]))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        each.train_on_batch(INPUTS, np.zeros([32, 3, DIM]))
+    np.testing.assert_array_equal(loaded.predict(INPUTS, verbose=0), model.predict(INPUTS, verbose=0))

@@ -80,6 +80,10 @@ def save_by_keras(folder):
         with pytest.raises(NotImplementedError, match="tf.train.Checkpoint.*job of 2 workers.*save_weights on all"):
             tf.train.Checkpoint(model=model).write(f"{folder}/object")
         weights, whole = (f"{folder}/{file}" for file in FILES)
+        # Worker 0 alone writes; that it cannot, all are told.
+        with pytest.raises(Exception, match="missing") as failed:
+            model.save_weights(f"{folder}/missing/file/model.weights.h5")
+        assert context.rank == 0 or str(failed.value).startswith("save_weights: worker 0 failed: ")
         model.save_weights(weights)
         model.save(whole)
         again, held_again = keras_model()

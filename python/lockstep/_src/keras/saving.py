@@ -11,7 +11,7 @@ from typing import Any
 
 from keras.src.saving import saving_api
 
-from lockstep._src import collectives
+from lockstep._src import agreement
 from lockstep._src.context import context
 from lockstep._src.embedding import is_dynamic, serialized
 from lockstep._src.interception import Interception
@@ -36,15 +36,21 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
             for table in tables:
                 whole = table.numpy()
                 table._whole = whole if context.rank == 0 else None
+            failure = None
             with serialized.gathered(growing):
                 if context.rank == 0:
-                    # Keras makes optimizers to compare with.
-                    with of_this_worker():
-                        save(model, *args, **kwargs)
+                    try:
+                        # Keras makes optimizers to compare with.
+                        with of_this_worker():
+                            save(model, *args, **kwargs)
+                    except Exception as error:
+                        failure = error
         finally:
             for table in tables:
                 table._whole = None
-        # When it returns on any worker, the file is there.
-        collectives.barrier(name="model_saved")
+        # When it returns on any worker, the file is there; where it is not, all know.
+        told = agreement.from_chief(failure and f"{type(failure).__name__}: {failure}", "model_saved")
+        if told is not None:
+            raise failure or RuntimeError(f"{save.__name__}: worker 0 failed: {told}")
 
     return wrapped

@@ -34,6 +34,7 @@ from lockstep._src.data.positions import PositionSaveable, is_position
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
 from lockstep._src.saving import tables as dynamic_tables
+from lockstep._src.saving.chain import end_chain
 
 
 class _ShardSaveable(saveable_object.SaveableObject):
@@ -233,6 +234,8 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
         path = save(sess, save_path, **kwargs)
+        if context.rank == 0 and path is not None:
+            end_chain(tf.compat.as_str(path))
         if state_barrier is not None and not saver._is_empty:
             # When save returns on any worker, tf.train.latest_checkpoint finds it there.
             sess.run(state_barrier)

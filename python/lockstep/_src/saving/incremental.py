@@ -21,7 +21,6 @@ other increments of the folder are removed: those of the last chain, and what a 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -34,67 +33,11 @@ from lockstep._src import agreement, collectives, embedding
 from lockstep._src.context import context
 from lockstep._src.library import ops
 from lockstep._src.saving import checkpoint
+from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.tables import take_tables
 
 _tf1 = tf.compat.v1
-_FOLDER = ".incremental_checkpoint"
 _gfile = tf.io.gfile
-
-
-class _Chain:
-    """The increments that build on a full checkpoint, as `chain.json` has them. Worker 0 writes it."""
-
-    def __init__(self, base: str, increments: list[str]) -> None:
-        self.base, self.increments = base, increments
-
-    @staticmethod
-    def _path(directory: str) -> str:
-        return os.path.join(directory, _FOLDER, "chain.json")
-
-    @classmethod
-    def of(cls, directory: str) -> _Chain | None:
-        """That of a folder; None where there is none. ValueError for a file that is none."""
-        path = cls._path(directory)
-        if not _gfile.exists(path):
-            return None
-        with _gfile.GFile(path) as file:
-            text = file.read()
-        try:
-            read = json.loads(text)
-            return cls(read["base"], list(read["increments"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} does not say which increments there are: {error}") from error
-
-    def write(self, directory: str) -> None:
-        """Puts it in its place at once."""
-        path = self._path(directory)
-        _gfile.makedirs(os.path.dirname(path))
-        text = json.dumps({"base": self.base, "increments": self.increments}, indent=1)
-        if "://" in path:  # has no sync: a file is complete when it is closed
-            with _gfile.GFile(f"{path}.new", "w") as file:
-                file.write(text)
-            _gfile.rename(f"{path}.new", path, overwrite=True)
-            return
-        # A machine that loses its power leaves the old list or the new one.
-        with open(f"{path}.new", "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.new", path)
-        folder = os.open(os.path.dirname(path), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    def next_name(self, step: int) -> str:
-        """That of an increment of a step, which no other of the chain has."""
-        name = f"{self.base}-to-{step}"
-        return name if name not in self.increments else f"{name}-{len(self.increments) + 1}"
-
-    def prefixes(self, directory: str) -> list[str]:
-        """Of the increments, in their order."""
-        return [os.path.join(directory, _FOLDER, name) for name in self.increments]
 
 
 class IncrementalSaver:
@@ -122,7 +65,7 @@ class IncrementalSaver:
         self._every = full_every
         self._links = ops.lockstep_track_tables([table.handle for table in tables])
         self._changes = _saver_of_changes()
-        self._chain: _Chain | None = None  # what self._link builds on; of worker 0
+        self._chain: Chain | None = None  # what self._link builds on; of worker 0
         self._link: int | None = None
 
     def track(self, session: Any) -> None:
@@ -152,7 +95,7 @@ class IncrementalSaver:
             path = self._full().save(session, save_path, global_step=global_step)
             self._begin_chain(directory, os.path.basename(path))
         else:
-            path = os.path.join(directory, _FOLDER, name)
+            path = os.path.join(directory, FOLDER, name)
             self._changes.save(session, path, write_meta_graph=False, write_state=False)
             if context.rank == 0:
                 self._chain.increments.append(name)
@@ -175,11 +118,11 @@ class IncrementalSaver:
         directory = os.path.dirname(save_path)
         found = None
         if context.rank == 0:
-            chain = _Chain.of(directory)
+            chain = Chain.of(directory)
             if chain is not None and chain.base == os.path.basename(save_path):
                 found = chain.increments
         found = agreement.from_chief(found, "incremental_chain") or []
-        chain = _Chain(os.path.basename(save_path), found)
+        chain = Chain(os.path.basename(save_path), found)
         for number, prefix in enumerate(chain.prefixes(directory), 1):
             if not _gfile.exists(f"{prefix}.index"):
                 raise tf.errors.DataLossError(
@@ -204,9 +147,9 @@ class IncrementalSaver:
         """Has increments build on another full checkpoint, and removes all others."""
         if context.rank != 0:
             return
-        self._chain = _Chain(base, [])
+        self._chain = Chain(base, [])
         self._chain.write(directory)
-        folder = os.path.join(directory, _FOLDER)
+        folder = os.path.join(directory, FOLDER)
         for name in _gfile.listdir(folder):
             path = os.path.join(folder, name)
             if "-to-" not in name:

@@ -264,6 +264,19 @@ def test_increments_of_one_step_are_links_of_their_own(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["chain.json"]
 
 
+def test_a_full_checkpoint_of_the_same_name_ends_the_chain(tmp_path):
+    # As in a folder whose visible files were removed before the job began again.
+    saved(tmp_path, [1, 1])
+    with tf.Session() as session:
+        program = Program()
+        other = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        program.run(session, 1, 7)
+        path = other.save(session, f"{tmp_path}/model.ckpt", 1)
+        held = program.held(session)
+    assert restored(path) == held
+
+
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="no dynamic table"):
         IncrementalSaver()
