@@ -167,7 +167,8 @@ Gradients RandomGradients(int64_t count, int64_t rows, int64_t dim, uint64_t see
   std::normal_distribution<float> normal;
   Gradients gradients;
   for (int64_t i = 0; i < count; ++i) {
-    gradients.numbers.push_back(random() % 10 == 0 ? kNoRow : static_cast<uint32_t>(random() % (1 + random() % rows)));
+    const uint64_t bound = 1 + random() % rows;
+    gradients.numbers.push_back(random() % 10 == 0 ? kNoRow : static_cast<uint32_t>(random() % bound));
   }
   for (int64_t i = 0; i < count * dim; ++i) gradients.values.push_back(normal(random));
   return gradients;
@@ -181,7 +182,8 @@ class UpdateTest : public ::testing::TestWithParam<InstructionSet> {
 };
 
 // Some roundings of float32, each of numbers that may be several times as large as the result.
-double Tolerance(double value) { return 4e-6 * std::max(1.0, std::abs(value)); }
+// FTRL's sums pass through numbers some tens of times as large as what they end with, and round like those.
+double Tolerance(double value) { return 3e-5 * std::max(1.0, std::abs(value)); }
 
 TEST_P(UpdateTest, IsTensorFlows) {
   testing::Pool pool(2);
