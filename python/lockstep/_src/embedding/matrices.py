@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-_VALUE = ("value as a matrix", "look keys up, export(), or leave it out of a list of variables")
+_VALUE = ("value as a matrix", "look keys up, export(), save_weights(), or leave it out of a list of variables")
 _INSERT = "insert() takes keys and rows"
 _NOT_FOR_TABLES = {
     **dict.fromkeys(

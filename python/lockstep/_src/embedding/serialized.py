@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import collectives, library
+from lockstep._src import collectives, library, updates
 from lockstep._src.context import context
 
 _NAME = "table"
@@ -67,6 +67,7 @@ def from_strings(table: Any, strings: tf.Tensor) -> None:
         library.ops.lockstep_restore_tables(
             os.path.join(folder, _NAME), **_arguments(table), rank=context.rank, world_size=context.world_size
         )
+    updates.note_restored(table)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tensorflow.python.eager import tape
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
-from lockstep._src import library, updates
+from lockstep._src import library
 from lockstep._src.context import context
 from lockstep._src.embedding import handles, initial, lookups, matrices, modes, options, serialized
 
@@ -345,7 +345,6 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
 
     def create_anew(self) -> None:
         """Makes it as it began, without keys; in eager execution."""
-        updates.disown_slots(self)
         self._create()
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:

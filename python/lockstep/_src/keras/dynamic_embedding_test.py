@@ -187,6 +187,14 @@ def test_what_it_cannot_do_is_an_error(tmp_path):
         model.fit(np.ones([4, 1], np.int64), np.ones([4, 1, 2]), verbose=0)
 
 
+def adagrad_step(rows, accumulators, batch):
+    """A step of rate 0.1 on the mean of the squares of a batch's rows."""
+    gradient = np.zeros_like(rows)
+    np.add.at(gradient, batch, 2 * rows[batch] / (batch.size * DIM))
+    accumulators += gradient**2
+    rows -= 0.1 * gradient / np.sqrt(accumulators + 1e-7)
+
+
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_optimizers_that_come_and_go_take_the_memory_of_one(run_eagerly):
     layer = DynamicEmbedding(DIM, "ones", name="users")
@@ -205,13 +213,35 @@ def test_optimizers_that_come_and_go_take_the_memory_of_one(run_eagerly):
     layer.table.insert(np.arange(ROWS), MATRIX)
     assert {fit(last)} == taken
     rows, reference = MATRIX.copy(), np.full([ROWS, DIM], 0.5, np.float32)
-    for batch in INPUTS.reshape(2, 48):
-        gradient = np.zeros_like(rows)
-        np.add.at(gradient, batch, 2 * rows[batch] / (48 * DIM))
-        reference += gradient**2
-        rows -= 0.1 * gradient / np.sqrt(reference + 1e-7)
+    for batch in INPUTS.reshape(2, 16, 3):
+        adagrad_step(rows, reference, batch)
     np.testing.assert_allclose(layer.table.export_slots("adagrad/accumulator")[0], reference, rtol=1e-4)
     np.testing.assert_allclose(layer.table.export().values, rows, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_restored_slots_are_for_an_optimizer_that_comes_unless_the_one_before_went_on_with_them(goes_on, tmp_path):
+    layer = DynamicEmbedding(DIM, "ones", name="users")
+    model = keras.Sequential([keras.Input((3,), dtype="int64"), layer])
+    batch, rows = INPUTS[:16], np.ones([ROWS, DIM], np.float32)
+    accumulators = np.full_like(rows, 0.5)
+
+    def fit(new_optimizer):
+        if new_optimizer:
+            model.compile(keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.5, name="adagrad"), "mse")
+        model.fit(batch, np.zeros([16, 3, DIM]), batch_size=16, verbose=0)
+        adagrad_step(rows, accumulators, batch)
+
+    fit(new_optimizer=True)
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.load_weights(tmp_path / "model.weights.h5")
+    if goes_on:
+        fit(new_optimizer=False)
+        accumulators[:] = 0.5
+    fit(new_optimizer=True)
+    keys = np.unique(batch)
+    np.testing.assert_allclose(layer.table.export().values, rows[keys], rtol=1e-4)
+    np.testing.assert_allclose(layer.table.export_slots("adagrad/accumulator")[0], accumulators[keys], rtol=1e-4)
 
 
 def test_a_model_of_a_class_is_built_by_its_first_fit():

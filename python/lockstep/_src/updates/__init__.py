@@ -7,7 +7,7 @@ rule once. Other optimizers, and subclasses that do something of their own with 
 
 from lockstep._src.updates.apply import apply_sparse, rule_of
 from lockstep._src.updates.interceptions import intercept_updates
-from lockstep._src.updates.owners import disown_slots, slot_names
+from lockstep._src.updates.owners import note_restored, slot_names
 from lockstep._src.updates.rules import Rule, Slot
 
-__all__ = ["Rule", "Slot", "apply_sparse", "disown_slots", "intercept_updates", "rule_of", "slot_names"]
+__all__ = ["Rule", "Slot", "apply_sparse", "intercept_updates", "note_restored", "rule_of", "slot_names"]

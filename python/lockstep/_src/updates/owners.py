@@ -28,6 +28,8 @@ _ALIVE = "_lockstep_optimizers"
 class _Owner:
     optimizer: weakref.ref
     slots: set[str]
+    # How often rows had been changed when the table was restored; None where it has not been since the owner came.
+    restored_at: int | None = None
 
 
 def slot_names(optimizer: Any, table: Any, slots: Sequence[str]) -> list[str]:
@@ -53,10 +55,17 @@ def slot_names(optimizer: Any, table: Any, slots: Sequence[str]) -> list[str]:
     return names
 
 
-def disown_slots(table: Any) -> None:
-    """What slots a table has from now on is nobody's who was there before: it is made anew, perhaps to be restored."""
+def note_restored(table: Any) -> None:
+    """A table has just been restored, under eager execution: its slots are the checkpoint's.
+
+    They are for an optimizer that comes and has their name, unless the owner that is there goes on to change them.
+    """
     for owner in vars(table).get(_OWNERS, {}).values():
-        owner.slots.clear()
+        owner.restored_at = _changes(table)
+
+
+def _changes(table: Any) -> int:
+    return int(table.clock()[1])
 
 
 def _live_with_graph(optimizer: Any) -> None:
@@ -80,7 +89,8 @@ def _drop_slots_of_gone(table: Any, owners: dict[str, _Owner]) -> None:
             return
         # An optimizer and the functions that apply it hold one another.
         gc.collect()
-        gone = [name for name, owner in owners.items() if owner.optimizer() is None]
-        slots = sorted(slot for name in gone for slot in owners.pop(name).slots)
+        gone = [owners.pop(name) for name in [name for name, owner in owners.items() if owner.optimizer() is None]]
+        changes = _changes(table)
+        slots = sorted(slot for owner in gone if owner.restored_at != changes for slot in owner.slots)
         if slots:
             library.ops.lockstep_dynamic_table_drop_slots(table.handle, slots=slots)
