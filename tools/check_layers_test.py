@@ -3,6 +3,8 @@ from pathlib import Path
 import check_layers
 import pytest
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 TOOLS = Path(__file__).parent
 TABLE = check_layers.tomllib.loads((TOOLS / "layers.toml").read_text(encoding="utf-8"))
 

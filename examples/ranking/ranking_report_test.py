@@ -9,6 +9,8 @@ import pytest
 
 import report
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 FIGURES = {
     "data": "MovieLens",
     "model": "dlrm",

@@ -8,6 +8,8 @@ import pytest
 from lockstep.launch.cluster import available_cpus, free_ports, threads_per_worker, worker_environments
 from lockstep.launch.tasks import Tasks
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 CHIEF_AND_WORKER = Tasks(("127.0.0.1:8860", "127.0.0.1:8861"))
 
 

@@ -5,6 +5,8 @@ import pytest
 from lockstep.launch.command import as_tf1, wants_tf1
 from lockstep.launch.errors import LaunchError
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 RUN = ["-m", "lockstep.launch.tf1"]
 
 

@@ -5,6 +5,8 @@ import pytest
 from lockstep.launch.devices import Devices, visible_devices
 from lockstep.launch.errors import LaunchError
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 TWO_GPUS = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa)
 GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbbb)

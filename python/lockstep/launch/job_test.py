@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 DEADLINE_S = 30
 # From a worker's failure to the end of the job, at most: what the launcher promises.
 ENDED_WITHIN_S = 5.0

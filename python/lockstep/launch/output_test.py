@@ -7,6 +7,8 @@ import pytest
 
 from lockstep.launch.output import PROGRESS_INTERVAL_S, Console, Stream
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 
 class _Screen:
     """A console whose stdout and stderr are a pipe, or a terminal, with a clock of its own."""

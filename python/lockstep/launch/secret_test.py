@@ -8,6 +8,8 @@ import pytest
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.secret import shared_secret
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 DEADLINE_S = 30
 AT = "127.0.0.1:8860"
 

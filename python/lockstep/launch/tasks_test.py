@@ -5,6 +5,8 @@ import pytest
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.tasks import Tasks, check_reachable, tasks_of
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 CLUSTER = {"chief": ["10.0.0.1:8860"], "worker": ["10.0.0.2:8861"]}
 ADDRESSES = ("10.0.0.1:8860", "10.0.0.2:8861")
 
