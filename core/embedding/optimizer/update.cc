@@ -16,8 +16,9 @@
 namespace lockstep {
 namespace {
 
-// Positions of a part, on average: its table and its gradients of 16 dimensions fit into the second-level cache.
-constexpr int64_t kPartPositions = 2048;
+// Gradients of a part, on average: with the sums and the table of its rows they fit into the second-level cache.
+constexpr int64_t kPartBytes = 128 << 10;
+constexpr int64_t kLeastPartPositions = 256, kMostPartPositions = 2048;
 constexpr int64_t kMaxParts = 256;
 // Positions that are dealt out together.
 constexpr int64_t kBlockPositions = 8192;
@@ -25,6 +26,13 @@ constexpr int64_t kBlockPositions = 8192;
 constexpr int64_t kRun = 1024;
 // Elements of gradients and rows below which other threads would begin when the work is done.
 constexpr int64_t kElementsWorthThreads = 1 << 15;
+
+int64_t PartsFor(int64_t positions, int64_t dim) {
+  const int64_t of_part =
+      std::clamp(kPartBytes / (std::max<int64_t>(dim, 1) * 4), kLeastPartPositions, kMostPartPositions);
+  return static_cast<int64_t>(
+      std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(positions / of_part, 1, kMaxParts))));
+}
 
 uint32_t HashRow(uint32_t number) { return number * 0x9E3779B9u; }
 
@@ -60,10 +68,9 @@ void ForEachItem(std::span<const int64_t> counts, int64_t grain, const ParallelF
 // after another, each in ascending order; positions without a row are left out.
 class Dealing {
  public:
-  explicit Dealing(std::span<const uint32_t> numbers)
+  Dealing(std::span<const uint32_t> numbers, int64_t dim)
       : numbers_(numbers),
-        parts_(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(
-            std::clamp<int64_t>(static_cast<int64_t>(numbers.size()) / kPartPositions, 1, kMaxParts))))),
+        parts_(PartsFor(static_cast<int64_t>(numbers.size()), dim)),
         shift_(32 - std::countr_zero(static_cast<uint64_t>(parts_))),
         places_(blocks() * parts_, 0),
         begins_(parts_ + 1, 0),
@@ -122,11 +129,15 @@ class Distinct {
     numbers_.reserve(positions.size());
     gradients_.reserve(positions.size());
     sum_of_.reserve(positions.size());
+    sums_.reserve(positions.size() / 2 * static_cast<size_t>(dim));  // a sum is of two at least
     for (size_t i = 0; i < positions.size(); ++i) {
       // Positions of a part lie anywhere in the batch.
       constexpr size_t kAhead = 12;
+      // Of long ones the processor itself fetches what follows.
+      constexpr int64_t kPrefetchedElements = 128;
       if (i + kAhead < positions.size()) {
-        PrefetchForRead(gradients + positions[i + kAhead] * dim);
+        const float* const next = gradients + positions[i + kAhead] * dim;
+        for (int64_t line = 0; line < std::min(dim, kPrefetchedElements); line += 16) PrefetchForRead(next + line);
         PrefetchForRead(numbers + positions[i + kAhead]);
       }
       Add(numbers[positions[i]], gradients + positions[i] * dim);
@@ -200,7 +211,7 @@ std::vector<std::unique_ptr<Dealing>> DealOut(std::span<const TableUpdate> table
   std::vector<std::unique_ptr<Dealing>> dealings;
   std::vector<int64_t> blocks;
   for (const TableUpdate& table : tables) {
-    dealings.push_back(std::make_unique<Dealing>(table.numbers));
+    dealings.push_back(std::make_unique<Dealing>(table.numbers, table.target.dim));
     blocks.push_back(dealings.back()->blocks());
   }
   ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { dealings[table]->Count(block); });
