@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,28 @@ def from_chief(value: Any, name: str) -> Any:
         return value
     mine = json.dumps(value).encode() if context.rank == 0 else b""
     return json.loads(_gather(mine, name))
+
+
+def on_chief(work: Callable[[], object], what: str, name: str) -> None:
+    """Has worker 0 do `work`; when this returns on any worker, it is done. All workers call it, in the same order.
+
+    Args:
+      work: called on worker 0.
+      what: what it is, for errors.
+      name: of the exchange, for errors.
+
+    Raises:
+      RuntimeError: worker 0 failed, on the others; what `work` raises, on worker 0.
+    """
+    failure = None
+    if context.rank == 0:
+        try:
+            work()
+        except Exception as error:
+            failure = error
+    told = from_chief(failure and f"{type(failure).__name__}: {failure}", name)
+    if told is not None:
+        raise failure or RuntimeError(f"{what}: worker 0 failed: {told}")
 
 
 def any_worker(value: bool, name: str) -> bool:

@@ -48,26 +48,19 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, DynamicEmbedding) and layer.built]
     tables = [(layer, *_whole_rows(layer.table)) for layer in layers]
     weights = [(variable, variable.numpy()) for variable in sharded_variables(model.variables)]
-    failure = None
-    if context.rank == 0:
-        try:
-            with contextlib.ExitStack() as stack:
-                # Worker 0 is alone here: what is made is its own.
-                stack.enter_context(context.scope(mode="infer", sharding=False))
-                stack.enter_context(context.detached())
-                for table in tables:
-                    stack.enter_context(_as_matrix(*table))
-                for weight in weights:
-                    stack.enter_context(_as_variable(*weight))
-                model.export(os.fspath(filepath), **kwargs)
-        except Exception as error:
-            if context.world_size == 1:
-                raise
-            failure = error
-    # When it returns on any worker, the files are there.
-    told = agreement.from_chief(failure and f"{type(failure).__name__}: {failure}", "model_exported")
-    if told is not None:
-        raise failure or RuntimeError(f"export: worker 0 failed: {told}")
+
+    def write() -> None:
+        with contextlib.ExitStack() as stack:
+            # Worker 0 is alone here: what is made is its own.
+            stack.enter_context(context.scope(mode="infer", sharding=False))
+            stack.enter_context(context.detached())
+            for table in tables:
+                stack.enter_context(_as_matrix(*table))
+            for weight in weights:
+                stack.enter_context(_as_variable(*weight))
+            model.export(os.fspath(filepath), **kwargs)
+
+    agreement.on_chief(write, "export", "model_exported")
 
 
 class _Initializer(lookup_ops.TableInitializerBase):

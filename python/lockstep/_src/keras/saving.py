@@ -32,25 +32,20 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
         tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
         values = {id(v): getattr(v, "_value", None) for v in model.variables}
         growing = [table for table in values.values() if is_dynamic(table)]
+
+        def save_alone() -> None:
+            # Keras makes optimizers to compare with.
+            with of_this_worker():
+                save(model, *args, **kwargs)
+
         try:
             for table in tables:
                 whole = table.numpy()
                 table._whole = whole if context.rank == 0 else None
-            failure = None
             with serialized.gathered(growing):
-                if context.rank == 0:
-                    try:
-                        # Keras makes optimizers to compare with.
-                        with of_this_worker():
-                            save(model, *args, **kwargs)
-                    except Exception as error:
-                        failure = error
+                agreement.on_chief(save_alone, save.__name__, "model_saved")
         finally:
             for table in tables:
                 table._whole = None
-        # When it returns on any worker, the file is there; where it is not, all know.
-        told = agreement.from_chief(failure and f"{type(failure).__name__}: {failure}", "model_saved")
-        if told is not None:
-            raise failure or RuntimeError(f"{save.__name__}: worker 0 failed: {told}")
 
     return wrapped
