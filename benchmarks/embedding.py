@@ -10,21 +10,23 @@ for each key and no loss. (A call of one alone would for a third measure Python 
 Both tables lie in memory at the same time, and take turns of three calls each, of which the first isn't counted: what
 else the machine does meets both, and neither finds the caches full of the other's rows. A line has the medians in
 million keys a second, and then the best of the dynamic table's calls. Keys of the dynamic table are the variable's row
-numbers, scattered over all int64.
+numbers, scattered over all int64. Malloc is set up as `lockstep.run` does it for its workers.
 
-TFRA (tensorflow-recommenders-addons) needs an older TensorFlow, and so a process of its own, right after ours: that of
-the environment that `tools/setup.sh peers` makes, or of `--tfra`. There, a step is that of its documentation: its Keras
-layer and its optimizer around Keras' Adagrad.
+TFRA (tensorflow-recommenders-addons) needs an older TensorFlow, and so a process of its own, which takes turns with
+ours: that of the environment that `tools/setup.sh peers` makes, or of `--tfra`. There, a step is that of its
+documentation: its Keras layer and its optimizer around Keras' Adagrad, with malloc as it was found.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -37,8 +39,8 @@ import tensorflow as tf
 IDS, BATCHES, THREADS = 65536, 8, 2
 FILL = 1 << 18
 LAWS = ("uniform", "zipf")
-# glibc's malloc: it gives what is freed back to the system or not, as it happens, and then a call pays for fresh pages.
-KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+TURNS = 3  # of the processes, for each line
+DEADLINE = 600  # seconds, of a process
 _PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv-peers", "bin", "python")
 
 Call = Callable[[], object]
@@ -177,7 +179,7 @@ def in_turns(calls: list[Call], seconds: float) -> list[list[float]]:
     for call in calls:
         call()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 6:
+    while time.perf_counter() < end or len(times[0]) < 4:
         for call, taken in zip(calls, times, strict=True):
             call()
             for _ in range(2):
@@ -187,60 +189,100 @@ def in_turns(calls: list[Call], seconds: float) -> list[list[float]]:
     return times
 
 
-def measure(kinds: list[str], rows: int, dim: int, seconds: float) -> dict[str, dict[str, list[float]]]:
-    """Million keys a second, the median and the best, by "law what", and kind."""
+def serve(kinds: list[str], rows: int, dim: int, seconds: float) -> None:
+    """Makes the tables; then for each line of input, a law and what to do: the times of each kind's calls, as JSON."""
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     tables = {kind: KINDS[kind](rows, dim) for kind in kinds}
-    results: dict[str, dict[str, list[float]]] = {}
-    for law in LAWS:
-        for what in ("lookup", "train"):
-            keys = IDS * BATCHES
-            times = in_turns([call_of(table, law, what, rows, dim) for table in tables.values()], seconds)
-            results[f"{law} {what}"] = {
-                kind: [keys / statistics.median(taken) / 1e6, keys / min(taken) / 1e6]
-                for kind, taken in zip(kinds, times, strict=True)
-            }
-    return results
+    calls: dict[str, list[Call]] = {}
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        if line not in calls:
+            calls = {line: [call_of(table, *line.split(), rows, dim) for table in tables.values()]}
+        print(json.dumps(dict(zip(kinds, in_turns(calls[line], seconds / TURNS), strict=True))), flush=True)
+
+
+class Process:
+    """One that serves. As a context, it is ended at the end, or when it takes too long."""
+
+    def __init__(self, python: str, kinds: list[str], rows: int, dim: int, seconds: float) -> None:
+        from lockstep.launch.cluster import KEEP_MEMORY  # not there where TFRA is
+
+        environment = os.environ if kinds == ["tfra"] else {**os.environ, **KEEP_MEMORY}
+        command = [python, __file__, "--rows", str(rows), "--dims", str(dim), "--seconds", str(seconds)]
+        self._process = subprocess.Popen(
+            [*command, "--kinds", *kinds], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._deadline = threading.Timer(DEADLINE, self._process.kill)
+
+    def __enter__(self) -> Process:
+        self._deadline.start()
+        self._answer()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._deadline.cancel()
+        self._process.kill()
+        self._process.wait()
+
+    def measure(self, law: str, what: str) -> dict[str, list[float]]:
+        """The times of calls, in seconds, of each kind."""
+        print(law, what, file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, list[float]]:
+        for line in self._process.stdout:
+            if line.startswith("{"):  # libraries print as well
+                return json.loads(line)
+        raise RuntimeError(f"{self._process.args} ended")
+
+
+def compare(processes: list[Process], law: str, what: str) -> dict[str, list[float]]:
+    """The times of calls, in seconds, of each kind, of processes that take turns."""
+    times: dict[str, list[float]] = {}
+    for _ in range(TURNS):
+        for process in processes:
+            for kind, taken in process.measure(law, what).items():
+                times.setdefault(kind, []).extend(taken)
+    return times
 
 
 def main() -> None:
     """Prints a line for each number of rows, dimension, distribution and call."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1.5, help="for each line")
+    parser.add_argument("--seconds", type=float, default=1.5, help="for each line and process")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--tfra", default=_PEERS if os.path.exists(_PEERS) else None, help="a Python that has TFRA")
     parser.add_argument("--kinds", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.kinds:
-        print(json.dumps(measure(args.kinds, args.rows[0], args.dims[0], args.seconds)))
+        serve(args.kinds, args.rows[0], args.dims[0], args.seconds)
         return
     print(f"million keys/s, {IDS} keys a call, {THREADS} threads")
     head = f"{'rows':>9} {'dim':>4} {'':16} {'variable':>9} {'dynamic':>9} {'ratio':>6} {'best':>6}"
     print(head + ("      TFRA  ratio" if args.tfra else ""))
     for rows in args.rows:
         for dim in args.dims:
-            results = _in_a_process(sys.executable, ["variable", "dynamic"], rows, dim, args.seconds)
-            peers = _in_a_process(args.tfra, ["tfra"], rows, dim, args.seconds) if args.tfra else {}
-            for what, of in results.items():
-                (variable, _), (dynamic, best) = of["variable"], of["dynamic"]
-                line = (
-                    f"{rows:>9} {dim:>4} {what:16} {variable:9.1f} {dynamic:9.1f} {dynamic / variable:6.2f} {best:6.1f}"
-                )
-                if what in peers:
-                    peer = peers[what]["tfra"][0]
-                    line += f" {peer:9.1f} {dynamic / peer:6.1f}"
-                print(line, flush=True)
+            with contextlib.ExitStack() as stack:
+                pythons = [(sys.executable, ["variable", "dynamic"]), (args.tfra, ["tfra"])]
+                processes = [
+                    stack.enter_context(Process(python, kinds, rows, dim, args.seconds))
+                    for python, kinds in pythons
+                    if python
+                ]
+                for law in LAWS:
+                    for what in ("lookup", "train"):
+                        _print(f"{rows:>9} {dim:>4} {law + ' ' + what:16}", compare(processes, law, what))
 
 
-def _in_a_process(
-    python: str, kinds: list[str], rows: int, dim: int, seconds: float
-) -> dict[str, dict[str, list[float]]]:
-    command = [python, __file__, "--rows", str(rows), "--dims", str(dim), "--seconds", str(seconds), "--kinds", *kinds]
-    environment = {**os.environ, **KEEPS_MEMORY}
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600, env=environment).stdout
-    return json.loads(out.splitlines()[-1])
+def _print(head: str, times: dict[str, list[float]]) -> None:
+    rates = {kind: IDS * BATCHES / statistics.median(taken) / 1e6 for kind, taken in times.items()}
+    dynamic, best = rates["dynamic"], IDS * BATCHES / min(times["dynamic"]) / 1e6
+    line = f"{head} {rates['variable']:9.1f} {dynamic:9.1f} {dynamic / rates['variable']:6.2f} {best:6.1f}"
+    if "tfra" in rates:
+        line += f" {rates['tfra']:9.1f} {dynamic / rates['tfra']:6.1f}"
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ struct DynamicTable::Batch {
 };
 
 Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged) {
+  std::fill(batch.rows + begin, batch.rows + end, kNoRow);
   Inserter rows(*this, *admitted_);
   Inserter candidates(*this, candidates_ == nullptr ? *admitted_ : *candidates_);
   Status status;
@@ -174,7 +175,7 @@ Result<ResolvedKeys> DynamicTable::Resolve(std::span<const int64_t> keys, const 
     resolved.rows_ = std::move(spare_rows_);
   }
   if (resolved.rows_ == nullptr) resolved.rows_ = std::make_unique<std::vector<uint32_t>>();
-  resolved.rows_->assign(keys.size(), kNoRow);
+  resolved.rows_->resize(keys.size());  // ResolveRange sets them
   const Batch batch{keys, counts, step, resolved.rows_->data(), out};
   {
     const std::shared_lock gate(gate_);

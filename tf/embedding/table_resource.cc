@@ -83,7 +83,8 @@ Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::spa
                                          int64_t* numbers, const ParallelFor& parallel) {
   LOCKSTEP_ASSIGN_OR_RETURN(ResolvedKeys batch, table_->Resolve(keys, now(), rows, parallel, counts));
   const std::span<const uint32_t> resolved = batch.rows();
-  for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = resolved[i] == kNoRow ? -1 : int64_t{resolved[i]};
+  // Rows are below 2^31, and kNoRow becomes -1.
+  for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = static_cast<int32_t>(resolved[i]);
   const bool forgets = strings_ != nullptr && table_->options().admission.bloom();
   // Otherwise rows stay their keys' for good, and it does not matter when they were seen.
   const bool keeps = table_->options().eviction.any() || table_->options().record_version;
@@ -243,12 +244,14 @@ Result<std::vector<uint32_t>> DynamicTableResource::Numbers(const tf::Tensor& nu
   const std::span<const int64_t> given = Int64s(numbers);
   std::vector<uint32_t> result(given.size());
   const auto fits = [](int64_t number) { return number >= -1 && number < Slab::kMaxRows; };
-  bool all_fit = true;
+  // Those that fit are below 2^31 when they are one more: without comparisons, that are not vectorised.
+  static_assert(Slab::kMaxRows == (int64_t{1} << 31) - 1);
+  uint64_t bits = 0;
   for (size_t i = 0; i < given.size(); ++i) {
-    all_fit &= fits(given[i]);
+    bits |= static_cast<uint64_t>(given[i]) + 1;
     result[i] = static_cast<uint32_t>(given[i]);  // -1 is kNoRow
   }
-  if (!all_fit) {
+  if (bits >> 31 != 0) {
     const auto wrong = std::find_if_not(given.begin(), given.end(), fits);
     return InvalidArgument(
         StrCat("row number ", *wrong, " at position ", wrong - given.begin(), ", wanted -1 to 2^31 - 2"));

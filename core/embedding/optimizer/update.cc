@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "core/base/prefetch.h"
@@ -16,14 +15,17 @@
 namespace lockstep {
 namespace {
 
-// Gradients of a part, on average: with the sums and the table of its rows they fit into the second-level cache.
-constexpr int64_t kPartBytes = 128 << 10;
-constexpr int64_t kLeastPartPositions = 256, kMostPartPositions = 2048;
+// Gradients of a part, on average: with its rows, their slots, sums and the table they fit into the second-level cache.
+constexpr int64_t kPartBytes = 64 << 10;
+constexpr int64_t kLeastPartPositions = 128, kMostPartPositions = 2048;
 constexpr int64_t kMaxParts = 256;
 // Positions that are dealt out together.
 constexpr int64_t kBlockPositions = 8192;
 // Rows that a kernel gets at once.
 constexpr int64_t kRun = 1024;
+// Rows of fewer elements are fetched early enough when they are updated. Of long ones the processor itself fetches what
+// follows the first bytes.
+constexpr int64_t kFetchedDim = 32, kFetchedBytes = 256;
 // Elements of gradients and rows below which other threads would begin when the work is done.
 constexpr int64_t kElementsWorthThreads = 1 << 15;
 
@@ -63,60 +65,61 @@ void ForEachItem(std::span<const int64_t> counts, int64_t grain, const ParallelF
   });
 }
 
-// How the positions of a table are dealt out to parts. Filled in three steps, of which the first and the last run for
-// several blocks at once: Count each block, Place, Fill each block. Then positions holds those of all parts, one part
-// after another, each in ascending order; positions without a row are left out.
+// How the positions of a table are dealt out to parts: block by block, which may run at once. Positions without a row
+// are left out.
 class Dealing {
  public:
   Dealing(std::span<const uint32_t> numbers, int64_t dim)
       : numbers_(numbers),
         parts_(PartsFor(static_cast<int64_t>(numbers.size()), dim)),
         shift_(32 - std::countr_zero(static_cast<uint64_t>(parts_))),
-        places_(blocks() * parts_, 0),
-        begins_(parts_ + 1, 0),
+        begins_(std::make_unique_for_overwrite<uint32_t[]>(blocks() * parts_)),
         positions_(std::make_unique_for_overwrite<uint32_t[]>(numbers.size())) {}
 
   int64_t blocks() const { return (static_cast<int64_t>(numbers_.size()) + kBlockPositions - 1) / kBlockPositions; }
   int64_t parts() const { return parts_; }
-  std::span<const uint32_t> positions(int64_t part) const {
-    return {positions_.get() + begins_[part], positions_.get() + begins_[part + 1]};
+
+  void Deal(int64_t block) {
+    // How many go to each part, and then where the next of a part goes.
+    uint32_t* const begins = begins_.get() + block * parts_;
+    std::fill_n(begins, parts_, 0);
+    ForEachPosition(block, [&](int64_t, int64_t part) { ++begins[part]; });
+    std::exclusive_scan(begins, begins + parts_, begins, static_cast<uint32_t>(block * kBlockPositions));
+    ForEachPosition(block, [&](int64_t i, int64_t part) { positions_[begins[part]++] = static_cast<uint32_t>(i); });
   }
 
-  // How many positions of a block go to each part.
-  void Count(int64_t block) {
-    ForEachPosition(block, [&](int64_t, uint32_t& place) { ++place; });
-  }
-  // Where the first of a block goes in each part.
-  void Place() {
-    uint32_t place = 0;
-    for (int64_t part = 0; part < parts_; ++part) {
-      for (int64_t block = 0; block < blocks(); ++block) {
-        place += std::exchange(places_[block * parts_ + part], place);
-      }
-      begins_[part + 1] = place;
+  // The positions of a part, ascending, of all blocks.
+  std::vector<uint32_t> PositionsOf(int64_t part) const {
+    // Each of a block's places has moved to the end of its part, where the next one begins.
+    const auto begin_of = [&](int64_t block) {
+      return part == 0 ? static_cast<uint32_t>(block * kBlockPositions) : begins_[block * parts_ + part - 1];
+    };
+    const auto end_of = [&](int64_t block) { return begins_[block * parts_ + part]; };
+    size_t count = 0;
+    for (int64_t block = 0; block < blocks(); ++block) count += end_of(block) - begin_of(block);
+    std::vector<uint32_t> positions;
+    positions.reserve(count);
+    for (int64_t block = 0; block < blocks(); ++block) {
+      positions.insert(positions.end(), positions_.get() + begin_of(block), positions_.get() + end_of(block));
     }
-  }
-  void Fill(int64_t block) {
-    ForEachPosition(block, [&](int64_t i, uint32_t& place) { positions_[place++] = static_cast<uint32_t>(i); });
+    return positions;
   }
 
  private:
   template <typename Work>
   void ForEachPosition(int64_t block, const Work& work) {
-    uint32_t* const places = places_.data() + block * parts_;
     const int64_t end = std::min(static_cast<int64_t>(numbers_.size()), (block + 1) * kBlockPositions);
     for (int64_t i = block * kBlockPositions; i < end; ++i) {
       if (numbers_[i] == kNoRow) continue;
       // With one part the shift would be by all bits.
-      work(i, places[parts_ == 1 ? 0 : HashRow(numbers_[i]) >> shift_]);
+      work(i, parts_ == 1 ? 0 : HashRow(numbers_[i]) >> shift_);
     }
   }
 
   const std::span<const uint32_t> numbers_;
   const int64_t parts_;
   const int shift_;
-  std::vector<uint32_t> places_;  // [blocks, parts]
-  std::vector<int64_t> begins_;   // [parts + 1]
+  const std::unique_ptr<uint32_t[]> begins_;  // [blocks, parts]
   const std::unique_ptr<uint32_t[]> positions_;
 };
 
@@ -124,8 +127,14 @@ class Dealing {
 // alone, otherwise their sum.
 class Distinct {
  public:
-  Distinct(std::span<const uint32_t> positions, const uint32_t* numbers, const float* gradients, int64_t dim)
-      : slots_(std::bit_ceil(2 * positions.size() + 1), 0), shift_(32 - std::countr_zero(slots_.size())), dim_(dim) {
+  Distinct(std::span<const uint32_t> positions, const uint32_t* numbers, const float* gradients,
+           const UpdateTarget& target, int num_slots)
+      : slots_(std::bit_ceil(2 * positions.size() + 1), 0),
+        shift_(32 - std::countr_zero(slots_.size())),
+        dim_(target.dim),
+        target_(target),
+        num_slots_(num_slots) {
+    const int64_t dim = dim_;
     numbers_.reserve(positions.size());
     gradients_.reserve(positions.size());
     sum_of_.reserve(positions.size());
@@ -155,6 +164,7 @@ class Distinct {
     const size_t mask = slots_.size() - 1;
     for (size_t i = HashAgain(number) >> shift_;; i = (i + 1) & mask) {
       if (slots_[i] == 0) {
+        if (dim_ >= kFetchedDim) FetchRow(number);
         numbers_.push_back(number);
         gradients_.push_back(gradient);
         sum_of_.push_back(-1);
@@ -172,12 +182,26 @@ class Distinct {
     }
   }
 
+  // A row that will soon be updated is on its way to the cache while further gradients are read.
+  void FetchRow(uint32_t number) const {
+    const char* const row = target_.rows[number];
+    for (int64_t line = 0; line < std::min(target_.rows.stride, kFetchedBytes); line += 64) {
+      PrefetchForWrite(row + line);
+    }
+    for (int s = 0; s < num_slots_; ++s) {
+      const char* const slot = target_.slots[s][number];
+      for (int64_t line = 0; line < std::min(dim_ * 4, kFetchedBytes); line += 64) PrefetchForWrite(slot + line);
+    }
+  }
+
   // Not HashRow: within a part, its high bits are all the same.
   static uint32_t HashAgain(uint32_t number) { return (number ^ number >> 15) * 0x85EBCA6Bu; }
 
   std::vector<uint32_t> slots_;  // 1 + the place of a row among the distinct ones; 0: free
   const int shift_;
   const int64_t dim_;
+  const UpdateTarget& target_;
+  const int num_slots_;
   std::vector<uint32_t> numbers_;
   std::vector<const float*> gradients_;
   std::vector<int64_t> sum_of_;  // where the row's sum begins in sums_; -1: it has a gradient alone
@@ -186,7 +210,7 @@ class Distinct {
 
 // The rows of a part, each once, with the sum of its gradients.
 void UpdatePart(const TableUpdate& table, std::span<const uint32_t> positions, const BeforeUpdate& before) {
-  const Distinct distinct(positions, table.numbers.data(), table.gradients, table.target.dim);
+  const Distinct distinct(positions, table.numbers.data(), table.gradients, table.target, table.rule.num_slots);
   Run(table.target, table.rule, distinct.numbers().data(), distinct.gradients().data(),
       static_cast<int64_t>(distinct.numbers().size()), before);
 }
@@ -214,9 +238,7 @@ std::vector<std::unique_ptr<Dealing>> DealOut(std::span<const TableUpdate> table
     dealings.push_back(std::make_unique<Dealing>(table.numbers, table.target.dim));
     blocks.push_back(dealings.back()->blocks());
   }
-  ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { dealings[table]->Count(block); });
-  for (const auto& dealing : dealings) dealing->Place();
-  ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { dealings[table]->Fill(block); });
+  ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { dealings[table]->Deal(block); });
   return dealings;
 }
 
@@ -229,7 +251,7 @@ void UpdateParts(std::span<const TableUpdate> tables, const ParallelFor& paralle
   ForEachItem(parts, 1, parallel, [&](size_t table, int64_t part) {
     BeforeUpdate of_table;
     if (before) of_table = [&](std::span<const uint32_t> numbers) { before(table, numbers); };
-    UpdatePart(tables[table], dealings[table]->positions(part), of_table);
+    UpdatePart(tables[table], dealings[table]->PositionsOf(part), of_table);
   });
 }
 

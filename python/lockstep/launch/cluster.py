@@ -24,6 +24,13 @@ _PORTS = range(20001, 32768)
 _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 # An iterator's get_next and a reader may each hold a thread between ops: with one, either would stop the other.
 _MIN_INTEROP_THREADS = 2
+# glibc's malloc gives large blocks back to the system when they are freed, so each step pays for the same pages anew:
+# a tenth of the processors' time where activations are some MiB. 32 MiB is the most that all its versions take.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
 
 
 def worker_environments(
@@ -55,6 +62,8 @@ def worker_environments(
     )
     # Without a terminal Python keeps output back until 8 KiB are together, and loses it when it is killed.
     shared.setdefault("PYTHONUNBUFFERED", "1")
+    if not _sets_malloc(base):
+        shared.update(KEEP_MEMORY)
     if len(local) > 1:
         for name, value in threads_per_worker(available_cpus(), len(local)).items():
             shared.setdefault(name, value)
@@ -67,6 +76,11 @@ def worker_environments(
             environment["CUDA_VISIBLE_DEVICES"] = devices[i] if devices else ""
         environments.append(environment)
     return environments
+
+
+def _sets_malloc(environment: Mapping[str, str]) -> bool:
+    named = any(name.startswith("MALLOC_") for name in environment)
+    return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
 
 
 def _meeting(base: Mapping[str, str], count: int, tasks: Tasks) -> tuple[str, str, list[str]]:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from lockstep.launch.cluster import available_cpus, free_ports, threads_per_worker, worker_environments
+from lockstep.launch.cluster import KEEP_MEMORY, available_cpus, free_ports, threads_per_worker, worker_environments
 from lockstep.launch.tasks import Tasks
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
@@ -122,6 +122,14 @@ def test_threads_are_shared_among_workers_unless_the_user_set_them():
     first, _ = worker_environments({"OMP_NUM_THREADS": "17"}, 2, None)
     assert first["OMP_NUM_THREADS"] == "17"
     assert int(first["TF_NUM_INTRAOP_THREADS"]) >= 1
+
+
+def test_workers_keep_freed_memory_unless_the_user_says_what_malloc_does():
+    for environment in worker_environments({}, 2, None) + worker_environments({}, 1, None):
+        assert KEEP_MEMORY.items() <= environment.items()
+    for base in {"MALLOC_ARENA_MAX": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}:
+        first, _ = worker_environments(base, 2, None)
+        assert not KEEP_MEMORY.keys() & first.keys()
 
 
 def test_a_quota_of_the_control_group_limits_the_processors(tmp_path):
