@@ -44,9 +44,7 @@ def plain_auc(ratings, tmp_path_factory) -> Callable[[str], float]:
     return auc
 
 
-@pytest.mark.parametrize(
-    ("workers", "model"), [(1, "dlrm"), (2, "dlrm"), (4, "dlrm"), (2, "wide_and_deep"), (4, "wide_and_deep")]
-)
+@pytest.mark.parametrize(("workers", "model"), [(1, "dlrm"), (2, "dlrm"), (4, "dlrm"), (2, "wide_and_deep")])
 def test_held_out_auc_is_that_of_plain_tensorflow(ratings, plain_auc, workers, model, tmp_path):
     expected = plain_auc(model)
     assert expected > 0.6, "a model that learned nothing proves nothing"
