@@ -194,12 +194,12 @@ def serve(kinds: list[str], rows: int, dim: int, seconds: float) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     tables = {kind: KINDS[kind](rows, dim) for kind in kinds}
-    calls: dict[str, list[Call]] = {}
+    last, calls = "", []
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
-        if line not in calls:
-            calls = {line: [call_of(table, *line.split(), rows, dim) for table in tables.values()]}
-        print(json.dumps(dict(zip(kinds, in_turns(calls[line], seconds / TURNS), strict=True))), flush=True)
+        if line != last:
+            last, calls = line, [call_of(table, *line.split(), rows, dim) for table in tables.values()]
+        print(json.dumps(dict(zip(kinds, in_turns(calls, seconds / TURNS), strict=True))), flush=True)
 
 
 class Process:

@@ -52,8 +52,7 @@ struct RowReader {
   const char* Prefetch(uint32_t row) const {
     const char* data = rows[row];
     // Of long rows the processor itself fetches what follows, once they are being read.
-    const int64_t bytes = rows.stride < 512 ? rows.stride : 512;
-    for (int64_t line = 0; line < bytes; line += 64) PrefetchForRead(data + line);
+    PrefetchForRead(data, rows.stride < 512 ? rows.stride : 512);
     return data;
   }
 

@@ -105,10 +105,6 @@ template <typename Formula, typename Row>
   }
 }
 
-[[gnu::always_inline]] inline void PrefetchRow(const char* row, int64_t bytes) {
-  for (int64_t line = 0; line < bytes; line += 64) PrefetchForWrite(row + line);
-}
-
 // All rows of a run. Rows lie anywhere in memory: those that come next are prefetched, the fewer ahead the longer they
 // are, since only so many cache lines can be on their way at once.
 template <typename Formula, typename Row>
@@ -121,8 +117,8 @@ template <typename Formula, typename Row>
   for (int64_t i = 0; i < updates.count; ++i) {
     if (i + ahead < updates.count) {
       const uint32_t next = updates.numbers[i + ahead];
-      PrefetchRow(updates.rows[next], row_bytes);
-      for (int s = 0; s < Formula::kSlots; ++s) PrefetchRow(updates.slots[s][next], slot_bytes);
+      PrefetchForWrite(updates.rows[next], row_bytes);
+      for (int s = 0; s < Formula::kSlots; ++s) PrefetchForWrite(updates.slots[s][next], slot_bytes);
       PrefetchForRead(updates.gradients[i + ahead]);
     }
     const uint32_t number = updates.numbers[i];

@@ -127,29 +127,26 @@ class Dealing {
 // alone, otherwise their sum.
 class Distinct {
  public:
-  Distinct(std::span<const uint32_t> positions, const uint32_t* numbers, const float* gradients,
-           const UpdateTarget& target, int num_slots)
-      : slots_(std::bit_ceil(2 * positions.size() + 1), 0),
-        shift_(32 - std::countr_zero(slots_.size())),
-        dim_(target.dim),
-        target_(target),
-        num_slots_(num_slots) {
-    const int64_t dim = dim_;
+  Distinct(std::span<const uint32_t> positions, const TableUpdate& table)
+      : table_(table),
+        dim_(table.target.dim),
+        slots_(std::bit_ceil(2 * positions.size() + 1), 0),
+        shift_(32 - std::countr_zero(slots_.size())) {
+    const uint32_t* const numbers = table.numbers.data();
     numbers_.reserve(positions.size());
     gradients_.reserve(positions.size());
     sum_of_.reserve(positions.size());
-    sums_.reserve(positions.size() / 2 * static_cast<size_t>(dim));  // a sum is of two at least
+    sums_.reserve(positions.size() / 2 * static_cast<size_t>(dim_));  // a sum is of two at least
     for (size_t i = 0; i < positions.size(); ++i) {
       // Positions of a part lie anywhere in the batch.
       constexpr size_t kAhead = 12;
       // Of long ones the processor itself fetches what follows.
-      constexpr int64_t kPrefetchedElements = 128;
+      constexpr int64_t kPrefetchedBytes = 512;
       if (i + kAhead < positions.size()) {
-        const float* const next = gradients + positions[i + kAhead] * dim;
-        for (int64_t line = 0; line < std::min(dim, kPrefetchedElements); line += 16) PrefetchForRead(next + line);
+        PrefetchForRead(table.gradients + positions[i + kAhead] * dim_, std::min(dim_ * 4, kPrefetchedBytes));
         PrefetchForRead(numbers + positions[i + kAhead]);
       }
-      Add(numbers[positions[i]], gradients + positions[i] * dim);
+      Add(numbers[positions[i]], table.gradients + positions[i] * dim_);
     }
     for (size_t i = 0; i < sum_of_.size(); ++i) {
       if (sum_of_[i] >= 0) gradients_[i] = sums_.data() + sum_of_[i];
@@ -184,24 +181,20 @@ class Distinct {
 
   // A row that will soon be updated is on its way to the cache while further gradients are read.
   void FetchRow(uint32_t number) const {
-    const char* const row = target_.rows[number];
-    for (int64_t line = 0; line < std::min(target_.rows.stride, kFetchedBytes); line += 64) {
-      PrefetchForWrite(row + line);
-    }
-    for (int s = 0; s < num_slots_; ++s) {
-      const char* const slot = target_.slots[s][number];
-      for (int64_t line = 0; line < std::min(dim_ * 4, kFetchedBytes); line += 64) PrefetchForWrite(slot + line);
+    const UpdateTarget& target = table_.target;
+    PrefetchForWrite(target.rows[number], std::min(target.rows.stride, kFetchedBytes));
+    for (int s = 0; s < table_.rule.num_slots; ++s) {
+      PrefetchForWrite(target.slots[s][number], std::min(dim_ * 4, kFetchedBytes));
     }
   }
 
   // Not HashRow: within a part, its high bits are all the same.
   static uint32_t HashAgain(uint32_t number) { return (number ^ number >> 15) * 0x85EBCA6Bu; }
 
+  const TableUpdate& table_;
+  const int64_t dim_;
   std::vector<uint32_t> slots_;  // 1 + the place of a row among the distinct ones; 0: free
   const int shift_;
-  const int64_t dim_;
-  const UpdateTarget& target_;
-  const int num_slots_;
   std::vector<uint32_t> numbers_;
   std::vector<const float*> gradients_;
   std::vector<int64_t> sum_of_;  // where the row's sum begins in sums_; -1: it has a gradient alone
@@ -210,7 +203,7 @@ class Distinct {
 
 // The rows of a part, each once, with the sum of its gradients.
 void UpdatePart(const TableUpdate& table, std::span<const uint32_t> positions, const BeforeUpdate& before) {
-  const Distinct distinct(positions, table.numbers.data(), table.gradients, table.target, table.rule.num_slots);
+  const Distinct distinct(positions, table);
   Run(table.target, table.rule, distinct.numbers().data(), distinct.gradients().data(),
       static_cast<int64_t>(distinct.numbers().size()), before);
 }
