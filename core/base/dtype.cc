@@ -24,6 +24,9 @@ constexpr std::array<Traits, kDTypeCount> kTraits = {{
     {"int64", 8, false},
     {"uint8", 1, false},
     {"bool", 1, false},
+    {"uint16", 2, false},
+    {"uint32", 4, false},
+    {"uint64", 8, false},
 }};
 
 }  // namespace

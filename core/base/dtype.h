@@ -10,7 +10,8 @@ namespace lockstep {
 //
 // The values are indices: of the table in dtype.cc and of the reductions in comm/reduce.cc, which are written in this
 // order. Ranks also compare them with each other (comm/shm/calls.h) and read them in shared memory, so ranks of one job
-// have to be of one build. A new type goes to the end, and into both tables and kDTypeCount.
+// have to be of one build. A new type goes to the end, into both tables and kDTypeCount, and raises kLayoutVersion
+// (comm/shm/layout.h).
 enum class DType : uint8_t {
   kFloat32,
   kFloat64,
@@ -22,10 +23,13 @@ enum class DType : uint8_t {
   kInt64,
   kUInt8,
   kBool,
+  kUInt16,
+  kUInt32,
+  kUInt64,
 };
 
 // How many there are: the length of tables by DType.
-inline constexpr int kDTypeCount = 10;
+inline constexpr int kDTypeCount = 13;
 
 // Bytes of one element. All three functions take any enumerator and cannot fail. Thread-safe.
 int64_t DTypeSize(DType dtype);

@@ -9,10 +9,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/base/strings.h"
+#include "core/comm/adasum.h"
 #include "core/comm/context.h"
 #include "core/testing/ranks.h"
 
@@ -57,6 +59,15 @@ Case AllReduceCase(const std::string& label, int64_t bytes, bool shared) {
           }};
 }
 
+// One tensor: what a list costs beyond it is three additions for each tensor.
+Case AdasumCase(const std::string& label, int64_t bytes, bool shared) {
+  return {StrCat("adasum ", label, shared ? ", shared" : ""), bytes, static_cast<double>(bytes), shared,
+          [bytes](Communicator& c, char* in, char*) {
+            const int64_t count = bytes / 4;
+            return AdasumAllReduce(c, "benchmark", DType::kFloat32, std::span(&count, 1), in, in);
+          }};
+}
+
 Case AllToAllCase(const std::string& label, int64_t bytes, int size, bool shared) {
   return {StrCat("alltoallv ", label, " per peer", shared ? ", shared" : ""), bytes * size,
           static_cast<double>(bytes * (size - 1)), shared, [bytes](Communicator& c, char* in, char* out) {
@@ -94,6 +105,9 @@ std::vector<Case> AllCases(int size) {
         cases.back().target = shared ? 8 : 3.5;
       }
     }
+    cases.push_back(AdasumCase("1 KiB", 1 << 10, shared));
+    cases.push_back(AdasumCase("1 MiB", 1 << 20, shared));
+    cases.push_back(AdasumCase("64 MiB", 64 << 20, shared));
     cases.push_back(AllToAllCase("64 KiB", 64 << 10, size, shared));
     cases.push_back(AllToAllCase("1 MiB", 1 << 20, size, shared));
     cases.push_back({StrCat("broadcast 1 MiB", shared ? ", shared" : ""), 1 << 20, 1 << 20, shared,

@@ -1,6 +1,7 @@
 #include "core/comm/reduce.h"
 
 #include <array>
+#include <concepts>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -59,6 +60,18 @@ struct Bool {
 // uint16 would be promoted to int, whose product may overflow.)
 template <typename T>
 using Wrapping = std::make_unsigned_t<std::common_type_t<T, int>>;
+
+// What a type's sums and products are computed with: those of a signed and an unsigned integer have the same bits, so
+// both share one loop.
+template <typename E>
+struct ArithmeticOf {
+  using Type = E;
+};
+
+template <std::integral T>
+struct ArithmeticOf<Plain<T>> {
+  using Type = Plain<std::make_unsigned_t<T>>;
+};
 
 // The operations. Apply takes the accumulator first: floating-point sums and Min and Max of equal zeros depend on it.
 struct Sum {
@@ -171,18 +184,20 @@ using Operations = std::array<Variants, 5>;
 
 template <typename E>
 constexpr Operations MakeOperations() {
+  using Arithmetic = typename ArithmeticOf<E>::Type;
   Variants mean = {};
   if constexpr (std::is_floating_point_v<typename E::Value>) mean = MakeVariants<E, Sum, true>();
-  return {MakeVariants<E, Sum>(), mean, MakeVariants<E, Min>(), MakeVariants<E, Max>(), MakeVariants<E, Product>()};
+  return {MakeVariants<Arithmetic, Sum>(), mean, MakeVariants<E, Min>(), MakeVariants<E, Max>(),
+          MakeVariants<Arithmetic, Product>()};
 }
 
 // In the order of DType.
 constexpr std::array<Operations, kDTypeCount> kReductions = {
-    MakeOperations<Plain<float>>(),   MakeOperations<Plain<double>>(),
-    MakeOperations<Half>(),           MakeOperations<BFloat>(),
-    MakeOperations<Plain<int8_t>>(),  MakeOperations<Plain<int16_t>>(),
-    MakeOperations<Plain<int32_t>>(), MakeOperations<Plain<int64_t>>(),
-    MakeOperations<Plain<uint8_t>>(), MakeOperations<Bool>()};
+    MakeOperations<Plain<float>>(),   MakeOperations<Plain<double>>(),   MakeOperations<Half>(),
+    MakeOperations<BFloat>(),         MakeOperations<Plain<int8_t>>(),   MakeOperations<Plain<int16_t>>(),
+    MakeOperations<Plain<int32_t>>(), MakeOperations<Plain<int64_t>>(),  MakeOperations<Plain<uint8_t>>(),
+    MakeOperations<Bool>(),           MakeOperations<Plain<uint16_t>>(), MakeOperations<Plain<uint32_t>>(),
+    MakeOperations<Plain<uint64_t>>()};
 
 }  // namespace
 

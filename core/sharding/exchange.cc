@@ -8,15 +8,14 @@
 // from `in` to `out` and is in no message: with two ranks that is half of all.
 #include "core/sharding/exchange.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/comm/send_buffer.h"
+
 namespace lockstep {
 namespace {
-
-// Small messages are cheaper to copy than to allocate in shared memory, where a lock and a search for a free range are
-// due; the communicator copies them through memory of its own.
-constexpr int64_t kSharedFromBytes = 1 << 16;
 
 // `out` as far as it was foreseen: what arrives must have the sizes that the route agreed on, or it would be written
 // beyond the end of `out`.
@@ -82,12 +81,6 @@ Status CopyOwn(const Block& block, int rank) {
 }
 
 }  // namespace
-
-SendBuffer::SendBuffer(Communicator& communicator, int64_t bytes) {
-  if (bytes >= kSharedFromBytes && communicator.size() > 1) shared_ = communicator.AllocateShared(bytes);
-  if (!shared_) owned_ = std::make_unique_for_overwrite<char[]>(bytes);
-  data_ = shared_ ? static_cast<char*>(shared_->data()) : owned_.get();
-}
 
 Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::span<const Block> blocks) {
   if (blocks.size() == 1) {

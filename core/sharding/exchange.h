@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string_view>
 
@@ -15,21 +14,6 @@ namespace lockstep {
 inline void CopyBytes(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
-
-// Memory for what a step packs for its peers: shared with them where the communicator has some left, so that they read
-// it in place, and private otherwise. Its bytes are not cleared. Belongs to one step: filled before the exchange, not
-// touched while it runs, freed after it. Movable; thread-compatible.
-class SendBuffer {
- public:
-  SendBuffer(Communicator& communicator, int64_t bytes);
-  // `bytes` of them; not null, but maybe of no length.
-  char* data() const { return data_; }
-
- private:
-  std::shared_ptr<SharedBuffer> shared_;
-  std::unique_ptr<char[]> owned_;
-  char* data_;
-};
 
 // The rows of one table that travel in an exchange: `send[r]` of them go to rank r and `recv[r]` come from it. Owns
 // nothing; all that it points to must outlive the exchange.

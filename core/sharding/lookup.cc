@@ -13,11 +13,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
+#include "core/sharding/exchange.h"
 #include "core/sharding/id_table.h"
 #include "core/sharding/placement.h"
 

@@ -10,7 +10,7 @@
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 #include "core/comm/communicator.h"
-#include "core/sharding/exchange.h"
+#include "core/comm/send_buffer.h"
 
 // The lookup of ids in tables whose rows are shared out by modulo (placement.h), in three named steps of which these
 // are the two that communicate:

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
+#include "core/sharding/exchange.h"
 #include "core/sharding/id_table.h"
 #include "core/sharding/placement.h"
 

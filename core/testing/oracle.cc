@@ -16,7 +16,8 @@
 //     gives;
 //   - a result is encoded by scaling it to units of the last place and letting nearbyint round (to nearest, ties to
 //     even);
-//   - integers are computed in 64 bits and cut off at the end, which is the same as wrapping at every step.
+//   - integers are computed in 64 bits and cut off at the end, which is the same as wrapping at every step. Those 64
+//     bits are kept in an int64_t whatever the type is; a uint64 in it is told by its type where it matters (order).
 
 namespace lockstep::testing {
 namespace {
@@ -87,13 +88,16 @@ void EncodeFloat(DType dtype, std::string& bytes, int64_t i, double value) {
   Put(bytes, i, Encode16(value, FormatOf(dtype)));
 }
 
-// kUInt8 and kBool by default: a byte without sign.
+// Unsigned types are widened with zeros; a uint64 is taken as its bits. kUInt8 and kBool by default.
 int64_t DecodeInt(DType dtype, std::string_view bytes, int64_t i) {
   switch (dtype) {
     case DType::kInt8: return At<int8_t>(bytes, i);
     case DType::kInt16: return At<int16_t>(bytes, i);
     case DType::kInt32: return At<int32_t>(bytes, i);
-    case DType::kInt64: return At<int64_t>(bytes, i);
+    case DType::kInt64:
+    case DType::kUInt64: return At<int64_t>(bytes, i);
+    case DType::kUInt16: return At<uint16_t>(bytes, i);
+    case DType::kUInt32: return At<uint32_t>(bytes, i);
     default: return At<uint8_t>(bytes, i);
   }
 }
@@ -123,12 +127,13 @@ double ApplyFloat(std::string_view op, DType dtype, double a, double b) {
   return b > a ? b : a;
 }
 
-// As unsigned numbers, since overflow of signed ones is undefined. kUInt8 is widened without sign, so min and max are
-// right for it, too.
-int64_t ApplyInt(std::string_view op, int64_t a, int64_t b) {
+// Sums and products as unsigned numbers, since overflow of signed ones is undefined. Order is that of int64_t, in which
+// all types but uint64 have their values.
+int64_t ApplyInt(std::string_view op, DType dtype, int64_t a, int64_t b) {
   if (op == "sum") return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   if (op == "product") return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-  return op == "min" ? std::min(a, b) : std::max(a, b);
+  const bool a_is_less = dtype == DType::kUInt64 ? static_cast<uint64_t>(a) < static_cast<uint64_t>(b) : a < b;
+  return (op == "min") == a_is_less ? a : b;
 }
 
 int64_t ApplyBool(std::string_view op, int64_t a, int64_t b) {
@@ -175,7 +180,7 @@ std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std:
       int64_t value = DecodeInt(dtype, tensors[0], i);
       for (size_t t = 1; t < tensors.size(); ++t) {
         const int64_t next = DecodeInt(dtype, tensors[t], i);
-        value = dtype == DType::kBool ? ApplyBool(op, value, next) : ApplyInt(op, value, next);
+        value = dtype == DType::kBool ? ApplyBool(op, value, next) : ApplyInt(op, dtype, value, next);
       }
       EncodeInt(dtype, result, i, value);
     }
@@ -190,6 +195,9 @@ std::string FirstDifference(DType dtype, std::string_view got, std::string_view 
   const int64_t width = DTypeSize(dtype);
   for (int64_t i = 0; i < static_cast<int64_t>(got.size()) / width; ++i) {
     if (std::memcmp(got.data() + i * width, wanted.data() + i * width, static_cast<size_t>(width)) == 0) continue;
+    if (dtype == DType::kUInt64) {
+      return StrCat("element ", i, " is ", At<uint64_t>(got, i), ", wanted ", At<uint64_t>(wanted, i));
+    }
     if (!IsFloatingPoint(dtype)) {
       return StrCat("element ", i, " is ", DecodeInt(dtype, got, i), ", wanted ", DecodeInt(dtype, wanted, i));
     }

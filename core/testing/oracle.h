@@ -10,9 +10,6 @@
 namespace lockstep::testing {
 
 // Tensors as tests see them, and their reduction in the plainest way: element by element, through double arithmetic,
-// with conversions of its own. Shares no code with what it judges.
-
-// Tensors as tests see them, and their reduction in the plainest way: element by element, through double arithmetic,
 // with conversions of its own. Shares no code with what it judges, but for the size and kind of a type (base/dtype.h).
 //
 // A tensor is a string of bytes here: `count` elements of a type, one after another, in the machine's byte order. All

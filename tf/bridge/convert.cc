@@ -95,6 +95,9 @@ Result<DType> ToDType(tf::DataType dtype) {
     case tf::DT_INT32: return DType::kInt32;
     case tf::DT_INT64: return DType::kInt64;
     case tf::DT_UINT8: return DType::kUInt8;
+    case tf::DT_UINT16: return DType::kUInt16;
+    case tf::DT_UINT32: return DType::kUInt32;
+    case tf::DT_UINT64: return DType::kUInt64;
     case tf::DT_BOOL: return DType::kBool;
     default: return InvalidArgument(absl::StrCat("type ", tf::DataTypeString(dtype), " is none of " LOCKSTEP_DTYPES));
   }

@@ -18,7 +18,8 @@ namespace lockstep {
 
 // The element types that collectives compute with, for op definitions ("T: {...}") and kernels. ToDType takes exactly
 // these.
-#define LOCKSTEP_DTYPES "{float, double, half, bfloat16, int8, int16, int32, int64, uint8, bool}"
+#define LOCKSTEP_DTYPES \
+  "{float, double, half, bfloat16, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool}"
 
 // The same code and message, both ways, with two exceptions. To TensorFlow, UNAVAILABLE and ABORTED become INTERNAL:
 // sessions would start over, for ever. From TensorFlow, codes that the core does not have become INTERNAL. So a status

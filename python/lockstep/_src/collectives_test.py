@@ -79,7 +79,8 @@ def behind_a_barrier():
 
 def all_types():
     size, rank = context.world_size, context.rank
-    for dtype in (tf.float64, tf.float16, tf.bfloat16, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8):
+    integers = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64)
+    for dtype in (tf.float64, tf.float16, tf.bfloat16, *integers):
         value = tf.cast(tf.range(5) + rank, dtype)
         expected = np.arange(5) * size + sum(range(size))
         assert collectives.allreduce(value).dtype == dtype
