@@ -1,19 +1,25 @@
 #include "core/capi/capi.h"
 
+#include <cstdio>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "core/base/strings.h"
+
 // The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
-// and keep the one pointer to the default context. What they do is done by Context and Communicator.
+// and keep the pointers to the default context and the lanes. What they do is done by Context, Communicator and
+// NamedLane.
 
 namespace lockstep {
 namespace {
 
-// The one piece of process-wide state: which context is the default.
+// The one piece of process-wide state: which context is the default, and which group has which named lane.
 struct Holder {
   std::mutex mutex;
-  std::shared_ptr<Context> context;  // guarded by mutex
+  std::shared_ptr<Context> context;                 // guarded by mutex
+  std::map<int, std::shared_ptr<NamedLane>> lanes;  // guarded by mutex
 };
 
 // Never destroyed: at the end of the process, and in a fork of it that exits, no destructor may wait for a lane's
@@ -53,6 +59,23 @@ Status Init(const ContextOptions& options) {
   return OkStatus();
 }
 
+std::shared_ptr<NamedLane> CurrentLane(int group) {
+  Holder& holder = TheHolder();
+  std::lock_guard lock(holder.mutex);
+  const auto found = holder.lanes.find(group);
+  return found == holder.lanes.end() ? nullptr : found->second;
+}
+
+// As Init.
+Status OpenLane(int group, const ContextOptions& options, const NamedLaneOptions& lane_options) {
+  const auto taken = [&] { return FailedPrecondition(StrCat("group ", group, " has a named lane already")); };
+  if (CurrentLane(group) != nullptr) return taken();
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<NamedLane> lane, NamedLane::Create(options, lane_options));
+  Holder& holder = TheHolder();
+  std::lock_guard lock(holder.mutex);
+  return holder.lanes.try_emplace(group, std::move(lane)).second ? OkStatus() : taken();
+}
+
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
 
 }  // namespace
@@ -65,22 +88,49 @@ Result<std::shared_ptr<Context>> DefaultContext() {
   return context;
 }
 
+Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group) {
+  std::shared_ptr<NamedLane> lane = CurrentLane(group);
+  if (lane == nullptr) {
+    return FailedPrecondition(group == 0 ? "the named collectives are not initialized: call init() first"
+                                         : StrCat("this rank has no process set ", group));
+  }
+  return lane;
+}
+
 }  // namespace lockstep
 
 using lockstep::Report;
+using lockstep::TextOf;
 
 int lockstep_init(int rank, int size, const char* rendezvous, const char* secret, const char* backend,
                   double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank) {
-  lockstep::ContextOptions options;
-  options.rank = rank;
-  options.size = size;
-  options.rendezvous = lockstep::TextOf(rendezvous);
-  options.secret = lockstep::TextOf(secret);
-  options.backend = lockstep::TextOf(backend);
-  options.rendezvous_timeout_s = rendezvous_timeout_s;
-  options.stall_timeout_s = stall_timeout_s;
-  options.shared_bytes_per_rank = shared_bytes_per_rank;
-  return Report(lockstep::Init(options));
+  return Report(lockstep::Init({rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend), rendezvous_timeout_s,
+                                stall_timeout_s, shared_bytes_per_rank}));
+}
+
+int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, const char* secret, const char* backend,
+                       double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank,
+                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s) {
+  const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
+  return Report(lockstep::OpenLane(group,
+                                   {rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend),
+                                    rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank},
+                                   {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, warn}));
+}
+
+int lockstep_close_lane(int group) {
+  std::shared_ptr<lockstep::NamedLane> lane;
+  {
+    lockstep::Holder& holder = lockstep::TheHolder();
+    std::lock_guard lock(holder.mutex);
+    const auto found = holder.lanes.find(group);
+    if (found != holder.lanes.end()) {
+      lane = std::move(found->second);
+      holder.lanes.erase(found);
+    }
+  }
+  if (lane != nullptr) lane->Leave();
+  return Report(lockstep::OkStatus());
 }
 
 // The pointer is taken out under the lock, and everything that may wait happens without it.
@@ -102,7 +152,7 @@ int lockstep_abort(const char* reason) {
   const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
   if (!context.ok()) return Report(context.status());
   // Not through the lane, where the collective that is to be ended may run: Abort is for any thread.
-  (*context)->communicator().Abort(lockstep::Cancelled(lockstep::TextOf(reason)));
+  (*context)->communicator().Abort(lockstep::Cancelled(TextOf(reason)));
   return Report(lockstep::OkStatus());
 }
 

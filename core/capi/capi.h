@@ -2,6 +2,7 @@
 
 #include "core/base/status.h"
 #include "core/comm/context.h"
+#include "core/comm/named_lane.h"
 
 // The few functions that are no tensor operation, for ctypes: Python's lockstep._src.library is their only caller, and
 // declares their types a second time. They are the only symbols that the op library shows (tf/exports.map).
@@ -45,6 +46,18 @@ int lockstep_is_initialized();
 int lockstep_rank();
 int lockstep_size();
 
+// Meets the ranks of a group and makes its named lane (comm/named_lane.h), which the named ops of this `group` use: 0
+// for all ranks of the job, other numbers for process sets. The rank and size are those in the group; the other
+// arguments are fields of ContextOptions and NamedLaneOptions. Warnings of stalls go to stderr. Blocks like
+// lockstep_init. FAILED_PRECONDITION where the group has a lane; otherwise NamedLane::Create's errors.
+int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, const char* secret, const char* backend,
+                       double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank,
+                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s);
+
+// Leaves the group: what this rank waits for ends with CANCELLED, and the lane is gone when the kernels that wait are.
+// Nothing without a lane.
+int lockstep_close_lane(int group);
+
 // "" after a call that went well. Belongs to the calling thread; valid until its next call of one that reports.
 const char* lockstep_last_error();
 }
@@ -57,5 +70,8 @@ namespace lockstep {
 // longer: the last owner that lets go ends the engine, and waits for what is posted on its lane. Takes a mutex for the
 // time of a copy; thread-safe.
 Result<std::shared_ptr<Context>> DefaultContext();
+
+// The named lane of a group, to be held as DefaultContext; FAILED_PRECONDITION where there is none.
+Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group);
 
 }  // namespace lockstep

@@ -95,7 +95,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // "shm", ...: which implementation this is. The text lives as long as the communicator.
-  virtual std::string_view backend() const = 0;  // "shm", ...
+  virtual std::string_view backend() const = 0;
 
   // out[i] = in_0[i] op in_1[i] op ...; `count` elements, the same on all ranks. in, out: [count]; `in` may be `out`.
   // Fastest where both lie in one SharedBuffer of this communicator, on all ranks.
@@ -141,6 +141,10 @@ class Communicator {
   // Takes leave in good order: this rank's present and future collectives end with CANCELLED; peers are told that it
   // left when they wait for it, and end undisturbed what it has done its part of. The destructor does it too.
   virtual void Leave() = 0;
+
+  // A connected stream socket to `rank` for what ranks say to each other outside of collectives (control_links.h), which
+  // sends nothing over it itself; -1 for the own rank, and where there is none. Stays the communicator's. One user.
+  virtual int Link(int rank) const = 0;
 
   // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,
   // which every call takes as well. Ranks need not allocate alike, nor at the same time. Does not wait for anybody.

@@ -70,9 +70,13 @@ Status ContextOptions::Validate() const {
 }
 
 // Validate has seen that there is such a backend, so the search below finds it.
-Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
+Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(options.Validate());
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, FindBackend(options.backend)->create(options));
+  return FindBackend(options.backend)->create(options);
+}
+
+Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(options));
   return std::unique_ptr<Context>(new Context(options, std::move(communicator)));
 }
 

@@ -37,6 +37,10 @@ struct ContextOptions {
   Status Validate() const;
 };
 
+// Meets the other ranks and connects, by the backend of the options: what Context::Create does, whose errors it
+// returns. For those who want a communicator of their own (named_lane.h).
+Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options);
+
 // The engine of one process: its communicator and the lane that runs its collectives. Everything hangs off it; nothing
 // in the core is global, and a process may have several contexts (tests run the ranks of a job as threads). The one
 // default context that ops use is kept by capi/capi.h.

@@ -14,65 +14,14 @@
 #include <memory>
 #include <thread>
 
+#include "core/base/bytes.h"
 #include "core/base/strings.h"
 
-// Bytes are written and read one by one, by shifts, so that the order on the wire is that of the protocol and not the
-// machine's. Everything that is read comes from somebody who may lie: lengths are compared with what is there before
-// they are used, and the secret's proofs with SameDigest.
+// Everything that is read comes from somebody who may lie: lengths are compared with what is there before they are
+// used, and the secret's proofs with SameDigest.
 
 namespace lockstep::wire {
 namespace {
-
-// Numbers travel in little-endian order, strings behind their length. T is an unsigned integer.
-class Writer {
- public:
-  template <typename T>
-  void Number(T value) {
-    for (size_t i = 0; i < sizeof(T); ++i) bytes_ += static_cast<char>(value >> (8 * i));
-  }
-  void String(std::string_view text) {
-    Number(static_cast<uint32_t>(text.size()));
-    bytes_ += text;
-  }
-  std::string Take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-// Reads what Writer wrote. After the first thing that is not there, everything reads as zero or empty and good() is
-// false: a decoder reads all fields in a row and asks once, at the end. A view: the bytes have to outlive it.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T Number() {
-    const std::string_view raw = Raw(sizeof(T));
-    T value = 0;
-    for (size_t i = 0; i < raw.size(); ++i) value |= static_cast<T>(static_cast<uint8_t>(raw[i])) << (8 * i);
-    return value;
-  }
-  std::string String() { return std::string(Raw(Number<uint32_t>())); }
-  // Whether all of the bytes, and no more, were read.
-  bool Complete() const { return good_ && bytes_.empty(); }
-  bool good() const { return good_; }
-
- private:
-  // The next `size` bytes, without a copy.
-  std::string_view Raw(size_t size) {
-    if (!good_ || size > bytes_.size()) {
-      good_ = false;
-      return {};
-    }
-    const std::string_view raw = bytes_.substr(0, size);
-    bytes_.remove_prefix(size);
-    return raw;
-  }
-
-  std::string_view bytes_;
-  bool good_ = true;
-};
 
 struct AddressListDeleter {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -166,7 +115,7 @@ Keys MakeKeys(std::string_view secret, std::string_view host_nonce, std::string_
 }
 
 std::string Encode(const Hello& hello) {
-  Writer writer;
+  ByteWriter writer;
   writer.Number(hello.rank);
   writer.Number(hello.size);
   writer.Number(hello.pid);
@@ -175,7 +124,7 @@ std::string Encode(const Hello& hello) {
 }
 
 std::optional<Hello> DecodeHello(std::string_view bytes) {
-  Reader reader(bytes);
+  ByteReader reader(bytes);
   Hello hello;
   hello.rank = reader.Number<uint32_t>();
   hello.size = reader.Number<uint32_t>();
@@ -186,9 +135,8 @@ std::optional<Hello> DecodeHello(std::string_view bytes) {
 }
 
 std::string Encode(const Answer& answer) {
-  Writer writer;
-  writer.Number(static_cast<uint32_t>(answer.status.code()));
-  writer.String(answer.status.message());
+  ByteWriter writer;
+  WriteStatus(answer.status, writer);
   writer.String(answer.nonce);
   writer.Number(static_cast<uint32_t>(answer.notes.size()));
   for (const std::string& note : answer.notes) writer.String(note);
@@ -197,12 +145,9 @@ std::string Encode(const Answer& answer) {
 
 // A number of notes that is a lie ends with the bytes: the loop stops at the first that is not there.
 std::optional<Answer> DecodeAnswer(std::string_view bytes) {
-  Reader reader(bytes);
+  ByteReader reader(bytes);
   Answer answer;
-  const uint32_t code = reader.Number<uint32_t>();
-  if (code > static_cast<uint32_t>(StatusCode::kDataLoss)) return std::nullopt;
-  std::string message = reader.String();
-  if (code != 0) answer.status = Status(static_cast<StatusCode>(code), std::move(message));
+  answer.status = ReadStatus(reader);
   answer.nonce = reader.String();
   const uint32_t notes = reader.Number<uint32_t>();
   for (uint32_t i = 0; i < notes && reader.good(); ++i) answer.notes.push_back(reader.String());
@@ -212,14 +157,14 @@ std::optional<Answer> DecodeAnswer(std::string_view bytes) {
 
 // The tag covers direction and body. The length needs none: with another one the body is another.
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body) {
-  Writer writer;
+  ByteWriter writer;
   writer.String(body);
   return writer.Take().append(AsBytes(HmacSha256(AsBytes(key), StrCat(static_cast<char>(direction), body))));
 }
 
 Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direction, std::string_view bytes) {
   if (bytes.size() < sizeof(uint32_t)) return std::optional<std::string>();
-  const uint32_t length = Reader(bytes).Number<uint32_t>();
+  const uint32_t length = ByteReader(bytes).Number<uint32_t>();
   if (length > kMaxFrameBytes) return DataLoss(StrCat("a frame of ", length, " bytes, at most ", kMaxFrameBytes));
   bytes.remove_prefix(sizeof(uint32_t));
   if (bytes.size() < length + kTagBytes) return std::optional<std::string>();
@@ -267,7 +212,7 @@ Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& dea
 // Reads no byte behind the frame. Where the length is too large nothing more is read, and ParseFrame says so.
 Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direction, const Deadline& deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::string frame, ReceiveExactly(socket, sizeof(uint32_t), deadline));
-  const uint32_t length = Reader(frame).Number<uint32_t>();
+  const uint32_t length = ByteReader(frame).Number<uint32_t>();
   if (length <= kMaxFrameBytes) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string rest, ReceiveExactly(socket, length + kTagBytes, deadline));
     frame += rest;

@@ -64,7 +64,8 @@ struct ThreadBoard {
 //
 // What it leaves out of the contract of Communicator: it has no deadlines, and a rank that never comes hangs the test;
 // reductions are sums, whatever `op` says, of float and double alone; ranks can disagree about a call's kind, name and
-// (in AllGatherV and AllToAllV) type and nothing else; there are no shared buffers; arguments are not checked; and
+// (in AllGatherV and AllToAllV) type and nothing else; there are no shared buffers and no links; arguments are not
+// checked; and
 // Abort ends the process, since no test of it has a use for one.
 //
 // One object for each rank, used by one thread at a time. Sums are in rank order, as everywhere.
@@ -120,6 +121,7 @@ class ThreadCommunicator : public Communicator {
 
   void Abort(const Status& why) override { std::abort(); }
   void Leave() override {}
+  int Link(int rank) const override { return -1; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return nullptr; }
 
  private:

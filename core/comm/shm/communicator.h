@@ -54,6 +54,7 @@ class ShmCommunicator final : public Communicator {
   void Abort(const Status& why) override { waiter_->Abort(why); }
   // Does nothing in a fork of the process that made the communicator.
   void Leave() override;
+  int Link(int rank) const override { return waiter_->peers().socket(rank); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
 
  private:

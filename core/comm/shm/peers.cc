@@ -13,8 +13,7 @@ void Peers::Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid) {
 Peers::Fate Peers::Look(int rank) const {
   const Entry& entry = entries_[rank];
   // poll leaves out what has a negative descriptor. A pidfd becomes readable when its process has ended, whether or not
-  // its parent has reaped it. POLLRDHUP: the other end is closed; data that nobody reads (there is none) would not
-  // count.
+  // its parent has reaped it. POLLRDHUP: the other end is closed, whether or not data wait to be read.
   pollfd fds[2] = {{entry.pidfd.get(), POLLIN, 0}, {entry.socket.get(), POLLRDHUP, 0}};
   if (poll(fds, 2, 0) <= 0) return Fate::kAlive;
   if (fds[0].revents != 0) return Fate::kDied;

@@ -14,8 +14,9 @@ namespace lockstep::shm {
 // ends: a pidfd, and the socket over which the ranks met. The pidfd says it even where a child of the peer has
 // inherited the socket; the socket says it even where the peer lives in another process namespace.
 //
-// Nothing is sent over the sockets once the job has begun: they are kept open to be seen closing. What is not seen here
-// is a peer that lives and does not move: for that there are deadlines (waiter.h).
+// The collectives send nothing over the sockets once the job has begun: they are kept open to be seen closing, and lent
+// to who has to say something outside of collectives (Communicator::Link). What is not seen here is a peer that lives
+// and does not move: for that there are deadlines (waiter.h).
 //
 // Owns the descriptors; they close with it, which the peers see in turn. Thread-compatible: Look may be called from
 // several threads when all are added.

@@ -78,6 +78,8 @@ class Waiter {
     return OkStatus();
   }
 
+  const Peers& peers() const { return peers_; }
+
   // Whether this rank has come to its end. Cheap: asked before every call.
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   // The first error; OK while there is none. What every later call returns.

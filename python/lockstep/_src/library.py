@@ -74,6 +74,14 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_double,
         ctypes.c_longlong,
     ]
+    capi.lockstep_open_lane.argtypes = [
+        ctypes.c_int,
+        *capi.lockstep_init.argtypes,
+        ctypes.c_longlong,
+        ctypes.c_double,
+        ctypes.c_double,
+    ]
+    capi.lockstep_close_lane.argtypes = [ctypes.c_int]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
     capi.lockstep_last_error.restype = ctypes.c_char_p
     capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
@@ -114,6 +122,36 @@ def init(
 def shutdown() -> None:
     """Leaves the job: collectives that still run end with CancelledError. Does nothing without an engine."""
     _check(capi.lockstep_shutdown())
+
+
+def open_lane(
+    group: int,
+    *,
+    rank: int,
+    size: int,
+    rendezvous: str,
+    secret: str,
+    backend: str,
+    rendezvous_timeout_s: float,
+    stall_timeout_s: float,
+    shared_bytes_per_rank: int,
+    fusion_bytes: int,
+    named_stall_warning_s: float,
+    named_stall_timeout_s: float,
+) -> None:
+    """Meets the ranks of a group and makes its named lane, which the named ops of this group use.
+
+    The arguments are fields of ContextOptions and NamedLaneOptions (core/comm/named_lane.h); raises as `init`.
+    """
+    strings = [text.encode() for text in (rendezvous, secret, backend)]
+    times = (rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank)
+    named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s)
+    _check(capi.lockstep_open_lane(group, rank, size, *strings, *times, *named))
+
+
+def close_lane(group: int) -> None:
+    """Leaves a group: what this rank waits for in it ends with CancelledError. Does nothing without its lane."""
+    _check(capi.lockstep_close_lane(group))
 
 
 def abort(reason: str) -> None:

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/base/status.h"
+
+namespace lockstep {
+
+// Messages as bytes: numbers in little-endian order, strings behind their length of 4 bytes. Written and read by
+// shifts, so that the order is that of the protocol and not the machine's. Thread-compatible.
+//
+//   ByteWriter writer;
+//   writer.Number(uint32_t{7});
+//   writer.String("name");
+//   ByteReader reader(bytes);
+//   const auto seven = reader.Number<uint32_t>();
+//   const std::string name = reader.String();
+//   if (!reader.Complete()) return DataLoss("no message of ours");
+class ByteWriter {
+ public:
+  // T is an unsigned integer.
+  template <typename T>
+  void Number(T value) {
+    for (size_t i = 0; i < sizeof(T); ++i) bytes_ += static_cast<char>(value >> (8 * i));
+  }
+  void String(std::string_view text) {
+    Number(static_cast<uint32_t>(text.size()));
+    bytes_ += text;
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads what ByteWriter wrote, from somebody who may lie: lengths are compared with what is there before they are used.
+// After the first thing that is not there, everything reads as zero or empty and good() is false: a decoder reads all
+// fields in a row and asks once, at the end. A view: the bytes have to outlive it.
+class ByteReader {
+ public:
+  explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T Number() {
+    const std::string_view raw = Raw(sizeof(T));
+    T value = 0;
+    for (size_t i = 0; i < raw.size(); ++i) value |= static_cast<T>(static_cast<uint8_t>(raw[i])) << (8 * i);
+    return value;
+  }
+  std::string String() { return std::string(Raw(Number<uint32_t>())); }
+  // How many bytes are left: what a list may have at most, before memory for it is taken.
+  size_t left() const { return good_ ? bytes_.size() : 0; }
+  // Whether all of the bytes, and no more, were read.
+  bool Complete() const { return good_ && bytes_.empty(); }
+  bool good() const { return good_; }
+  // What was read can't be meant.
+  void Spoil() { good_ = false; }
+
+ private:
+  // The next `size` bytes, without a copy.
+  std::string_view Raw(size_t size) {
+    if (!good_ || size > bytes_.size()) {
+      good_ = false;
+      return {};
+    }
+    const std::string_view raw = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return raw;
+  }
+
+  std::string_view bytes_;
+  bool good_ = true;
+};
+
+// A status is its code (4 bytes) and its message.
+inline void WriteStatus(const Status& status, ByteWriter& writer) {
+  writer.Number(static_cast<uint32_t>(status.code()));
+  writer.String(status.message());
+}
+
+// Spoils the reader where there is no such code.
+inline Status ReadStatus(ByteReader& reader) {
+  const auto code = reader.Number<uint32_t>();
+  std::string message = reader.String();
+  if (code > static_cast<uint32_t>(StatusCode::kDataLoss)) reader.Spoil();
+  if (code == 0 || !reader.good()) return OkStatus();
+  return Status(static_cast<StatusCode>(code), std::move(message));
+}
+
+}  // namespace lockstep

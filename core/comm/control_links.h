@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace lockstep {
+
+// Short messages between ranks over stream sockets, outside of collectives: whoever has something to say says it, and
+// nobody waits in turn.
+//
+//   ControlLinks links(sockets);
+//   links.Send(0, message);                           // never waits
+//   for (const auto& event : links.Await(1.0)) ...;   // what came meanwhile, or after at most 1 s
+//
+// Messages of a peer come whole and in order. On the wire each is its length (4 bytes, little-endian) and its bytes.
+// Send and Await are for one thread; Wake for any.
+class ControlLinks {
+ public:
+  // What a peer may make us keep; a longer message is not sent, and closes the link where it comes in.
+  static constexpr uint32_t kMaxMessageBytes = uint32_t{256} << 20;
+
+  // sockets: of each rank, connected, or -1; they stay the caller's and have to outlive this.
+  explicit ControlLinks(std::vector<int> sockets);
+
+  // Sends what the peer can take at once, and the rest during Await. Nothing where the link is closed.
+  // INVALID_ARGUMENT for a message that is too long.
+  Status Send(int rank, std::string_view message);
+
+  struct Event {
+    int rank;
+    std::string message;
+    bool closed = false;  // the peer has closed, or broken the rules: nothing more comes from it
+  };
+  // What has come in. Where that is nothing, waits for a peer, for Wake, or for `seconds`; a negative number is no
+  // limit. Each rank is reported as closed once.
+  std::vector<Event> Await(double seconds);
+
+  // Ends the Await of now, or the next one.
+  void Wake();
+
+  // Whether all that was sent has left.
+  bool flushed() const;
+
+ private:
+  struct Link {
+    int socket;
+    std::string in;   // what came and is not yet a whole message
+    std::string out;  // what the peer could not take
+  };
+
+  void Flush(Link& link);
+  // Reads what is there, without waiting.
+  void Receive(int rank, std::vector<Event>* events);
+
+  std::vector<Link> links_;
+  UniqueFd wake_;  // an eventfd
+};
+
+}  // namespace lockstep

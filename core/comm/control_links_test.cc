@@ -1,0 +1,80 @@
+#include "core/comm/control_links.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "core/base/unique_fd.h"
+
+namespace lockstep {
+namespace {
+
+struct Pair {
+  Pair() {
+    int fds[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    first = UniqueFd(fds[0]);
+    second = UniqueFd(fds[1]);
+  }
+  UniqueFd first, second;
+};
+
+constexpr double kLong_s = 30;
+
+TEST(ControlLinks, HandsOverWholeMessagesInOrder) {
+  const Pair pair;
+  ControlLinks here({-1, pair.first.get()}), there({pair.second.get(), -1});
+  // More than a socket's buffer takes at once.
+  const std::string large(5 << 20, 'x');
+  for (const std::string& message : {std::string("one"), std::string(), large, std::string("three")}) {
+    ASSERT_TRUE(here.Send(1, message).ok());
+  }
+  std::vector<std::string> got;
+  while (got.size() < 4) {
+    for (const auto& event : there.Await(0)) {
+      EXPECT_EQ(event.rank, 0);
+      EXPECT_FALSE(event.closed);
+      got.push_back(event.message);
+    }
+    EXPECT_TRUE(here.Await(0).empty());  // sends what is left
+  }
+  EXPECT_EQ(got, (std::vector<std::string>{"one", "", large, "three"}));
+  EXPECT_TRUE(here.flushed());
+}
+
+TEST(ControlLinks, ReportsAnEndOnce) {
+  Pair pair;
+  ControlLinks links({pair.first.get()});
+  pair.second = UniqueFd();
+  const auto events = links.Await(kLong_s);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_TRUE(events[0].closed);
+  EXPECT_TRUE(links.Await(0).empty());
+  EXPECT_TRUE(links.Send(0, "nobody").ok());
+  EXPECT_TRUE(links.flushed());
+}
+
+TEST(ControlLinks, RefusesMessagesThatAreTooLong) {
+  const Pair pair;
+  ControlLinks links({pair.first.get()});
+  ASSERT_EQ(send(pair.second.get(), "\xFF\xFF\xFF\xFF", 4, 0), 4);
+  const auto events = links.Await(kLong_s);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_TRUE(events[0].closed);
+}
+
+TEST(ControlLinks, IsWokenByAnotherThread) {
+  const Pair pair;
+  ControlLinks links({pair.first.get()});
+  links.Wake();
+  EXPECT_TRUE(links.Await(kLong_s).empty());  // at once
+  std::thread waker([&] { links.Wake(); });
+  EXPECT_TRUE(links.Await(kLong_s).empty());
+  waker.join();
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+#include "core/comm/elementwise.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "core/base/float16.h"
+
+namespace lockstep {
+namespace {
+
+// Calls work with a value of the element's type; false for what is no plain number of C++.
+template <typename Work>
+bool WithType(DType dtype, const Work& work) {
+  switch (dtype) {
+    case DType::kFloat32: return work(float{}), true;
+    case DType::kFloat64: return work(double{}), true;
+    case DType::kInt8: return work(int8_t{}), true;
+    case DType::kInt16: return work(int16_t{}), true;
+    case DType::kInt32: return work(int32_t{}), true;
+    case DType::kInt64: return work(int64_t{}), true;
+    case DType::kUInt8: return work(uint8_t{}), true;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kBool: break;
+  }
+  return false;
+}
+
+}  // namespace
+
+void Scale(DType dtype, double factor, const void* in, int64_t count, void* out) {
+  const bool done = WithType(dtype, [&]<typename T>(T) {
+    const auto* from = static_cast<const T*>(in);
+    auto* to = static_cast<T*>(out);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(static_cast<double>(from[i]) * factor);
+  });
+  if (done) return;
+  const auto* from = static_cast<const uint16_t*>(in);
+  auto* to = static_cast<uint16_t*>(out);
+  const auto single = static_cast<float>(factor);
+  switch (dtype) {
+    case DType::kFloat16:
+      for (int64_t i = 0; i < count; ++i) to[i] = FloatToFloat16(Float16ToFloat(from[i]) * single);
+      break;
+    case DType::kBFloat16:
+      for (int64_t i = 0; i < count; ++i) to[i] = FloatToBFloat16(BFloat16ToFloat(from[i]) * single);
+      break;
+    default:
+      if (in != out && count > 0) std::memmove(out, in, static_cast<size_t>(count));
+  }
+}
+
+void DivideIntegers(DType dtype, int64_t divisor, const void* in, int64_t count, void* out) {
+  WithType(dtype, [&]<typename T>(T) {
+    const auto* from = static_cast<const T*>(in);
+    auto* to = static_cast<T*>(out);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i] / static_cast<T>(divisor));
+  });
+}
+
+void FillNeutral(ReduceOp op, DType dtype, int64_t count, void* out) {
+  const bool done = WithType(dtype, [&]<typename T>(T) {
+    using Limits = std::numeric_limits<T>;
+    T value = 0;
+    if (op == ReduceOp::kProduct) value = 1;
+    if (op == ReduceOp::kMin) value = Limits::has_infinity ? Limits::infinity() : Limits::max();
+    if (op == ReduceOp::kMax) value = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    std::fill_n(static_cast<T*>(out), count, value);
+  });
+  if (done) return;
+  // On bool, products and minima are "and".
+  if (dtype == DType::kBool) {
+    std::fill_n(static_cast<uint8_t*>(out), count, op == ReduceOp::kProduct || op == ReduceOp::kMin ? 1 : 0);
+    return;
+  }
+  float value = 0;
+  if (op == ReduceOp::kProduct) value = 1;
+  if (op == ReduceOp::kMin) value = std::numeric_limits<float>::infinity();
+  if (op == ReduceOp::kMax) value = -std::numeric_limits<float>::infinity();
+  const uint16_t bits = dtype == DType::kFloat16 ? FloatToFloat16(value) : FloatToBFloat16(value);
+  std::fill_n(static_cast<uint16_t*>(out), count, bits);
+}
+
+}  // namespace lockstep

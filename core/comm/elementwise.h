@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/dtype.h"
+#include "core/comm/communicator.h"
+
+namespace lockstep {
+
+// out[i] = in[i] * factor, for `count` elements of any type but bool, whose values are copied. float16 and bfloat16 are
+// multiplied as floats and rounded once; floats as doubles; of integers the product of doubles is cut off. `out` may be
+// `in`. A pure function; thread-safe.
+void Scale(DType dtype, double factor, const void* in, int64_t count, void* out);
+
+// out[i] = in[i] / divisor, cut off, of integers. divisor: not 0.
+void DivideIntegers(DType dtype, int64_t divisor, const void* in, int64_t count, void* out);
+
+// Fills `out` with what changes nothing: 0 of a sum or mean, 1 of a product, infinity or the largest number of kMin,
+// and the other end of kMax.
+void FillNeutral(ReduceOp op, DType dtype, int64_t count, void* out);
+
+}  // namespace lockstep

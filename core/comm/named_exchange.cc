@@ -1,0 +1,309 @@
+#include "core/comm/named_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "core/base/strings.h"
+#include "core/comm/adasum.h"
+#include "core/comm/elementwise.h"
+
+namespace lockstep {
+namespace {
+
+// What all kinds of exchange that don't compute move.
+constexpr Item kBytes = {DType::kUInt8, 1};
+
+void Copy(const void* from, int64_t bytes, void* to) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+int64_t RowBytes(const NamedRequest& request) { return request.RowElements() * DTypeSize(request.dtype); }
+int64_t Bytes(const NamedRequest& request) { return request.Elements() * DTypeSize(request.dtype); }
+
+ReduceOp OpOf(const NamedRequest& request) {
+  switch (request.reduction) {
+    case NamedReduction::kMean: return IsFloatingPoint(request.dtype) ? ReduceOp::kMean : ReduceOp::kSum;
+    case NamedReduction::kMin: return ReduceOp::kMin;
+    case NamedReduction::kMax: return ReduceOp::kMax;
+    case NamedReduction::kProduct: return ReduceOp::kProduct;
+    case NamedReduction::kSum:
+    case NamedReduction::kAdasum: break;
+  }
+  return ReduceOp::kSum;
+}
+
+// What comes before the reduction. out may be in.
+void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, void* out) {
+  if (request.prescale != 1) return Scale(request.dtype, request.prescale, in, count, out);
+  Copy(in, count * DTypeSize(request.dtype), out);
+}
+
+// What comes behind it.
+void ScaleBehind(const NamedRequest& request, int ranks, const void* in, int64_t count, void* out) {
+  const void* from = in;
+  if (request.reduction == NamedReduction::kMean && !IsFloatingPoint(request.dtype)) {
+    DivideIntegers(request.dtype, ranks, from, count, out);
+    from = out;
+  }
+  if (request.postscale != 1) return Scale(request.dtype, request.postscale, from, count, out);
+  Copy(from, count * DTypeSize(request.dtype), out);
+}
+
+// Rows of a rank when `rows` are dealt out: the first ranks get one more where they don't share evenly.
+int64_t ShareOf(int64_t rows, int rank, int ranks) { return rows / ranks + (rank < rows % ranks ? 1 : 0); }
+
+// Rows that go from one rank to another.
+int64_t RowsBetween(const NamedBatch::Entry& entry, int from, int to) {
+  return entry.splits.empty() ? entry.rows[from] : entry.splits[from][to];
+}
+
+// "grad/a and 3 more"
+std::string NameOf(const NamedBatch& batch) {
+  const std::string& first = batch.entries.front().request.name;
+  return batch.entries.size() == 1 ? first : StrCat(first, " and ", batch.entries.size() - 1, " more");
+}
+
+}  // namespace
+
+Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> works) {
+  name_ = NameOf(batch);
+  std::vector<Part> parts;
+  parts.reserve(batch.entries.size());
+  for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i], nullptr, {}, {}, {}});
+  const NamedRequest& request = batch.entries.front().request;
+  Status status;
+  switch (request.kind) {
+    case NamedKind::kAllReduce:
+      status = request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
+      break;
+    case NamedKind::kReduceScatter: status = ReduceScatter(parts); break;
+    case NamedKind::kAllGather:
+    case NamedKind::kAllToAll: status = Gather(parts); break;
+    case NamedKind::kBroadcast: status = Broadcast(parts); break;
+    case NamedKind::kBarrier: status = communicator_.Barrier(name_); break;
+    case NamedKind::kJoin: parts.front().outcome.last_joined = request.root; break;
+  }
+  for (Part& part : parts) {
+    if (part.work != nullptr) part.work->done(status.ok() ? part.status : status, part.outcome);
+  }
+  return status;
+}
+
+void NamedExchange::AllocateOut(Part& part, std::span<const int64_t> shape) {
+  if (part.work != nullptr) {
+    Result<void*> out = part.work->allocate(shape);
+    if (out.ok()) {
+      part.out = static_cast<char*>(*out);
+      return;
+    }
+    part.status = out.status();
+  }
+  const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  part.sink.resize(elements * DTypeSize(part.entry.request.dtype));
+  part.out = part.sink.data();
+}
+
+char* NamedExchange::Scratch(int64_t bytes) {
+  if (shared_ != nullptr && shared_->bytes() >= bytes) return static_cast<char*>(shared_->data());
+  if (static_cast<int64_t>(private_.size()) >= bytes) return private_.data();
+  // The old one first, so that both need not fit.
+  shared_ = nullptr;
+  shared_ = communicator_.AllocateShared(bytes);
+  if (shared_ != nullptr) return static_cast<char*>(shared_->data());
+  private_.resize(bytes);
+  return private_.data();
+}
+
+Status NamedExchange::AllReduce(std::span<Part> parts) {
+  for (Part& part : parts) AllocateOut(part, part.entry.request.shape);
+  const NamedRequest& request = parts.front().entry.request;
+  const ReduceOp op = OpOf(request);
+  const int ranks = communicator_.size();
+  if (parts.size() == 1 && parts.front().work != nullptr) {
+    Part& part = parts.front();
+    const int64_t count = request.Elements();
+    const void* in = part.work->in;
+    if (request.prescale != 1) {
+      Scale(request.dtype, request.prescale, in, count, part.out);
+      in = part.out;
+    }
+    LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, request.dtype, count, in, part.out));
+    ScaleBehind(request, ranks, part.out, count, part.out);
+    return OkStatus();
+  }
+  int64_t total = 0;
+  for (const Part& part : parts) total += part.entry.request.Elements();
+  const int64_t size = DTypeSize(request.dtype);
+  char* const buffer = Scratch(total * size);
+  int64_t at = 0;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    if (part.work == nullptr) {
+      FillNeutral(op, request.dtype, count, buffer + at * size);
+    } else {
+      ScaleBefore(part.entry.request, part.work->in, count, buffer + at * size);
+    }
+    at += count;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, request.dtype, total, buffer, buffer));
+  at = 0;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    if (part.work != nullptr) ScaleBehind(part.entry.request, ranks, buffer + at * size, count, part.out);
+    at += count;
+  }
+  return OkStatus();
+}
+
+Status NamedExchange::Adasum(std::span<Part> parts) {
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (Part& part : parts) {
+    AllocateOut(part, part.entry.request.shape);
+    total += counts.emplace_back(part.entry.request.Elements());
+  }
+  const DType dtype = parts.front().entry.request.dtype;
+  const int64_t size = DTypeSize(dtype);
+  char* const buffer = Scratch(total * size);
+  int64_t at = 0;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    ScaleBefore(part.entry.request, part.work->in, count, buffer + at * size);
+    at += count;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(AdasumAllReduce(communicator_, name_, dtype, counts, buffer, buffer));
+  at = 0;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    ScaleBehind(part.entry.request, communicator_.size(), buffer + at * size, count, part.out);
+    at += count;
+  }
+  return OkStatus();
+}
+
+// Packed by the rank that gets it, and for each in the order of the parts.
+Status NamedExchange::ReduceScatter(std::span<Part> parts) {
+  const int ranks = communicator_.size(), own = communicator_.rank();
+  const DType dtype = parts.front().entry.request.dtype;
+  const int64_t size = DTypeSize(dtype);
+  std::vector<int64_t> counts(ranks, 0);  // elements
+  for (Part& part : parts) {
+    const NamedRequest& request = part.entry.request;
+    std::vector<int64_t> shape = request.shape;
+    shape[0] = ShareOf(request.rows(), own, ranks);
+    AllocateOut(part, shape);
+    for (int r = 0; r < ranks; ++r) counts[r] += ShareOf(request.rows(), r, ranks) * request.RowElements();
+  }
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const bool alone = parts.size() == 1;
+  const void* in = parts.front().work->in;
+  if (!alone || parts.front().entry.request.prescale != 1) {
+    char* const buffer = Scratch((total + counts[own]) * size);
+    char* to = buffer;
+    std::vector<const char*> from;
+    for (const Part& part : parts) from.push_back(static_cast<const char*>(part.work->in));
+    for (int r = 0; r < ranks; ++r) {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const NamedRequest& request = parts[i].entry.request;
+        const int64_t count = ShareOf(request.rows(), r, ranks) * request.RowElements();
+        ScaleBefore(request, from[i], count, to);
+        from[i] += count * size;
+        to += count * size;
+      }
+    }
+    in = buffer;
+  }
+  char* const out = alone ? parts.front().out : Scratch((total + counts[own]) * size) + total * size;
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator_.ReduceScatter(name_, OpOf(parts.front().entry.request), dtype, counts, in, out));
+  const char* from = out;
+  for (const Part& part : parts) {
+    const NamedRequest& request = part.entry.request;
+    const int64_t count = ShareOf(request.rows(), own, ranks) * request.RowElements();
+    ScaleBehind(request, ranks, from, count, part.out);
+    from += count * size;
+  }
+  return OkStatus();
+}
+
+// All-gathers and all-to-alls. What goes to a rank, and what comes from one, lies in the order of the parts.
+Status NamedExchange::Gather(std::span<Part> parts) {
+  const int ranks = communicator_.size(), own = communicator_.rank();
+  const bool to_all = parts.front().entry.request.kind == NamedKind::kAllGather;
+  for (Part& part : parts) {
+    std::vector<int64_t> shape = part.work->request.shape;
+    std::vector<int64_t>& received = part.outcome.received;
+    for (int r = 0; r < ranks; ++r) received.push_back(RowsBetween(part.entry, r, own));
+    shape[0] = std::accumulate(received.begin(), received.end(), int64_t{0});
+    AllocateOut(part, shape);
+  }
+  // To each rank; of a gather, which sends the same to all, to one.
+  std::vector<int64_t> sent(to_all ? 1 : ranks, 0);
+  int64_t incoming = 0;
+  for (const Part& part : parts) {
+    const int64_t row_bytes = RowBytes(part.entry.request);
+    for (size_t r = 0; r < sent.size(); ++r) sent[r] += RowsBetween(part.entry, own, static_cast<int>(r)) * row_bytes;
+    for (int r = 0; r < ranks; ++r) incoming += RowsBetween(part.entry, r, own) * row_bytes;
+  }
+  const int64_t outgoing = std::accumulate(sent.begin(), sent.end(), int64_t{0});
+  const bool alone = parts.size() == 1;
+  char* const buffer = alone ? nullptr : Scratch(outgoing + incoming);
+  const void* in = alone ? parts.front().work->in : buffer;
+  char* const out = alone ? parts.front().out : buffer + outgoing;
+  char* to = buffer;
+  std::vector<const char*> from;
+  for (const Part& part : parts) from.push_back(static_cast<const char*>(part.work->in));
+  for (size_t r = 0; r < sent.size() && !alone; ++r) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const NamedBatch::Entry& entry = parts[i].entry;
+      const int64_t bytes = RowsBetween(entry, own, static_cast<int>(r)) * RowBytes(entry.request);
+      Copy(from[i], bytes, to);
+      from[i] += bytes;
+      to += bytes;
+    }
+  }
+  const Allocate allocate = [&](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(out); };
+  LOCKSTEP_RETURN_IF_ERROR(to_all ? communicator_.AllGatherV(name_, kBytes, outgoing, in, allocate)
+                                  : communicator_.AllToAllV(name_, kBytes, sent, in, allocate));
+  const char* received = out;
+  std::vector<int64_t> at(parts.size(), 0);
+  for (int r = 0; r < ranks && !alone; ++r) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const NamedBatch::Entry& entry = parts[i].entry;
+      const int64_t bytes = RowsBetween(entry, r, own) * RowBytes(entry.request);
+      Copy(received, bytes, parts[i].out + at[i]);
+      at[i] += bytes;
+      received += bytes;
+    }
+  }
+  return OkStatus();
+}
+
+Status NamedExchange::Broadcast(std::span<Part> parts) {
+  const int root = parts.front().entry.request.root;
+  const bool sends = communicator_.rank() == root;
+  int64_t total = 0;
+  for (Part& part : parts) {
+    AllocateOut(part, part.entry.request.shape);
+    total += Bytes(part.entry.request);
+  }
+  const bool alone = parts.size() == 1;
+  char* const buffer = alone ? parts.front().out : Scratch(total);
+  char* at = buffer;
+  for (const Part& part : parts) {
+    if (sends) Copy(part.work->in, Bytes(part.entry.request), at);
+    at += Bytes(part.entry.request);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(communicator_.Broadcast(name_, root, total, buffer));
+  at = buffer;
+  for (const Part& part : parts) {
+    Copy(at, Bytes(part.entry.request), part.out);
+    at += Bytes(part.entry.request);
+  }
+  return OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,359 @@
+#include "core/comm/named_lane.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "core/base/bytes.h"
+#include "core/base/strings.h"
+#include "core/comm/reduce.h"
+
+// Messages between ranks, each behind a byte that says which it is:
+//
+//   'r' requests: number 4, requests           a rank to rank 0
+//   'c' cancelled: name, why                   a rank to rank 0
+//   'b' batches:  number 4, batches            rank 0 to all
+//   'l' left                                   a rank to rank 0, rank 0 to all
+//   'e' ended: status                          rank 0 to all: the lane is broken
+
+namespace lockstep {
+namespace {
+
+constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft = 'l', kEnded = 'e';
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::vector<int> SocketsOf(const Communicator& communicator) {
+  std::vector<int> sockets(communicator.size(), -1);
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    // All talk to rank 0, and it to all.
+    if (rank == communicator.rank() || (rank != 0 && communicator.rank() != 0)) continue;
+    sockets[rank] = communicator.Link(rank);
+  }
+  return sockets;
+}
+
+std::string Describe(const NamedRequest& request) {
+  return request.kind == NamedKind::kJoin ? "join" : StrCat(NamedKindName(request.kind), " '", request.name, "'");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<NamedLane>> NamedLane::Create(const ContextOptions& context, const NamedLaneOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(context));
+  return std::unique_ptr<NamedLane>(new NamedLane(std::move(communicator), options));
+}
+
+NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, const NamedLaneOptions& options)
+    : communicator_(std::move(communicator)),
+      options_(options),
+      links_(SocketsOf(*communicator_)),
+      sequencer_({communicator_->size(), options.fusion_bytes}),
+      exchange_(*communicator_),
+      thread_([this] { Run(); }) {}
+
+NamedLane::~NamedLane() {
+  Leave();
+  thread_.join();
+}
+
+Status NamedLane::Check(const NamedRequest& request) const {
+  const auto refuse = [&](const auto&... text) { return InvalidArgument(StrCat(Describe(request), ": ", text...)); };
+  const bool by_rows = request.kind == NamedKind::kReduceScatter || request.kind == NamedKind::kAllGather ||
+                       request.kind == NamedKind::kAllToAll;
+  if (by_rows && request.shape.empty()) return refuse("got a scalar, wanted a tensor with a first dimension");
+  if (request.kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= size())) {
+    return refuse("root is ", request.root, ", wanted 0 to ", size() - 1);
+  }
+  if (request.kind == NamedKind::kAllReduce || request.kind == NamedKind::kReduceScatter) {
+    const bool adasum = request.reduction == NamedReduction::kAdasum;
+    if (adasum && (request.kind != NamedKind::kAllReduce || !IsFloatingPoint(request.dtype))) {
+      return refuse("adasum of ", DTypeName(request.dtype), ", wanted an allreduce of floating-point numbers");
+    }
+    if (request.dtype == DType::kBool && request.reduction == NamedReduction::kMean) return refuse("the mean of bool");
+  }
+  if (request.kind != NamedKind::kAllToAll) return OkStatus();
+  if (static_cast<int>(request.splits.size()) != size()) {
+    return refuse("got ", request.splits.size(), " splits, wanted one for each of ", size(), " ranks");
+  }
+  int64_t sum = 0;
+  for (const int64_t split : request.splits) {
+    if (split < 0) return refuse("a split is ", split, ", wanted 0 or more");
+    sum += split;
+    if (split > request.rows() || sum > request.rows()) {
+      return refuse("splits of ", ShapeText(request.splits), ", wanted at most the ", request.rows(),
+                    " rows of the tensor");
+    }
+  }
+  return OkStatus();
+}
+
+uint64_t NamedLane::Submit(NamedWork work) {
+  NamedRequest& request = work.request;
+  // What is bad is told with nothing else, as nobody would use it.
+  const Status refusal = request.refusal.ok() ? Check(request) : request.refusal;
+  if (!refusal.ok()) {
+    request.refusal = refusal;
+    request.shape.clear();
+    request.splits.clear();
+  }
+  if (request.kind == NamedKind::kJoin) request.name = "join";
+  Status status;
+  {
+    std::unique_lock lock(mutex_);
+    status = broken_;
+    const auto [found, is_new] = names_.try_emplace(request.name, next_ticket_);
+    if (!is_new && status.ok()) {
+      status = InvalidArgument(StrCat(Describe(request), ": this rank waits for one of that name already"));
+    } else if (is_new && !status.ok()) {
+      names_.erase(found);
+    }
+    if (status.ok()) {
+      const uint64_t ticket = request.ticket = next_ticket_++;
+      submitted_.push_back(request);
+      works_[ticket] = std::make_unique<NamedWork>(std::move(work));
+      WakeUp(std::move(lock));
+      return ticket;
+    }
+  }
+  work.done(status, {});
+  return NamedBatch::kNoTicket;
+}
+
+void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
+  std::unique_lock lock(mutex_);
+  const auto found = works_.find(ticket);
+  if (found == works_.end()) return;
+  cancelled_.emplace_back(found->second->request.name, why);
+  WakeUp(std::move(lock));
+}
+
+void NamedLane::WakeUp(std::unique_lock<std::mutex> lock) {
+  const bool sleeps = std::exchange(sleeps_, false);
+  // So that the thread does not wake only to wait for the lock.
+  lock.unlock();
+  if (sleeps) links_.Wake();
+}
+
+void NamedLane::Leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaves_ = true;
+  }
+  links_.Wake();
+  communicator_->Leave();
+}
+
+int64_t NamedLane::pending() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(works_.size());
+}
+
+void NamedLane::Run() {
+  while (true) {
+    double seconds = -1;
+    {
+      const std::lock_guard lock(mutex_);
+      if (leaves_) break;
+    }
+    bool busy = false;
+    if (!ended_) {
+      busy = TakeIn();
+      if (rank() == 0) busy |= Sequence();
+      if (rank() == 0 && !busy) seconds = WatchStalls();
+    }
+    {
+      // Whoever submits from here on wakes the thread.
+      const std::lock_guard lock(mutex_);
+      sleeps_ = !busy && submitted_.empty() && cancelled_.empty() && !leaves_;
+      if (!sleeps_) seconds = 0;
+    }
+    for (const ControlLinks::Event& event : links_.Await(seconds)) Handle(event);
+    const std::lock_guard lock(mutex_);
+    sleeps_ = false;
+  }
+  for (int peer = 0; peer < size(); ++peer) (void)links_.Send(peer, std::string(1, kLeft));
+  // A peer that takes nothing any more is not waited for long.
+  constexpr double kFarewell_s = 1;
+  for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) links_.Await(end - Now());
+  Break(Cancelled("this rank has left its job"));
+}
+
+bool NamedLane::TakeIn() {
+  std::vector<NamedRequest> requests;
+  std::vector<std::pair<std::string, std::string>> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    requests.swap(submitted_);
+    cancelled.swap(cancelled_);
+  }
+  if (rank() == 0) {
+    const double now = Now();
+    for (NamedRequest& request : requests) sequencer_.Add(0, std::move(request), now);
+    for (const auto& [name, why] : cancelled) sequencer_.Fail(name, Cancelled(StrCat("rank 0: ", why)));
+    return !requests.empty() || !cancelled.empty();
+  }
+  Status sent;
+  if (!requests.empty()) {
+    ByteWriter writer;
+    writer.Number(static_cast<uint8_t>(kRequests));
+    writer.Number(static_cast<uint32_t>(requests.size()));
+    for (const NamedRequest& request : requests) Write(request, writer);
+    sent = links_.Send(0, writer.Take());
+  }
+  for (const auto& [name, why] : cancelled) {
+    ByteWriter writer;
+    writer.Number(static_cast<uint8_t>(kCancelled));
+    writer.String(name);
+    writer.String(why);
+    if (sent.ok()) sent = links_.Send(0, writer.Take());
+  }
+  if (!sent.ok()) Break(sent);
+  return !requests.empty() || !cancelled.empty();
+}
+
+void NamedLane::Handle(const ControlLinks::Event& event) {
+  if (ended_) return;
+  if (event.closed) return Break(Unavailable(StrCat("rank ", event.rank, " died or closed its connection")));
+  ByteReader reader(event.message);
+  const auto kind = static_cast<char>(reader.Number<uint8_t>());
+  if (kind == kLeft && reader.Complete()) return Break(Unavailable(StrCat("rank ", event.rank, " left the job")));
+  if (kind == kEnded && rank() != 0) {
+    const Status why = ReadStatus(reader);
+    if (reader.Complete() && !why.ok()) return Break(why);
+  }
+  if (kind == kRequests && rank() == 0) {
+    const auto count = reader.Number<uint32_t>();
+    const double now = Now();
+    for (uint32_t i = 0; i < count && reader.good(); ++i) {
+      NamedRequest request = ReadNamedRequest(reader);
+      if (reader.good()) sequencer_.Add(event.rank, std::move(request), now);
+    }
+    if (reader.Complete()) return;
+  }
+  if (kind == kCancelled && rank() == 0) {
+    const std::string name = reader.String(), why = reader.String();
+    if (reader.Complete()) return sequencer_.Fail(name, Cancelled(StrCat("rank ", event.rank, ": ", why)));
+  }
+  if (kind == kBatches && rank() != 0) {
+    const auto count = reader.Number<uint32_t>();
+    for (uint32_t i = 0; i < count && reader.good(); ++i) {
+      const NamedBatch batch = ReadNamedBatch(reader, size());
+      if (reader.good()) Do(batch);
+    }
+    if (reader.Complete()) return;
+  }
+  Break(DataLoss(StrCat("rank ", event.rank, " sent a message that is none")));
+}
+
+bool NamedLane::Sequence() {
+  const std::vector<NamedBatch> batches = sequencer_.Take();
+  if (batches.empty()) return false;
+  ByteWriter writer;
+  writer.Number(static_cast<uint8_t>(kBatches));
+  writer.Number(static_cast<uint32_t>(batches.size()));
+  for (const NamedBatch& batch : batches) Write(batch, writer);
+  const std::string message = writer.Take();
+  for (int peer = 1; peer < size(); ++peer) {
+    const Status sent = links_.Send(peer, message);
+    if (!sent.ok()) Break(sent);
+  }
+  for (const NamedBatch& batch : batches) Do(batch);
+  return true;
+}
+
+void NamedLane::Do(const NamedBatch& batch) {
+  std::vector<std::unique_ptr<NamedWork>> owned;
+  std::vector<NamedWork*> works;
+  if (ended_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const NamedBatch::Entry& entry : batch.entries) {
+      const auto found = works_.find(entry.tickets[rank()]);
+      std::unique_ptr<NamedWork> work;
+      if (found != works_.end()) {
+        work = std::move(found->second);
+        works_.erase(found);
+        names_.erase(work->request.name);
+      }
+      works.push_back(work.get());
+      owned.push_back(std::move(work));
+    }
+  }
+  if (batch.entries.empty()) return;
+  if (!batch.error.ok()) {
+    for (NamedWork* work : works) {
+      if (work != nullptr) work->done(batch.error, {});
+    }
+    return;
+  }
+  const NamedBatch::Entry& entry = batch.entries.front();
+  const bool takes_zeros = entry.request.kind == NamedKind::kAllReduce;
+  if (!takes_zeros && std::find(works.begin(), works.end(), nullptr) != works.end()) {
+    return Break(DataLoss(StrCat(Describe(entry.request), ": rank 0 says to do what this rank did not ask for")));
+  }
+  const Status status = exchange_.Run(batch, works);
+  if (!status.ok()) Break(status);
+}
+
+double NamedLane::WatchStalls() {
+  const double warning = options_.stall_warning_s, timeout = options_.stall_timeout_s;
+  if (warning <= 0 && timeout <= 0) return -1;
+  const double now = Now();
+  const double first = warning > 0 && timeout > 0 ? std::min(warning, timeout) : std::max(warning, timeout);
+  const double since = sequencer_.WaitingSince();
+  if (std::isinf(since)) return -1;
+  if (since + first > now) return since + first - now;
+  double next = -1;
+  const auto come_back = [&](double seconds) { next = next < 0 ? seconds : std::min(next, seconds); };
+  std::unordered_map<std::string, double> warned;
+  for (const Sequencer::Wait& wait : sequencer_.Waiting()) {
+    const std::string text =
+        StrCat(NamedKindName(wait.kind), " '", wait.name, "': ", wait.missing.size() > 1 ? "ranks " : "rank ",
+               JoinWithAnd(wait.missing), " did not ask for it in ", static_cast<int64_t>(now - wait.since), " s");
+    if (timeout > 0 && now - wait.since >= timeout) {
+      sequencer_.Fail(wait.name, DeadlineExceeded(text));
+      continue;
+    }
+    if (timeout > 0) come_back(wait.since + timeout - now);
+    if (warning <= 0) continue;
+    const auto before = warned_.find(wait.name);
+    double last = before == warned_.end() ? wait.since : before->second;
+    if (now - last >= warning) {
+      options_.warn(text + ", others wait");
+      last = now;
+    }
+    if (last != wait.since) warned[wait.name] = last;
+    come_back(last + warning - now);
+  }
+  warned_ = std::move(warned);
+  return next;
+}
+
+void NamedLane::Break(const Status& why) {
+  std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
+  if (ended_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    broken_ = why;
+    works.swap(works_);
+    names_.clear();
+    submitted_.clear();
+    cancelled_.clear();
+  }
+  ended_ = true;
+  // Nothing where the rank has left, or the communicator is what broke.
+  communicator_->Abort(why);
+  if (rank() != 0) (void)links_.Send(0, std::string(1, kLeft));
+  if (rank() == 0) {
+    ByteWriter writer;
+    writer.Number(static_cast<uint8_t>(kEnded));
+    WriteStatus(why, writer);
+    const std::string message = writer.Take();
+    for (int peer = 1; peer < size(); ++peer) (void)links_.Send(peer, message);
+  }
+  for (auto& [ticket, work] : works) work->done(why.WithPrefix(Describe(work->request) + ": "), {});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,204 @@
+#include "core/comm/named_request.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <functional>
+#include <numeric>
+
+#include "core/base/strings.h"
+
+namespace lockstep {
+namespace {
+
+// Lists and texts of a message that are longer come from no rank of ours.
+constexpr uint32_t kMostDims = 254;
+
+void WriteNumbers(const std::vector<int64_t>& numbers, ByteWriter& writer) {
+  writer.Number(static_cast<uint32_t>(numbers.size()));
+  for (const int64_t number : numbers) writer.Number(static_cast<uint64_t>(number));
+}
+
+// None of them negative.
+std::vector<int64_t> ReadNumbers(ByteReader& reader, uint32_t most) {
+  const auto count = reader.Number<uint32_t>();
+  if (count > most || count * sizeof(uint64_t) > reader.left()) {
+    reader.Spoil();
+    return {};
+  }
+  std::vector<int64_t> numbers(count);
+  for (int64_t& number : numbers) {
+    number = static_cast<int64_t>(reader.Number<uint64_t>());
+    if (number < 0) reader.Spoil();
+  }
+  return numbers;
+}
+
+template <typename T>
+T ReadEnum(ByteReader& reader, int count) {
+  const auto value = reader.Number<uint8_t>();
+  if (value >= count) {
+    reader.Spoil();
+    return T{};
+  }
+  return static_cast<T>(value);
+}
+
+int64_t Product(std::vector<int64_t>::const_iterator begin, std::vector<int64_t>::const_iterator end) {
+  return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
+}
+
+// With all digits: what looks equal is equal.
+std::string Digits(double value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+// One thing that ranks have to have in common, as people read it.
+struct Trait {
+  std::string_view what;
+  std::function<std::string(const NamedRequest&)> value;
+};
+
+std::vector<int64_t> BehindRows(const NamedRequest& request) {
+  return request.shape.empty() ? std::vector<int64_t>{}
+                               : std::vector<int64_t>(request.shape.begin() + 1, request.shape.end());
+}
+
+std::vector<Trait> TraitsOf(NamedKind kind) {
+  static const Trait dtype = {"type", [](const NamedRequest& r) { return std::string(DTypeName(r.dtype)); }};
+  static const Trait reduction = {"reduction",
+                                  [](const NamedRequest& r) { return std::string(NamedReductionName(r.reduction)); }};
+  static const Trait prescale = {"prescale factor", [](const NamedRequest& r) { return Digits(r.prescale); }};
+  static const Trait postscale = {"postscale factor", [](const NamedRequest& r) { return Digits(r.postscale); }};
+  static const Trait shape = {"shape", [](const NamedRequest& r) { return ShapeText(r.shape); }};
+  static const Trait dims = {"number of dimensions", [](const NamedRequest& r) { return StrCat(r.shape.size()); }};
+  static const Trait behind = {"shape of a row", [](const NamedRequest& r) { return ShapeText(BehindRows(r)); }};
+  static const Trait root = {"root", [](const NamedRequest& r) { return StrCat(r.root); }};
+  static const Trait group = {
+      "group", [](const NamedRequest& r) { return StrCat(r.group.empty() ? "none" : r.group, " of ", r.group_size); }};
+  switch (kind) {
+    case NamedKind::kAllReduce:
+    case NamedKind::kReduceScatter: return {dtype, reduction, prescale, postscale, shape, group};
+    case NamedKind::kAllGather:
+    case NamedKind::kAllToAll: return {dtype, dims, behind, group};
+    case NamedKind::kBroadcast: return {dtype, root, shape, group};
+    case NamedKind::kBarrier:
+    case NamedKind::kJoin: return {};
+  }
+  return {};
+}
+
+// "rank 0 has float32; ranks 1 and 2 have int32", or nothing where all have the same.
+std::string Difference(const Trait& trait, const std::vector<const NamedRequest*>& requests) {
+  std::vector<std::pair<std::string, std::vector<int>>> values;  // in the order of the first rank that has it
+  for (int rank = 0; rank < static_cast<int>(requests.size()); ++rank) {
+    if (requests[rank] == nullptr) continue;
+    const std::string value = trait.value(*requests[rank]);
+    auto found = std::find_if(values.begin(), values.end(), [&](const auto& known) { return known.first == value; });
+    if (found == values.end()) found = values.insert(values.end(), {value, {}});
+    found->second.push_back(rank);
+  }
+  if (values.size() < 2) return "";
+  std::string text;
+  for (const auto& [value, ranks] : values) {
+    text += StrCat(text.empty() ? "" : "; ", ranks.size() > 1 ? "ranks " : "rank ", JoinWithAnd(ranks),
+                   ranks.size() > 1 ? " have " : " has ", value);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string_view NamedKindName(NamedKind kind) {
+  switch (kind) {
+    case NamedKind::kAllReduce: return "allreduce";
+    case NamedKind::kReduceScatter: return "reducescatter";
+    case NamedKind::kAllGather: return "allgather";
+    case NamedKind::kAllToAll: return "alltoall";
+    case NamedKind::kBroadcast: return "broadcast";
+    case NamedKind::kBarrier: return "barrier";
+    case NamedKind::kJoin: return "join";
+  }
+  return "unknown";
+}
+
+std::string_view NamedReductionName(NamedReduction reduction) {
+  switch (reduction) {
+    case NamedReduction::kSum: return "sum";
+    case NamedReduction::kMean: return "mean";
+    case NamedReduction::kMin: return "min";
+    case NamedReduction::kMax: return "max";
+    case NamedReduction::kProduct: return "product";
+    case NamedReduction::kAdasum: return "adasum";
+  }
+  return "unknown";
+}
+
+int64_t NamedRequest::Elements() const { return Product(shape.begin(), shape.end()); }
+
+int64_t NamedRequest::RowElements() const { return shape.empty() ? 1 : Product(shape.begin() + 1, shape.end()); }
+
+bool NamedRequest::operator==(const NamedRequest& other) const {
+  return ticket == other.ticket && kind == other.kind && name == other.name && dtype == other.dtype &&
+         reduction == other.reduction && prescale == other.prescale && postscale == other.postscale &&
+         root == other.root && shape == other.shape && splits == other.splits && group == other.group &&
+         group_size == other.group_size && refusal == other.refusal;
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (const int64_t dim : shape) text += StrCat(text.size() > 1 ? "," : "", dim);
+  return text + "]";
+}
+
+void Write(const NamedRequest& request, ByteWriter& writer) {
+  writer.Number(request.ticket);
+  writer.Number(static_cast<uint8_t>(request.kind));
+  writer.String(request.name);
+  writer.Number(static_cast<uint8_t>(request.dtype));
+  writer.Number(static_cast<uint8_t>(request.reduction));
+  writer.Number(std::bit_cast<uint64_t>(request.prescale));
+  writer.Number(std::bit_cast<uint64_t>(request.postscale));
+  writer.Number(static_cast<uint32_t>(request.root));
+  WriteNumbers(request.shape, writer);
+  WriteNumbers(request.splits, writer);
+  writer.String(request.group);
+  writer.Number(request.group_size);
+  WriteStatus(request.refusal, writer);
+}
+
+NamedRequest ReadNamedRequest(ByteReader& reader) {
+  NamedRequest request;
+  request.ticket = reader.Number<uint64_t>();
+  request.kind = ReadEnum<NamedKind>(reader, kNamedKindCount);
+  request.name = reader.String();
+  request.dtype = ReadEnum<DType>(reader, kDTypeCount);
+  request.reduction = ReadEnum<NamedReduction>(reader, kNamedReductionCount);
+  request.prescale = std::bit_cast<double>(reader.Number<uint64_t>());
+  request.postscale = std::bit_cast<double>(reader.Number<uint64_t>());
+  request.root = static_cast<int32_t>(reader.Number<uint32_t>());
+  request.shape = ReadNumbers(reader, kMostDims);
+  request.splits = ReadNumbers(reader, UINT32_MAX);
+  request.group = reader.String();
+  request.group_size = reader.Number<uint32_t>();
+  request.refusal = ReadStatus(reader);
+  return request;
+}
+
+Status CheckAgreement(const std::vector<const NamedRequest*>& requests) {
+  const auto first = std::find_if(requests.begin(), requests.end(), [](const auto* r) { return r != nullptr; });
+  static const Trait kind = {"kind", [](const NamedRequest& r) { return std::string(NamedKindName(r.kind)); }};
+  std::vector<Trait> traits = TraitsOf((*first)->kind);
+  traits.insert(traits.begin(), kind);
+  for (const Trait& trait : traits) {
+    const std::string difference = Difference(trait, requests);
+    if (difference.empty()) continue;
+    return FailedPrecondition(StrCat(NamedKindName((*first)->kind), " '", (*first)->name, "': the ranks differ in the ",
+                                     trait.what, ": ", difference));
+  }
+  return OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,276 @@
+#include "core/comm/sequencer.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/base/strings.h"
+
+namespace lockstep {
+namespace {
+
+NamedRequest Request(const std::string& name, NamedKind kind = NamedKind::kAllReduce, uint64_t ticket = 0) {
+  NamedRequest request;
+  request.name = name;
+  request.kind = kind;
+  request.ticket = ticket;
+  request.shape = {4, 2};
+  return request;
+}
+
+std::vector<std::string> NamesOf(const NamedBatch& batch) {
+  std::vector<std::string> names;
+  for (const NamedBatch::Entry& entry : batch.entries) names.push_back(entry.request.name);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(NamedRequest, SurvivesTheWire) {
+  NamedRequest request = Request("gradients/dense", NamedKind::kAllToAll, 77);
+  request.dtype = DType::kBFloat16;
+  request.reduction = NamedReduction::kAdasum;
+  request.prescale = 1.0 / 3;
+  request.postscale = 1e-300;
+  request.root = 3;
+  request.splits = {1, 0, 3};
+  request.group = "g";
+  request.group_size = 9;
+  request.refusal = InvalidArgument("a split is -1");
+  ByteWriter writer;
+  Write(request, writer);
+  const std::string bytes = writer.Take();
+  ByteReader reader(bytes);
+  EXPECT_EQ(ReadNamedRequest(reader), request);
+  EXPECT_TRUE(reader.Complete());
+  // Cut off anywhere, it is none; with any byte changed, it may be another but never reads beyond the end.
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    ByteReader cut(std::string_view(bytes).substr(0, length));
+    ReadNamedRequest(cut);
+    EXPECT_FALSE(cut.Complete()) << length;
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::string changed = bytes;
+    changed[i] = static_cast<char>(changed[i] ^ 0xFF);
+    ByteReader reader_of_changed(changed);
+    ReadNamedRequest(reader_of_changed);
+  }
+}
+
+TEST(NamedBatch, SurvivesTheWire) {
+  Sequencer sequencer({.ranks = 2});
+  for (int rank = 0; rank < 2; ++rank) {
+    NamedRequest request = Request("a", NamedKind::kAllToAll, 5 + rank);
+    request.shape = {3 + rank, 2};
+    request.splits = {rank, 2};
+    sequencer.Add(rank, request, 0);
+  }
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  const NamedBatch::Entry& entry = batches[0].entries[0];
+  EXPECT_EQ(entry.tickets, (std::vector<uint64_t>{5, 6}));
+  EXPECT_EQ(entry.rows, (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(entry.splits, (std::vector<std::vector<int64_t>>{{0, 2}, {1, 2}}));
+  ByteWriter writer;
+  Write(batches[0], writer);
+  const std::string bytes = writer.Take();
+  ByteReader reader(bytes);
+  EXPECT_EQ(ReadNamedBatch(reader, 2), batches[0]);
+  EXPECT_TRUE(reader.Complete());
+}
+
+TEST(Sequencer, FollowsTheOrderInWhichRequestsBecomeComplete) {
+  Sequencer sequencer({.ranks = 3, .fusion_bytes = 0});
+  sequencer.Add(0, Request("a"), 0);
+  sequencer.Add(0, Request("b"), 0);
+  sequencer.Add(1, Request("b"), 0);
+  sequencer.Add(2, Request("a"), 0);
+  EXPECT_TRUE(sequencer.Take().empty());
+  sequencer.Add(2, Request("b"), 0);
+  sequencer.Add(1, Request("a"), 0);
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 2u);
+  EXPECT_EQ(NamesOf(batches[0]), Names{"b"});
+  EXPECT_EQ(NamesOf(batches[1]), Names{"a"});
+  EXPECT_TRUE(sequencer.Take().empty());
+}
+
+TEST(Sequencer, PutsWhatIsReadyTogetherIntoOneBatch) {
+  Sequencer sequencer({.ranks = 1, .fusion_bytes = 100});
+  // 32 bytes each: three fit.
+  for (const char* name : {"a", "b"}) sequencer.Add(0, Request(name), 0);
+  sequencer.Add(0, Request("gather", NamedKind::kAllGather), 0);
+  NamedRequest halves = Request("halves");
+  halves.dtype = DType::kFloat16;
+  sequencer.Add(0, halves, 0);
+  for (const char* name : {"c", "d"}) sequencer.Add(0, Request(name), 0);
+  NamedRequest large = Request("large");
+  large.shape = {1000};
+  sequencer.Add(0, large, 0);
+  std::vector<Names> names;
+  for (const NamedBatch& batch : sequencer.Take()) names.push_back(NamesOf(batch));
+  EXPECT_EQ(names, (std::vector<Names>{{"a", "b", "c"}, {"gather"}, {"halves"}, {"d"}, {"large"}}));
+}
+
+TEST(Sequencer, DoesAGroupTogetherOrNotAtAll) {
+  Sequencer sequencer({.ranks = 2, .fusion_bytes = 0});
+  const auto member = [](const std::string& name, int64_t rows) {
+    NamedRequest request = Request(name);
+    request.group = "g";
+    request.group_size = 2;
+    request.shape = {rows};
+    return request;
+  };
+  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
+  EXPECT_TRUE(sequencer.Take().empty());
+  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1), 0);
+  std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(NamesOf(batches[0]), (Names{"a", "b"}));
+
+  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
+  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1 + rank), 0);
+  batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].entries.size(), 2u);
+  EXPECT_EQ(batches[0].error.code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(Sequencer, NamesWhatRanksDisagreeOn) {
+  struct Case {
+    NamedKind kind;
+    void (*change)(NamedRequest&);
+    std::string message;
+  };
+  const Case cases[] = {
+      {NamedKind::kAllReduce,
+       [](NamedRequest& r) {
+         r.shape = {4, 3};
+       },
+       "allreduce 'x': the ranks differ in the shape: ranks 0 and 2 have [4,2]; rank 1 has [4,3]"},
+      {NamedKind::kAllReduce, [](NamedRequest& r) { r.dtype = DType::kInt32; },
+       "allreduce 'x': the ranks differ in the type: ranks 0 and 2 have float32; rank 1 has int32"},
+      {NamedKind::kAllReduce, [](NamedRequest& r) { r.reduction = NamedReduction::kMax; },
+       "allreduce 'x': the ranks differ in the reduction: ranks 0 and 2 have sum; rank 1 has max"},
+      {NamedKind::kAllReduce, [](NamedRequest& r) { r.prescale = 0.1; },
+       "allreduce 'x': the ranks differ in the prescale factor: ranks 0 and 2 have 1; rank 1 has 0.1"},
+      {NamedKind::kAllReduce, [](NamedRequest& r) { r.kind = NamedKind::kAllGather; },
+       "allreduce 'x': the ranks differ in the kind: ranks 0 and 2 have allreduce; rank 1 has allgather"},
+      {NamedKind::kBroadcast, [](NamedRequest& r) { r.root = 2; },
+       "broadcast 'x': the ranks differ in the root: ranks 0 and 2 have 0; rank 1 has 2"},
+      {NamedKind::kAllGather,
+       [](NamedRequest& r) {
+         r.shape = {9, 7};
+       },
+       "allgather 'x': the ranks differ in the shape of a row: ranks 0 and 2 have [2]; rank 1 has [7]"},
+      {NamedKind::kAllGather, [](NamedRequest& r) { r.shape = {9}; },
+       "allgather 'x': the ranks differ in the number of dimensions: ranks 0 and 2 have 2; rank 1 has 1"},
+      {NamedKind::kAllToAll, [](NamedRequest& r) { r.refusal = InvalidArgument("a split is -1"); },
+       "rank 1: a split is -1"},
+  };
+  for (const Case& c : cases) {
+    Sequencer sequencer({.ranks = 3});
+    for (int rank = 0; rank < 3; ++rank) {
+      NamedRequest request = Request("x", c.kind);
+      if (c.kind == NamedKind::kAllToAll) request.splits = {0, 0, 0};
+      if (rank == 1) c.change(request);
+      sequencer.Add(rank, request, 0);
+    }
+    const std::vector<NamedBatch> batches = sequencer.Take();
+    ASSERT_EQ(batches.size(), 1u);
+    EXPECT_EQ(batches[0].error.message(), c.message);
+    EXPECT_TRUE(sequencer.Waiting().empty());
+  }
+}
+
+TEST(Sequencer, LetsJoinedRanksTakePartInSumsAlone) {
+  Sequencer sequencer({.ranks = 2});
+  sequencer.Add(0, Request("sum", NamedKind::kAllReduce, 1), 0);
+  sequencer.Add(0, Request("gather", NamedKind::kAllGather, 2), 0);
+  EXPECT_TRUE(sequencer.Take().empty());
+  sequencer.Add(1, Request("", NamedKind::kJoin, 10), 0);
+  std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 2u);
+  EXPECT_EQ(batches[0].error.message(),
+            "allgather 'gather': rank 1 has joined, and can take part in sums and the like alone (allreduce)");
+  EXPECT_EQ(batches[1].error, OkStatus());
+  EXPECT_EQ(batches[1].entries[0].tickets, (std::vector<uint64_t>{1, NamedBatch::kNoTicket}));
+
+  sequencer.Add(0, Request("", NamedKind::kJoin, 3), 0);
+  batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].entries[0].request.root, 0);  // joined last
+  EXPECT_EQ(batches[0].entries[0].tickets, (std::vector<uint64_t>{3, 10}));
+
+  // All are back.
+  sequencer.Add(0, Request("sum"), 0);
+  EXPECT_TRUE(sequencer.Take().empty());
+}
+
+TEST(Sequencer, KnowsWhoIsWaitedForAndGivesUp) {
+  Sequencer sequencer({.ranks = 3});
+  sequencer.Add(1, Request("x"), 5);
+  sequencer.Add(2, Request("x"), 7);
+  EXPECT_EQ(sequencer.WaitingSince(), 5);
+  const std::vector<Sequencer::Wait> waits = sequencer.Waiting();
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].name, "x");
+  EXPECT_EQ(waits[0].since, 5);
+  EXPECT_EQ(waits[0].missing, std::vector<int>{0});
+  sequencer.Fail("x", DeadlineExceeded("late"));
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error, DeadlineExceeded("late"));
+  EXPECT_EQ(batches[0].entries[0].tickets[0], NamedBatch::kNoTicket);
+  EXPECT_TRUE(sequencer.Waiting().empty());
+}
+
+// Random requests of random kinds in a random order on each rank: each is done once, and with what its ranks brought.
+TEST(Sequencer, DoesEveryRequestOnceWhateverTheOrder) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    constexpr int kRanks = 4, kRequests = 60;
+    Sequencer sequencer({.ranks = kRanks, .fusion_bytes = 200});
+    std::vector<std::vector<NamedRequest>> left(kRanks);
+    for (int i = 0; i < kRequests; ++i) {
+      const auto kind = static_cast<NamedKind>(random() % 6);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        left[rank].push_back(Request(StrCat("r", i), kind, static_cast<uint64_t>(i * kRanks + rank)));
+        if (kind == NamedKind::kAllToAll) left[rank].back().splits.assign(kRanks, 1);
+      }
+    }
+    for (auto& of_rank : left) std::shuffle(of_rank.begin(), of_rank.end(), random);
+    std::vector<int> done(kRequests, 0);
+    const auto take = [&] {
+      for (const NamedBatch& batch : sequencer.Take()) {
+        EXPECT_EQ(batch.error, OkStatus());
+        for (const NamedBatch::Entry& entry : batch.entries) {
+          const int i = std::stoi(entry.request.name.substr(1));
+          ++done[i];
+          for (int rank = 0; rank < kRanks; ++rank) {
+            EXPECT_EQ(entry.tickets[rank], static_cast<uint64_t>(i * kRanks + rank));
+          }
+        }
+      }
+    };
+    while (true) {
+      std::vector<int> with_some;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        if (!left[rank].empty()) with_some.push_back(rank);
+      }
+      if (with_some.empty()) break;
+      const int rank = with_some[random() % with_some.size()];
+      sequencer.Add(rank, left[rank].back(), 0);
+      left[rank].pop_back();
+      if (random() % 8 == 0) take();
+    }
+    take();
+    EXPECT_EQ(done, std::vector<int>(kRequests, 1));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,218 @@
+"""Collectives that are matched by name, in whatever order each rank asks for them: what Horovod's API stands on.
+
+Nothing has to be the same on all ranks but the names: graphs may differ, and the order of calls. Small tensors that are
+ready together travel together. (The collectives of `collectives` need no words about their order, and are faster; they
+are for graphs that all ranks have in common.)
+
+Names. A tensor's name is `names`, or that of its operation in the graph; eagerly, where operations have none, the n-th
+call of a kind is called "allreduce.n". R is the number of ranks of the group.
+
+Gradients, by `gradient`: "sum", those of the sum of all ranks' losses (the transpose of the op); "mean", of their mean,
+R times less; "times", R times the former. Horovod's documents mix the three.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src import library
+from lockstep._src.context import context
+
+REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
+ALL = 0  # the group of all ranks
+
+_counters: dict[str, itertools.count] = collections.defaultdict(itertools.count)
+_counters_lock = threading.Lock()
+
+
+def open_lane(
+    group: int = ALL,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    fusion_bytes: int = 64 << 20,
+    stall_warning_s: float = 60,
+    stall_timeout_s: float = 0,
+) -> None:
+    """Meets the ranks of a group; every rank of it calls this.
+
+    Args:
+      group: its number; `ALL` for all ranks of the job.
+      rank: of this process in the group; its rank in the job by default.
+      size: of the group; the job's by default.
+      rendezvous: "host:port" where the group's rank 0 waits for the others; the job's by default.
+      fusion_bytes: tensors that are ready together travel together up to so many bytes; 0: each alone.
+      stall_warning_s: after so long rank 0 warns, on stderr, of a tensor that some ranks have not asked for; 0: never.
+      stall_timeout_s: after so long such a tensor fails, on the ranks that wait for it; 0: never.
+
+    Raises:
+      ValueError: the environment is incomplete.
+      tf.errors.FailedPreconditionError: the group has a lane already.
+      tf.errors.OpError: the ranks did not meet; says which are missing.
+    """
+    cluster, options = context.cluster, context.options
+    cluster.check_can_connect()
+    library.open_lane(
+        group,
+        rank=cluster.rank if rank is None else rank,
+        size=cluster.world_size if size is None else size,
+        rendezvous=cluster.rendezvous if rendezvous is None else rendezvous,
+        secret=cluster.secret,
+        backend=options.comm_default,
+        rendezvous_timeout_s=options.rendezvous_timeout_s,
+        stall_timeout_s=options.stall_timeout_s,
+        shared_bytes_per_rank=options.shared_bytes_per_rank,
+        fusion_bytes=fusion_bytes,
+        named_stall_warning_s=stall_warning_s,
+        named_stall_timeout_s=stall_timeout_s,
+    )
+    with _counters_lock:
+        _counters.clear()
+
+
+def close_lane(group: int = ALL) -> None:
+    """Leaves a group: what this rank waits for in it ends with CancelledError, on the others with InternalError."""
+    library.close_lane(group)
+
+
+def allreduce(
+    tensors: Sequence[tf.Tensor],
+    reduction: str = "sum",
+    *,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    names: Sequence[str] | None = None,
+    group: int = ALL,
+) -> list[tf.Tensor]:
+    """postscale * reduction of (prescale * tensor), for tensors of one type. All are reduced, or none.
+
+    Args:
+      tensors: of the same shapes on all ranks.
+      reduction: one of `REDUCTIONS`. The mean of integers is cut off; "adasum" is for floating-point types.
+      prescale: factor before the reduction.
+      postscale: factor behind it.
+      names: of the tensors, the same on all ranks.
+      group: of ranks.
+
+    Raises:
+      tf.errors.FailedPreconditionError: the ranks differ in shape, type, reduction or factors; on every rank, with what
+        each of them has. There is no lane.
+    """
+    arguments = {"reduction": reduction, "prescale": prescale, "postscale": postscale}
+    return _run("allreduce", library.ops.lockstep_named_all_reduce, tensors, names, group, arguments)
+
+
+def reducescatter(
+    tensors: Sequence[tf.Tensor],
+    reduction: str = "sum",
+    *,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    names: Sequence[str] | None = None,
+    group: int = ALL,
+    gradient: str = "sum",
+) -> list[tf.Tensor]:
+    """As `allreduce`, but each rank gets its share of the rows: the first ranks one more where they don't share."""
+    arguments = {"reduction": reduction, "prescale": prescale, "postscale": postscale, "gradient": gradient}
+    return _run("reducescatter", library.ops.lockstep_named_reduce_scatter, tensors, names, group, arguments)
+
+
+def allgather(
+    tensors: Sequence[tf.Tensor], *, names: Sequence[str] | None = None, group: int = ALL, gradient: str = "sum"
+) -> list[tf.Tensor]:
+    """The rows of all ranks, in the order of ranks; how many they are may differ, the other dimensions must not."""
+    return _run("allgather", library.ops.lockstep_named_all_gather, tensors, names, group, {"gradient": gradient})
+
+
+def broadcast(
+    tensors: Sequence[tf.Tensor],
+    root: int = 0,
+    *,
+    names: Sequence[str] | None = None,
+    group: int = ALL,
+    gradient: str = "sum",
+) -> list[tf.Tensor]:
+    """The tensors of `root`, a rank in the group, on all ranks."""
+    arguments = {"root": root, "gradient": gradient}
+    return _run("broadcast", library.ops.lockstep_named_broadcast, tensors, names, group, arguments)
+
+
+def alltoall(
+    tensors: Sequence[tf.Tensor],
+    splits: Sequence[tf.Tensor | None] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    group: int = ALL,
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Sends each rank some rows of each tensor, and receives some from each.
+
+    Args:
+      tensors: [n, ...] each; n may differ over ranks.
+      splits: of each tensor [R] int32 or int64 (all of one type), rows for each rank, or None: as many for each. Rows
+        behind their sum are dropped.
+      names: of the tensors, the same on all ranks.
+      group: of ranks.
+
+    Returns:
+      What came, and how many rows from each rank ([R]).
+    """
+    nothing = tf.zeros([0], tf.int32)
+    given = [nothing if s is None else tf.convert_to_tensor(s) for s in splits or [None] * len(tensors)]
+    return _run("alltoall", library.ops.lockstep_named_all_to_all, tensors, names, group, {"splits": given})
+
+
+def barrier(*, name: str | None = None, group: int = ALL) -> tf.Operation | None:
+    """Ends when all ranks have come here. The operation in a graph, None eagerly."""
+    op = library.ops.lockstep_named_barrier
+    return op(process_set=group, names=_names("barrier", 1, None if name is None else [name], group), name="barrier")
+
+
+def join(*, group: int = ALL) -> tf.Tensor:
+    """Takes part in the other ranks' all-reduces with zeros until all have joined. int32: the rank that came last."""
+    return library.ops.lockstep_named_join(process_set=group, names=["join"], name="join")
+
+
+def rank_in(group: int = ALL) -> tf.Tensor:
+    """int32: this process's rank in the group, as it is when the operation runs."""
+    return library.ops.lockstep_named_place(process_set=group).rank
+
+
+def size_of(group: int = ALL) -> tf.Tensor:
+    """int32: the number of ranks in the group, as it is when the operation runs."""
+    return library.ops.lockstep_named_place(process_set=group).size
+
+
+def _names(kind: str, count: int, names: Sequence[str] | None, group: int) -> list[str]:
+    if names is not None:
+        return list(names)
+    if not tf.executing_eagerly():
+        # The node's name, which is known when functions have been put in place.
+        return [""] * count
+    with _counters_lock:
+        number = next(_counters[f"{kind}/{group}"])
+    return [f"{kind}.{number}" if count == 1 else f"{kind}.{number}.{i}" for i in range(count)]
+
+
+def _run(
+    kind: str, op: Any, tensors: Sequence[tf.Tensor], names: Sequence[str] | None, group: int, arguments: dict[str, Any]
+) -> Any:
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    if not tensors:
+        return ([], []) if kind == "alltoall" else []
+    outputs = op(tensors, process_set=group, names=_names(kind, len(tensors), names, group), name=kind, **arguments)
+    operations = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
+    if operations is not None:
+        # A `tf.function` makes operations with a state run in the order of the program: each would wait for the one
+        # before, on all ranks.
+        operations.run_independently(tf.nest.flatten(outputs)[0].op)
+    return (list(outputs.results), list(outputs.received)) if kind == "alltoall" else list(outputs)
+
+
+from lockstep._src import named_gradients  # noqa: E402, F401  registers them

@@ -1,0 +1,128 @@
+"""Gradients of the collectives of `named`; imported with them.
+
+Each is the transpose of its op over the vector of all ranks' inputs, or what calculus says where the op is not linear,
+times what the op's `gradient` says. They are collectives themselves, under names of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src import named
+
+
+def _text(op: tf.Operation, attribute: str) -> str:
+    value = op.get_attr(attribute)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _names(op: tf.Operation) -> list[str] | None:
+    names = [name.decode() if isinstance(name, bytes) else name for name in op.get_attr("names")]
+    return [f"{name}/gradient" for name in names] if all(names) else None
+
+
+def _dense(op: tf.Operation, gradients: tuple[Any, ...]) -> list[tf.Tensor]:
+    # Which outputs have a gradient is a matter of the graph: those without one take part with zeros.
+    outputs = op.outputs[: len(gradients)]
+    return [tf.zeros_like(o) if g is None else tf.convert_to_tensor(g) for o, g in zip(outputs, gradients, strict=True)]
+
+
+def _ranks(group: int) -> tf.Tensor:
+    return named.size_of(group)
+
+
+def _scaled(values: list[tf.Tensor], gradient: str, group: int) -> list[tf.Tensor]:
+    if gradient == "sum":
+        return values
+    ranks = _ranks(group)
+    factor = ranks if gradient == "times" else 1 / ranks
+    return [value * tf.cast(factor, value.dtype) for value in values]
+
+
+@tf.RegisterGradient("LockstepNamedAllReduce")
+def _allreduce_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+    reduction, group = _text(op, "reduction"), op.get_attr("process_set")
+    factors = {"prescale": op.get_attr("postscale"), "postscale": op.get_attr("prescale")}
+    given = _dense(op, gradients)
+    if reduction in ("sum", "mean"):
+        return named.allreduce(given, reduction, names=_names(op), group=group, **factors)
+    if reduction == "adasum":
+        raise LookupError("allreduce: no gradient is defined for the reduction 'adasum'")
+    summed = named.allreduce(given, "sum", names=_names(op), group=group, **factors)
+    inputs = list(op.inputs)
+    if reduction == "product":
+        return [s * _others_product(op, i, x) for i, (s, x) in enumerate(zip(summed, inputs, strict=True))]
+    # Ranks that have the extreme value share it evenly, as in tf.reduce_max.
+    extremes = named.allreduce(inputs, reduction, names=_more_names(op, "extreme"), group=group)
+    has_it = [tf.cast(tf.equal(x, e), x.dtype) for x, e in zip(inputs, extremes, strict=True)]
+    ranks_with_it = named.allreduce(has_it, "sum", names=_more_names(op, "ties"), group=group)
+    return [s * h / n for s, h, n in zip(summed, has_it, ranks_with_it, strict=True)]
+
+
+def _more_names(op: tf.Operation, what: str) -> list[str] | None:
+    names = _names(op)
+    return names and [f"{name}/{what}" for name in names]
+
+
+def _others_product(op: tf.Operation, i: int, own: tf.Tensor) -> tf.Tensor:
+    """The product of the other ranks' values, also where some are zero: of all, gathered."""
+    group = op.get_attr("process_set")
+    names = _more_names(op, "values")
+    (values,) = named.allgather([own[tf.newaxis]], names=names and [names[i]], group=group)
+    before = tf.math.cumprod(values, axis=0, exclusive=True)
+    behind = tf.math.cumprod(values, axis=0, exclusive=True, reverse=True)
+    return (before * behind)[named.rank_in(group)]
+
+
+@tf.RegisterGradient("LockstepNamedReduceScatter")
+def _reducescatter_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+    reduction, group = _text(op, "reduction"), op.get_attr("process_set")
+    if reduction not in ("sum", "mean"):
+        raise LookupError(f"reducescatter: no gradient is defined for the reduction {reduction!r}")
+    gathered = named.allgather(_dense(op, gradients), names=_names(op), group=group)
+    factor = op.get_attr("prescale") * op.get_attr("postscale")
+    gathered = [value * tf.cast(factor, value.dtype) for value in gathered]
+    if reduction == "mean":
+        gathered = _scaled(gathered, "mean", group)
+    return _scaled(gathered, _text(op, "gradient"), group)
+
+
+@tf.RegisterGradient("LockstepNamedAllGather")
+def _allgather_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+    group = op.get_attr("process_set")
+    summed = named.allreduce(_dense(op, gradients), "sum", names=_names(op), group=group)
+    rows = [tf.shape(value, tf.int64)[:1] for value in op.inputs]
+    names = _more_names(op, "rows")
+    of_ranks = named.allgather(rows, names=names, group=group)
+    rank = named.rank_in(group)
+    own = []
+    for value, counts in zip(summed, of_ranks, strict=True):
+        begin = tf.reduce_sum(counts[:rank])
+        own.append(value[begin : begin + counts[rank]])
+    return _scaled(own, _text(op, "gradient"), group)
+
+
+@tf.RegisterGradient("LockstepNamedBroadcast")
+def _broadcast_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+    group = op.get_attr("process_set")
+    summed = named.allreduce(_dense(op, gradients), "sum", names=_names(op), group=group)
+    # Every rank takes part in the sum; only the root's input had a part in the result.
+    is_root = tf.equal(named.rank_in(group), op.get_attr("root"))
+    kept = [tf.where(is_root, value, tf.zeros_like(value)) for value in summed]
+    return _scaled(kept, _text(op, "gradient"), group)
+
+
+@tf.RegisterGradient("LockstepNamedAllToAll")
+def _alltoall_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
+    count = len(gradients) // 2
+    group = op.get_attr("process_set")
+    given, received = _dense(op, gradients[:count]), list(op.outputs[count:])
+    returned, _ = named.alltoall(given, received, names=_names(op), group=group)
+    # Rows behind the splits were dropped.
+    padded = []
+    for value, source in zip(returned, op.inputs[:count], strict=True):
+        missing = tf.shape(source)[0] - tf.shape(value)[0]
+        padded.append(tf.pad(value, [[0, missing]] + [[0, 0]] * (source.shape.rank - 1)))
+    return [*padded, *[None] * count]

@@ -1,0 +1,392 @@
+// Collectives that are matched by name, in any order on each rank (core/comm/named_lane.h): the ops of Horovod's API.
+//
+//   op                         input      output                               attributes beside the common ones
+//   LockstepNamedAllReduce     [...]      [...]                                reduction, prescale, postscale
+//   LockstepNamedReduceScatter [n, ...]   [this rank's share of n, ...]        reduction, prescale, postscale
+//   LockstepNamedAllGather     [n_r, ...] [sum of n_r, ...]
+//   LockstepNamedAllToAll      [n_r, ...] [rows for this rank, ...], splits
+//   LockstepNamedBroadcast     [...]      [...]                                root
+//   LockstepNamedBarrier       -          -
+//   LockstepNamedJoin          -          [] int32, the rank that joined last
+//   LockstepNamedPlace         -          [] int32 each: rank and size, without an exchange
+//
+// All but the last three take lists: each tensor is a request with a name of its own, and those of a list are
+// done together or not at all, unless `together` is false. Unlike LOCKSTEP_COLLECTIVE_OPs, they are put into no order
+// by the pass in tf/graph.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/capi/capi.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/env.h"
+#include "tf/comm/collective_op.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+using tf::shape_inference::InferenceContext;
+
+// How long the requests of a cancelled step may still be answered. Ranks whose steps fail alike need less.
+constexpr int64_t kCancelGraceUs = 1'000'000;
+
+// The requests of one kernel's call, until all have ended.
+class Requests : public std::enable_shared_from_this<Requests> {
+ public:
+  // The lane is held weakly: its own thread ends requests, and must not be the last to let it go.
+  Requests(const std::shared_ptr<NamedLane>& lane, tf::OpKernelContext* context, int count,
+           tf::AsyncOpKernel::DoneCallback done)
+      : lane_(lane), context_(context), left_(count), done_(std::move(done)) {}
+
+  // False where the step is cancelled already.
+  bool Watch() {
+    manager_ = context_->cancellation_manager();
+    if (manager_ == nullptr) return true;  // an eager op outside of any step
+    token_ = manager_->get_cancellation_token();
+    return manager_->RegisterCallback(token_, [self = shared_from_this()] {
+      tf::Env::Default()->SchedClosureAfter(kCancelGraceUs, [self] { self->Cancel(); });
+    });
+  }
+
+  void Submit(NamedLane& lane, NamedWork work) {
+    const uint64_t ticket = lane.Submit(std::move(work));
+    const std::lock_guard lock(mutex_);
+    tickets_.push_back(ticket);
+  }
+
+  // A request has ended.
+  void End(const Status& status) {
+    if (!status.ok()) {
+      const std::lock_guard lock(mutex_);
+      if (status_.ok()) status_ = status;
+    }
+    if (left_.fetch_sub(1) > 1) return;
+    if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
+    if (!status_.ok()) context_->SetStatus(ToTensorFlow(status_));
+    done_();
+  }
+
+ private:
+  void Cancel() {
+    std::vector<uint64_t> tickets;
+    {
+      const std::lock_guard lock(mutex_);
+      tickets = tickets_;
+    }
+    const std::shared_ptr<NamedLane> lane = lane_.lock();
+    if (lane == nullptr) return;
+    for (const uint64_t ticket : tickets) lane->Cancel(ticket, "the step was cancelled");
+  }
+
+  const std::weak_ptr<NamedLane> lane_;
+  tf::OpKernelContext* const context_;
+  std::atomic<int> left_;
+  const tf::AsyncOpKernel::DoneCallback done_;
+  tf::CancellationManager* manager_ = nullptr;
+  tf::CancellationToken token_ = tf::CancellationManager::kInvalidToken;
+  std::mutex mutex_;
+  std::vector<uint64_t> tickets_;  // guarded by mutex_
+  Status status_;                  // guarded by mutex_ until all have ended
+};
+
+NamedReduction ReductionOf(const std::string& name) {
+  for (int i = 0; i < kNamedReductionCount; ++i) {
+    if (NamedReductionName(static_cast<NamedReduction>(i)) == name) return static_cast<NamedReduction>(i);
+  }
+  return NamedReduction::kSum;  // the op's definition has no others
+}
+
+std::vector<int64_t> DimsOf(const tf::TensorShape& shape) {
+  std::vector<int64_t> dims;
+  for (const auto& dim : shape) dims.push_back(dim.size);
+  return dims;
+}
+
+// Base of the kernels: makes a request of each tensor, submits them, and is done when all have ended.
+class NamedKernel : public tf::AsyncOpKernel {
+ public:
+  NamedKernel(tf::OpKernelConstruction* construction, NamedKind kind) : AsyncOpKernel(construction), kind_(kind) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("process_set", &process_set_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
+    if (construction->HasAttr("together")) OP_REQUIRES_OK(construction, construction->GetAttr("together", &together_));
+    if (construction->HasAttr("reduction")) {
+      std::string reduction;
+      OP_REQUIRES_OK(construction, construction->GetAttr("reduction", &reduction));
+      OP_REQUIRES_OK(construction, construction->GetAttr("prescale", &prescale_));
+      OP_REQUIRES_OK(construction, construction->GetAttr("postscale", &postscale_));
+      reduction_ = ReductionOf(reduction);
+    }
+    if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+    int tensors = 1;
+    if (construction->HasAttr("N")) OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensors));
+    OP_REQUIRES(construction, static_cast<int>(names_.size()) == tensors,
+                absl::InvalidArgumentError(
+                    absl::StrCat("'", name(), "': got ", names_.size(), " names for ", tensors, " tensors")));
+  }
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) final {
+    Result<std::shared_ptr<NamedLane>> lane = NamedLaneOf(process_set_);
+    OP_REQUIRES_ASYNC(context, lane.ok(), ToTensorFlow(lane.status()), done);
+    const int count = static_cast<int>(names_.size());
+    auto requests = std::make_shared<Requests>(*lane, context, count, std::move(done));
+    if (!requests->Watch()) {
+      const Status cancelled = Cancelled(absl::StrCat("'", name(), "' was cancelled before it began"));
+      for (int i = 0; i < count; ++i) requests->End(cancelled);
+      return;
+    }
+    for (int i = 0; i < count; ++i) requests->Submit(**lane, WorkOf(context, (*lane)->size(), i, requests));
+  }
+
+ protected:
+  // What of a request the inputs say beside the tensor. What can't be right goes into `refusal`.
+  virtual void Fill(tf::OpKernelContext* context, int ranks, int i, NamedRequest* request) {}
+  // Writes what is known at the end and is no result of the tensor's type.
+  virtual Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) { return OkStatus(); }
+
+ private:
+  std::string NameOf(int i) const {
+    if (!names_[i].empty()) return names_[i];
+    return names_.size() == 1 ? name() : absl::StrCat(name(), ".", i);
+  }
+
+  NamedWork WorkOf(tf::OpKernelContext* context, int ranks, int i, std::shared_ptr<Requests> requests) {
+    NamedWork work;
+    NamedRequest& request = work.request;
+    request.kind = kind_;
+    request.name = NameOf(i);
+    request.reduction = reduction_;
+    request.prescale = prescale_;
+    request.postscale = postscale_;
+    request.root = root_;
+    if (together_ && names_.size() > 1) {
+      request.group = NameOf(0);
+      request.group_size = static_cast<uint32_t>(names_.size());
+    }
+    if (kind_ != NamedKind::kBarrier && kind_ != NamedKind::kJoin) {
+      const tf::Tensor& in = context->input(i);
+      const Result<DType> dtype = ToDType(in.dtype());
+      if (dtype.ok()) request.dtype = *dtype;
+      request.refusal = dtype.status();
+      request.shape = DimsOf(in.shape());
+      work.in = Data(in);
+    }
+    Fill(context, ranks, i, &request);
+    // Inputs and outputs live until all requests have ended.
+    work.allocate = [context, i](std::span<const int64_t> shape) -> Result<void*> {
+      tf::TensorShape dims;
+      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::TensorShape::BuildTensorShape(shape, &dims)));
+      tf::Tensor* output = nullptr;
+      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(i, dims, &output)));
+      return Data(*output);
+    };
+    work.done = [this, context, i, requests = std::move(requests)](const Status& status,
+                                                                   const NamedWork::Outcome& outcome) {
+      requests->End(status.ok() ? Finish(context, i, outcome) : status);
+    };
+    return work;
+  }
+
+  const NamedKind kind_;
+  int process_set_ = 0;
+  std::vector<std::string> names_;
+  bool together_ = false;
+  NamedReduction reduction_ = NamedReduction::kSum;
+  // Attributes are floats; factors such as 1/3 travel as the same double on all ranks.
+  float prescale_ = 1, postscale_ = 1;
+  int root_ = 0;
+};
+
+template <NamedKind kKind>
+class PlainNamedKernel : public NamedKernel {
+ public:
+  explicit PlainNamedKernel(tf::OpKernelConstruction* construction) : NamedKernel(construction, kKind) {}
+};
+
+class NamedAllToAllKernel : public NamedKernel {
+ public:
+  explicit NamedAllToAllKernel(tf::OpKernelConstruction* construction)
+      : NamedKernel(construction, NamedKind::kAllToAll) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensors_));
+  }
+
+ protected:
+  // No splits: as many rows to each rank.
+  void Fill(tf::OpKernelContext* context, int ranks, int i, NamedRequest* request) override {
+    const tf::Tensor& splits = context->input(tensors_ + i);
+    if (splits.dims() != 1) {
+      request->refusal = InvalidArgument(absl::StrCat("alltoall '", request->name, "': got splits of shape ",
+                                                      splits.shape().DebugString(), ", wanted [", ranks, "]"));
+    } else if (splits.NumElements() > 0) {
+      const auto fill = [&](const auto& values) {
+        for (int64_t k = 0; k < values.size(); ++k) request->splits.push_back(values(k));
+      };
+      splits.dtype() == tf::DT_INT32 ? fill(splits.vec<int32_t>()) : fill(splits.vec<int64_t>());
+    } else if (!request->shape.empty() && request->rows() % ranks != 0) {
+      request->refusal = InvalidArgument(absl::StrCat("alltoall '", request->name, "': ", request->rows(),
+                                                      " rows are no multiple of ", ranks, " ranks, and no splits"));
+    } else {
+      request->splits.assign(ranks, request->rows() / ranks);
+    }
+  }
+
+  Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) override {
+    tf::Tensor* received = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(
+        tensors_ + i, tf::TensorShape({static_cast<int64_t>(outcome.received.size())}), &received)));
+    const auto fill = [&](auto values) { std::copy(outcome.received.begin(), outcome.received.end(), values.data()); };
+    received->dtype() == tf::DT_INT32 ? fill(received->vec<int32_t>()) : fill(received->vec<int64_t>());
+    return OkStatus();
+  }
+
+ private:
+  int tensors_ = 0;
+};
+
+class NamedJoinKernel : public NamedKernel {
+ public:
+  explicit NamedJoinKernel(tf::OpKernelConstruction* construction) : NamedKernel(construction, NamedKind::kJoin) {}
+
+ protected:
+  Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) override {
+    tf::Tensor* last = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {}, &last)));
+    last->scalar<int32_t>()() = outcome.last_joined;
+    return OkStatus();
+  }
+};
+
+// As of when it runs: a graph may outlive a job.
+class NamedPlaceKernel : public tf::OpKernel {
+ public:
+  explicit NamedPlaceKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("process_set", &process_set_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const Result<std::shared_ptr<NamedLane>> lane = NamedLaneOf(process_set_);
+    OP_REQUIRES(context, lane.ok(), ToTensorFlow(lane.status()));
+    const int values[] = {(*lane)->rank(), (*lane)->size()};
+    for (int i = 0; i < 2; ++i) {
+      tf::Tensor* output = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(i, {}, &output));
+      output->scalar<int32_t>()() = values[i];
+    }
+  }
+
+ private:
+  int process_set_ = 0;
+};
+
+#define REGISTER_NAMED(op, kernel) REGISTER_KERNEL_BUILDER(Name(op).Device(tf::DEVICE_CPU), kernel)
+REGISTER_NAMED("LockstepNamedAllReduce", PlainNamedKernel<NamedKind::kAllReduce>);
+REGISTER_NAMED("LockstepNamedReduceScatter", PlainNamedKernel<NamedKind::kReduceScatter>);
+REGISTER_NAMED("LockstepNamedAllGather", PlainNamedKernel<NamedKind::kAllGather>);
+REGISTER_NAMED("LockstepNamedAllToAll", NamedAllToAllKernel);
+REGISTER_NAMED("LockstepNamedBroadcast", PlainNamedKernel<NamedKind::kBroadcast>);
+REGISTER_NAMED("LockstepNamedBarrier", PlainNamedKernel<NamedKind::kBarrier>);
+REGISTER_NAMED("LockstepNamedJoin", NamedJoinKernel);
+REGISTER_NAMED("LockstepNamedPlace", NamedPlaceKernel);
+
+absl::Status SameShapes(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
+  return absl::OkStatus();
+}
+
+// Each tensor's own shape, with another number of rows.
+absl::Status OtherRows(InferenceContext* c, int tensors) {
+  for (int i = 0; i < tensors; ++i) {
+    tf::shape_inference::ShapeHandle shape = c->input(i);
+    // A scalar is refused when it runs, on all ranks.
+    if (c->RankKnown(shape) && c->Rank(shape) > 0) TF_RETURN_IF_ERROR(c->ReplaceDim(shape, 0, c->UnknownDim(), &shape));
+    c->set_output(i, c->RankKnown(shape) && c->Rank(shape) == 0 ? c->UnknownShape() : shape);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OtherRowsOfAll(InferenceContext* c) { return OtherRows(c, c->num_outputs()); }
+
+absl::Status AllToAllShapes(InferenceContext* c) {
+  const int tensors = c->num_outputs() / 2;
+  for (int i = 0; i < tensors; ++i) c->set_output(tensors + i, c->Vector(c->UnknownDim()));
+  return OtherRows(c, tensors);
+}
+
+// Attributes of all of them.
+//
+// process_set: which ranks take part: 0 for all.
+// names: of each tensor, the same on all ranks; the node's where it is empty.
+// together: all tensors of the list are exchanged, or none.
+// gradient: of whose losses gradients are (python/lockstep/_src/named.py).
+#define LOCKSTEP_NAMED_OP(op) REGISTER_OP(op).SetIsStateful().Attr("process_set: int = 0").Attr("names: list(string)")
+#define LOCKSTEP_NAMED_LIST_OP(op)   \
+  LOCKSTEP_NAMED_OP(op)              \
+      .Input("tensors: N * T")       \
+      .Output("results: N * T")      \
+      .Attr("N: int >= 1")           \
+      .Attr("T: " LOCKSTEP_DTYPES)   \
+      .Attr("together: bool = true") \
+      .Attr("gradient: {'sum', 'mean', 'times'} = 'sum'")
+#define LOCKSTEP_NAMED_REDUCTION_OP(op)                                              \
+  LOCKSTEP_NAMED_LIST_OP(op)                                                         \
+      .Attr("reduction: {'sum', 'mean', 'min', 'max', 'product', 'adasum'} = 'sum'") \
+      .Attr("prescale: float = 1.0")                                                 \
+      .Attr("postscale: float = 1.0")
+
+LOCKSTEP_NAMED_REDUCTION_OP("LockstepNamedAllReduce").SetShapeFn(SameShapes).Doc(R"doc(
+Reduces each tensor over the ranks: postscale * reduction of (prescale * tensor).
+)doc");
+
+LOCKSTEP_NAMED_REDUCTION_OP("LockstepNamedReduceScatter").SetShapeFn(OtherRowsOfAll).Doc(R"doc(
+Reduces each tensor over the ranks and deals its rows out to them: the first ranks get one more where they don't share.
+)doc");
+
+LOCKSTEP_NAMED_LIST_OP("LockstepNamedAllGather").SetShapeFn(OtherRowsOfAll).Doc(R"doc(
+Gives every rank the rows of all ranks, in the order of ranks.
+)doc");
+
+LOCKSTEP_NAMED_LIST_OP("LockstepNamedAllToAll")
+    .Input("splits: N * Tsplits")
+    .Output("received: N * Tsplits")
+    .Attr("Tsplits: {int32, int64}")
+    .SetShapeFn(AllToAllShapes)
+    .Doc(R"doc(
+Sends each rank some rows of each tensor, and receives some from each.
+
+splits: [R], how many rows go to each rank, or [0]: as many to each. Rows behind their sum are dropped.
+received: [R], how many came from each.
+)doc");
+
+LOCKSTEP_NAMED_LIST_OP("LockstepNamedBroadcast").Attr("root: int = 0").SetShapeFn(SameShapes).Doc(R"doc(
+Gives every rank the tensors of `root`, a rank of the process set.
+)doc");
+
+LOCKSTEP_NAMED_OP("LockstepNamedBarrier").SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
+Waits until all ranks have come here.
+)doc");
+
+LOCKSTEP_NAMED_OP("LockstepNamedJoin").Output("last: int32").SetShapeFn(tf::shape_inference::ScalarShape).Doc(R"doc(
+Takes part in the other ranks' all-reduces with zeros, until all have joined. Gives the rank that joined last.
+)doc");
+
+REGISTER_OP("LockstepNamedPlace")
+    .SetIsStateful()
+    .Attr("process_set: int = 0")
+    .Output("rank: int32")
+    .Output("size: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      for (int i = 0; i < 2; ++i) c->set_output(i, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+This process's rank in a process set, and how many it has, as they are when it runs.
+)doc");
+
+}  // namespace
+}  // namespace lockstep
