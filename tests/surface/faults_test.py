@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.oldest
 
 ROOT = Path(__file__).resolve().parents[2]
-LEAST = {"hybridbackend": 25, "deeprec": 10}
+LEAST = {"hybridbackend": 25, "deeprec": 10, "horovod": 20}
 TESTS = {page: re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / f"docs/{page}.md").read_text()) for page in LEAST}
 
 

@@ -4,14 +4,12 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockstep.launch import command as commands
 from lockstep.launch import plan
-from lockstep.launch.errors import LaunchError
 from lockstep.launch.guard import die_with
-from lockstep.launch.job import Job
+from lockstep.launch.job import Job, check_thread
 from lockstep.launch.output import Console
 from lockstep.launch.process import not_executable, starts_call, starts_command
 
@@ -33,8 +31,7 @@ def run(command: Sequence[str] | Callable[[], object], *, workers: int | None = 
       TypeError: `command` is neither.
     """
     words = None if callable(command) else _words(command)
-    if threading.current_thread() is not threading.main_thread():
-        raise LaunchError("run was called in another thread than the main one, which is the one that gets signals")
+    check_thread("run")
     # What this program has written comes before what its workers write.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,12 +1,13 @@
 """The launcher's command line."""
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from lockstep.launch import command, plan
+from lockstep.launch.arguments import CommandLine
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.folder import open_copies
 from lockstep.launch.job import Job
 from lockstep.launch.output import Console
 from lockstep.launch.process import not_executable, starts_command
@@ -15,7 +16,7 @@ _DESCRIPTION = """\
 Starts the workers of a job on this machine: one for each GPU in CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES, or N on
 the CPU; without either, one. When a worker fails, all are ended, and its exit code is returned.
 """
-
+NO_COMMAND = "no command; wanted one like: python main.py"
 
 # Gives the command to run, and may set defaults in the environment.
 Prepare = Callable[[list[str], MutableMapping[str, str]], list[str]]
@@ -34,39 +35,64 @@ def main(
     Returns:
       What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=_DESCRIPTION)
-    parser.add_argument("-n", "--workers", type=int, metavar="N", help="number of workers on this machine")
-    parser.add_argument(
-        "--tf1", action="store_true", help="run the program as a TensorFlow 1 script (also LOCKSTEP_TF1=1)"
-    )
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, help="what every worker runs, e.g. python main.py --steps 9"
-    )
-    options = parser.parse_args(arguments)
-    words = options.command[1:] if options.command[:1] == ["--"] else options.command
+    line = CommandLine(f"python -m {program}", _DESCRIPTION)
+    line.add("-n", "--workers", type=int, metavar="N", help="number of workers on this machine")
+    add_tf1(line)
+    options, words = line.parse(sys.argv[1:] if arguments is None else arguments)
     if not words:
-        parser.error("no command; wanted one like: python main.py")
+        line.error(NO_COMMAND)
     environment = dict(os.environ)
     try:
         if prepare is not None:
             words = prepare(words, environment)
-        return _launch(words, options.workers, options.tf1, environment)
+        words = program_of(words, options.tf1, environment)
+        console = Console()
+        return execute(words, plan.environments(options.workers, environment, console), console)
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _launch(words: list[str], workers: int | None, tf1: bool, environment: MutableMapping[str, str]) -> int:
-    if command.wants_tf1(tf1, environment):
-        words = command.as_tf1(words)
-    console = Console()
-    environments = plan.environments(workers, environment, console)
-    if len(environments) == 1:
+def add_tf1(line: CommandLine) -> None:
+    """Adds the option for programs of TensorFlow 1."""
+    line.add("--tf1", action="store_true", help="run the program as a TensorFlow 1 script (also LOCKSTEP_TF1=1)")
+
+
+def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> list[str]:
+    """The command, rewritten for TensorFlow 1 where the option or the environment asks for that.
+
+    Raises:
+      LaunchError: no Python program is found in it, or the variable is neither 0 nor 1.
+    """
+    return command.as_tf1(words) if command.wants_tf1(tf1, environment) else words
+
+
+def execute(
+    words: list[str], environments: Sequence[Mapping[str, str]], console: Console, folder: str | None = None
+) -> int:
+    """Runs a command on workers with these environments.
+
+    A single one takes our place, and this does not return, unless its output has to be kept or stamped.
+
+    Args:
+      words: The command.
+      environments: As `plan.environments` gives them.
+      console: Where output goes.
+      folder: Where it is kept as well (`open_copies`).
+
+    Returns:
+      The launcher's exit code.
+
+    Raises:
+      LaunchError: the command cannot be executed, or the folder cannot be made.
+    """
+    if len(environments) == 1 and folder is None and not console.timestamps:
         _become(words, environments[0])
-    return Job(starts_command(words), environments, console).run()
+    copies = None if folder is None else open_copies(folder, environments, console)
+    return Job(starts_command(words), environments, console, copies).run()
 
 
-def _become(words: list[str], environment: MutableMapping[str, str]) -> None:
+def _become(words: list[str], environment: Mapping[str, str]) -> None:
     """Puts the only worker in our place, as if it had been started without us: its terminal, signals and exit code."""
     sys.stdout.flush()
     sys.stderr.flush()

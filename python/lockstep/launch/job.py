@@ -10,10 +10,13 @@ import os
 import selectors
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.folder import Copy
 from lockstep.launch.guard import Guard, kill_group
 from lockstep.launch.output import Console, Stream
 from lockstep.launch.process import Process, Start, open_files
@@ -38,7 +41,13 @@ class Worker:
       last_lines: The newest lines of its stdout and stderr.
     """
 
-    def __init__(self, process: Process, environment: Mapping[str, str], console: Console):
+    def __init__(
+        self,
+        process: Process,
+        environment: Mapping[str, str],
+        console: Console,
+        copies: Mapping[int, tuple[Copy, Copy]],
+    ):
         self._process = process
         self.rank = int(environment["LOCKSTEP_RANK"])
         self.pid = process.pid
@@ -46,9 +55,12 @@ class Worker:
         self.last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
         prefix = b"[%d] " % self.rank
         self.streams: dict[int, Stream] = {}
+        self._copies: dict[int, Copy] = {}
         for pipe, fd in ((process.stdout, console.stdout), (process.stderr, console.stderr)):
             os.set_blocking(pipe.fileno(), False)
             self.streams[pipe.fileno()] = Stream(console, fd, prefix, self.rank == 0, self.last_lines)
+        if self.rank in copies:
+            self._copies = dict(zip(self.streams, copies[self.rank], strict=True))
 
     def poll(self) -> bool:
         """True once, when it has ended; `code` is set then."""
@@ -71,12 +83,14 @@ class Worker:
             if not chunk:
                 stream.finish()
                 return False
+            if fd in self._copies:
+                self._copies[fd].write(chunk)
             stream.feed(chunk)
 
     def reap(self) -> None:
         """Frees its number; it must have ended."""
-        for pipe in (self._process.stdout, self._process.stderr):
-            pipe.close()
+        for file in (self._process.stdout, self._process.stderr, *self._copies.values()):
+            file.close()
         if self.code is not None:
             self._process.wait()
 
@@ -94,10 +108,18 @@ class Job:
       start: Starts one.
       environments: One per worker, with LOCKSTEP_RANK.
       console: Where output goes.
+      copies: Where that of a rank is kept as well: of its stdout and its stderr.
     """
 
-    def __init__(self, start: Start, environments: Sequence[Mapping[str, str]], console: Console):
+    def __init__(
+        self,
+        start: Start,
+        environments: Sequence[Mapping[str, str]],
+        console: Console,
+        copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+    ):
         self._start_worker, self._environments, self._console = start, environments, console
+        self._copies = copies or {}
         self._inherited: frozenset[int] = frozenset()
         self._workers: list[Worker] = []
         self._by_pipe: dict[int, Worker] = {}
@@ -127,9 +149,15 @@ class Job:
                 self._end(selector)
         return self._result()
 
+    @property
+    def failed(self) -> Worker | None:
+        """The worker that failed first, when the job has ended."""
+        return self._failed
+
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         for environment in self._environments:
-            worker = Worker(self._start_worker(environment, self._inherited), environment, self._console)
+            process = self._start_worker(environment, self._inherited)
+            worker = Worker(process, environment, self._console, self._copies)
             guard.watch(worker.pid)
             self._workers.append(worker)
             for fd in worker.streams:
@@ -238,6 +266,18 @@ class Job:
         if not self._broken_pipe:
             with contextlib.suppress(BrokenPipeError):
                 self._console.message(text)
+
+
+def check_thread(caller: str) -> None:
+    """Refuses to start a job outside of the main thread.
+
+    Raises:
+      LaunchError: `caller`, as it is called in messages, runs in another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise LaunchError(
+            f"{caller} was called in another thread than the main one, which is the one that gets signals"
+        )
 
 
 @contextlib.contextmanager

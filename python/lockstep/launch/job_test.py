@@ -122,6 +122,12 @@ def test_output_is_prefixed_by_rank_and_the_two_streams_stay_apart(launch):
     assert sorted(stderr) == ["[0] err 0", "[1] err 1", "[2] err 2"]
 
 
+def test_options_of_the_program_are_never_taken_for_ours(launch):
+    theirs = ["-n", "7", "--tf", "--work=5", "--", "--help"]
+    code, stdout, _ = _finish(launch("-n", "2", sys.executable, "-c", "import sys; print(sys.argv[1:])", *theirs))
+    assert (code, sorted(stdout)) == (0, [f"[{rank}] {theirs}" for rank in (0, 1)])
+
+
 def test_output_arrives_while_the_worker_runs(launch):
     process = launch("-n", "2", worker='print("started")\n' + SLEEP)
     assert process.stdout.readline().endswith("] started\n")

@@ -23,17 +23,25 @@ class Console:
       stdout: File descriptor.
       stderr: File descriptor.
       clock: Seconds; time.monotonic.
+      timestamps: Whether each line begins with the date and the time of day.
     """
 
-    def __init__(self, stdout: int = 1, stderr: int = 2, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        stdout: int = 1,
+        stderr: int = 2,
+        clock: Callable[[], float] = time.monotonic,
+        timestamps: bool = False,
+    ):
         self._terminal = {fd: os.isatty(fd) for fd in (stdout, stderr)}
-        self.stdout, self.stderr = stdout, stderr
+        self.stdout, self.stderr, self.timestamps = stdout, stderr, timestamps
         self._clock = clock
         self._bar: tuple[int, bytes] | None = None
         self._bar_written_at = -PROGRESS_INTERVAL_S
 
     def line(self, fd: int, text: bytes) -> None:
         """Writes a whole line, given without its end."""
+        text = self._stamp() + text
         if self._bar is None or not self._terminal[fd]:
             _write(fd, text + b"\n")
             return
@@ -43,6 +51,7 @@ class Console:
 
     def progress(self, fd: int, text: bytes) -> None:
         """Shows the state of a progress bar, in place of its former state."""
+        text = self._stamp() + text
         if self._terminal[fd]:
             self._bar = (fd, text)
             _write(fd, _ERASE_LINE + text)
@@ -60,6 +69,9 @@ class Console:
         """A line, or lines, of the launcher itself, on stderr."""
         for line in text.splitlines():
             self.line(self.stderr, b"[lockstep] " + line.encode(errors="replace"))
+
+    def _stamp(self) -> bytes:
+        return time.strftime("%Y-%m-%d %H:%M:%S ").encode() if self.timestamps else b""
 
 
 class Stream:

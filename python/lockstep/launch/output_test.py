@@ -1,5 +1,6 @@
 import os
 import pty
+import time
 import tty
 from collections import deque
 
@@ -129,6 +130,20 @@ def test_a_bar_that_is_erased_leaves_the_screen(terminal):
     bar.finish()
     assert terminal.written() == "\r\x1b[K[0] 10 %\r\x1b[K"
     assert not terminal.history
+
+
+def test_lines_may_begin_with_the_time(tmp_path):
+    with open(tmp_path / "out", "w+b") as file:
+        console = Console(file.fileno(), file.fileno(), timestamps=True)
+        stream = Stream(console, file.fileno(), b"[3] ", True, deque())
+        stream.feed(b"one\ntwo\n\r10 %")
+        console.message("ours")
+        file.seek(0)
+        lines = file.read().decode().splitlines()
+    stamp = len("2026-11-21 20:47:36 ")
+    assert [line[stamp:] for line in lines] == ["[3] one", "[3] two", "[3] 10 %", "[lockstep] ours"]
+    for line in lines:
+        assert abs(time.mktime(time.strptime(line[:stamp], "%Y-%m-%d %H:%M:%S ")) - time.time()) < 60
 
 
 def test_an_endless_line_is_handed_on_in_pieces(tmp_path):

@@ -10,13 +10,17 @@ from lockstep.launch.output import Console
 from lockstep.launch.tasks import check_reachable, tasks_of
 
 
-def environments(workers: int | None, environment: Mapping[str, str], console: Console) -> list[dict[str, str]]:
+def environments(
+    workers: int | None, environment: Mapping[str, str], console: Console, *, deals_gpus: bool = True
+) -> list[dict[str, str]]:
     """The environments of this launcher's workers; one for an evaluator or a parameter server, without a rank.
 
     Args:
       workers: How many are asked for, if it was said.
       environment: The launcher's: devices and TF_CONFIG are read from it, the rest is inherited.
       console: Is told how the devices were read, where there is doubt.
+      deals_gpus: Whether each worker gets a GPU of its own; otherwise each sees what this process sees, and
+        there is one worker where it was not said how many.
 
     Raises:
       LaunchError: what is asked for cannot be.
@@ -25,13 +29,13 @@ def environments(workers: int | None, environment: Mapping[str, str], console: C
     if tasks.is_beside:
         return [{**environment, "CUDA_VISIBLE_DEVICES": ""}]
     check_reachable(tasks)
-    granted = devices.visible_devices(environment)
+    granted = devices.visible_devices(environment) if deals_gpus else devices.Devices()
     if granted.note:
         console.message(granted.note)
     count = _count_workers(workers, granted)
     ids = granted.ids[:count]
     # GPUs that nobody asked for are kept from several workers, each of which would take the memory of all of them.
-    several = count * len(tasks.neighbours) > 1
+    several = deals_gpus and count * len(tasks.neighbours) > 1
     assigned = ids if ids or granted.granted or several else None
     planned = cluster.worker_environments(environment, count, assigned, tasks)
     if count > 1 and os.isatty(console.stderr):

@@ -1,0 +1,107 @@
+"""Horovod's launcher, called from a program."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lockstep.launch.horovod_request import Request
+from lockstep.launch.horovodrun import run_function
+
+__all__ = ["run"]
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls a function on the processes of a job on this machine, and returns what each returned.
+
+    After Horovod's `horovod.run`, whose arguments these are; what they mean is that of horovodrun's options
+    (docs/horovod.md). The processes are interpreters of their own: the function is sent to them with cloudpickle, so
+    it may be a lambda or stand in the program itself, and TensorFlow may have been used before.
+
+    Args:
+      func: The function.
+      args: Its positional arguments.
+      kwargs: Its arguments by name.
+      num_proc: How many processes.
+      min_num_proc: Refused, as are `max_num_proc`, `slots`, `reset_limit`, `cooldown_range` and
+        `host_discovery_script`: there are no elastic jobs in this version.
+      max_num_proc: Refused.
+      slots: Refused.
+      reset_limit: Refused.
+      cooldown_range: Refused.
+      hosts: `host:slots,host:slots`; names of this machine. By default it has a slot for each process.
+      hostfile: A file with lines `host slots=N` instead.
+      host_discovery_script: Refused.
+      start_timeout: Seconds until all processes must have initialized Horovod; 60 by default.
+      ssh_port: Says nothing: nothing is started over ssh on one machine.
+      ssh_identity_file: Says nothing.
+      disable_cache: Says nothing: nothing is cached.
+      output_filename: A folder, where rank.N/stdout and stderr keep what the processes write.
+      verbose: Whether to say what is started.
+      use_gloo: Says nothing: this launcher is the only one.
+      use_mpi: Refused.
+      mpi_args: Says nothing.
+      network_interface: Names of network interfaces, with commas; see horovodrun's option.
+      network_interfaces: The same as a list.
+      executable: The processes' interpreter; by default this process's.
+      np: Former name of `num_proc`; comes before it.
+      min_np: Former name of `min_num_proc`.
+      max_np: Former name of `max_num_proc`.
+
+    Returns:
+      The results, by rank.
+
+    Raises:
+      lockstep.launch.LaunchError: the request cannot be met: see its message.
+      RuntimeError: a process failed; the message has its rank, and the exception where there was one. The others were
+        ended.
+    """
+    import cloudpickle  # The command line does without.
+
+    del ssh_port, ssh_identity_file, disable_cache, mpi_args
+    request = Request(
+        num_proc=num_proc if np is None else np,
+        hosts=hosts,
+        hostfile=hostfile,
+        network_interfaces=network_interfaces or (network_interface.split(",") if network_interface else ()),
+        start_timeout=start_timeout,
+        output_filename=output_filename,
+        verbose=bool(verbose),
+        controller="mpi" if use_mpi else "gloo" if use_gloo else "",
+        elastic={
+            "min_num_proc": min_num_proc if min_np is None else min_np,
+            "max_num_proc": max_num_proc if max_np is None else max_np,
+            "slots": slots,
+            "reset_limit": reset_limit,
+            "cooldown_range": cooldown_range,
+            "host_discovery_script": host_discovery_script,
+        },
+    )
+    return run_function(functools.partial(func, *args, **(kwargs or {})), cloudpickle.dumps, request, executable)

@@ -1,0 +1,99 @@
+"""`horovod.run`, in programs of a few lines, each a process of its own."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import horovod
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+DEADLINE_S = 60
+NAMES = [
+    *("func", "args", "kwargs", "num_proc", "min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range"),
+    *("hosts", "hostfile", "host_discovery_script", "start_timeout", "ssh_port", "ssh_identity_file", "disable_cache"),
+    *("output_filename", "verbose", "use_gloo", "use_mpi", "mpi_args", "network_interface", "network_interfaces"),
+    *("executable", "np", "min_np", "max_np"),
+]
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A function that runs a program of several files: its exit code, and the lines of stdout and stderr."""
+
+    def run_it(text: str, **modules: str) -> tuple[int, list[str], list[str]]:
+        (tmp_path / "elsewhere").mkdir()
+        for name, content in {"main": "import os, horovod\n" + text, **modules}.items():
+            (tmp_path / f"{name}.py").write_text(content)
+        ended = subprocess.run(
+            [sys.executable, str(tmp_path / "main.py")],
+            cwd=tmp_path / "elsewhere",
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        return ended.returncode, ended.stdout.splitlines(), ended.stderr.splitlines()
+
+    return run_it
+
+
+def test_arguments_are_those_that_horovod_documents():
+    parameters = inspect.signature(horovod.run).parameters
+    assert list(parameters) == NAMES
+    defaults = {name: parameters[name].default for name in NAMES[1:]}
+    assert {name: value for name, value in defaults.items() if value is not None} == {"args": (), "num_proc": 1}
+
+
+def test_functions_of_the_program_and_of_its_modules_are_called_with_their_arguments(program):
+    text = (
+        "import beside\n"
+        "scale = 10\n"
+        "def work(x, y=0):\n"
+        "  return int(os.environ['HOROVOD_RANK']), x * scale + y, beside.size(), os.getpid() == here\n"
+        "here = os.getpid()\n"
+        "print(horovod.run(work, args=(3,), kwargs={'y': 4}, np=2))\n"
+        "print(horovod.run(lambda: os.environ['HOROVOD_SIZE'], num_proc=1, hosts='localhost:1', use_gloo=True))\n"
+        "print(horovod.run(beside.size, (), None, 2))\n"
+    )
+    code, stdout, stderr = program(text, beside="import os\ndef size(): return int(os.environ['HOROVOD_SIZE'])\n")
+    assert (code, stderr) == (0, [])
+    assert stdout == ["[(0, 34, 2, False), (1, 34, 2, False)]", "['1']", "[2, 2]"]
+
+
+def test_an_exception_of_a_process_is_raised_with_its_rank(program):
+    text = (
+        "def work():\n"
+        "  if os.environ['HOROVOD_RANK'] == '1': raise KeyError('this is why')\n"
+        "  import time; time.sleep(600)\n"
+        "try: horovod.run(work, np=2, output_filename='out')\n"
+        "except RuntimeError as error: print(error, os.listdir('out'))\n"
+    )
+    code, stdout, stderr = program(text)
+    assert code == 0
+    assert stdout[0].startswith("rank 1 failed with exit code 1: KeyError: 'this is why' ['rank.")
+    assert any(line.startswith("[1] KeyError: 'this is why'") for line in stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"np": 4, "hosts": "localhost:2"}, "-np 4: there are 2 slots"),
+        ({"num_proc": 2, "hosts": "192.0.2.1:2"}, "host 192.0.2.1 is not this machine"),
+        ({"hosts": "localhost:1", "hostfile": "x"}, "got hosts and a hostfile"),
+        ({"use_mpi": True}, "controller mpi: "),
+        ({"network_interface": "lo,no0"}, "network interface 'no0' is not there"),
+        ({"network_interfaces": ["no0"]}, "network interface 'no0' is not there"),
+        ({"min_np": 1}, "min_num_proc: this version runs no elastic jobs"),
+        ({"min_num_proc": 1, "max_np": 2}, "min_num_proc, max_num_proc: "),
+        ({"slots": 1, "reset_limit": 0, "cooldown_range": (1, 2)}, "slots, reset_limit, cooldown_range: "),
+        ({"host_discovery_script": "./x"}, "host_discovery_script: "),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_an_error(arguments, message):
+    from lockstep.launch import LaunchError
+
+    with pytest.raises(LaunchError) as refused:
+        horovod.run(print, **arguments)
+    assert str(refused.value).startswith(message)

@@ -1,0 +1,108 @@
+"""Calls a function on the workers of a job, each a fresh interpreter, and brings back what it returns.
+
+Unlike forks of the caller (`process.starts_call`), such workers can be started where TensorFlow works already, and may
+run another interpreter. Function and results travel as pickles, through a folder that only the user can read. Who calls
+chooses the pickler: with cloudpickle the function may be a lambda or stand in the caller's script. pickle itself reads
+what cloudpickle writes.
+"""
+
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.launch.folder import Copy
+from lockstep.launch.job import Job, Worker, check_thread
+from lockstep.launch.output import Console
+from lockstep.launch.process import starts_command
+
+_FUNCTION = "function"
+
+# Gives the bytes of an object, for pickle to read; a function that pickle finds by its name.
+Dumps = Callable[[Any], bytes]
+
+
+def call(
+    function: Callable[[], Any],
+    dumps: Dumps,
+    environments: Sequence[Mapping[str, str]],
+    console: Console,
+    *,
+    executable: str | None = None,
+    copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+) -> list[Any]:
+    """What a function without arguments returns on each of the workers with these environments.
+
+    Modules that the function refers to by name are looked for where this process finds them.
+
+    Args:
+      function: Called once by each worker.
+      dumps: Pickles the function here, and its results there.
+      environments: As `plan.environments` gives them.
+      console: Where the workers' output goes.
+      executable: Their interpreter, which has to have this package as well; by default this process's.
+      copies: As of `Job`.
+
+    Returns:
+      Its results, in the order of the environments.
+
+    Raises:
+      LaunchError: this is not the main thread, or the interpreter cannot be executed.
+      RuntimeError: a worker failed: with its rank, and the exception where there was one; or it ended by itself.
+    """
+    check_thread("run")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryDirectory(prefix="lockstep-run-") as name:
+        folder = Path(name)
+        (folder / _FUNCTION).write_bytes(pickle.dumps(sys.path) + dumps((function, dumps)))
+        command = [executable or sys.executable, "-m", "lockstep.launch.call", name]
+        job = Job(starts_command(command), environments, console, copies)
+        code = job.run()
+        if job.failed is not None:
+            raise RuntimeError(_describe(job.failed, folder))
+        if code:  # 141: nobody reads our output.
+            raise RuntimeError(f"the job was ended with exit code {code}")
+        return [_result(folder, environment["LOCKSTEP_RANK"]) for environment in environments]
+
+
+def _describe(worker: Worker, folder: Path) -> str:
+    error = _of_rank(folder, "error", str(worker.rank))
+    said = f": {error.read_text(errors='replace').strip()}" if error.exists() else ""
+    return f"rank {worker.rank} {worker.describe_end()}{said}"
+
+
+def _result(folder: Path, rank: str) -> Any:
+    try:
+        data = _of_rank(folder, "result", rank).read_bytes()
+    except FileNotFoundError:
+        raise RuntimeError(f"rank {rank} ended with exit code 0 before its function returned") from None
+    return pickle.loads(data)
+
+
+def _of_rank(folder: Path, kind: str, rank: str) -> Path:
+    return folder / f"{kind}.{rank}"
+
+
+def _work(folder: Path) -> None:
+    """A worker: calls the function, and leaves its result, or the last lines of the exception's report."""
+    rank = os.environ["LOCKSTEP_RANK"]
+    try:
+        with open(folder / _FUNCTION, "rb") as file:
+            # Behind our own, which may be those of another interpreter.
+            sys.path += [path for path in pickle.load(file) if path not in sys.path]
+            function, dumps = pickle.load(file)
+        result = dumps(function())
+    except Exception as error:
+        report = "".join(traceback.format_exception_only(type(error), error))
+        _of_rank(folder, "error", rank).write_text(report, errors="replace")
+        raise
+    _of_rank(folder, "result", rank).write_bytes(result)
+
+
+if __name__ == "__main__":
+    _work(Path(sys.argv[1]))

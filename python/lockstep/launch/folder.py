@@ -1,0 +1,64 @@
+"""Keeps what workers write in files, a folder for each rank, beside showing it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.output import Console
+
+
+class Copy:
+    """A file with all that a worker wrote to its stdout or stderr, byte for byte.
+
+    Args:
+      path: Written anew.
+      console: Is told, once, when the file can take no more; the job goes on without it.
+    """
+
+    def __init__(self, path: Path, console: Console):
+        self._path, self._console = path, console
+        # Without a buffer: what a worker wrote before it was killed is there.
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+
+    def write(self, chunk: bytes) -> None:
+        """Adds to it."""
+        try:
+            while chunk and not self._file.closed:
+                chunk = chunk[self._file.write(chunk) :]
+        except OSError as error:
+            self.close()
+            self._console.message(f"{self._path}: {error.strerror}; what is written from here on is not kept")
+
+    def close(self) -> None:
+        """Nothing is added any more."""
+        self._file.close()
+
+
+def open_copies(
+    folder: str, environments: Sequence[Mapping[str, str]], console: Console
+) -> dict[int, tuple[Copy, Copy]]:
+    """Makes `<folder>/rank.<rank>/stdout` and `stderr` for the workers with these environments.
+
+    Ranks are padded with zeros to one width, so that the folders' names sort as their numbers do.
+
+    Args:
+      folder: Made where it is missing.
+      environments: With LOCKSTEP_RANK and LOCKSTEP_WORLD_SIZE.
+      console: For `Copy`.
+
+    Returns:
+      Rank -> the copies of its stdout and its stderr.
+
+    Raises:
+      LaunchError: they cannot be made.
+    """
+    copies = {}
+    try:
+        for environment in environments:
+            rank, last = environment["LOCKSTEP_RANK"], int(environment["LOCKSTEP_WORLD_SIZE"]) - 1
+            of_rank = Path(folder) / f"rank.{rank.zfill(len(str(last)))}"
+            of_rank.mkdir(parents=True, exist_ok=True)
+            copies[int(rank)] = (Copy(of_rank / "stdout", console), Copy(of_rank / "stderr", console))
+    except OSError as error:
+        raise LaunchError(f"output folder {folder}: {error.strerror} ({error.filename})") from None
+    return copies

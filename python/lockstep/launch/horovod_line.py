@@ -1,0 +1,113 @@
+"""The command line of `horovodrun`, and what it asks for."""
+
+from typing import Any
+
+from lockstep.launch import cli
+from lockstep.launch.arguments import CommandLine
+from lockstep.launch.horovod_request import START_TIMEOUT, Request
+from lockstep.launch.horovod_settings import ReadYaml, add_settings, given_settings, read_config
+
+# The version of Horovod whose API programs find.
+API_VERSION = "0.28.1"
+PROGRAM = "horovodrun"
+_DESCRIPTION = """\
+Starts the processes of a job on this machine, each running the command, and ends them together: when one fails, all are
+ended, and its exit code is returned. Horovod's options; what they mean here is said with each.
+"""
+# Spelling, the other spellings, and how many values follow.
+_ELASTIC = (
+    ("--min-np", ("--min-num-proc",), None),
+    ("--max-np", ("--max-num-proc",), None),
+    ("--slots-per-host", ("--slots",), None),
+    ("--elastic-timeout", (), None),
+    ("--reset-limit", (), None),
+    ("--blacklist-cooldown-range", (), 2),
+    ("--host-discovery-script", (), None),
+)
+
+
+def command_line() -> CommandLine:
+    """Its parser."""
+    line = CommandLine(PROGRAM, _DESCRIPTION)
+    line.add("-v", "--version", action="version", version=API_VERSION, help="print the version of Horovod's API")
+    line.add("-cb", "--check-build", action="store_true", help="print what this installation has")
+    line.add("-np", "--num-proc", type=int, metavar="N", help="number of processes")
+    line.add("--verbose", action="store_true", help="say what is started")
+    line.add("--config-file", metavar="FILE", help="YAML with settings; options of the command line come first")
+    line.add(
+        "--output-filename", metavar="FOLDER",
+        help="keep what processes write in FOLDER/rank.N/stdout and stderr as well, N padded with zeros",
+    )  # fmt: skip
+    line.add(
+        "-prefix-timestamp", "--prefix-output-with-timestamp", dest="timestamps", action="store_true",
+        help="begin each line of output with date and time",
+    )  # fmt: skip
+    line.add("--start-timeout", type=int, metavar="S", help=f"seconds until all have to be there (60; {START_TIMEOUT})")
+    line.add("--disable-cache", action="store_true", help="nothing is cached here: checks run at every start")
+    cli.add_tf1(line)
+    _add_hosts(line)
+    _add_controllers(line)
+    add_settings(line)
+    elastic = line.group("elastic jobs", "Refused: the number of processes is fixed in this version.")
+    for name, others, values in _ELASTIC:
+        line.add(name, *others, to=elastic, dest=name, nargs=values, metavar="X")
+    return line
+
+
+def _add_hosts(line: CommandLine) -> None:
+    group = line.group("hosts", "All have to be this machine, by whatever name; workers elsewhere are refused.")
+    one = group.add_mutually_exclusive_group()
+    line.add("-H", "--hosts", to=one, help="host:slots,... (localhost, with a slot for each process)")
+    line.add("-hostfile", "--hostfile", to=one, metavar="FILE", help="a file with lines `host slots=N`")
+    line.add(
+        "--network-interfaces", "--network-interface", to=group, dest="nics", action="append", metavar="NAMES",
+        help="exported as NCCL_SOCKET_IFNAME and HOROVOD_GLOO_IFACE; on one machine the engine uses shared memory",
+    )  # fmt: skip
+    line.add("-p", "--ssh-port", to=group, type=int, metavar="PORT", help="nothing is started over ssh on one machine")
+    line.add("-i", "--ssh-identity-file", to=group, metavar="FILE", help="nothing is started over ssh on one machine")
+
+
+def _add_controllers(line: CommandLine) -> None:
+    group = line.group("controllers")
+    one = group.add_mutually_exclusive_group()
+    for name, meaning in (
+        ("gloo", f"processes are started by {PROGRAM} itself, as always"),
+        ("mpi", "refused: mpirun is not used"),
+        ("jsrun", "refused: jsrun is not used"),
+    ):
+        line.add(f"--{name}", to=one, dest="controller", action="store_const", const=name, help=meaning)
+    line.add("--mpi-args", to=group, metavar="ARGS", help="for mpirun, which is not used")
+    line.add("--binding-args", to=group, metavar="ARGS", help="for mpirun, which is not used")
+
+
+def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
+    """What a command line asks for.
+
+    Args:
+      options: As `command_line()` parsed them.
+      read_yaml: Reads the text of a configuration file; raises ValueError for one that is no YAML.
+
+    Returns:
+      (the job, keys of the configuration file that mean nothing).
+
+    Raises:
+      LaunchError: the configuration file cannot be read, or a setting is wrong.
+    """
+    settings, controller, unknown = {}, "", []
+    if options.config_file is not None:
+        settings, controller, unknown = read_config(options.config_file, read_yaml)
+    settings.update(given_settings(options))  # Where both say something, the command line decides.
+    request = Request(
+        num_proc=options.num_proc,
+        hosts=options.hosts,
+        hostfile=options.hostfile,
+        network_interfaces=[name for names in options.nics or () for name in names.split(",")],
+        start_timeout=options.start_timeout,
+        output_filename=options.output_filename,
+        verbose=options.verbose,
+        timestamps=options.timestamps,
+        controller=options.controller or controller,
+        settings=settings,
+        elastic={name: getattr(options, name) for name, _, _ in _ELASTIC},
+    )
+    return request, unknown

@@ -1,0 +1,96 @@
+import json
+
+import pytest
+
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.horovod_line import command_line, request_of
+from lockstep.launch.horovod_request import Request
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
+def _request(words: str) -> Request:
+    options, command = command_line().parse([*words.split(), "prog"])
+    assert command == ["prog"]
+    return request_of(options, json.loads)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "attributes"),
+    [
+        ("-np 2", {"num_proc": 2, "hosts": None, "hostfile": None, "controller": "", "verbose": False}),
+        ("--num-proc 3", {"num_proc": 3}),
+        ("-np 2 -H localhost:2", {"hosts": "localhost:2"}),
+        ("--hosts=a:1,b:1", {"hosts": "a:1,b:1"}),
+        ("-hostfile h", {"hostfile": "h"}),
+        ("--hostfile h", {"hostfile": "h"}),
+        ("--network-interfaces eth0,eth1", {"network_interfaces": ["eth0", "eth1"]}),
+        ("--network-interface eth0 --network-interface lo", {"network_interfaces": ["eth0", "lo"]}),
+        ("-p 12345 -i key", {}),
+        ("--ssh-port 12345 --ssh-identity-file key --disable-cache", {}),
+        ("--start-timeout 100", {"start_timeout": 100}),
+        ("--output-filename out --verbose", {"output_filename": "out", "verbose": True}),
+        ("-prefix-timestamp", {"timestamps": True}),
+        ("--prefix-output-with-timestamp", {"timestamps": True}),
+        ("--gloo", {"controller": "gloo"}),
+        ("--mpi", {"controller": "mpi"}),
+        ("--jsrun", {"controller": "jsrun"}),
+        ("--mpi-args=--x --binding-args=--y", {}),
+        ("--tcp --cycle-time-ms 1", {"settings": {"tcp": True, "params.cycle_time_ms": 1.0}}),
+    ],
+)
+def test_options_say_what_job_is_wanted(words, attributes):
+    request = _request(words)
+    assert {name: getattr(request, name) for name in attributes} == attributes
+    assert not any(value is not None for value in request.elastic.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--min-np 2", "--min-np"),
+        ("--min-num-proc 2", "--min-np"),
+        ("--max-np 2", "--max-np"),
+        ("--max-num-proc 2", "--max-np"),
+        ("--slots-per-host 2", "--slots-per-host"),
+        ("--slots 2", "--slots-per-host"),
+        ("--elastic-timeout 60", "--elastic-timeout"),
+        ("--reset-limit 0", "--reset-limit"),
+        ("--blacklist-cooldown-range 60 300", "--blacklist-cooldown-range"),
+        ("--host-discovery-script ./hosts.sh", "--host-discovery-script"),
+    ],
+)
+def test_options_of_elastic_jobs_are_refused_by_name(words, name):
+    with pytest.raises(LaunchError, match=f"^{name}: this version runs no elastic jobs"):
+        _request("-np 2 " + words).validate()
+
+
+@pytest.mark.parametrize("words", ["-H a:1 -hostfile h", "--gloo --mpi"])
+def test_options_that_exclude_each_other_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        _request(words)
+    assert end.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_the_command_line_comes_before_the_configuration_file(tmp_path):
+    path = tmp_path / "config"
+    path.write_text('{"controller": "MPI", "params": {"fusion_threshold_mb": 10, "cycle_time_ms": 10, "x": 1}}')
+    words = f"-np 2 --gloo --fusion-threshold-mb 256 --config-file {path} --cycle-time-ms 20 prog".split()
+    request, unknown = request_of(command_line().parse(words)[0], json.loads)
+    assert request.settings == {"params.fusion_threshold_mb": 256, "params.cycle_time_ms": 20.0}
+    assert (request.controller, unknown) == ("gloo", ["params.x"])
+    assert _request(f"-np 2 --config-file {path}").controller == "mpi"
+
+
+def test_the_help_lists_what_horovod_documents(capsys):
+    with pytest.raises(SystemExit):
+        command_line().parse(["--help"])
+    shown = capsys.readouterr().out
+    for name in (
+        *("-np", "-H", "-hostfile", "--network-interfaces", "-p", "-i", "--start-timeout", "--output-filename"),
+        *("--verbose", "--check-build", "--version", "--disable-cache", "--config-file", "--fusion-threshold-mb"),
+        *("--cycle-time-ms", "--cache-capacity", "--hierarchical-allreduce", "--autotune", "--timeline-filename"),
+        *("--timeline-mark-cycles", "--no-stall-check", "--log-level", "--gloo", "--mpi", "--jsrun", "--min-np"),
+    ):
+        assert name in shown, name

@@ -1,0 +1,255 @@
+"""What Horovod lets one tune: options of `horovodrun`, keys of its configuration file, and environment variables.
+
+A table with a line for each. Programs find the values in the variables, under Horovod's names; most tune machinery that
+Horovod has and this engine has not, and their help says so. Sources: Horovod's documentation (`docs/autotune.rst`,
+`tensor-fusion.rst`, `timeline.rst`, `mpi.rst`) and the help of its `horovodrun`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.launch.arguments import CommandLine
+from lockstep.launch.errors import LaunchError
+
+# Gives what a text of YAML holds.
+ReadYaml = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value that programs find in an environment variable.
+
+    Attributes:
+      key: Its place in the configuration file, `section.name`; also its key among settings.
+      variable: The environment variable.
+      kind: Of its value: bool, int, float or str.
+      on: Spellings of its option.
+      off: For bool, spellings of the option that says no.
+      help: What it means on this engine.
+      scale: The variable holds the value times this.
+      negated: The variable says the opposite of the value.
+      needs: Key of a setting without which this one says nothing.
+      choices: What it may be, if that is limited.
+      most: The highest value, if there is one; the lowest of numbers is 0.
+    """
+
+    key: str
+    variable: str
+    kind: type
+    on: tuple[str, ...]
+    help: str
+    off: tuple[str, ...] = ()
+    scale: int = 1
+    negated: bool = False
+    needs: str = ""
+    choices: tuple[str, ...] = ()
+    most: float | None = None
+
+    def checked(self, value: Any) -> Any:
+        """The value, as its kind.
+
+        Raises:
+          LaunchError: it is of another kind, or out of range.
+        """
+        wanted = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[self.kind]
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not self.kind:
+            raise LaunchError(f"{self.key}: got {value!r}, wanted {wanted}")
+        if self.choices and value not in self.choices:
+            raise LaunchError(f"{self.key}: got {value!r}, wanted one of {', '.join(self.choices)}")
+        if self.kind in (int, float) and not 0 <= value <= (value if self.most is None else self.most):
+            raise LaunchError(
+                f"{self.key}: got {value}, wanted 0 or more" + (f", at most {self.most:g}" if self.most else "")
+            )
+        return value
+
+    def text(self, value: Any) -> str:
+        """The variable's text for a value."""
+        if self.kind is bool:
+            return str(int(value != self.negated))
+        return str(value * self.scale) if self.kind is int else str(value)
+
+
+_FUSION = "nothing to tune here: tensors that are ready together travel together"
+_ALGORITHM = "nothing to tune here: the engine chooses its algorithms"
+_AUTOTUNE = "there is nothing to tune"
+
+# Heading of the help -> its settings.
+TABLE: Mapping[str, tuple[Setting, ...]] = {
+    "tuning (exported for programs that read it)": (
+        Setting(
+            "params.fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", int, ("--fusion-threshold-mb",),
+            f"{_FUSION}; the variable is in bytes", scale=1 << 20,
+        ),
+        Setting("params.cycle_time_ms", "HOROVOD_CYCLE_TIME", float, ("--cycle-time-ms",), f"{_FUSION}, at once"),
+        Setting(
+            "params.cache_capacity", "HOROVOD_CACHE_CAPACITY", int, ("--cache-capacity",),
+            "nothing to tune here",
+        ),
+        Setting(
+            "params.hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", bool, ("--hierarchical-allreduce",),
+            _ALGORITHM, off=("--no-hierarchical-allreduce",),
+        ),
+        Setting(
+            "params.hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", bool, ("--hierarchical-allgather",),
+            _ALGORITHM, off=("--no-hierarchical-allgather",),
+        ),
+        Setting(
+            "params.torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", bool, ("--torus-allreduce",),
+            _ALGORITHM, off=("--no-torus-allreduce",),
+        ),
+    ),
+    "autotuning (exported for programs that read it)": (
+        Setting(
+            "autotune.enabled", "HOROVOD_AUTOTUNE", bool, ("--autotune",), f"{_AUTOTUNE}: no trials are made",
+            off=("--no-autotune",),
+        ),
+        Setting(
+            "autotune.log_file", "HOROVOD_AUTOTUNE_LOG", str, ("--autotune-log-file",),
+            f"{_AUTOTUNE}: no log is written", needs="autotune.enabled",
+        ),
+        *(
+            Setting(
+                f"autotune.{name}", f"HOROVOD_AUTOTUNE_{name.upper()}", int, (f"--autotune-{name.replace('_', '-')}",),
+                _AUTOTUNE, needs="autotune.enabled",
+            )
+            for name in ("warmup_samples", "steps_per_sample", "bayes_opt_max_samples")
+        ),
+        Setting(
+            "autotune.gaussian_process_noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float,
+            ("--autotune-gaussian-process-noise",), _AUTOTUNE, needs="autotune.enabled", most=1,
+        ),
+    ),
+    "timeline": (
+        Setting(
+            "timeline.filename", "HOROVOD_TIMELINE", str, ("--timeline-filename",),
+            "exported for programs that read it; the launcher and the engine of this version record no timeline",
+        ),
+        Setting(
+            "timeline.mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", bool, ("--timeline-mark-cycles",),
+            "exported beside the file's name; the engine has no cycles", off=("--no-timeline-mark-cycles",),
+            needs="timeline.filename",
+        ),
+    ),
+    "stalled ranks": (
+        Setting(
+            "stall_check.enabled", "HOROVOD_STALL_CHECK_DISABLE", bool, ("--stall-check",),
+            "the engine always ends a job whose rank is late in a collective for LOCKSTEP_STALL_TIMEOUT seconds (300), "
+            "naming rank and operation; --no-stall-check leaves that as it is", off=("--no-stall-check",), negated=True,
+        ),
+        Setting(
+            "stall_check.warning_time_seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", int,
+            ("--stall-check-warning-time-seconds",), "exported for programs that read it; no warning is given",
+        ),
+        Setting(
+            "stall_check.shutdown_time_seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int,
+            ("--stall-check-shutdown-time-seconds",),
+            "ends the job after so long, instead of 300 s; as in Horovod, only if longer than the warning's time (60)",
+        ),
+    ),
+    "libraries (exported for programs that read it)": (
+        Setting(
+            "library_options.mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", bool, ("--mpi-threads-disable",),
+            "MPI is not used", off=("--no-mpi-threads-disable",),
+        ),
+        Setting("tcp", "NCCL_IB_DISABLE", bool, ("--tcp",), "no InfiniBand for a NCCL of the program's"),
+        Setting(
+            "library_options.num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", int, ("--num-nccl-streams",),
+            "NCCL is not used",
+        ),
+        Setting(
+            "library_options.thread_affinity", "HOROVOD_THREAD_AFFINITY", int, ("--thread-affinity",),
+            "the engine's thread runs where the worker may",
+        ),
+        Setting(
+            "library_options.gloo_timeout_seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", int, ("--gloo-timeout-seconds",),
+            "Gloo is not used",
+        ),
+    ),
+    "log (exported for programs that read it)": (
+        Setting(
+            "logging.level", "HOROVOD_LOG_LEVEL", str, ("--log-level",), "the engine keeps no log",
+            choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
+        ),
+        Setting(
+            "logging.with_timestamp", "HOROVOD_LOG_HIDE_TIME", bool,
+            ("--log-with-timestamp", "--no-log-hide-timestamp"), "for the lines of output, see -prefix-timestamp",
+            off=("--log-without-timestamp", "--log-hide-timestamp"), negated=True,
+        ),
+    ),
+}  # fmt: skip
+SETTINGS: Mapping[str, Setting] = {setting.key: setting for group in TABLE.values() for setting in group}
+# What Horovod takes for the time from a stall to its warning, where nothing is said.
+_STALL_WARNING_S = 60
+
+
+def add_settings(line: CommandLine) -> None:
+    """Adds the options; `given_settings` reads them."""
+    for title, settings in TABLE.items():
+        group = line.group(title)
+        for setting in settings:
+            if setting.kind is not bool:
+                line.add(*setting.on, to=group, dest=setting.key, type=setting.kind, metavar="X", help=setting.help)
+                continue
+            choice = group.add_mutually_exclusive_group()
+            line.add(*setting.on, to=choice, dest=setting.key, action="store_true", default=None, help=setting.help)
+            if setting.off:
+                line.add(*setting.off, to=choice, dest=setting.key, action="store_false", default=None, help="no")
+
+
+def given_settings(options: Any) -> dict[str, Any]:
+    """The settings of parsed options that were given, checked.
+
+    Raises:
+      LaunchError: a value is out of range.
+    """
+    values = {key: getattr(options, key) for key in SETTINGS}
+    return {key: SETTINGS[key].checked(value) for key, value in values.items() if value is not None}
+
+
+def read_config(path: str, read_yaml: ReadYaml) -> tuple[dict[str, Any], str, list[str]]:
+    """Reads a configuration file: sections of settings, and the controller.
+
+    Returns:
+      (settings by key, the controller or "", keys that mean nothing here).
+
+    Raises:
+      LaunchError: the file cannot be read, is no such file, or a value is wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            config = read_yaml(file.read())
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"--config-file {path}: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(config or {}, dict):
+        raise LaunchError(f"--config-file {path}: got {config!r}, wanted sections such as `params:`")
+    settings, controller, unknown = {}, "", []
+    for section, content in (config or {}).items():
+        if section == "controller":
+            controller = str(content or "").lower()
+            continue
+        for name, value in (content if isinstance(content, dict) else {"": content}).items():
+            key = f"{section}.{name}" if name else str(section)
+            if key not in SETTINGS or "." not in key:
+                unknown.append(key)
+            elif value is not None:
+                settings[key] = SETTINGS[key].checked(value)
+    return settings, controller, unknown
+
+
+def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The environment variables for these settings."""
+    return {
+        SETTINGS[key].variable: SETTINGS[key].text(value)
+        for key, value in settings.items()
+        if not SETTINGS[key].needs or settings.get(SETTINGS[key].needs)
+    }
+
+
+def stall_timeout_s(settings: Mapping[str, Any]) -> int | None:
+    """After how long the engine should end a job whose rank is late; None for the engine's own time."""
+    shutdown = settings.get("stall_check.shutdown_time_seconds", 0)
+    warning = settings.get("stall_check.warning_time_seconds", _STALL_WARNING_S)
+    return shutdown if settings.get("stall_check.enabled", True) and shutdown > warning else None

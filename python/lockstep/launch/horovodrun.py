@@ -1,0 +1,137 @@
+"""Horovod's launcher as a spelling of ours: `horovodrun`, and `horovod.run` for functions.
+
+    horovodrun -np 2 -H localhost:2 python train.py ...
+
+What it does otherwise than `python -m lockstep.launch`, because programs of Horovod's expect it (docs/horovod.md): it
+is always said how many workers there are; each sees all GPUs of the machine and chooses by its local rank; each finds
+its place under Horovod's names as well; TF_CONFIG, which Horovod does not know, is neither read nor handed on.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lockstep.launch import cli, plan
+from lockstep.launch.call import Dumps, call
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.folder import open_copies
+from lockstep.launch.horovod_line import API_VERSION, PROGRAM, command_line, request_of
+from lockstep.launch.horovod_request import Request
+from lockstep.launch.horovod_settings import ReadYaml
+from lockstep.launch.output import Console
+
+
+def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
+    """Runs a job as the command line says; does not return where the job is a single process, which takes our place.
+
+    Args:
+      arguments: The command line without the program's name; `sys.argv[1:]` by default.
+      read_yaml: Reads the text of a configuration file; raises ValueError for one that is no YAML.
+
+    Returns:
+      What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
+    """
+    line = command_line()
+    options, words = line.parse(sys.argv[1:] if arguments is None else arguments)
+    if options.check_build:
+        print(_build())
+        return 0
+    if not words:
+        line.error(cli.NO_COMMAND)
+    try:
+        request, unknown = request_of(options, read_yaml)
+        environment, console = dict(os.environ), Console(timestamps=request.timestamps)
+        for key in unknown:
+            console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
+        words = cli.program_of(words, options.tf1, environment)
+        environments = _environments(request, environment, console, shlex.join(words))
+        return cli.execute(words, environments, console, request.output_filename)
+    except LaunchError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run_function(
+    function: Callable[[], Any], dumps: Dumps, request: Request, executable: str | None = None
+) -> list[Any]:
+    """What a function returns on each of a job's processes, which are interpreters of their own.
+
+    Args:
+      function: Without arguments.
+      dumps: Pickles it, and its results (`call`).
+      request: The job.
+      executable: The processes' interpreter; this process's by default.
+
+    Returns:
+      Its results by rank.
+
+    Raises:
+      LaunchError: the request cannot be met.
+      RuntimeError: a process failed; the message has its rank, and the exception where there was one.
+    """
+    console = Console(timestamps=request.timestamps)
+    environments = _environments(request, dict(os.environ), console, "a function")
+    folder = request.output_filename
+    copies = None if folder is None else open_copies(folder, environments, console)
+    return call(function, dumps, environments, console, executable=executable, copies=copies)
+
+
+def _environments(request: Request, environment: dict[str, str], console: Console, shown: str) -> list[dict[str, str]]:
+    """The environments of the processes; says what is started, where that is asked for."""
+    request.validate()
+    hosts = request.places()
+    told = request.variables(environment)
+    environment.pop("TF_CONFIG", None)
+    environments = plan.environments(request.num_proc, {**environment, **told}, console, deals_gpus=False)
+    if request.verbose:
+        console.message(f"{request.num_proc} processes on {', '.join(map(str, hosts))}: {shown}")
+        for name, value in told.items():
+            console.message(f"{name}={value}")
+    # All are on one host, whatever it was called.
+    return [{**worker, **_place(worker, hosts[0].name)} for worker in environments]
+
+
+def _place(worker: Mapping[str, str], host: str) -> dict[str, str]:
+    """A process's place, under Horovod's names."""
+    return {
+        "HOROVOD_HOSTNAME": host,
+        "HOROVOD_RANK": worker["LOCKSTEP_RANK"],
+        "HOROVOD_SIZE": worker["LOCKSTEP_WORLD_SIZE"],
+        "HOROVOD_LOCAL_RANK": worker["LOCKSTEP_LOCAL_RANK"],
+        "HOROVOD_LOCAL_SIZE": worker["LOCKSTEP_LOCAL_WORLD_SIZE"],
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+
+
+def _build() -> str:
+    def mark(there: bool) -> str:
+        return "[X]" if there else "[ ]"
+
+    try:
+        version = importlib.metadata.version("lockstep-tf")
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed)"
+    tensorflow, built = (
+        mark(importlib.util.find_spec(name) is not None) for name in ("tensorflow", "lockstep._build_info")
+    )
+    return f"""\
+Lockstep {version}, with the API of Horovod {API_VERSION}
+
+Available Frameworks:
+    {tensorflow} TensorFlow
+    {built} Lockstep's operations for it
+
+Available Controllers:
+    [X] {PROGRAM} (--gloo)
+    [ ] MPI
+
+Available Tensor Operations:
+    {built} shared memory, inside of a machine
+    [ ] NCCL
+    [ ] MPI
+    [ ] Gloo, between machines"""
