@@ -100,9 +100,27 @@ class ComputeClient:
         """
         self._call("wait_for_shutdown", None)
 
-    def work(self, dispatcher_id: int, worker_id: int) -> None:
-        """`register_worker_for_dispatcher` and `wait_for_shutdown` in one: if the caller is gone before, the job fails."""
-        self._call("work", None, dispatcher_id=dispatcher_id, worker_id=worker_id)
+    def work(self, dispatcher_id: int, worker_id: int) -> bool:
+        """Registers a worker, and returns when it should stop: its dispatcher retires, or, if true, the job ends.
+
+        The job fails if the caller is gone before. Errors are those of `wait_for_shutdown`, and IndexError.
+        """
+        return bool(self._call("work", None, dispatcher_id=dispatcher_id, worker_id=worker_id))
+
+    def end_worker(self, dispatcher_id: int, worker_id: int) -> None:
+        """Says that a worker has stopped, and waits as `wait_for_shutdown`, with its errors and IndexError."""
+        self._call("end_worker", None, dispatcher_id=dispatcher_id, worker_id=worker_id)
+
+    def retire_dispatcher(self, dispatcher_id: int) -> None:
+        """Says that a dispatcher is going to end, so that its workers end first. IndexError: no such dispatcher."""
+        self._call("retire_dispatcher", dispatcher_id=dispatcher_id)
+
+    def wait_until_stopped(self, dispatcher_id: int, timeout: float) -> None:
+        """Returns once a dispatcher's workers have stopped, also while the job ends.
+
+        Arguments and errors are those of `wait_for_dispatcher_registration`.
+        """
+        self._call("wait_until_stopped", timeout, dispatcher_id=dispatcher_id, timeout_s=timeout)
 
     def _first_that_answers(self, candidates: Sequence[tuple[str, int]]) -> tuple[str, int]:
         outcomes: queue.Queue[tuple[tuple[str, int], Exception | None]] = queue.Queue()

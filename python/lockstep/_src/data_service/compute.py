@@ -7,6 +7,7 @@
    that is missing when the time is up ends the job.
 4. Training tells the registry to end. Or a waiting rank's connection breaks, and the job fails; or rank 0 is gone, and
    the others, whose connections break, fail.
+5. Workers stop before their dispatcher does, and the registry ends last.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from lockstep._src.data_service import addresses, config, messages, servers
 from lockstep._src.data_service.config import TfDataServiceConfig
-from lockstep._src.data_service.errors import FAILED, DataServiceError, TimeoutException
+from lockstep._src.data_service.errors import FAILED, DataServiceError, TimeoutException, UnreachableError
 from lockstep._src.data_service.place import Place, own_place
 from lockstep._src.data_service.service import ComputeService
 
@@ -108,11 +109,17 @@ def run_worker(compute_config: TfDataServiceConfig, rank: int) -> None:
     group, place_in_group = divmod(rank, compute_config.workers_per_dispatcher)
     with contextlib.ExitStack() as running:
         if compute_config.dispatcher_side == "compute" and place_in_group == 0:
-            client.register_dispatcher(group, running.enter_context(servers.dispatcher()))
+            running.enter_context(servers.dispatcher(client, group))
         address = client.wait_for_dispatcher_registration(group, compute_config.timeout)
-        running.enter_context(servers.worker(address, compute_config.timeout))
-        _LOG.info("data service: worker %d of dispatcher %d (%s) is ready", rank, group, address)
-        client.work(group, rank)
+        with servers.worker(address, compute_config.timeout):
+            _LOG.info("data service: worker %d of dispatcher %d (%s) is ready", rank, group, address)
+            is_end = client.work(group, rank)
+        try:
+            client.end_worker(group, rank)
+        except UnreachableError:
+            # Told to end, and too slow for rank 0 to wait for.
+            if not is_end:
+                raise
 
 
 def _run_first(request: Request, place: Place) -> None:
@@ -154,12 +161,22 @@ def _registry(request: Request, place: Place) -> Iterator[TfDataServiceConfig]:
         own.write(request.configfile)
         threading.Thread(target=_demand_all, args=(service, own), name="data service start", daemon=True).start()
         yield own
-    except Exception as error:
-        service.fail(str(error).removeprefix(FAILED))
+        _wait_until_all_have_stopped(own)
+    except BaseException as error:
+        reason = str(error).removeprefix(FAILED) if isinstance(error, Exception) else "rank 0 was told to end"
+        service.fail(reason)
         raise
     finally:
         config.remove(request.configfile, own)
         service.shutdown()
+
+
+def _wait_until_all_have_stopped(own: TfDataServiceConfig) -> None:
+    """Keeps the registry for the ranks that end later."""
+    client = own.compute_client()
+    with contextlib.suppress(TimeoutException):
+        for dispatcher in range(own.dispatchers):
+            client.wait_until_stopped(dispatcher, servers.STOP_TIMEOUT_S)
 
 
 def _demand_all(service: ComputeService, own: TfDataServiceConfig) -> None:

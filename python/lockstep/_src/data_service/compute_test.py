@@ -132,5 +132,5 @@ def test_a_signal_ends_the_job_without_a_trace(tmp_path, start):
         first.kill()
         _end(first)
     assert code == 128 + signal.SIGTERM, output
-    assert second.end() is None
+    assert isinstance(second.end(), DataServiceError)
     assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,9 @@ class Registry:
         # All below under _changed.
         self._addresses: list[str | None] = [None] * dispatchers
         self._workers: list[set[int]] = [set() for _ in range(dispatchers)]
+        self._stopped: list[set[int]] = [set() for _ in range(dispatchers)]
         self._users: list[set[int]] = [set() for _ in range(dispatchers)]
+        self._retired: set[int] = set()
         self._failure: str | None = None
         self._is_shut_down = False
 
@@ -103,6 +105,48 @@ class Registry:
                 slow="the workers",
             )
 
+    def wait_for_end_of_work(self, dispatcher_id: int, is_wanted: Callable[[], bool]) -> bool:
+        """Returns once a dispatcher retires or the job is told to end, and whether it is the job.
+
+        Errors are those of `wait_for_shutdown`.
+        """
+        with self._changed:
+            while not self._is_shut_down and dispatcher_id not in self._retired:
+                self._check_failure()
+                self._look(is_wanted, None)
+            self._check_failure()
+            return self._is_shut_down
+
+    def retire_dispatcher(self, dispatcher_id: int) -> None:
+        """Says that a dispatcher is going to end, so that its workers end first. IndexError: no such dispatcher."""
+        with self._changed:
+            self._check_id(dispatcher_id)
+            self._retired.add(dispatcher_id)
+            self._changed.notify_all()
+
+    def end_worker(self, dispatcher_id: int, worker_id: int) -> None:
+        """Says that a worker has stopped. IndexError: no such dispatcher."""
+        with self._changed:
+            self._check_id(dispatcher_id)
+            self._stopped[dispatcher_id].add(worker_id)
+            self._changed.notify_all()
+
+    def wait_until_stopped(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
+        """Returns once the workers of a dispatcher have stopped, also while the job ends.
+
+        Arguments and errors are those of `wait_for_dispatcher`.
+        """
+        with self._changed:
+            self._check_id(dispatcher_id)
+            self._wait(
+                lambda: self._workers[dispatcher_id] <= self._stopped[dispatcher_id],
+                timeout_s,
+                is_wanted,
+                waiting_for=f"workers for dispatcher {dispatcher_id} to stop",
+                slow="the workers",
+                until_the_end=True,
+            )
+
     def begin_use(self, dispatcher_id: int, rank: int) -> None:
         """A rank of the training job will read through a dispatcher. IndexError: no such dispatcher."""
         with self._changed:
@@ -171,13 +215,14 @@ class Registry:
         *,
         waiting_for: str,
         slow: str,
+        until_the_end: bool = False,
     ) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
             self._check_failure()
             if is_true():
                 return
-            if self._is_shut_down:
+            if self._is_shut_down and not until_the_end:
                 raise ComputeJobError(f"the compute job was shut down while somebody waited for {waiting_for}")
             remaining = deadline - time.monotonic()
             if remaining <= 0:

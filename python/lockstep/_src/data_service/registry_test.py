@@ -30,6 +30,9 @@ def test_other_ids_are_no_dispatchers(dispatcher_id):
         lambda: registry.wait_for_dispatcher(dispatcher_id, 0.1, _always),
         lambda: registry.register_worker(dispatcher_id, 0),
         lambda: registry.wait_for_workers(dispatcher_id, 0.1, _always),
+        lambda: registry.retire_dispatcher(dispatcher_id),
+        lambda: registry.end_worker(dispatcher_id, 0),
+        lambda: registry.wait_until_stopped(dispatcher_id, 0.1, _always),
         lambda: registry.begin_use(dispatcher_id, 0),
         lambda: registry.end_use(dispatcher_id, 0),
         lambda: registry.wait_until_unused(dispatcher_id, 0.1, _always),
@@ -95,6 +98,25 @@ def test_who_uses_a_dispatcher_keeps_it(start):
     waiting = start(lambda: registry.wait_until_unused(0, 5, _always))
     registry.end_use(0, 1)
     assert waiting.end() is None
+
+
+def test_workers_stop_before_their_dispatcher_also_while_the_job_ends(start):
+    registry = Registry(2, 2)
+    for worker in (0, 1):
+        registry.register_worker(0, worker)
+    work = start(lambda: registry.wait_for_end_of_work(0, _always))
+    other = start(lambda: registry.wait_for_end_of_work(1, _always))
+    registry.retire_dispatcher(0)
+    assert work.end() is False
+    assert not other.has_ended
+    registry.shutdown()
+    assert other.end() is True
+    registry.end_worker(0, 1)
+    with pytest.raises(TimeoutException, match="workers for dispatcher 0 to stop"):
+        registry.wait_until_stopped(0, 0.05, _always)
+    registry.end_worker(0, 0)
+    registry.wait_until_stopped(0, 0, _always)
+    registry.wait_until_stopped(1, 0, _always)
 
 
 def test_a_failure_reaches_all_who_wait_and_who_come_later(start):

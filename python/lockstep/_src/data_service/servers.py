@@ -11,21 +11,47 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.data_service import addresses
+from lockstep._src.data_service.client import ComputeClient
+from lockstep._src.data_service.errors import DataServiceError, TimeoutException
 
 _LOG = logging.getLogger("lockstep")
 
 _HEARTBEAT_MS = 1000
 # How long a server may take to stop, in seconds; it is left to the end of the process then.
-_STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
-def dispatcher() -> Iterator[str]:
-    """Runs a dispatcher on a free port; gives its address, `grpc://host:port`.
+def dispatcher(client: ComputeClient, dispatcher_id: int) -> Iterator[str]:
+    """Runs a dispatcher on a free port, and registers it; gives its address, `grpc://host:port`.
+
+    When the body is left, its workers stop first: one that still works through a dataset which nobody has read to its
+    end would go on asking a dispatcher that is gone, and not stop until its patience is over.
+
+    Args:
+      client: of the registry.
+      dispatcher_id: of this one.
 
     Raises:
-      ValueError: the interface that the environment asks for is not there.
+      ValueError: the interface that the environment asks for is not there, or the dispatcher is registered already.
+      DataServiceError: the compute job cannot be reached.
     """
+    with _dispatch_server() as address:
+        client.register_dispatcher(dispatcher_id, address)
+        try:
+            yield address
+        except BaseException:
+            # Who fails, or is told to end by a signal, has no time.
+            with contextlib.suppress(DataServiceError):
+                client.retire_dispatcher(dispatcher_id)
+            raise
+        with contextlib.suppress(DataServiceError, TimeoutException):
+            client.retire_dispatcher(dispatcher_id)
+            client.wait_until_stopped(dispatcher_id, STOP_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def _dispatch_server() -> Iterator[str]:
     host = addresses.own_address(addresses.chosen_interfaces())
     server = tf.data.experimental.service.DispatchServer()
     try:
@@ -74,6 +100,6 @@ def _stop(server: Any, what: str) -> None:
 
     thread = threading.Thread(target=stop, name=f"stop {what}", daemon=True)
     thread.start()
-    thread.join(_STOP_TIMEOUT_S)
+    thread.join(STOP_TIMEOUT_S)
     if thread.is_alive():
-        _LOG.warning("the data service's %s has not stopped within %g s", what, _STOP_TIMEOUT_S)
+        _LOG.warning("the data service's %s has not stopped within %g s", what, STOP_TIMEOUT_S)

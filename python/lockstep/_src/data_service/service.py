@@ -137,6 +137,11 @@ class _Requests:
             return registry.register_worker(dispatcher, _argument(request, "worker_id", int))
         if name == "work":
             return self._work(dispatcher, _argument(request, "worker_id", int), is_wanted)
+        if name == "end_worker":
+            registry.end_worker(dispatcher, _argument(request, "worker_id", int))
+            return registry.wait_for_shutdown(is_wanted)
+        if name == "retire_dispatcher":
+            return registry.retire_dispatcher(dispatcher)
         if name == "begin_use":
             return registry.begin_use(dispatcher, _argument(request, "rank", int))
         if name == "end_use":
@@ -144,16 +149,17 @@ class _Requests:
         waits = {
             "wait_for_dispatcher": registry.wait_for_dispatcher,
             "wait_for_workers": registry.wait_for_workers,
+            "wait_until_stopped": registry.wait_until_stopped,
             "wait_until_unused": registry.wait_until_unused,
         }
         if name in waits:
             return waits[name](dispatcher, _argument(request, "timeout_s", (int, float)), is_wanted)
         raise ValueError(f"the compute service knows no request {name!r}")
 
-    def _work(self, dispatcher: int, worker: int, is_wanted: Callable[[], bool]) -> None:
+    def _work(self, dispatcher: int, worker: int, is_wanted: Callable[[], bool]) -> bool:
         self._registry.register_worker(dispatcher, worker)
         try:
-            self._registry.wait_for_shutdown(is_wanted)
+            return self._registry.wait_for_end_of_work(dispatcher, is_wanted)
         except ConnectionError:
             # A worker stays until the end: where it doesn't, it was killed.
             self._registry.fail(f"compute worker {worker} is gone")

@@ -42,9 +42,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     client = compute_config.compute_client(verbose=2)
     dispatcher_id = rank if compute_config.dispatchers > 1 else 0
     is_ours = compute_config.dispatcher_side == "training" and dispatcher_id == rank
-    with servers.dispatcher() if is_ours else contextlib.nullcontext() as own:
-        if own is not None:
-            client.register_dispatcher(dispatcher_id, own)
+    with servers.dispatcher(client, dispatcher_id) if is_ours else contextlib.nullcontext():
         address = client.wait_for_dispatcher_registration(dispatcher_id, compute_config.timeout)
         client.wait_for_dispatcher_worker_registration(dispatcher_id, compute_config.timeout)
         threading.Thread(target=_tell_of_failure, args=(client,), name="data service watch", daemon=True).start()

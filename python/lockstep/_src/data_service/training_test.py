@@ -1,6 +1,7 @@
 import collections
 import itertools
 import logging
+import threading
 import time
 
 import pytest
@@ -15,9 +16,10 @@ from lockstep._src.data_service.training import send_to_data_service, tf_data_se
 _ELEMENTS = 40
 
 
-def _counts(dataset, limit=None):
+def _counts(batches):
     """How often each element comes."""
-    batches = itertools.islice(dataset.as_numpy_iterator(), limit)
+    if isinstance(batches, tf.data.Dataset):
+        batches = batches.as_numpy_iterator()
     return collections.Counter(int(element) for batch in batches for element in batch)
 
 
@@ -39,8 +41,8 @@ def test_every_rank_gets_what_the_mode_promises(compute_job):
     config = compute_job(2).config()
     for rank in range(2):
         assert _counts(send_to_data_service(_dataset(), config, rank, 2)) == _each(1)
-        whole = send_to_data_service(_dataset(), config, rank, 2, processing_mode="parallel_epochs")
-        assert _counts(whole) == _each(2)
+    whole = send_to_data_service(_dataset(), config, 1, 2, processing_mode="parallel_epochs")
+    assert _counts(whole) == _each(2)
 
 
 def test_ranks_that_reuse_a_dataset_share_its_elements(compute_job, start):
@@ -61,16 +63,21 @@ def test_datasets_that_are_reused_are_told_apart_by_name(compute_job):
 
 
 def test_round_robin_gives_ranks_the_same_number_of_batches_and_none_twice(compute_job, start):
-    config = compute_job(2).config()
+    job = compute_job(2)
+
+    iterators = []
 
     def read(rank):
         # Without end, as round robin demands, and so long that nothing comes again.
         dataset = tf.data.Dataset.range(4000).repeat().batch(4)
-        shared = send_to_data_service(dataset, config, rank, 2, reuse_dataset=True, round_robin=True)
-        return _counts(shared, limit=10)
+        shared = send_to_data_service(dataset, job.config(), rank, 2, reuse_dataset=True, round_robin=True)
+        # Kept until the job has ended: TensorFlow 2.15 may not return from dropping one whose turn is still to come.
+        iterators.append(shared.as_numpy_iterator())
+        return _counts(itertools.islice(iterators[-1], 10))
 
     ranks = [start(lambda rank=rank: read(rank)) for rank in range(2)]
     first, second = (rank.end() for rank in ranks)
+    assert job.end() == [None, None]
     assert first.total() == second.total() == 40
     assert max((first + second).values()) == 1
 
@@ -89,38 +96,35 @@ def test_several_dispatchers_serve_a_rank_each(compute_job):
         send_to_data_service(_dataset(), config, 2)
 
 
-def _through(config, rank, is_left):
-    """Reads all through a dispatcher of the training side, and notes when it has left."""
+def _through(config, rank):
+    """Reads all through a dispatcher of the training side."""
     with tf_data_service(config, rank) as address:
         dataset = _dataset().apply(tf.data.experimental.service.distribute("distributed_epoch", address))
-        counts = _counts(dataset)
-        time.sleep(0.3 * rank)
-        is_left.append(rank)
-    return counts
+        return _counts(dataset)
 
 
 @pytest.mark.parametrize("dispatchers", [1, 2])
 def test_dispatchers_on_the_training_side(compute_job, start, dispatchers):
     job = compute_job(2, dispatchers=dispatchers, side="training")
     config = job.config()
-    left = []
-    ranks = [start(lambda rank=rank: _through(config, rank, left)) for rank in range(2)]
+    ranks = [start(lambda rank=rank: _through(config, rank)) for rank in range(2)]
     assert [rank.end() for rank in ranks] == [_each(1), _each(1)]
-    assert left == [0, 1]
     assert job.end() == [None, None]
 
 
 def test_a_shared_dispatcher_of_the_training_side_stays_while_others_read(compute_job, start):
     config = compute_job(1, side="training").config()
     released = []
+    other_is_in = threading.Event()
 
     def lead():
         with tf_data_service(config, 0):
-            pass
+            other_is_in.wait(10)
         released.append(time.monotonic())
 
     first = start(lead)
     with tf_data_service(config, 1) as address:
+        other_is_in.set()
         time.sleep(0.3)
         assert not released
         dataset = _dataset().apply(tf.data.experimental.service.distribute("distributed_epoch", address))
@@ -161,10 +165,10 @@ def test_a_compute_job_that_fails_while_it_is_read_is_told(caplog):
     client.register_worker_for_dispatcher(0, 0)
     with caplog.at_level(logging.ERROR, "lockstep"), tf_data_service(config, 0):
         service.fail("compute worker 3 is gone")
-        service.shutdown()
         deadline = time.monotonic() + 5
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.05)
+    service.shutdown()
     assert "data service: the compute job has failed: compute worker 3 is gone" in caplog.text
 
 
@@ -185,3 +189,16 @@ def test_a_compute_job_that_does_not_come_or_fails_is_told(start):
         assert isinstance(waiting.end(), ComputeJobError)
     finally:
         service.shutdown()
+
+
+@pytest.mark.parametrize("side", ["compute", "training"])
+def test_a_job_ends_in_time_where_an_endless_dataset_was_read(compute_job, side):
+    job = compute_job(2, side=side, timeout=30)
+    config = job.config()
+    with tf_data_service(config, 0) as address:
+        dataset = tf.data.Dataset.range(100).repeat().shuffle(50).batch(8)
+        dataset = dataset.apply(tf.data.experimental.service.distribute("distributed_epoch", address))
+        assert len(_counts(dataset.take(30))) <= 100
+    start = time.monotonic()
+    assert job.end() == [None, None]
+    assert time.monotonic() - start < 5
