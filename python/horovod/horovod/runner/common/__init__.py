@@ -1,0 +1,1 @@
+"""What several of Horovod's services have in common."""

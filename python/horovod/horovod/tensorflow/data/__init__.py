@@ -1,0 +1,1 @@
+"""Horovod's TensorFlow data service (docs/horovod_data_service.md)."""

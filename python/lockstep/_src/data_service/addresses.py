@@ -1,0 +1,90 @@
+"""Under which addresses other hosts reach this one.
+
+Loopback addresses are named only where a host has no other: to another host they mean that host itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+
+# Interfaces by name, separated by commas: ours first, then what horovodrun --network-interfaces sets.
+VARIABLES = ("LOCKSTEP_NETWORK_INTERFACES", "HOROVOD_GLOO_IFACE")
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCGIFADDR = 0x8915
+_IFF_UP = 0x1
+_NAME_BYTES = 16
+_REQUEST_BYTES = 40
+# Never sent to: the kernel only looks up the route (RFC 5737).
+_ELSEWHERE = ("192.0.2.1", 9)
+
+
+def chosen_interfaces(environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """Names of the interfaces that the environment asks for; None where it leaves the choice to us."""
+    for variable in VARIABLES:
+        names = [name.strip() for name in environment.get(variable, "").split(",") if name.strip()]
+        if names:
+            return names
+    return None
+
+
+def reachable_addresses(interfaces: Sequence[str] | None = None) -> dict[str, str]:
+    """IPv4 addresses of this host by interface, the one that other hosts most likely reach first.
+
+    Args:
+      interfaces: names of those that may be used; all by default.
+
+    Raises:
+      ValueError: an interface of `interfaces` does not exist, is down, or has no IPv4 address.
+    """
+    found = _interface_addresses()
+    if interfaces is not None:
+        missing = [name for name in interfaces if name not in found]
+        if missing:
+            raise ValueError(
+                f"network interface {missing[0]!r} is not there, is down or has no IPv4 address; there are "
+                f"{', '.join(f'{name} ({address})' for name, address in found.items()) or 'none'}"
+            )
+        return {name: found[name] for name in interfaces}
+    routable = {name: address for name, address in found.items() if not _is_loopback(address)}
+    default = _default_route_address()
+    ordered = sorted(routable.items(), key=lambda item: item[1] != default)
+    return dict(ordered) or found or {"lo": "127.0.0.1"}
+
+
+def own_address(interfaces: Sequence[str] | None = None) -> str:
+    """The address under which servers of this process are announced; arguments and errors of `reachable_addresses`."""
+    return next(iter(reachable_addresses(interfaces).values()))
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.")
+
+
+def _default_route_address() -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _interface_addresses() -> dict[str, str]:
+    """The first IPv4 address of each interface that is up."""
+    addresses = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack(f"{_REQUEST_BYTES}s", name.encode()[: _NAME_BYTES - 1])
+            try:
+                flags = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
+                reply = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
+            except OSError:
+                continue  # without an address
+            if struct.unpack_from("H", flags, _NAME_BYTES)[0] & _IFF_UP:
+                addresses[name] = socket.inet_ntoa(reply[_NAME_BYTES + 4 : _NAME_BYTES + 8])
+    return addresses
