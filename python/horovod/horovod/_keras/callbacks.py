@@ -112,9 +112,8 @@ class MetricAverage(_Callback):
         everyones = hvd.allgather_object({name: float(value) for name, value in logs.items()})
         for rank, theirs in enumerate(everyones):
             if theirs.keys() != everyones[0].keys():
-                raise ValueError(
-                    f"MetricAverageCallback: rank 0 has the metrics {sorted(everyones[0])}, rank {rank} {sorted(theirs)}"
-                )
+                names = f"rank 0 has the metrics {sorted(everyones[0])}, rank {rank} {sorted(theirs)}"
+                raise ValueError(f"MetricAverageCallback: {names}")
         for name in logs:
             logs[name] = sum(theirs[name] for theirs in everyones) / len(everyones)
 
