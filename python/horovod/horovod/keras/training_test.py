@@ -368,6 +368,9 @@ def averages():
     logs = {"loss": 1.0 + hvd.rank(), "accuracy": np.float32(hvd.rank())}
     hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
     assert logs == {"loss": 1.5, "accuracy": 0.5}
+    logs = {"of each class": np.array([hvd.rank(), 4.0])}
+    hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
+    np.testing.assert_allclose(logs["of each class"], [0.5, 4.0])
     with pytest.raises(ValueError, match=r"rank 0 has the metrics \['a'\], rank 1 \['b'\]"):
         hvd_tf_keras.callbacks.MetricAverageCallback().on_epoch_end(0, {"ab"[hvd.rank()]: 1.0})
 
@@ -483,3 +486,31 @@ def all_cases():
 
 def test_keras_on_two_workers():
     call_workers(all_cases, 2, timeout_s=300)
+
+
+def graphs_of_tensorflow1():
+    """Keras makes a legacy optimizer of the one that it is given, which has to exchange as well."""
+    tf.compat.v1.disable_v2_behavior()
+    hvd.init()
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,), use_bias=False, kernel_initializer="ones")])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)), "mse")
+    if hvd.rank() == 1:
+        model.set_weights([np.array([[5.0]])])
+    x = np.array([[1.0 + hvd.rank()]])
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: [1.0, 0.5][epoch]),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    model.fit(x, 0 * x, epochs=2, callbacks=callbacks, verbose=0)
+    first, second = hvd.allgather(model.get_weights()[0]).ravel()
+    assert first == second
+    with pytest.raises(NotImplementedError, match="several passes"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+    np.testing.assert_allclose(hvd.allreduce(1.0 + hvd.rank()), 1.5)
+    hvd.shutdown()
+
+
+@pytest.mark.skipif(KERAS3, reason="Keras 3 runs on TensorFlow 2's behaviour alone")
+def test_keras2_in_graphs_of_tensorflow1():
+    call_workers(graphs_of_tensorflow1, 2, timeout_s=120)
