@@ -23,9 +23,9 @@ def make_optimizer(optimizer: Any, name: str | None, op: int, local_layers: Any 
     return made
 
 
-def evaluate(keras: Any, value: Any) -> Any:
+def evaluate(value: Any) -> Any:
     """The value of a tensor, or what running an operation gives, in Keras' session where there is one."""
-    return value if tf.executing_eagerly() else keras.backend.get_session().run(value)
+    return value if tf.executing_eagerly() else tf.compat.v1.keras.backend.get_session().run(value)
 
 
 def load_model(

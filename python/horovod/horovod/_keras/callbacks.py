@@ -15,7 +15,6 @@ from horovod import _keras
 class _Callback:
     """What callbacks are asked by Keras 2, answered for Keras 3's class as well."""
 
-    _keras: Any
     _supports_tf_logs = False
 
     def _implements_train_batch_hooks(self) -> bool:
@@ -83,7 +82,7 @@ class BroadcastGlobalVariables(_Callback):
             if tf.executing_eagerly():
                 self._broadcast()
             else:
-                _keras.evaluate(self._keras, hvd.broadcast_global_variables(self.root_rank))
+                _keras.evaluate(hvd.broadcast_global_variables(self.root_rank))
         self.broadcast_done = True
 
     def _broadcast(self) -> None:
@@ -174,14 +173,14 @@ class LearningRateSchedule(_Callback):
             logs["lr"] = self._learning_rate()
 
     def _learning_rate(self) -> float:
-        return float(_keras.evaluate(self._keras, tf.convert_to_tensor(self.model.optimizer.learning_rate)))
+        return float(_keras.evaluate(tf.convert_to_tensor(self.model.optimizer.learning_rate)))
 
     def _set(self, epoch: float) -> None:
         old, new = self._learning_rate(), self.initial_lr * self.multiplier(epoch)
         self.model.optimizer.learning_rate = new
         if self.momentum_correction and old > 0 and new != old:
             for buffer in _momentum_buffers(self.model):
-                _scale(self._keras, buffer, new / old)
+                _scale(buffer, new / old)
 
 
 class LearningRateWarmup(LearningRateSchedule):
@@ -226,11 +225,12 @@ def _momentum_buffers(model: Any) -> Iterable[Any]:
     return [buffer for buffer in found or () if buffer is not None]
 
 
-def _scale(keras: Any, buffer: Any, factor: float) -> None:
+def _scale(buffer: Any, factor: float) -> None:
     if tf.executing_eagerly():
         buffer.assign(buffer * tf.cast(factor, buffer.dtype))
     else:
-        keras.backend.set_value(buffer, keras.backend.get_value(buffer) * factor)
+        backend = tf.compat.v1.keras.backend
+        backend.set_value(buffer, backend.get_value(buffer) * factor)
 
 
 class BestModelCheckpoint:

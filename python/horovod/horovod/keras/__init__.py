@@ -199,7 +199,7 @@ def PartialDistributedOptimizer(  # noqa: N802
 
 def broadcast_global_variables(root_rank: int) -> Any:
     """Gives all global variables the values of one rank, in Keras' session; RuntimeError eagerly."""
-    return _impl.evaluate(keras, hvd.broadcast_global_variables(root_rank))
+    return _impl.evaluate(hvd.broadcast_global_variables(root_rank))
 
 
 def allreduce(
@@ -236,22 +236,22 @@ def allreduce(
         op=op,
         compression=compression,
     )
-    return _impl.evaluate(keras, reduced)
+    return _impl.evaluate(reduced)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """The rows of all ranks, in the order of ranks, at once; see `allreduce`."""
-    return _impl.evaluate(keras, hvd.allgather(tf.constant(value), name=name))
+    return _impl.evaluate(hvd.allgather(tf.constant(value), name=name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """The value of one rank, at once; see `allreduce`."""
-    return _impl.evaluate(keras, hvd.broadcast(tf.constant(value), root_rank, name=name))
+    return _impl.evaluate(hvd.broadcast(tf.constant(value), root_rank, name=name))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
     """The rows that this rank gets of the reduced value, at once; see `allreduce`."""
-    return _impl.evaluate(keras, hvd.reducescatter(tf.constant(value), name=name, op=op))
+    return _impl.evaluate(hvd.reducescatter(tf.constant(value), name=name, op=op))
 
 
 def load_model(

@@ -22,8 +22,6 @@ class BroadcastGlobalVariablesCallback(_impl.BroadcastGlobalVariables, keras.cal
       ValueError: a local variable is none.
     """
 
-    _keras = keras
-
 
 class MetricAverageCallback(_impl.MetricAverage, keras.callbacks.Callback):
     """Averages metrics over all ranks at the end of an epoch.
@@ -34,8 +32,6 @@ class MetricAverageCallback(_impl.MetricAverage, keras.callbacks.Callback):
     Args:
       device: not needed.
     """
-
-    _keras = keras
 
 
 class LearningRateScheduleCallback(_impl.LearningRateSchedule, keras.callbacks.Callback):
@@ -56,8 +52,6 @@ class LearningRateScheduleCallback(_impl.LearningRateSchedule, keras.callbacks.C
       ValueError: `initial_lr` is None; when training begins, steps per epoch are needed and not known.
     """
 
-    _keras = keras
-
 
 class LearningRateWarmupCallback(_impl.LearningRateWarmup, keras.callbacks.Callback):
     """Raises the learning rate from `initial_lr / hvd.size()` to `initial_lr` over the first epochs, batch by batch.
@@ -71,8 +65,6 @@ class LearningRateWarmupCallback(_impl.LearningRateWarmup, keras.callbacks.Callb
       steps_per_epoch: needed where the data does not tell.
       verbose: 1: rank 0 prints a line in the end.
     """
-
-    _keras = keras
 
 
 class BestModelCheckpoint(_impl.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
