@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -64,6 +66,11 @@ class NamedLane {
   int size() const { return communicator_->size(); }
   const std::string& label() const { return options_.label; }
 
+  // Memory for results, which need no pages of their own then; as Communicator::AllocateShared. `shared_bytes`: how much
+  // there is in all.
+  std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) { return communicator_->AllocateShared(bytes); }
+  int64_t shared_bytes() const { return shared_bytes_; }
+
   // Asks for what `works` say; never waits for a peer. What this rank can see to be wrong by itself (negative counts,
   // splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which get it
   // as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
@@ -76,6 +83,10 @@ class NamedLane {
   // Otherwise it goes its way. Nothing for a ticket that has ended.
   void Cancel(uint64_t ticket, const std::string& why);
 
+  // How many calls of a kind were numbered before, which makes a name of one that has none: the same on all ranks that
+  // make the same ones in the same order.
+  uint64_t NextNumber(NamedKind kind) { return numbers_[static_cast<size_t>(kind)]++; }
+
   // Leaves the job: what this rank waits for ends with CANCELLED, and the others get UNAVAILABLE. Does not wait for it.
   void Leave();
 
@@ -83,7 +94,7 @@ class NamedLane {
   int64_t pending() const;
 
  private:
-  NamedLane(std::unique_ptr<Communicator> communicator, const NamedLaneOptions& options);
+  NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
   // What this rank can see to be wrong with its request; OK where nothing is.
   Status Check(const NamedRequest& request) const;
@@ -111,7 +122,9 @@ class NamedLane {
   void Break(const Status& why);
 
   const std::unique_ptr<Communicator> communicator_;
+  const int64_t shared_bytes_;
   const NamedLaneOptions options_;
+  std::array<std::atomic<uint64_t>, kNamedKindCount> numbers_ = {};
   ControlLinks links_;
   // Of the thread alone.
   NamedExchange exchange_;
