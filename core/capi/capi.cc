@@ -133,6 +133,21 @@ int lockstep_close_lane(int group) {
   return Report(lockstep::OkStatus());
 }
 
+int lockstep_lane_is_broken(int group) {
+  const std::shared_ptr<lockstep::NamedLane> lane = lockstep::CurrentLane(group);
+  return lane != nullptr && !lane->broken().ok();
+}
+
+int lockstep_start_timeline(int group, const char* path, int mark_cycles) {
+  const auto lane = lockstep::NamedLaneOf(group);
+  return Report(lane.ok() ? (*lane)->StartTimeline(TextOf(path), mark_cycles != 0) : lane.status());
+}
+
+int lockstep_stop_timeline(int group) {
+  const std::shared_ptr<lockstep::NamedLane> lane = lockstep::CurrentLane(group);
+  return Report(lane == nullptr ? lockstep::OkStatus() : lane->StopTimeline());
+}
+
 // The pointer is taken out under the lock, and everything that may wait happens without it.
 int lockstep_shutdown() {
   std::shared_ptr<lockstep::Context> context;

@@ -150,6 +150,17 @@ int64_t NamedLane::pending() const {
   return static_cast<int64_t>(works_.size());
 }
 
+Status NamedLane::broken() const {
+  const std::lock_guard lock(mutex_);
+  return leaves_ ? OkStatus() : broken_;
+}
+
+Status NamedLane::StartTimeline(const std::string& path, bool mark_cycles) {
+  return rank() == 0 ? timeline_.Start(path, mark_cycles) : OkStatus();
+}
+
+Status NamedLane::StopTimeline() { return timeline_.Stop(); }
+
 void NamedLane::Run() {
   while (true) {
     double seconds = -1;
@@ -190,7 +201,10 @@ bool NamedLane::TakeIn() {
   }
   if (rank() == 0) {
     const double now = Now();
-    for (NamedRequest& request : requests) sequencer_.Add(0, std::move(request), now);
+    for (NamedRequest& request : requests) {
+      timeline_.Asked(request, 0);
+      sequencer_.Add(0, std::move(request), now);
+    }
     for (const auto& [name, why] : cancelled) sequencer_.Fail(name, Cancelled(StrCat("rank 0: ", why)));
     return !requests.empty() || !cancelled.empty();
   }
@@ -228,7 +242,9 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
     const double now = Now();
     for (uint32_t i = 0; i < count && reader.good(); ++i) {
       NamedRequest request = ReadNamedRequest(reader);
-      if (reader.good()) sequencer_.Add(event.rank, std::move(request), now);
+      if (!reader.good()) break;
+      timeline_.Asked(request, event.rank);
+      sequencer_.Add(event.rank, std::move(request), now);
     }
     if (reader.Complete()) return;
   }
@@ -250,6 +266,10 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
 bool NamedLane::Sequence() {
   const std::vector<NamedBatch> batches = sequencer_.Take();
   if (batches.empty()) return false;
+  timeline_.Cycle();
+  for (const NamedBatch& batch : batches) {
+    for (const NamedBatch::Entry& entry : batch.entries) timeline_.Ordered(entry.request);
+  }
   ByteWriter writer;
   writer.Number(static_cast<uint8_t>(kBatches));
   writer.Number(static_cast<uint32_t>(batches.size()));
@@ -286,6 +306,7 @@ void NamedLane::Do(const NamedBatch& batch) {
     for (NamedWork* work : works) {
       if (work != nullptr) work->done(batch.error, {});
     }
+    timeline_.End(batch);
     return;
   }
   const NamedBatch::Entry& entry = batch.entries.front();
@@ -293,7 +314,9 @@ void NamedLane::Do(const NamedBatch& batch) {
   if (!takes_zeros && std::find(works.begin(), works.end(), nullptr) != works.end()) {
     return Break(DataLoss(StrCat(Describe(entry.request), ": rank 0 says to do what this rank did not ask for")));
   }
+  timeline_.Begin(batch);
   const Status status = exchange_.Run(batch, works);
+  timeline_.End(batch);
   if (!status.ok()) Break(status);
 }
 

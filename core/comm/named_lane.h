@@ -15,6 +15,7 @@
 #include "core/comm/control_links.h"
 #include "core/comm/named_exchange.h"
 #include "core/comm/sequencer.h"
+#include "core/comm/timeline.h"
 
 namespace lockstep {
 
@@ -75,6 +76,13 @@ class NamedLane {
   // Collectives of this rank that have not ended.
   int64_t pending() const;
 
+  // What ended the lane for good; OK while it works, and after Leave.
+  Status broken() const;
+
+  // Writes down what the lane does, on rank 0; nothing on the others. Errors of Timeline::Start and Stop.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+
  private:
   NamedLane(std::unique_ptr<Communicator> communicator, const NamedLaneOptions& options);
 
@@ -100,6 +108,7 @@ class NamedLane {
   // Of the thread alone.
   Sequencer sequencer_;
   NamedExchange exchange_;
+  Timeline timeline_;                               // of any thread; on rank 0 alone
   std::unordered_map<std::string, double> warned_;  // when a request was warned of
   bool ended_ = false;                              // broken_ is an error
 
