@@ -4,8 +4,9 @@ Nothing has to be the same on all ranks but the names: graphs may differ, and th
 ready together travel together. (The collectives of `collectives` need no words about their order, and are faster; they
 are for graphs that all ranks have in common.)
 
-Names. A tensor's name is `names`, or that of its operation in the graph; eagerly, where operations have none, the n-th
-call of a kind is called "allreduce.n". R is the number of ranks of the group.
+Names. Tensors are called as `names` says, or, of a graph's operation, as the operation is, which TensorFlow makes from
+`name`. Eagerly, where operations have none, `name` itself; without it, the n-th call of a kind is called "allreduce.n".
+R is the number of ranks of the group.
 
 Gradients, by `gradient`: "sum", those of the sum of all ranks' losses (the transpose of the op); "mean", of their mean,
 R times less; "times", R times the former. Horovod's documents mix the three.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -22,12 +24,16 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src import library
+from lockstep._src.cluster import Cluster
 from lockstep._src.context import context
 
 REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
 ALL = 0  # the group of all ranks
 
-_counters: dict[str, itertools.count] = collections.defaultdict(itertools.count)
+# Of calls without a name, by group and kind: they count alike on all ranks of a group, whatever other groups do.
+_counters: dict[int, dict[str, itertools.count]] = collections.defaultdict(
+    lambda: collections.defaultdict(itertools.count)
+)
 _counters_lock = threading.Lock()
 
 
@@ -57,7 +63,8 @@ def open_lane(
       tf.errors.FailedPreconditionError: the group has a lane already.
       tf.errors.OpError: the ranks did not meet; says which are missing.
     """
-    cluster, options = context.cluster, context.options
+    # As the environment is now: an elastic job's may have changed since this process was in another one.
+    cluster, options = Cluster.from_environment(os.environ), context.options
     cluster.check_can_connect()
     library.open_lane(
         group,
@@ -74,7 +81,7 @@ def open_lane(
         named_stall_timeout_s=stall_timeout_s,
     )
     with _counters_lock:
-        _counters.clear()
+        _counters.pop(group, None)
 
 
 def close_lane(group: int = ALL) -> None:
@@ -108,17 +115,19 @@ def allreduce(
     *,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    name: str | None = None,
     names: Sequence[str] | None = None,
     group: int = ALL,
 ) -> list[tf.Tensor]:
-    """postscale * reduction of (prescale * tensor), for tensors of one type. All are reduced, or none.
+    """Gives postscale * reduction of (prescale * tensor), for tensors of one type. All are reduced, or none.
 
     Args:
       tensors: of the same shapes on all ranks.
       reduction: one of `REDUCTIONS`. The mean of integers is cut off; "adasum" is for floating-point types.
       prescale: factor before the reduction.
       postscale: factor behind it.
-      names: of the tensors, the same on all ranks.
+      name: of the operation, or of the tensor where there is only one.
+      names: of the tensors, the same on all ranks; before `name`.
       group: of ranks.
 
     Raises:
@@ -126,7 +135,7 @@ def allreduce(
         each of them has. There is no lane.
     """
     arguments = {"reduction": reduction, "prescale": prescale, "postscale": postscale}
-    return _run("allreduce", library.ops.lockstep_named_all_reduce, tensors, names, group, arguments)
+    return _run("allreduce", library.ops.lockstep_named_all_reduce, tensors, name, names, group, arguments)
 
 
 def reducescatter(
@@ -135,39 +144,47 @@ def reducescatter(
     *,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    name: str | None = None,
     names: Sequence[str] | None = None,
     group: int = ALL,
     gradient: str = "sum",
 ) -> list[tf.Tensor]:
     """As `allreduce`, but each rank gets its share of the rows: the first ranks one more where they don't share."""
     arguments = {"reduction": reduction, "prescale": prescale, "postscale": postscale, "gradient": gradient}
-    return _run("reducescatter", library.ops.lockstep_named_reduce_scatter, tensors, names, group, arguments)
+    return _run("reducescatter", library.ops.lockstep_named_reduce_scatter, tensors, name, names, group, arguments)
 
 
 def allgather(
-    tensors: Sequence[tf.Tensor], *, names: Sequence[str] | None = None, group: int = ALL, gradient: str = "sum"
+    tensors: Sequence[tf.Tensor],
+    *,
+    name: str | None = None,
+    names: Sequence[str] | None = None,
+    group: int = ALL,
+    gradient: str = "sum",
 ) -> list[tf.Tensor]:
     """The rows of all ranks, in the order of ranks; how many they are may differ, the other dimensions must not."""
-    return _run("allgather", library.ops.lockstep_named_all_gather, tensors, names, group, {"gradient": gradient})
+    return _run("allgather", library.ops.lockstep_named_all_gather, tensors, name, names, group, {"gradient": gradient})
 
 
 def broadcast(
     tensors: Sequence[tf.Tensor],
     root: int = 0,
     *,
+    name: str | None = None,
     names: Sequence[str] | None = None,
     group: int = ALL,
     gradient: str = "sum",
 ) -> list[tf.Tensor]:
     """The tensors of `root`, a rank in the group, on all ranks."""
     arguments = {"root": root, "gradient": gradient}
-    return _run("broadcast", library.ops.lockstep_named_broadcast, tensors, names, group, arguments)
+    return _run("broadcast", library.ops.lockstep_named_broadcast, tensors, name, names, group, arguments)
 
 
 def alltoall(
     tensors: Sequence[tf.Tensor],
     splits: Sequence[tf.Tensor | None] | None = None,
     *,
+    name: str | None = None,
     names: Sequence[str] | None = None,
     group: int = ALL,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -177,7 +194,8 @@ def alltoall(
       tensors: [n, ...] each; n may differ over ranks.
       splits: of each tensor [R] int32 or int64 (all of one type), rows for each rank, or None: as many for each. Rows
         behind their sum are dropped.
-      names: of the tensors, the same on all ranks.
+      name: of the operation, or of the tensor where there is only one.
+      names: of the tensors, the same on all ranks; before `name`.
       group: of ranks.
 
     Returns:
@@ -185,13 +203,13 @@ def alltoall(
     """
     nothing = tf.zeros([0], tf.int32)
     given = [nothing if s is None else tf.convert_to_tensor(s) for s in splits or [None] * len(tensors)]
-    return _run("alltoall", library.ops.lockstep_named_all_to_all, tensors, names, group, {"splits": given})
+    return _run("alltoall", library.ops.lockstep_named_all_to_all, tensors, name, names, group, {"splits": given})
 
 
 def barrier(*, name: str | None = None, group: int = ALL) -> tf.Operation | None:
     """Ends when all ranks have come here. The operation in a graph, None eagerly."""
     op = library.ops.lockstep_named_barrier
-    return op(process_set=group, names=_names("barrier", 1, None if name is None else [name], group), name="barrier")
+    return op(process_set=group, names=_names("barrier", 1, name, None, group), name=name or "barrier")
 
 
 def join(*, group: int = ALL) -> tf.Tensor:
@@ -201,37 +219,62 @@ def join(*, group: int = ALL) -> tf.Tensor:
 
 def rank_in(group: int = ALL) -> tf.Tensor:
     """int32: this process's rank in the group, as it is when the operation runs."""
-    return library.ops.lockstep_named_place(process_set=group).rank
+    return _place(group).rank
 
 
 def size_of(group: int = ALL) -> tf.Tensor:
     """int32: the number of ranks in the group, as it is when the operation runs."""
-    return library.ops.lockstep_named_place(process_set=group).size
+    return _place(group).size
 
 
-def _names(kind: str, count: int, names: Sequence[str] | None, group: int) -> list[str]:
+def _place(group: int) -> Any:
+    outputs = library.ops.lockstep_named_place(process_set=group)
+    _leave_unordered(outputs.rank)
+    return outputs
+
+
+def _leave_unordered(output: tf.Tensor) -> None:
+    """Takes an operation out of the order into which a `tf.function` puts those with a state.
+
+    Each would wait for the one before, on all ranks.
+    """
+    operations = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
+    if operations is not None and not tf.executing_eagerly():
+        operations.run_independently(output.op)
+
+
+def count(kind: str, group: int = ALL) -> int:
+    """How many calls without a name there were of this kind: the number that makes a name of the next one."""
+    with _counters_lock:
+        return next(_counters[group][kind])
+
+
+def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None, group: int) -> list[str]:
     if names is not None:
         return list(names)
     if not tf.executing_eagerly():
         # The node's name, which is known when functions have been put in place.
-        return [""] * count
-    with _counters_lock:
-        number = next(_counters[f"{kind}/{group}"])
-    return [f"{kind}.{number}" if count == 1 else f"{kind}.{number}.{i}" for i in range(count)]
+        return [""] * number
+    if name is None:
+        name = f"{kind}.{count(kind, group)}"
+    return [name] if number == 1 else [f"{name}.{i}" for i in range(number)]
 
 
 def _run(
-    kind: str, op: Any, tensors: Sequence[tf.Tensor], names: Sequence[str] | None, group: int, arguments: dict[str, Any]
+    kind: str,
+    op: Any,
+    tensors: Sequence[tf.Tensor],
+    name: str | None,
+    names: Sequence[str] | None,
+    group: int,
+    arguments: dict[str, Any],
 ) -> Any:
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if not tensors:
         return ([], []) if kind == "alltoall" else []
-    outputs = op(tensors, process_set=group, names=_names(kind, len(tensors), names, group), name=kind, **arguments)
-    operations = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
-    if operations is not None:
-        # A `tf.function` makes operations with a state run in the order of the program: each would wait for the one
-        # before, on all ranks.
-        operations.run_independently(tf.nest.flatten(outputs)[0].op)
+    names = _names(kind, len(tensors), name, names, group)
+    outputs = op(tensors, process_set=group, names=names, name=name or kind, **arguments)
+    _leave_unordered(tf.nest.flatten(outputs)[0])
     return (list(outputs.results), list(outputs.received)) if kind == "alltoall" else list(outputs)
 
 

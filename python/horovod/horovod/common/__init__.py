@@ -1,0 +1,1 @@
+"""What Horovod's API has in common for all frameworks."""

@@ -1,0 +1,149 @@
+"""Which process this is in its job, and what the installation has: Horovod's functions of these names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from horovod.common import process_sets as sets
+from lockstep import named
+
+DYNAMIC_PROCESS_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    return float(text) if text else default
+
+
+def stall_settings() -> dict[str, float]:
+    """When tensors that some ranks did not ask for are warned of and given up, from Horovod's variables; seconds."""
+    if os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0"):
+        return {"stall_warning_s": 0, "stall_timeout_s": 0}
+    warning = _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)
+    timeout = _seconds("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)
+    # As in Horovod, where the job isn't ended before there was a warning.
+    return {"stall_warning_s": warning, "stall_timeout_s": timeout if timeout > warning else 0}
+
+
+class HorovodBasics:
+    """Horovod's basic functions; `hvd.size` and the like are methods of the one object of the program."""
+
+    # Values of `op`.
+    Average, Sum, Adasum, Min, Max, Product = range(6)
+
+    def init(self, comm: Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
+        """Joins the job that the launcher started; without a launcher, a job of this process alone.
+
+        Where this process is in a job already, nothing but that `process_sets` get the numbers of those of the same
+        ranks.
+
+        Args:
+          comm: ranks of the launcher's job that form the job, 0 the first of them; None for all.
+          process_sets: to be made; the same on all ranks. "dynamic" is the same as none, and the variable
+            HOROVOD_DYNAMIC_PROCESS_SETS=1.
+
+        Raises:
+          ValueError: the environment is incomplete; `comm` or a process set is no list of ranks, or two sets are alike.
+          tf.errors.OpError: the ranks did not meet; says which are missing.
+        """
+        if isinstance(process_sets, str):
+            if process_sets.lower() != "dynamic":
+                raise ValueError(f"process_sets: got {process_sets!r}, wanted a list of process sets, or 'dynamic'")
+            os.environ[DYNAMIC_PROCESS_SETS] = "1"
+            process_sets = None
+        wanted = list(process_sets or ())
+        if comm is not None and not isinstance(comm, Iterable):
+            raise ValueError(f"comm: got {comm!r}, wanted a list of ranks: this installation has no MPI")
+        ranks = list(comm or ()) or None
+        named.start(ranks, [one.ranks for one in wanted], **stall_settings())
+        sets.number(wanted)
+
+    def shutdown(self) -> None:
+        """Leaves the job. Nothing without one; the end of the program does the same."""
+        named.stop()
+
+    def is_initialized(self) -> bool:
+        """Whether this process has joined its job."""
+        return named.is_started()
+
+    def rank(self) -> int:
+        """Of this process, from 0. ValueError before `init`, as for the six that follow."""
+        return _initialized(named.rank)
+
+    def size(self) -> int:
+        """Number of processes."""
+        return _initialized(named.size)
+
+    def local_rank(self) -> int:
+        """Of this process among those of its host."""
+        return _initialized(named.local_rank)
+
+    def local_size(self) -> int:
+        """Number of processes on this host."""
+        return _initialized(named.local_size)
+
+    def cross_rank(self) -> int:
+        """Of this host among those that have a process of this local rank."""
+        return _initialized(named.cross_rank)
+
+    def cross_size(self) -> int:
+        """Number of hosts that have a process of this local rank."""
+        return _initialized(named.cross_size)
+
+    def is_homogeneous(self) -> bool:
+        """Whether all hosts have as many processes."""
+        return _initialized(named.is_homogeneous)
+
+    def mpi_threads_supported(self) -> bool:
+        """Raises ValueError: there is no MPI."""
+        raise ValueError("Horovod MPI is not enabled: this installation has no MPI, and needs none.")
+
+    def mpi_enabled(self) -> bool:
+        """False: processes find each other without MPI."""
+        return False
+
+    def mpi_built(self) -> bool:
+        """False."""
+        return False
+
+    def gloo_enabled(self) -> bool:
+        """True: processes find each other without MPI, which programs ask for under Gloo's name."""
+        return True
+
+    def gloo_built(self) -> bool:
+        """True, as `gloo_enabled`."""
+        return True
+
+    def nccl_built(self) -> int:
+        """0: this version exchanges in the memory of hosts."""
+        return 0
+
+    def ddl_built(self) -> bool:
+        """False."""
+        return False
+
+    def ccl_built(self) -> bool:
+        """False."""
+        return False
+
+    def cuda_built(self) -> bool:
+        """False."""
+        return False
+
+    def rocm_built(self) -> bool:
+        """False."""
+        return False
+
+    # Horovod's own tests ask for it.
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        return _initialized(named.process_sets)
+
+
+def _initialized(ask: Any) -> Any:
+    try:
+        return ask()
+    except named.NotStartedError:
+        raise ValueError(_NOT_INITIALIZED) from None

@@ -1,0 +1,104 @@
+"""Variables and Python objects on all ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow import mpi_ops
+from lockstep import named
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> tf.Operation | None:
+    """Gives variables the values that they have on the rank `root_rank`.
+
+    Args:
+      variables: as many on all ranks, of the same shapes, in the same order: TensorFlow's or Keras'.
+      root_rank: among all ranks of the job.
+      process_set: whose ranks take part.
+      inplace: accepted; nothing depends on it.
+
+    Returns:
+      In a graph the operation that does it; None eagerly, when it is done.
+    """
+    variables = list(variables)
+    if not variables:
+        return None if tf.executing_eagerly() else tf.no_op()
+    if not tf.executing_eagerly():
+        assigned = []
+        for variable in variables:
+            name = "HorovodBroadcast_" + re.sub("[^a-zA-Z0-9_]", "_", variable.name)
+            assigned.append(variable.assign(mpi_ops.broadcast(variable, root_rank, name, process_set=process_set)))
+        # Keras' variables say nothing: a `tf.function` runs what they do without being told.
+        return tf.group(*[one for one in assigned if one is not None])
+    group = process_set.process_set_id
+    number = 0 if group is None else named.count("broadcast_variables", group)
+    # By number, since names may differ over ranks; the own ones' ends are for messages.
+    values = mpi_ops._grouped_broadcast(variables, root_rank, f"broadcast_variables.{number}", False, process_set)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return None
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The object of the rank `root_rank`, which cloudpickle can pickle, on all ranks. Runs at once, also in a graph.
+
+    Args:
+      obj: of the root; what the others give is not looked at.
+      root_rank: among all ranks of the job.
+      session: not needed.
+      name: the same on all ranks; calls without one are numbered.
+      process_set: whose ranks take part.
+
+    Raises:
+      ValueError: the ranks name different roots.
+      tf.errors.InvalidArgumentError: the root is not in the set.
+    """
+    root = mpi_ops.root_in(process_set, root_rank, f"broadcast_object {name or ''}".strip())
+    with mpi_ops._taking_part("broadcast_object", process_set, at_once=True) as group:
+        is_root = mpi_ops.rank() == root_rank
+        data = cloudpickle.dumps(obj) if is_root else b""
+        received = named.broadcast_bytes(data, root, name=name, group=group)
+    return obj if is_root else cloudpickle.loads(received)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function that does `broadcast_object` of its argument."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """The objects of all ranks, by rank, which cloudpickle can pickle. Runs at once, also in a graph.
+
+    Args:
+      obj: of this rank.
+      session: not needed.
+      name: the same on all ranks; calls without one are numbered.
+      process_set: whose ranks take part.
+    """
+    with mpi_ops._taking_part("allgather_object", process_set, at_once=True) as group:
+        gathered = named.gather_bytes(cloudpickle.dumps(obj), name=name, group=group)
+    return [cloudpickle.loads(data) for data in gathered]
