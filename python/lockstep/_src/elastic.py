@@ -32,6 +32,7 @@ _NOT_MET = (
     tf.errors.InternalError,
     tf.errors.CancelledError,
 )
+_OF_LANES = (*_NOT_MET, tf.errors.AbortedError, tf.errors.UnknownError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Change:
 
 
 class Member:
-    """This process's connection to its launcher. Thread-safe.
+    """The connection of this process to its launcher. Thread-safe.
 
     Args:
       address: "host:port" of the launcher's service.
@@ -106,7 +107,8 @@ class Member:
 
     Attributes:
       place: in the round of now; None before the first.
-      keeps_state: whether this worker needs no state from the others in the next round; for that round alone.
+      has_state: whether this worker has the job's state: one of those that have it gets rank 0.
+      keeps_state: whether it needs none from rank 0 in the next round; for that round alone.
     """
 
     def __init__(self, address: str, secret: str, number: int):
@@ -120,7 +122,7 @@ class Member:
         # Answers to `enter_round`: a Place, or what it raises.
         self._answers: queue.Queue[Place | BaseException] = queue.Queue()
         self.place: Place | None = None
-        self.keeps_state = False
+        self.has_state = self.keeps_state = False
         threading.Thread(target=self._listen, name="lockstep elastic", daemon=True).start()
 
     def enter_round(self) -> Place:
@@ -130,7 +132,8 @@ class Member:
           SystemExit: the job has no place for this worker any more; with 0.
           RuntimeError: the job has failed, or its launcher is gone.
         """
-        self._say({"is": "ready", "worker": self._number, "keeps_state": self.keeps_state})
+        states = {"has_state": self.has_state, "keeps_state": self.keeps_state}
+        self._say({"is": "ready", "worker": self._number, **states})
         self.keeps_state = False
         answer = self._answers.get()
         if isinstance(answer, BaseException):
@@ -195,7 +198,7 @@ _member_lock = threading.Lock()
 
 
 def member() -> Member | None:
-    """This process as a worker of an elastic job; None where it is none. Connects when it is first called.
+    """The worker of an elastic job that this process is; None where it is none. Connects when it is first called.
 
     Raises:
       RuntimeError: the launcher cannot be reached.
@@ -231,16 +234,17 @@ def meet(connect: Callable[[], None]) -> None:
 
 
 def has_lost_peers(error: BaseException) -> bool:
-    """Whether this error comes of the end of this round's lane: a peer died or left, so that nothing can follow in it.
+    """Whether this round's lane has ended: a peer died or left, so that nothing can follow in it.
 
-    Says so by the lane's state, not by the error: one of the same class may have any other cause. The error may come a
-    moment before the lane is known to be broken.
+    Says so by the lane's state, not by the error's class or text, which may have any other cause.
+
+    Args:
+      error: what was raised. Where it may come of the lane, which may be known to be broken a moment later, it is waited
+        for that.
     """
-    if not isinstance(error, tf.errors.OpError):
-        return False
-    deadline = time.monotonic() + _SEEN_WITHIN_S
+    deadline = time.monotonic() + (_SEEN_WITHIN_S if isinstance(error, _OF_LANES) else 0)
     while not library.lane_is_broken(0):
-        if time.monotonic() > deadline or not isinstance(error, (*_NOT_MET, tf.errors.AbortedError)):
+        if time.monotonic() >= deadline:
             return False
         time.sleep(0.01)
     return True

@@ -18,6 +18,7 @@ from lockstep.launch.elastic_hosts import Hosts
 
 # So often workers are told of a change that they have not yet come back for.
 _NOTIFY_EVERY_S = 1.0
+_STATE_IS_LOST = "all workers that had the job's state have failed"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Worker:
       host: As the hosts' list calls it.
       slot: Free on this machine when it was started: its local rank.
       is_waiting: It asked for a place.
-      keeps_state: It has the state that its peers have.
+      has_state: It has the job's state, which newcomers get from rank 0.
+      keeps_state: It needs nothing from rank 0, having the state that its peers have.
       rank: In the last round that it was part of; None: in none yet.
       is_told_to_go: Its slot is gone.
     """
@@ -57,6 +59,7 @@ class Worker:
     host: str
     slot: int
     is_waiting: bool = False
+    has_state: bool = False
     keeps_state: bool = False
     rank: int | None = None
     is_told_to_go: bool = False
@@ -110,16 +113,18 @@ class Driver:
         self._lacks_since: float | None = None  # there are too few
         self._told_at = -math.inf
         self._succeeded = False
+        self._state_exists = False  # somebody has had it; programs without one never say so
         self._failure = 0  # exit code of the last worker that failed
         self._exit_code = 0  # of the job, where a worker has succeeded
 
     # What happens.
 
-    def ready(self, number: int, keeps_state: bool) -> None:
+    def ready(self, number: int, has_state: bool, keeps_state: bool) -> None:
         """A worker waits for a place."""
         worker = self.workers.get(number)
         if worker is not None:
-            worker.is_waiting, worker.keeps_state = True, keeps_state
+            worker.is_waiting, worker.has_state, worker.keeps_state = True, has_state, keeps_state
+            self._state_exists |= has_state
 
     def ended(self, number: int, code: int, how: str, now: float) -> list[str]:
         """A worker's process ended; returns what the user is told. `how` says it: "was killed by SIGKILL"."""
@@ -174,7 +179,7 @@ class Driver:
         elif self._failure and self.round == 0 and not self.workers:
             actions.over, actions.why = self._failure, "all workers failed before the job had begun"
         elif self.round > 0 and all(worker.rank is None for worker in self.workers.values()):
-            actions.over, actions.why = self._failure, "all workers that had the job's state have failed"
+            actions.over, actions.why = self._failure or 1, _STATE_IS_LOST
 
     def _staff(self, actions: Actions, now: float) -> None:
         """Who has to go, and who is started."""
@@ -233,7 +238,9 @@ class Driver:
         for worker in [w for w in self.workers.values() if w.is_waiting and w.is_told_to_go]:
             actions.dismiss.append(self.workers.pop(worker.number).number)
         waiting = [worker for worker in self.workers.values() if worker.is_waiting]
-        if len(waiting) < self.limits.min_np and not self._succeeded:
+        if self._state_exists and waiting and not any(worker.has_state for worker in waiting):
+            actions.over, actions.why = self._failure or 1, _STATE_IS_LOST
+        elif len(waiting) < self.limits.min_np and not self._succeeded:
             self._lack(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
         elif self.limits.reset_limit is not None and self.round > self.limits.reset_limit:
             actions.over = self._failure or 1
@@ -246,8 +253,8 @@ class Driver:
         self.round += 1
         self._returns_since = self._lacks_since = None
         self._told_at = -math.inf
-        # Those of the former round in their order, then newcomers as they were started.
-        order = sorted(waiting, key=lambda w: (w.rank is None, w.number if w.rank is None else w.rank))
+        # Those that have the state in the order of their ranks, then newcomers as they were started.
+        order = sorted(waiting, key=lambda w: (not w.has_state, w.rank is None, w.rank or 0, w.number))
         slots = sorted(worker.slot for worker in order)
         all_keep_state = all(worker.keeps_state and worker.rank is not None for worker in order)
         for rank, worker in enumerate(order):

@@ -25,9 +25,9 @@ class Job:
         self.started += [(worker.host, worker.slot) for worker in actions.start]
         return actions
 
-    def ready(self, *numbers, keeps_state=False):
+    def ready(self, *numbers, has_state=False, keeps_state=False):
         for number in numbers:
-            self.driver.ready(number, keeps_state)
+            self.driver.ready(number, has_state, keeps_state)
         return self.next()
 
     def end(self, number, code=-9, how="was killed by SIGKILL"):
@@ -164,6 +164,21 @@ def test_all_dead_is_the_end():
     job.next()
     job.end(0, 2)
     assert job.end(1, 2)[1].over == 2
+
+
+def test_a_newcomer_that_did_not_get_the_state_is_not_its_keeper():
+    job = Job(hosts={"localhost": 3}, num_proc=3, cooldown=Cooldown(1, 1))
+    job.next(), job.ready(0, 1, 2)
+    job.end(0)
+    assert ranks(job.ready(1, 2, has_state=True)) == {1: (0, 2, 0), 2: (1, 2, 1)}
+    job.now = 3
+    job.next(), job.ready(3), job.ready(1, 2, has_state=True)
+    job.end(1)
+    job.driver.ready(3, False, False)  # before the state had come
+    assert ranks(job.ready(2, has_state=True)) == {2: (0, 2, 1), 3: (1, 2, 0)}
+    job.end(2)
+    actions = job.ready(3)
+    assert (actions.over, actions.why) == (137, "all workers that had the job's state have failed")
 
 
 def test_the_reset_limit():

@@ -134,7 +134,7 @@ class ElasticJob(Job):
 
     def _heard(self, number: int, message: dict) -> None:
         if message.get("is") == "ready":
-            self._driver.ready(number, bool(message.get("keeps_state")))
+            self._driver.ready(number, *(message.get(what) is True for what in ("has_state", "keeps_state")))
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         if self._ends and self._exit_code is None:  # By a signal, as any job.

@@ -1,0 +1,1 @@
+"""What the modules for the different Keras have in common."""
