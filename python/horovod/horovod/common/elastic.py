@@ -55,7 +55,7 @@ notification_manager = WorkerNotificationManager()
 
 
 def _member() -> Any:
-    """This process in its elastic job; None outside of one."""
+    """The worker of an elastic job that this process is; None outside of one."""
     if ADDRESS not in os.environ:
         return None
     from lockstep import elastic  # Loads TensorFlow.
@@ -106,7 +106,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt, on all ranks, when rank 0 was told of other hosts. All ranks call it together."""
+        """Raises HostsUpdatedInterrupt on all ranks when rank 0 was told of other hosts. All ranks call it together."""
         before = latest = self._last_updated_timestamp
         result = HostUpdateResult.no_update
         while not self._host_messages.empty():

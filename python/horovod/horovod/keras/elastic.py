@@ -43,12 +43,12 @@ class KerasState(TensorFlowKerasState):
 
 
 class CommitStateCallback(_impl.CommitStateCallbackImpl, keras.callbacks.Callback):
-    __doc__ = _impl.CommitStateCallbackImpl.__doc__
+    """Commits `state` after each `batches_per_commit` batches, and after each epoch."""
 
 
 class UpdateBatchStateCallback(_impl.UpdateBatchStateCallbackImpl, keras.callbacks.Callback):
-    __doc__ = _impl.UpdateBatchStateCallbackImpl.__doc__
+    """Keeps in `state.batch` how many batches of the epoch are done; one that was begun before ends earlier."""
 
 
 class UpdateEpochStateCallback(_impl.UpdateEpochStateCallbackImpl, keras.callbacks.Callback):
-    __doc__ = _impl.UpdateEpochStateCallbackImpl.__doc__
+    """Keeps in `state.epoch` how many epochs are done, those before a change of the job among them."""
