@@ -239,8 +239,8 @@ def has_lost_peers(error: BaseException) -> bool:
     Says so by the lane's state, not by the error's class or text, which may have any other cause.
 
     Args:
-      error: what was raised. Where it may come of the lane, which may be known to be broken a moment later, it is waited
-        for that.
+      error: what was raised; where it may come of the lane, this waits for a while, as the lane may be known to be
+        broken a moment later.
     """
     deadline = time.monotonic() + (_SEEN_WITHIN_S if isinstance(error, _OF_LANES) else 0)
     while not library.lane_is_broken(0):

@@ -1,4 +1,7 @@
-"""Elastic programs of Keras: `hvd.elastic` of `import horovod.keras as hvd`; docs/horovod_elastic.md is the manual."""
+"""Elastic programs of Keras: `hvd.elastic` of `import horovod.keras as hvd`.
+
+docs/horovod_elastic.md is the manual.
+"""
 
 from __future__ import annotations
 

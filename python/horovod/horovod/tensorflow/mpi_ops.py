@@ -27,6 +27,8 @@ _basics = HorovodBasics()
 
 init = _basics.init
 shutdown = _basics.shutdown
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
 is_initialized = _basics.is_initialized
 size = _basics.size
 local_size = _basics.local_size

@@ -1,4 +1,7 @@
-"""Elastic programs of tf.keras: `hvd.elastic` of `import horovod.tensorflow.keras as hvd`; docs/horovod_elastic.md is the manual."""
+"""Elastic programs of tf.keras: `hvd.elastic` of `import horovod.tensorflow.keras as hvd`.
+
+docs/horovod_elastic.md is the manual.
+"""
 
 from __future__ import annotations
 
