@@ -69,6 +69,11 @@ Status Timeline::Stop() {
 Status Timeline::StopLocked() {
   if (file_ == nullptr) return OkStatus();
   on_.store(false, std::memory_order_relaxed);
+  // What is not done yet ends here.
+  for (auto& [name, row] : rows_) {
+    EndParts(row, 0);
+    if (std::exchange(row.negotiates, false)) Event('E', row.number, "");
+  }
   failed_ |= std::fputs(is_empty_ ? "[]\n" : "\n]\n", file_) < 0;
   failed_ |= std::fclose(std::exchange(file_, nullptr)) != 0;
   return failed_ ? ResourceExhausted("the timeline could not be written to its end") : OkStatus();

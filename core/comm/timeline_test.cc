@@ -54,6 +54,7 @@ TEST(Timeline, HasTheWayOfATensor) {
   timeline.End(Batch({b}));  // It failed.
   const std::string before = Read(path);
   EXPECT_NE(before.find("EXCHANGE"), std::string::npos) << "of a rank that is killed it is there";
+  timeline.Asked(Request("never done", NamedKind::kBarrier), 0);
   ASSERT_TRUE(timeline.Stop().ok());
   const std::string text = Read(path);
   EXPECT_EQ(text.substr(0, 2), "[\n");
@@ -65,7 +66,7 @@ TEST(Timeline, HasTheWayOfATensor) {
   EXPECT_EQ(Count(text, "\"name\":\"QUEUE\""), 2);
   EXPECT_EQ(Count(text, "\"name\":\"EXCHANGE\""), 1);
   EXPECT_EQ(Count(text, "CYCLE_START"), 1);
-  EXPECT_EQ(Count(text, "\"ph\":\"X\""), 3);
+  EXPECT_EQ(Count(text, "\"ph\":\"X\""), 4);
   // All that begins ends.
   EXPECT_EQ(Count(text, "\"ph\":\"B\""), Count(text, "\"ph\":\"E\""));
   EXPECT_EQ(std::count(text.begin(), text.end(), '{'), std::count(text.begin(), text.end(), '}'));
