@@ -128,7 +128,10 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
     }
     if (rank() == 0) {
       const double now = Now();
-      for (NamedRequest& request : requests) sequencer_.Add(0, std::move(request), now);
+      for (NamedRequest& request : requests) {
+        timeline_.Asked(request, 0);
+        sequencer_.Add(0, std::move(request), now);
+      }
     } else if (!requests.empty()) {
       ByteWriter writer;
       writer.Number(static_cast<uint8_t>(kRequests));
@@ -219,6 +222,17 @@ int64_t NamedLane::pending() const {
   return static_cast<int64_t>(works_.size());
 }
 
+Status NamedLane::broken() const {
+  const std::lock_guard lock(mutex_);
+  return leaves_ ? OkStatus() : broken_;
+}
+
+Status NamedLane::StartTimeline(const std::string& path, bool mark_cycles) {
+  return rank() == 0 ? timeline_.Start(path, mark_cycles) : OkStatus();
+}
+
+Status NamedLane::StopTimeline() { return timeline_.Stop(); }
+
 void NamedLane::Run() {
   while (true) {
     std::vector<std::string> warnings;
@@ -296,7 +310,9 @@ void NamedLane::HandleRequests(int rank, ByteReader& reader) {
   const std::lock_guard lock(mutex_);
   for (uint32_t i = 0; i < count && reader.good(); ++i) {
     NamedRequest request = ReadNamedRequest(reader);
-    if (reader.good()) sequencer_.Add(rank, std::move(request), now);
+    if (!reader.good()) break;
+    timeline_.Asked(request, rank);
+    sequencer_.Add(rank, std::move(request), now);
   }
 }
 
@@ -304,6 +320,10 @@ void NamedLane::Sequence() {
   if (!broken_.ok()) return;
   std::vector<NamedBatch> batches = sequencer_.Take();
   if (batches.empty()) return;
+  timeline_.Cycle();
+  for (const NamedBatch& batch : batches) {
+    for (const NamedBatch::Entry& entry : batch.entries) timeline_.Ordered(entry.request);
+  }
   ByteWriter writer;
   writer.Number(static_cast<uint8_t>(kBatches));
   writer.Number(static_cast<uint32_t>(batches.size()));
@@ -348,6 +368,7 @@ void NamedLane::Do(const NamedBatch& batch) {
     for (NamedWork* work : works) {
       if (work != nullptr) work->done(batch.error, {});
     }
+    timeline_.End(batch);
     return;
   }
   const NamedBatch::Entry& entry = batch.entries.front();
@@ -359,7 +380,9 @@ void NamedLane::Do(const NamedBatch& batch) {
     }
     return Break(why);
   }
+  timeline_.Begin(batch);
   const Status status = exchange_.Run(batch, works);
+  timeline_.End(batch);
   if (!status.ok()) Break(status);
 }
 

@@ -18,6 +18,7 @@
 #include "core/comm/control_links.h"
 #include "core/comm/named_exchange.h"
 #include "core/comm/sequencer.h"
+#include "core/comm/timeline.h"
 
 namespace lockstep {
 
@@ -93,6 +94,13 @@ class NamedLane {
   // Collectives of this rank that have not ended.
   int64_t pending() const;
 
+  // What ended the lane for good; OK while it works, and after Leave.
+  Status broken() const;
+
+  // Writes down what the lane does, on rank 0; nothing on the others. Errors of Timeline::Start and Stop.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+
  private:
   NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
@@ -128,6 +136,7 @@ class NamedLane {
   ControlLinks links_;
   // Of the thread alone.
   NamedExchange exchange_;
+  Timeline timeline_;                               // of any thread; on rank 0 alone
   std::unordered_map<std::string, double> warned_;  // when a request was warned of
 
   mutable std::mutex mutex_;

@@ -98,6 +98,26 @@ def close_lane(group: int = ALL) -> None:
     library.close_lane(group)
 
 
+def start_timeline(path: str, mark_cycles: bool = False, group: int = ALL) -> None:
+    """Has rank 0 write down what becomes of each tensor, for viewers of Chrome traces (core/comm/timeline.h).
+
+    Args:
+      path: of the file, written anew; JSON. On other ranks nothing is written.
+      mark_cycles: also marks each time that rank 0 had something to put into the order.
+      group: whose lane; it has to be open. The file ends with the lane, or at `stop_timeline`.
+
+    Raises:
+      tf.errors.FailedPreconditionError: there is no lane.
+      tf.errors.InvalidArgumentError: the file cannot be written.
+    """
+    library.start_timeline(group, path, mark_cycles)
+
+
+def stop_timeline(group: int = ALL) -> None:
+    """Ends the file. Nothing where there is none."""
+    library.stop_timeline(group)
+
+
 def allreduce(
     tensors: Sequence[tf.Tensor],
     reduction: str = "sum",

@@ -4,6 +4,9 @@ Runs on TensorFlow 2.15 and later, eagerly, in `tf.function` and in graphs of Te
 whole of it.
 """
 
+import importlib
+from typing import Any
+
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow import mpi_ops, util
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
@@ -56,7 +59,11 @@ from horovod.tensorflow.mpi_ops import (
     shutdown,
     size,
     size_op,
+    start_timeline,
+    stop_timeline,
 )
+from horovod.tensorflow.optimizers import DistributedOptimizer
+from horovod.tensorflow.tapes import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = [
@@ -64,8 +71,11 @@ __all__ = [
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
@@ -117,5 +127,17 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
     "util",
 ]
+
+# What loads Keras, or is for elastic jobs alone: loaded when it is asked for.
+_LAZY = {"SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm", "elastic": "horovod.tensorflow.elastic"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(_LAZY[name])
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
