@@ -160,6 +160,11 @@ Status NamedLane::Register(NamedWork* work) {
   return OkStatus();
 }
 
+uint64_t NamedLane::NextNumber(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  return numbers_[text]++;
+}
+
 void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
   bool wake = false;
   {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -84,9 +82,9 @@ class NamedLane {
   // Otherwise it goes its way. Nothing for a ticket that has ended.
   void Cancel(uint64_t ticket, const std::string& why);
 
-  // How many calls of a kind were numbered before, which makes a name of one that has none: the same on all ranks that
+  // How often it was asked with this text before: what makes names of calls that have none, the same on all ranks that
   // make the same ones in the same order.
-  uint64_t NextNumber(NamedKind kind) { return numbers_[static_cast<size_t>(kind)]++; }
+  uint64_t NextNumber(const std::string& text);
 
   // Leaves the job: what this rank waits for ends with CANCELLED, and the others get UNAVAILABLE. Does not wait for it.
   void Leave();
@@ -132,7 +130,6 @@ class NamedLane {
   const std::unique_ptr<Communicator> communicator_;
   const int64_t shared_bytes_;
   const NamedLaneOptions options_;
-  std::array<std::atomic<uint64_t>, kNamedKindCount> numbers_ = {};
   ControlLinks links_;
   // Of the thread alone.
   NamedExchange exchange_;
@@ -144,6 +141,7 @@ class NamedLane {
   std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what the thread is to do
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
   std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_
+  std::unordered_map<std::string, uint64_t> numbers_;               // guarded by mutex_
   uint64_t next_ticket_ = 0;                                        // guarded by mutex_
   bool idle_ = false;                                               // guarded by mutex_: the thread has nothing to do
   bool sleeps_ = false;                                             // guarded by mutex_: and does not look out either

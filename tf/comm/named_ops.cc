@@ -154,7 +154,7 @@ class NamedKernel : public tf::AsyncOpKernel {
       for (int i = 0; i < count; ++i) requests->End(cancelled);
       return;
     }
-    const std::string number = numbered_ ? absl::StrCat(".", (*lane)->NextNumber(kind_)) : "";
+    const std::string number = numbered_ ? absl::StrCat(".", (*lane)->NextNumber(names_[0])) : "";
     std::vector<NamedWork> works;
     for (int i = 0; i < count; ++i) works.push_back(WorkOf(context, **lane, number, i, requests));
     requests->Submit(**lane, std::move(works));
