@@ -113,11 +113,10 @@ int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, co
                        long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s,
                        const char* label, int listener) {
   const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
-  return Report(lockstep::OpenLane(
-      group,
-      {rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend), rendezvous_timeout_s, stall_timeout_s,
-       shared_bytes_per_rank, "", listener},
-      {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
+  return Report(lockstep::OpenLane(group,
+                                   {rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend),
+                                    rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank, "", listener},
+                                   {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
 }
 
 int lockstep_close_lane(int group) {
@@ -133,6 +132,21 @@ int lockstep_close_lane(int group) {
   }
   if (lane != nullptr) lane->Leave();
   return Report(lockstep::OkStatus());
+}
+
+int lockstep_lane_is_broken(int group) {
+  const std::shared_ptr<lockstep::NamedLane> lane = lockstep::CurrentLane(group);
+  return lane != nullptr && !lane->broken().ok();
+}
+
+int lockstep_start_timeline(int group, const char* path, int mark_cycles) {
+  const auto lane = lockstep::NamedLaneOf(group);
+  return Report(lane.ok() ? (*lane)->StartTimeline(TextOf(path), mark_cycles != 0) : lane.status());
+}
+
+int lockstep_stop_timeline(int group) {
+  const std::shared_ptr<lockstep::NamedLane> lane = lockstep::CurrentLane(group);
+  return Report(lane == nullptr ? lockstep::OkStatus() : lane->StopTimeline());
 }
 
 // The pointer is taken out under the lock, and everything that may wait happens without it.

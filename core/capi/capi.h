@@ -59,6 +59,15 @@ int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, co
 // Nothing without a lane.
 int lockstep_close_lane(int group);
 
+// 1 where the group has a lane that can't be used any more, as a rank died or left; else 0.
+int lockstep_lane_is_broken(int group);
+
+// Writes down what the group's lane does, into a file that viewers of Chrome traces show (comm/timeline.h): on rank 0
+// of the group; on the others nothing. `mark_cycles` is 0 or 1. FAILED_PRECONDITION without a lane; otherwise
+// NamedLane::StartTimeline's errors. Stopping ends the file, as closing the lane does; nothing without a lane.
+int lockstep_start_timeline(int group, const char* path, int mark_cycles);
+int lockstep_stop_timeline(int group);
+
 // "" after a call that went well. Belongs to the calling thread; valid until its next call of one that reports.
 const char* lockstep_last_error();
 }

@@ -1,5 +1,7 @@
 #include "core/comm/named_lane.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -19,6 +21,9 @@
 
 namespace lockstep {
 namespace {
+
+// How long a thread that awaits an answer looks for it before it sleeps.
+constexpr double kLookOut_s = 100e-6;
 
 constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft = 'l', kEnded = 'e';
 
@@ -43,11 +48,12 @@ std::string Describe(const NamedRequest& request) {
 Result<std::unique_ptr<NamedLane>> NamedLane::Create(ContextOptions context, const NamedLaneOptions& options) {
   context.purpose = options.label.empty() ? "named lane" : StrCat("named lane of ", options.label);
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(context));
-  return std::unique_ptr<NamedLane>(new NamedLane(std::move(communicator), options));
+  return std::unique_ptr<NamedLane>(new NamedLane(std::move(communicator), context.shared_bytes_per_rank, options));
 }
 
-NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, const NamedLaneOptions& options)
+NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options)
     : communicator_(std::move(communicator)),
+      shared_bytes_(shared_bytes),
       options_(options),
       links_(SocketsOf(*communicator_)),
       exchange_(*communicator_),
@@ -122,7 +128,10 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
     }
     if (rank() == 0) {
       const double now = Now();
-      for (NamedRequest& request : requests) sequencer_.Add(0, std::move(request), now);
+      for (NamedRequest& request : requests) {
+        timeline_.Asked(request, 0);
+        sequencer_.Add(0, std::move(request), now);
+      }
     } else if (!requests.empty()) {
       ByteWriter writer;
       writer.Number(static_cast<uint8_t>(kRequests));
@@ -151,6 +160,11 @@ Status NamedLane::Register(NamedWork* work) {
   return OkStatus();
 }
 
+uint64_t NamedLane::NextNumber(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  return numbers_[text]++;
+}
+
 void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
   bool wake = false;
   {
@@ -173,12 +187,30 @@ void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
   if (wake) links_.Wake();
 }
 
-// A thread that is not asleep looks by itself, when it is done with what it does.
+// A thread that has something to do looks by itself when that is done. One that sleeps is woken even where it has
+// nothing to do yet, so that it looks out for the answer.
 bool NamedLane::GoOn() {
-  if (!sleeps_) return false;
+  if (!idle_) return false;
   if (rank() == 0) Sequence();
-  sleeps_ = todo_.empty() && unsent_.ok();
-  return !sleeps_;
+  idle_ = todo_.empty() && unsent_.ok();
+  return !idle_ || std::exchange(sleeps_, false);
+}
+
+// A core that has been given up costs more to get back, some 20 us, than looking for that long; and to others who can
+// use it, it is offered between two looks.
+std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
+  const double end = Now() + kLookOut_s;
+  while (true) {
+    std::vector<ControlLinks::Event> events = links_.Await(0);
+    if (!events.empty()) return events;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_ || leaves_) *seconds = 0;
+      sleeps_ = *seconds != 0 && (works_.empty() || Now() >= end);
+      if (sleeps_ || *seconds == 0) return {};
+    }
+    sched_yield();
+  }
 }
 
 void NamedLane::Leave() {
@@ -195,10 +227,22 @@ int64_t NamedLane::pending() const {
   return static_cast<int64_t>(works_.size());
 }
 
+Status NamedLane::broken() const {
+  const std::lock_guard lock(mutex_);
+  return leaves_ ? OkStatus() : broken_;
+}
+
+Status NamedLane::StartTimeline(const std::string& path, bool mark_cycles) {
+  return rank() == 0 ? timeline_.Start(path, mark_cycles) : OkStatus();
+}
+
+Status NamedLane::StopTimeline() { return timeline_.Stop(); }
+
 void NamedLane::Run() {
   while (true) {
     std::vector<std::string> warnings;
     double seconds = 0;
+    bool looks_out = false;
     Status unsent;
     {
       const std::lock_guard lock(mutex_);
@@ -207,15 +251,19 @@ void NamedLane::Run() {
       unsent = std::exchange(unsent_, OkStatus());
       if (todo_.empty() && unsent.ok()) seconds = rank() == 0 ? WatchStalls(&warnings) : -1;
       // Whoever brings work from here on wakes the thread.
-      sleeps_ = seconds != 0;
+      idle_ = seconds != 0;
+      looks_out = idle_ && !works_.empty();
+      sleeps_ = idle_ && !looks_out;
     }
     for (const std::string& warning : warnings) options_.warn(warning);
     DoAll();
     if (!unsent.ok()) Break(unsent);
-    const std::vector<ControlLinks::Event> events = links_.Await(seconds);
+    std::vector<ControlLinks::Event> events;
+    if (looks_out) events = LookOut(&seconds);
+    if (events.empty()) events = links_.Await(seconds);
     {
       const std::lock_guard lock(mutex_);
-      sleeps_ = false;
+      idle_ = sleeps_ = false;
     }
     for (const ControlLinks::Event& event : events) Handle(event);
   }
@@ -267,7 +315,9 @@ void NamedLane::HandleRequests(int rank, ByteReader& reader) {
   const std::lock_guard lock(mutex_);
   for (uint32_t i = 0; i < count && reader.good(); ++i) {
     NamedRequest request = ReadNamedRequest(reader);
-    if (reader.good()) sequencer_.Add(rank, std::move(request), now);
+    if (!reader.good()) break;
+    timeline_.Asked(request, rank);
+    sequencer_.Add(rank, std::move(request), now);
   }
 }
 
@@ -275,6 +325,10 @@ void NamedLane::Sequence() {
   if (!broken_.ok()) return;
   std::vector<NamedBatch> batches = sequencer_.Take();
   if (batches.empty()) return;
+  timeline_.Cycle();
+  for (const NamedBatch& batch : batches) {
+    for (const NamedBatch::Entry& entry : batch.entries) timeline_.Ordered(entry.request);
+  }
   ByteWriter writer;
   writer.Number(static_cast<uint8_t>(kBatches));
   writer.Number(static_cast<uint32_t>(batches.size()));
@@ -319,6 +373,7 @@ void NamedLane::Do(const NamedBatch& batch) {
     for (NamedWork* work : works) {
       if (work != nullptr) work->done(batch.error, {});
     }
+    timeline_.End(batch);
     return;
   }
   const NamedBatch::Entry& entry = batch.entries.front();
@@ -330,7 +385,9 @@ void NamedLane::Do(const NamedBatch& batch) {
     }
     return Break(why);
   }
+  timeline_.Begin(batch);
   const Status status = exchange_.Run(batch, works);
+  timeline_.End(batch);
   if (!status.ok()) Break(status);
 }
 

@@ -16,6 +16,7 @@
 #include "core/comm/control_links.h"
 #include "core/comm/named_exchange.h"
 #include "core/comm/sequencer.h"
+#include "core/comm/timeline.h"
 
 namespace lockstep {
 
@@ -64,6 +65,11 @@ class NamedLane {
   int size() const { return communicator_->size(); }
   const std::string& label() const { return options_.label; }
 
+  // Memory for results, which need no pages of their own then; as Communicator::AllocateShared. `shared_bytes`: how much
+  // there is in all.
+  std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) { return communicator_->AllocateShared(bytes); }
+  int64_t shared_bytes() const { return shared_bytes_; }
+
   // Asks for what `works` say; never waits for a peer. What this rank can see to be wrong by itself (negative counts,
   // splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which get it
   // as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
@@ -76,22 +82,37 @@ class NamedLane {
   // Otherwise it goes its way. Nothing for a ticket that has ended.
   void Cancel(uint64_t ticket, const std::string& why);
 
+  // How often it was asked with this text before: what makes names of calls that have none, the same on all ranks that
+  // make the same ones in the same order.
+  uint64_t NextNumber(const std::string& text);
+
   // Leaves the job: what this rank waits for ends with CANCELLED, and the others get UNAVAILABLE. Does not wait for it.
   void Leave();
 
   // Collectives of this rank that have not ended.
   int64_t pending() const;
 
+  // What ended the lane for good; OK while it works, and after Leave.
+  Status broken() const;
+
+  // Writes down what the lane does, on rank 0; nothing on the others. Errors of Timeline::Start and Stop.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+
  private:
-  NamedLane(std::unique_ptr<Communicator> communicator, const NamedLaneOptions& options);
+  NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
   // What this rank can see to be wrong with its request; OK where nothing is.
   Status Check(const NamedRequest& request) const;
   // Puts a work where its answer will find it, and gives it its ticket. An error: it is left as it is.
   Status Register(NamedWork* work);
   void Run();
-  // With mutex_ held, behind something new: sends what is complete where the thread sleeps. Whether to wake it.
+  // With mutex_ held, behind something new: sends what is complete where the thread has nothing to do. Whether to wake
+  // it.
   bool GoOn();
+  // While answers are awaited, looks for what comes for a moment before the thread sleeps, and offers its core to
+  // others meanwhile. Sets `seconds` to 0 where there is something to do.
+  std::vector<ControlLinks::Event> LookOut(double* seconds);
   // A message that came in. What it says to do is put into todo_.
   void Handle(const ControlLinks::Event& event);
   void HandleRequests(int rank, ByteReader& reader);
@@ -107,10 +128,12 @@ class NamedLane {
   void Break(const Status& why);
 
   const std::unique_ptr<Communicator> communicator_;
+  const int64_t shared_bytes_;
   const NamedLaneOptions options_;
   ControlLinks links_;
   // Of the thread alone.
   NamedExchange exchange_;
+  Timeline timeline_;                               // of any thread; on rank 0 alone
   std::unordered_map<std::string, double> warned_;  // when a request was warned of
 
   mutable std::mutex mutex_;
@@ -118,8 +141,10 @@ class NamedLane {
   std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what the thread is to do
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
   std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_
+  std::unordered_map<std::string, uint64_t> numbers_;               // guarded by mutex_
   uint64_t next_ticket_ = 0;                                        // guarded by mutex_
-  bool sleeps_ = false;                                             // guarded by mutex_: the thread has nothing to do
+  bool idle_ = false;                                               // guarded by mutex_: the thread has nothing to do
+  bool sleeps_ = false;                                             // guarded by mutex_: and does not look out either
   bool leaves_ = false;                                             // guarded by mutex_
   Status unsent_;                                                   // guarded by mutex_: why a message can't be sent
   Status broken_;                                                   // guarded by mutex_

@@ -13,6 +13,8 @@ from lockstep._src.named import (
     rank_in,
     reducescatter,
     size_of,
+    start_timeline,
+    stop_timeline,
 )
 from lockstep._src.named_bytes import broadcast_bytes, gather_bytes
 from lockstep._src.named_job import (
@@ -62,5 +64,7 @@ __all__ = [
     "size",
     "size_of",
     "start",
+    "start_timeline",
     "stop",
+    "stop_timeline",
 ]

@@ -348,6 +348,12 @@ class Context:
             with self._lock:
                 self._detached -= 1
 
+    def move(self) -> None:
+        """Reads this process's place from the environment anew when it is next asked for; leaves the job before."""
+        with self._lock:
+            self.shutdown()
+            self._cluster = None
+
     def shutdown(self) -> None:
         """Leaves the job: collectives that still run are cancelled. Does nothing when not connected."""
         with self._lock:

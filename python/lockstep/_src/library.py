@@ -84,6 +84,9 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_int,
     ]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int]
+    capi.lockstep_lane_is_broken.argtypes = [ctypes.c_int]
+    capi.lockstep_start_timeline.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
+    capi.lockstep_stop_timeline.argtypes = [ctypes.c_int]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
     capi.lockstep_last_error.restype = ctypes.c_char_p
     capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
@@ -156,6 +159,26 @@ def open_lane(
 def close_lane(group: int) -> None:
     """Leaves a group: what this rank waits for in it ends with CancelledError. Does nothing without its lane."""
     _check(capi.lockstep_close_lane(group))
+
+
+def lane_is_broken(group: int) -> bool:
+    """Whether a group has a lane that can't be used any more, as a rank died or left."""
+    return bool(capi.lockstep_lane_is_broken(group))
+
+
+def start_timeline(group: int, path: str, mark_cycles: bool) -> None:
+    """Has rank 0 of a group write down what the group's lane does; nothing on the others.
+
+    Raises:
+      tf.errors.FailedPreconditionError: there is no lane.
+      tf.errors.InvalidArgumentError: the file cannot be written.
+    """
+    _check(capi.lockstep_start_timeline(group, os.fsencode(path), int(mark_cycles)))
+
+
+def stop_timeline(group: int) -> None:
+    """Ends what was started; nothing where nothing was. ResourceExhaustedError: not all of it could be written."""
+    _check(capi.lockstep_stop_timeline(group))
 
 
 def abort(reason: str) -> None:

@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from lockstep._src import named
+from lockstep._src import elastic, named
 from lockstep._src.cluster import Cluster
 from lockstep._src.named_bytes import gather_bytes
 
@@ -30,6 +30,7 @@ class _Job:
     ranks: list[int]  # of the launcher's job, by rank in this one
     rank: int
     hosts: list[str]  # by rank; the same text where ranks share a host
+    local_ranks: list[int]  # by rank; sort the ranks of a host
     sets: dict[int, list[int]]  # by number; sorted ranks
 
 
@@ -59,37 +60,44 @@ def start(
       ValueError: the environment is incomplete; this process is not among `ranks`; a set is empty, a duplicate, or has
         a rank that is none; or ranks have different sets, which is said on all of them.
       tf.errors.OpError: the ranks did not meet; says which are missing.
+      SystemExit, RuntimeError: of an elastic job, as `elastic.meet`.
     """
-    global _job
+    settings = {
+        "stall_warning_s": stall_warning_s,
+        "stall_timeout_s": stall_timeout_s,
+        "fusion_bytes": fusion_bytes,
+    }
     with _lock:
-        if _job is not None:
-            return
-        cluster = Cluster.from_environment(os.environ)
-        ranks = _checked_ranks(ranks, cluster)
-        sets: dict[int, list[int]] = {named.ALL: list(range(len(ranks)))}
-        for wanted in process_sets:
-            sets[len(sets)] = _checked_set(wanted, sets)
-        settings = {
-            "stall_warning_s": stall_warning_s,
-            "stall_timeout_s": stall_timeout_s,
-            "fusion_bytes": fusion_bytes,
-        }
-        rank = ranks.index(cluster.rank)
-        named.open_lane(rank=rank, size=len(ranks), **settings)
-        try:
-            own = {"host": _host(cluster), "sets": list(sets.values())}
-            all_ranks = [json.loads(data) for data in gather_bytes(json.dumps(own).encode(), name="start")]
-            _check_alike([one["sets"] for one in all_ranks])
-            _job = _Job(cluster, ranks, rank, [one["host"] for one in all_ranks], {named.ALL: sets[named.ALL]})
-            for number, members in list(sets.items())[1:]:
-                _open_set(number, members, settings)
-        except BaseException:
-            stop()
-            named.close_lane()
-            raise
-        _settings.clear()
-        _settings.update(settings)
-        atexit.register(stop)
+        if _job is None:
+            elastic.meet(lambda: _meet(ranks, process_sets, settings))
+
+
+def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], settings: dict[str, float]) -> None:
+    global _job
+    cluster = Cluster.from_environment(os.environ)
+    ranks = _checked_ranks(ranks, cluster)
+    sets: dict[int, list[int]] = {named.ALL: list(range(len(ranks)))}
+    for wanted in process_sets:
+        sets[len(sets)] = _checked_set(wanted, sets)
+    rank = ranks.index(cluster.rank)
+    named.open_lane(rank=rank, size=len(ranks), **settings)
+    try:
+        # Where all take part, a local rank is what the launcher says: it may stand for a device.
+        local = cluster.local_rank if len(ranks) == cluster.world_size else rank
+        own = {"host": _host(cluster), "local": local, "sets": list(sets.values())}
+        all_ranks = [json.loads(data) for data in gather_bytes(json.dumps(own).encode(), name="start")]
+        _check_alike([one["sets"] for one in all_ranks])
+        hosts, local_ranks = ([one[what] for one in all_ranks] for what in ("host", "local"))
+        _job = _Job(cluster, ranks, rank, hosts, local_ranks, {named.ALL: sets[named.ALL]})
+        for number, members in list(sets.items())[1:]:
+            _open_set(number, members, settings)
+    except BaseException:
+        stop()
+        named.close_lane()
+        raise
+    _settings.clear()
+    _settings.update(settings)
+    atexit.register(stop)
 
 
 _settings: dict[str, float] = {}  # of lanes of sets that are added later
@@ -136,7 +144,8 @@ def size() -> int:
 def local_rank() -> int:
     """Of this process among those of its host."""
     job = _current()
-    return job.hosts[: job.rank].count(job.hosts[job.rank])
+    there = [local for host, local in zip(job.hosts, job.local_ranks, strict=True) if host == job.hosts[job.rank]]
+    return sorted(there).index(job.local_ranks[job.rank])
 
 
 def local_size() -> int:
@@ -170,6 +179,8 @@ def _hosts_across(job: _Job) -> list[str]:
 
 def _host(cluster: Cluster) -> str:
     """What ranks of this host have in common: its name in the cluster, or the first of the launcher's ranks on it."""
+    if elastic.member() is not None:
+        return ""  # All are on one host, where the order of local ranks is not that of ranks.
     if cluster.spec is None:
         return str(cluster.rank - cluster.local_rank)
     kind, index = cluster.trainers[cluster.rank]

@@ -18,7 +18,7 @@ from typing import Any
 from lockstep.launch.folder import Copy
 from lockstep.launch.job import Job, Worker, check_thread
 from lockstep.launch.output import Console
-from lockstep.launch.process import starts_command
+from lockstep.launch.process import Start, starts_command
 
 _FUNCTION = "function"
 
@@ -35,9 +35,7 @@ def call(
     executable: str | None = None,
     copies: Mapping[int, tuple[Copy, Copy]] | None = None,
 ) -> list[Any]:
-    """What a function without arguments returns on each of the workers with these environments.
-
-    Modules that the function refers to by name are looked for where this process finds them.
+    """What a function without arguments returns on each of the workers with these environments; see `call_in`.
 
     Args:
       function: Called once by each worker.
@@ -49,6 +47,26 @@ def call(
 
     Returns:
       Its results, in the order of the environments.
+    """
+    results = call_in(function, dumps, lambda start: Job(start, environments, console, copies), executable=executable)
+    return [results[environment["LOCKSTEP_RANK"]] for environment in environments]
+
+
+def call_in(
+    function: Callable[[], Any], dumps: Dumps, job_of: Callable[[Start], Job], *, executable: str | None = None
+) -> dict[str, Any]:
+    """What a function without arguments returns on each of the workers of a job.
+
+    Modules that the function refers to by name are looked for where this process finds them.
+
+    Args:
+      function: Called once by each worker.
+      dumps: Pickles the function here, and its results there.
+      job_of: Makes the job; workers have LOCKSTEP_RANK when the function has returned.
+      executable: The workers' interpreter, which has to have this package as well; by default this process's.
+
+    Returns:
+      Its results by LOCKSTEP_RANK, those that there are.
 
     Raises:
       LaunchError: this is not the main thread, or the interpreter cannot be executed.
@@ -60,14 +78,13 @@ def call(
     with tempfile.TemporaryDirectory(prefix="lockstep-run-") as name:
         folder = Path(name)
         (folder / _FUNCTION).write_bytes(pickle.dumps(sys.path) + dumps((function, dumps)))
-        command = [executable or sys.executable, "-m", "lockstep.launch.call", name]
-        job = Job(starts_command(command), environments, console, copies)
+        job = job_of(starts_command([executable or sys.executable, "-m", "lockstep.launch.call", name]))
         code = job.run()
         if job.failed is not None:
             raise RuntimeError(_describe(job.failed, folder))
         if code:  # 141: nobody reads our output.
-            raise RuntimeError(f"the job was ended with exit code {code}")
-        return [_result(folder, environment["LOCKSTEP_RANK"]) for environment in environments]
+            raise RuntimeError(f"the job was ended with exit code {code}" + (f": {job.why}" if job.why else ""))
+        return {str(rank): _result(folder, str(rank)) for rank in job.ranks()}
 
 
 def _describe(worker: Worker, folder: Path) -> str:
@@ -90,7 +107,6 @@ def _of_rank(folder: Path, kind: str, rank: str) -> Path:
 
 def _work(folder: Path) -> None:
     """A worker: calls the function, and leaves its result, or the last lines of the exception's report."""
-    rank = os.environ["LOCKSTEP_RANK"]
     try:
         with open(folder / _FUNCTION, "rb") as file:
             # Behind our own, which may be those of another interpreter.
@@ -99,9 +115,14 @@ def _work(folder: Path) -> None:
         result = dumps(function())
     except Exception as error:
         report = "".join(traceback.format_exception_only(type(error), error))
-        _of_rank(folder, "error", rank).write_text(report, errors="replace")
+        _of_rank(folder, "error", _rank()).write_text(report, errors="replace")
         raise
-    _of_rank(folder, "result", rank).write_bytes(result)
+    _of_rank(folder, "result", _rank()).write_bytes(result)
+
+
+def _rank() -> str:
+    # In an elastic job it comes with the first round, and changes.
+    return os.environ.get("LOCKSTEP_RANK", "0")
 
 
 if __name__ == "__main__":

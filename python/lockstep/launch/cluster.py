@@ -62,7 +62,7 @@ def worker_environments(
     )
     # Without a terminal Python keeps output back until 8 KiB are together, and loses it when it is killed.
     shared.setdefault("PYTHONUNBUFFERED", "1")
-    if not _sets_malloc(base):
+    if not sets_malloc(base):
         shared.update(KEEP_MEMORY)
     if len(local) > 1:
         for name, value in threads_per_worker(available_cpus(), len(local)).items():
@@ -78,7 +78,8 @@ def worker_environments(
     return environments
 
 
-def _sets_malloc(environment: Mapping[str, str]) -> bool:
+def sets_malloc(environment: Mapping[str, str]) -> bool:
+    """Whether the user has settings of glibc's malloc."""
     named = any(name.startswith("MALLOC_") for name in environment)
     return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
 

@@ -53,12 +53,21 @@ def open_copies(
       LaunchError: they cannot be made.
     """
     copies = {}
+    for environment in environments:
+        rank, last = environment["LOCKSTEP_RANK"], int(environment["LOCKSTEP_WORLD_SIZE"]) - 1
+        copies[int(rank)] = open_copy(folder, f"rank.{rank.zfill(len(str(last)))}", console)
+    return copies
+
+
+def open_copy(folder: str, name: str, console: Console) -> tuple[Copy, Copy]:
+    """Makes `<folder>/<name>/stdout` and `stderr`, for the two that a worker has.
+
+    Raises:
+      LaunchError: they cannot be made.
+    """
+    of_worker = Path(folder) / name
     try:
-        for environment in environments:
-            rank, last = environment["LOCKSTEP_RANK"], int(environment["LOCKSTEP_WORLD_SIZE"]) - 1
-            of_rank = Path(folder) / f"rank.{rank.zfill(len(str(last)))}"
-            of_rank.mkdir(parents=True, exist_ok=True)
-            copies[int(rank)] = (Copy(of_rank / "stdout", console), Copy(of_rank / "stderr", console))
+        of_worker.mkdir(parents=True, exist_ok=True)
+        return Copy(of_worker / "stdout", console), Copy(of_worker / "stderr", console)
     except OSError as error:
         raise LaunchError(f"output folder {folder}: {error.strerror} ({error.filename})") from None
-    return copies

@@ -4,6 +4,7 @@ from typing import Any
 
 from lockstep.launch import cli
 from lockstep.launch.arguments import CommandLine
+from lockstep.launch.elastic_request import OPTIONS, TIMEOUT_VARIABLE, Elastic
 from lockstep.launch.horovod_request import START_TIMEOUT, Request
 from lockstep.launch.horovod_settings import ReadYaml, add_settings, given_settings, read_config
 
@@ -14,16 +15,20 @@ _DESCRIPTION = """\
 Starts the processes of a job on this machine, each running the command, and ends them together: when one fails, all are
 ended, and its exit code is returned. Horovod's options; what they mean here is said with each.
 """
-# Spelling, the other spellings, and how many values follow.
+# Of `Elastic`: what it is called there, other spellings, its type, and what it means.
 _ELASTIC = (
-    ("--min-np", ("--min-num-proc",), None),
-    ("--max-np", ("--max-num-proc",), None),
-    ("--slots-per-host", ("--slots",), None),
-    ("--elastic-timeout", (), None),
-    ("--reset-limit", (), None),
-    ("--blacklist-cooldown-range", (), 2),
-    ("--host-discovery-script", (), None),
-)
+    ("min_np", ("--min-num-proc",), int, "with fewer processes the job waits for hosts; -np"),
+    ("max_np", ("--max-num-proc",), int, "more processes are not started; -np"),
+    ("host_discovery_script", (), str, "prints lines host:slots, or host with --slots-per-host; run every second"),
+    ("slots", ("--slots",), int, "of hosts for which the script says no number"),
+    ("elastic_timeout", (), int, f"seconds for which the job waits; 600 ({TIMEOUT_VARIABLE})"),
+    ("reset_limit", (), int, "how often the job may begin anew; any number"),
+    (
+        "cooldown_range", (), int,
+        "for how many seconds a host gets no new processes when one failed there: at first (twice as long each time), "
+        "and at most; for good",
+    ),
+)  # fmt: skip
 
 
 def command_line() -> CommandLine:
@@ -48,9 +53,10 @@ def command_line() -> CommandLine:
     _add_hosts(line)
     _add_controllers(line)
     add_settings(line)
-    elastic = line.group("elastic jobs", "Refused: the number of processes is fixed in this version.")
-    for name, others, values in _ELASTIC:
-        line.add(name, *others, to=elastic, dest=name, nargs=values, metavar="X")
+    elastic = line.group("elastic jobs", "The number of processes may change (docs/horovod_elastic.md).")
+    for name, others, kind, meaning in _ELASTIC:
+        values = {"nargs": 2} if name == "cooldown_range" else {}
+        line.add(OPTIONS[name], *others, to=elastic, dest=name, type=kind, metavar="X", help=meaning, **values)
     return line
 
 
@@ -108,6 +114,6 @@ def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
         timestamps=options.timestamps,
         controller=options.controller or controller,
         settings=settings,
-        elastic={name: getattr(options, name) for name, _, _ in _ELASTIC},
+        elastic=Elastic(**{name: getattr(options, name) for name in OPTIONS}),
     )
     return request, unknown

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lockstep.launch.errors import LaunchError
+from lockstep.launch.elastic_request import Elastic
 from lockstep.launch.horovod_line import command_line, request_of
 from lockstep.launch.horovod_request import Request
 
@@ -42,27 +42,22 @@ def _request(words: str) -> Request:
 def test_options_say_what_job_is_wanted(words, attributes):
     request = _request(words)
     assert {name: getattr(request, name) for name in attributes} == attributes
-    assert not any(value is not None for value in request.elastic.values())
+    assert request.elastic == Elastic()
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("words", "attributes"),
     [
-        ("--min-np 2", "--min-np"),
-        ("--min-num-proc 2", "--min-np"),
-        ("--max-np 2", "--max-np"),
-        ("--max-num-proc 2", "--max-np"),
-        ("--slots-per-host 2", "--slots-per-host"),
-        ("--slots 2", "--slots-per-host"),
-        ("--elastic-timeout 60", "--elastic-timeout"),
-        ("--reset-limit 0", "--reset-limit"),
-        ("--blacklist-cooldown-range 60 300", "--blacklist-cooldown-range"),
-        ("--host-discovery-script ./hosts.sh", "--host-discovery-script"),
+        ("--min-np 2", {"min_np": 2}),
+        ("--min-num-proc 2 --elastic-timeout 60", {"min_np": 2, "elastic_timeout": 60}),
+        ("--max-np 2 --reset-limit 0", {"max_np": 2, "reset_limit": 0}),
+        ("--max-num-proc 2 --slots 3", {"max_np": 2, "slots": 3}),
+        ("--host-discovery-script ./h.sh --slots-per-host 3", {"host_discovery_script": "./h.sh", "slots": 3}),
+        ("--max-np 2 --blacklist-cooldown-range 60 300", {"max_np": 2, "cooldown_range": [60, 300]}),
     ],
 )
-def test_options_of_elastic_jobs_are_refused_by_name(words, name):
-    with pytest.raises(LaunchError, match=f"^{name}: this version runs no elastic jobs"):
-        _request("-np 2 " + words).validate()
+def test_options_say_what_elastic_job_is_wanted(words, attributes):
+    assert _request("-np 2 " + words).elastic == Elastic(**attributes)
 
 
 @pytest.mark.parametrize("words", ["-H a:1 -hostfile h", "--gloo --mpi"])

@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.launch.elastic_job import Plan
+from lockstep.launch.elastic_request import Elastic
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_settings import stall_timeout_s, variables_of
 from lockstep.launch.hosts import Host, parse_hosts, place, read_hostfile
@@ -27,7 +29,7 @@ class Request:
       timestamps: Whether lines of output begin with the time.
       controller: "", or which of gloo, mpi and jsrun was asked for.
       settings: By key, as in the configuration file.
-      elastic: What was said about elastic jobs: option or argument -> value, None where nothing was.
+      elastic: What was said about an elastic job, which is one where that is true.
     """
 
     num_proc: int | None = None
@@ -40,7 +42,7 @@ class Request:
     timestamps: bool = False
     controller: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    elastic: Mapping[str, Any] = field(default_factory=dict)
+    elastic: Elastic = field(default_factory=Elastic)
 
     def validate(self) -> None:
         """Looks at the values alone.
@@ -48,14 +50,12 @@ class Request:
         Raises:
           LaunchError: they contradict each other, or ask for what this version cannot do.
         """
-        elastic = [name for name, value in self.elastic.items() if value is not None]
-        if elastic:
-            raise LaunchError(f"{', '.join(elastic)}: this version runs no elastic jobs, whose size changes")
+        self.elastic.validate(self.num_proc, self.hosts is not None or self.hostfile is not None)
         if self.controller not in ("", "gloo"):
             raise LaunchError(f"controller {self.controller}: horovodrun starts processes itself; wanted gloo, or none")
-        if self.num_proc is None:
+        if self.num_proc is None and not self.elastic:
             raise LaunchError("-np is missing: wanted the number of processes")
-        if self.num_proc < 1:
+        if self.num_proc is not None and self.num_proc < 1:
             raise LaunchError(f"-np {self.num_proc}: wanted 1 or more processes")
         if self.hosts is not None and self.hostfile is not None:
             raise LaunchError("got hosts and a hostfile, wanted one of them")
@@ -72,11 +72,25 @@ class Request:
         Raises:
           LaunchError: there are too few slots, or a host is not this machine.
         """
+        return place(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
+
+    def plan(self, environment: Mapping[str, str]) -> Plan:
+        """The elastic job.
+
+        Args:
+          environment: The launcher's.
+
+        Raises:
+          LaunchError: a host is not this machine, or a variable is no number.
+        """
+        return self.elastic.plan(
+            self.num_proc, self._listed(), environment, folder=self.output_filename, verbose=self.verbose
+        )
+
+    def _listed(self) -> list[Host] | None:
         if self.hosts is not None:
-            return place(self.num_proc, parse_hosts(self.hosts))
-        if self.hostfile is not None:
-            return place(self.num_proc, read_hostfile(self.hostfile))
-        return [Host("localhost", self.num_proc)]
+            return parse_hosts(self.hosts)
+        return None if self.hostfile is None else read_hostfile(self.hostfile)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """What all processes of the job are told beside their places.

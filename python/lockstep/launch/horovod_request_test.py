@@ -1,5 +1,9 @@
 import pytest
 
+from lockstep.launch.elastic_driver import Limits
+from lockstep.launch.elastic_hosts import Cooldown
+from lockstep.launch.elastic_job import Plan
+from lockstep.launch.elastic_request import Elastic
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.hosts import Host
@@ -18,7 +22,19 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
         ({"num_proc": 1, "controller": "nccl"}, "controller nccl: "),
         ({"num_proc": 1, "start_timeout": 0}, "start timeout: got 0, wanted 1 or more seconds"),
         ({"num_proc": 1, "network_interfaces": ["lo", "no0"]}, "network interface 'no0' is not there; this machine"),
-        ({"num_proc": 1, "elastic": {"a": 0, "b": None, "c": "x"}}, "a, c: this version runs no elastic jobs"),
+        (
+            {"num_proc": 1, "elastic": Elastic(slots=2)},
+            "--slots-per-host is for elastic jobs: wanted one of --min-np, ",
+        ),
+        ({"elastic": Elastic(max_np=2)}, "-np is missing: wanted the number of processes to start with, or --min-np"),
+        ({"num_proc": 2, "elastic": Elastic(min_np=0)}, "--min-np 0: wanted 1 or more"),
+        ({"num_proc": 2, "elastic": Elastic(max_np=1)}, "got --min-np 2, -np 2, --max-np 1; wanted them in this order"),
+        ({"num_proc": 2, "elastic": Elastic(1, cooldown_range=(9, 2))}, "--blacklist-cooldown-range 9 2: wanted two"),
+        ({"num_proc": 2, "elastic": Elastic(1, reset_limit=-1)}, "--reset-limit -1: wanted 0 or more"),
+        (
+            {"num_proc": 1, "hosts": "a:1", "elastic": Elastic(host_discovery_script="x")},
+            "got hosts and a host discovery script, wanted one of them",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(attributes, message):
@@ -33,6 +49,25 @@ def test_without_hosts_this_machine_has_a_slot_for_each_process():
     request = Request(num_proc=3, controller="gloo", network_interfaces=["lo"], start_timeout=1)
     request.validate()
     assert request.places() == [Host("localhost", 3)]
+
+
+def test_an_elastic_jobs_numbers_follow_from_each_other():
+    def plan(num_proc=None, variables=(), hosts=None, **elastic):
+        request = Request(num_proc=num_proc, hosts=hosts, elastic=Elastic(**elastic))
+        request.validate()
+        return request.plan(dict(variables))
+
+    assert plan(2, min_np=1) == Plan(Limits(2, 1, 2), {"localhost": 2})
+    assert plan(min_np=3, slots=5) == Plan(Limits(3, 3, 3), {"localhost": 5}, slots=5)
+    given = plan(2, min_np=1, max_np=9, hosts="localhost:1,127.0.0.1:4,localhost:2", cooldown_range=[1, 2])
+    assert given == Plan(Limits(2, 1, 9), {"localhost": 3, "127.0.0.1": 4}, cooldown=Cooldown(1, 2))
+    variables = {"HOROVOD_ELASTIC_TIMEOUT": "7"}
+    assert plan(2, variables, min_np=1).limits.timeout_s == 7
+    assert plan(2, variables, min_np=1, elastic_timeout=8).limits.timeout_s == 8
+    with pytest.raises(LaunchError, match="HOROVOD_ELASTIC_TIMEOUT='x': wanted seconds"):
+        plan(2, {"HOROVOD_ELASTIC_TIMEOUT": "x"}, min_np=1)
+    with pytest.raises(LaunchError, match="host 192.0.2.1 is not this machine"):
+        plan(2, min_np=1, hosts="192.0.2.1:2")
 
 
 def test_hosts_are_given_or_read(tmp_path):

@@ -1,7 +1,7 @@
 """What Horovod lets one tune: options of `horovodrun`, keys of its configuration file, and environment variables.
 
 A table with a line for each. Programs find the values in the variables, under Horovod's names; most tune machinery that
-Horovod has and this engine has not, and their help says so. Sources: Horovod's documentation (`docs/autotune.rst`,
+Horovod has and this engine has not, as their help says. Sources: Horovod's documentation (`docs/autotune.rst`,
 `tensor-fusion.rst`, `timeline.rst`, `mpi.rst`) and the help of its `horovodrun`.
 """
 
@@ -72,18 +72,22 @@ class Setting:
         return str(value * self.scale) if self.kind is int else str(value)
 
 
-_FUSION = "nothing to tune here: tensors that are ready together travel together"
 _ALGORITHM = "nothing to tune here: the engine chooses its algorithms"
 _AUTOTUNE = "there is nothing to tune"
 
 # Heading of the help -> its settings.
 TABLE: Mapping[str, tuple[Setting, ...]] = {
-    "tuning (exported for programs that read it)": (
+    "tuning": (
         Setting(
             "params.fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", int, ("--fusion-threshold-mb",),
-            f"{_FUSION}; the variable is in bytes", scale=1 << 20,
+            "tensors that are ready together travel together up to so much (64); 0: each alone; the variable is in "
+            "bytes",
+            scale=1 << 20,
         ),
-        Setting("params.cycle_time_ms", "HOROVOD_CYCLE_TIME", float, ("--cycle-time-ms",), f"{_FUSION}, at once"),
+        Setting(
+            "params.cycle_time_ms", "HOROVOD_CYCLE_TIME", float, ("--cycle-time-ms",),
+            "nothing to tune here: there are no cycles, what is ready is done at once",
+        ),
         Setting(
             "params.cache_capacity", "HOROVOD_CACHE_CAPACITY", int, ("--cache-capacity",),
             "nothing to tune here",
@@ -125,28 +129,32 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
     "timeline": (
         Setting(
             "timeline.filename", "HOROVOD_TIMELINE", str, ("--timeline-filename",),
-            "exported for programs that read it; the launcher and the engine of this version record no timeline",
+            "rank 0 writes there what becomes of each tensor, for chrome://tracing; DYNAMIC: when hvd.start_timeline "
+            "says so",
         ),
         Setting(
             "timeline.mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", bool, ("--timeline-mark-cycles",),
-            "exported beside the file's name; the engine has no cycles", off=("--no-timeline-mark-cycles",),
+            "marks each time that rank 0 had something to put into the order", off=("--no-timeline-mark-cycles",),
             needs="timeline.filename",
         ),
     ),
     "stalled ranks": (
         Setting(
             "stall_check.enabled", "HOROVOD_STALL_CHECK_DISABLE", bool, ("--stall-check",),
-            "the engine always ends a job whose rank is late in a collective for LOCKSTEP_STALL_TIMEOUT seconds (300), "
-            "naming rank and operation; --no-stall-check leaves that as it is", off=("--no-stall-check",), negated=True,
+            "--no-stall-check: no warnings of tensors that some ranks do not ask for; a rank that hangs in an exchange "
+            "ends the job after LOCKSTEP_STALL_TIMEOUT seconds (300) in any case",
+            off=("--no-stall-check",), negated=True,
         ),
         Setting(
             "stall_check.warning_time_seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", int,
-            ("--stall-check-warning-time-seconds",), "exported for programs that read it; no warning is given",
+            ("--stall-check-warning-time-seconds",),
+            "rank 0 says which ranks did not ask for a tensor after so long, and again (60); 0: never",
         ),
         Setting(
             "stall_check.shutdown_time_seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int,
             ("--stall-check-shutdown-time-seconds",),
-            "ends the job after so long, instead of 300 s; as in Horovod, only if longer than the warning's time (60)",
+            "such a tensor fails after so long, and a job whose rank hangs ends (never, and 300 s); as in Horovod, "
+            "only if longer than the warning's time (60)",
         ),
     ),
     "libraries (exported for programs that read it)": (

@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.launch import cli, plan
-from lockstep.launch.call import Dumps, call
+from lockstep.launch.call import Dumps, call, call_in
+from lockstep.launch.elastic_job import ElasticJob
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.folder import open_copies
 from lockstep.launch.horovod_line import API_VERSION, PROGRAM, command_line, request_of
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.horovod_settings import ReadYaml
 from lockstep.launch.output import Console
+from lockstep.launch.process import Start, starts_command
 
 
 def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
         for key in unknown:
             console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
         words = cli.program_of(words, options.tf1, environment)
+        if request.elastic:
+            return _elastic_job(request, environment, console, shlex.join(words))(starts_command(words)).run()
         environments = _environments(request, environment, console, shlex.join(words))
         return cli.execute(words, environments, console, request.output_filename)
     except LaunchError as error:
@@ -67,17 +71,38 @@ def run_function(
       executable: The processes' interpreter; this process's by default.
 
     Returns:
-      Its results by rank.
+      Its results by rank; of an elastic job, those of the ranks at its end.
 
     Raises:
       LaunchError: the request cannot be met.
       RuntimeError: a process failed; the message has its rank, and the exception where there was one.
     """
     console = Console(timestamps=request.timestamps)
+    if request.elastic:
+        job_of = _elastic_job(request, dict(os.environ), console, "a function")
+        return list(call_in(function, dumps, job_of, executable=executable).values())
     environments = _environments(request, dict(os.environ), console, "a function")
     folder = request.output_filename
     copies = None if folder is None else open_copies(folder, environments, console)
     return call(function, dumps, environments, console, executable=executable, copies=copies)
+
+
+def _elastic_job(
+    request: Request, environment: dict[str, str], console: Console, shown: str
+) -> Callable[[Start], ElasticJob]:
+    """What makes an elastic job; says what is started, where that is asked for."""
+    request.validate()
+    plan, told = request.plan(environment), request.variables(environment)
+    if request.verbose:
+        limits = plan.limits
+        console.message(f"{limits.num_proc} processes, {limits.min_np} to {limits.max_np}: {shown}")
+        _say_variables(told, console)
+    return lambda start: ElasticJob(start, plan, {**environment, **told}, console)
+
+
+def _say_variables(told: Mapping[str, str], console: Console) -> None:
+    for name, value in told.items():
+        console.message(f"{name}={value}")
 
 
 def _environments(request: Request, environment: dict[str, str], console: Console, shown: str) -> list[dict[str, str]]:
@@ -89,8 +114,7 @@ def _environments(request: Request, environment: dict[str, str], console: Consol
     environments = plan.environments(request.num_proc, {**environment, **told}, console, deals_gpus=False)
     if request.verbose:
         console.message(f"{request.num_proc} processes on {', '.join(map(str, hosts))}: {shown}")
-        for name, value in told.items():
-            console.message(f"{name}={value}")
+        _say_variables(told, console)
     # All are on one host, whatever it was called.
     return [{**worker, **_place(worker, hosts[0].name)} for worker in environments]
 

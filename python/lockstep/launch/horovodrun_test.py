@@ -147,7 +147,7 @@ def test_verbose_says_what_is_started(horovodrun):
         ("-np 3 -H localhost:2,192.0.2.1:2 true", 2, "host 192.0.2.1 is not this machine"),
         ("-np 2 -H localhost true", 2, "hosts 'localhost': got 'localhost', wanted host:slots"),
         ("-np 2 -hostfile nowhere true", 2, "hostfile nowhere: No such file"),
-        ("-np 2 --min-np 1 --max-np 4 true", 2, "--min-np, --max-np: this version runs no elastic jobs"),
+        ("-np 2 --min-np 3 true", 2, "got --min-np 3, -np 2, --max-np 2; wanted them in this order of size"),
         ("-np 2 --mpi true", 2, "controller mpi: "),
         ("-np 2 --fusion-threshold-mb -1 true", 2, "params.fusion_threshold_mb: got -1"),
         ("-np 2 --output-filename /dev/null/x true", 2, "output folder /dev/null/x: Not a directory"),

@@ -34,6 +34,12 @@ _FORWARDED = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 class Worker:
     """A worker's process, its output, and how it ended.
 
+    Args:
+      process: It.
+      rank: In the job.
+      console: Where its output goes.
+      copies: Where it is kept as well: its stdout and its stderr.
+
     Attributes:
       rank: In the job.
       pid: Also the number of its process group.
@@ -44,12 +50,12 @@ class Worker:
     def __init__(
         self,
         process: Process,
-        environment: Mapping[str, str],
+        rank: int,
         console: Console,
-        copies: Mapping[int, tuple[Copy, Copy]],
+        copies: tuple[Copy, Copy] | None,
     ):
         self._process = process
-        self.rank = int(environment["LOCKSTEP_RANK"])
+        self.rank = rank
         self.pid = process.pid
         self.code: int | None = None
         self.last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
@@ -59,8 +65,8 @@ class Worker:
         for pipe, fd in ((process.stdout, console.stdout), (process.stderr, console.stderr)):
             os.set_blocking(pipe.fileno(), False)
             self.streams[pipe.fileno()] = Stream(console, fd, prefix, self.rank == 0, self.last_lines)
-        if self.rank in copies:
-            self._copies = dict(zip(self.streams, copies[self.rank], strict=True))
+        if copies is not None:
+            self._copies = dict(zip(self.streams, copies, strict=True))
 
     def poll(self) -> bool:
         """True once, when it has ended; `code` is set then."""
@@ -87,10 +93,14 @@ class Worker:
                 self._copies[fd].write(chunk)
             stream.feed(chunk)
 
-    def reap(self) -> None:
-        """Frees its number; it must have ended."""
+    def close(self) -> None:
+        """Nothing is read from it any more."""
         for file in (self._process.stdout, self._process.stderr, *self._copies.values()):
             file.close()
+
+    def reap(self) -> None:
+        """Frees its number; it must have ended."""
+        self.close()
         if self.code is not None:
             self._process.wait()
 
@@ -150,6 +160,15 @@ class Job:
         return self._result()
 
     @property
+    def why(self) -> str:
+        """Why the job ended without a worker's failure, where there is something to say."""
+        return ""
+
+    def ranks(self) -> Sequence[int]:
+        """Of the workers that ended well, if all did."""
+        return [int(environment["LOCKSTEP_RANK"]) for environment in self._environments]
+
+    @property
     def failed(self) -> Worker | None:
         """The worker that failed first, when the job has ended."""
         return self._failed
@@ -157,12 +176,15 @@ class Job:
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         for environment in self._environments:
             process = self._start_worker(environment, self._inherited)
-            worker = Worker(process, environment, self._console, self._copies)
-            guard.watch(worker.pid)
-            self._workers.append(worker)
-            for fd in worker.streams:
-                self._by_pipe[fd] = worker
-                selector.register(fd, selectors.EVENT_READ)
+            rank = int(environment["LOCKSTEP_RANK"])
+            self._add(Worker(process, rank, self._console, self._copies.get(rank)), guard, selector)
+
+    def _add(self, worker: Worker, guard: Guard, selector: selectors.BaseSelector) -> None:
+        guard.watch(worker.pid)
+        self._workers.append(worker)
+        for fd in worker.streams:
+            self._by_pipe[fd] = worker
+            selector.register(fd, selectors.EVENT_READ)
 
     def _running(self) -> bool:
         if self._kill_at is not None and time.monotonic() > self._kill_at + KILL_TIMEOUT_S:
@@ -170,12 +192,13 @@ class Job:
         return any(worker.code is None for worker in self._workers)
 
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
-        timeout = None if self._kill_at is None else max(0.05, self._kill_at - time.monotonic())
         arrived: list[int] = []
-        for key, _ in selector.select(timeout):
+        for key, events in selector.select(self._patience()):
             if key.fileobj is signals:
                 arrived += signals.recv(4096)
-            else:
+            elif key.data is not None:  # Registered with a function to be called.
+                key.data(events)
+            elif key.fd in selector.get_map():
                 self._read(selector, key.fd)
         for signum in arrived:
             if signum != signal.SIGCHLD:
@@ -183,6 +206,10 @@ class Job:
         self._notice_ends(selector)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._signal_all(signal.SIGKILL)
+
+    def _patience(self) -> float | None:
+        """For how many seconds nothing may happen; None: any time."""
+        return None if self._kill_at is None else max(0.05, self._kill_at - time.monotonic())
 
     def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
         try:

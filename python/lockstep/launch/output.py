@@ -91,6 +91,10 @@ class Stream:
         self._rest = b""
         self._has_bar = False
 
+    def rename(self, prefix: bytes, shows_progress: bool) -> None:
+        """From here on lines begin with another prefix."""
+        self._prefix, self._shows_progress = prefix, shows_progress
+
     def feed(self, chunk: bytes) -> None:
         """Takes what was read; incomplete lines wait for their end."""
         *lines, rest = (self._rest + chunk).split(b"\n")

@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from horovod.common import process_sets as sets
-from lockstep import named
+from lockstep import elastic, named
 
 DYNAMIC_PROCESS_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -26,6 +28,25 @@ def stall_settings() -> dict[str, float]:
     timeout = _seconds("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)
     # As in Horovod, where the job isn't ended before there was a warning.
     return {"stall_warning_s": warning, "stall_timeout_s": timeout if timeout > warning else 0}
+
+
+def fusion_settings() -> dict[str, int]:
+    """Up to how many bytes small tensors travel together, from Horovod's variable; nothing where it is not set."""
+    threshold = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
+    return {"fusion_bytes": int(threshold)} if threshold else {}
+
+
+def _timeline_path() -> str:
+    """Where this job's timeline goes; "" where none is wanted, or not yet."""
+    path = os.environ.get("HOROVOD_TIMELINE", "")
+    if path.upper() == "DYNAMIC":
+        return ""
+    worker = elastic.member()
+    if path and worker is not None and worker.place.round > 1:
+        # A file for each round: rank 0 may be another process.
+        root, extension = os.path.splitext(path)
+        return f"{root}.{worker.place.round}{extension}"
+    return path
 
 
 class HorovodBasics:
@@ -58,12 +79,36 @@ class HorovodBasics:
         if comm is not None and not isinstance(comm, Iterable):
             raise ValueError(f"comm: got {comm!r}, wanted a list of ranks: this installation has no MPI")
         ranks = list(comm or ()) or None
-        named.start(ranks, [one.ranks for one in wanted], **stall_settings())
+        was_started = named.is_started()
+        named.start(ranks, [one.ranks for one in wanted], **stall_settings(), **fusion_settings())
         sets.number(wanted)
+        if not was_started and (path := _timeline_path()):
+            self.start_timeline(path, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"))
 
     def shutdown(self) -> None:
         """Leaves the job. Nothing without one; the end of the program does the same."""
         named.stop()
+
+    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
+        """Has rank 0 write down what becomes of each tensor, as JSON for chrome://tracing; docs/horovod.md.
+
+        Args:
+          file_path: of the file, written anew; the one of before ends. Other ranks write nothing.
+          mark_cycles: also marks each time that something was put into the order.
+
+        Raises:
+          ValueError: before `init`, or the file cannot be written.
+        """
+        if self.rank() == 0:
+            try:
+                named.start_timeline(file_path, mark_cycles)
+            except tf.errors.InvalidArgumentError as error:
+                raise ValueError(error.message) from None
+
+    def stop_timeline(self) -> None:
+        """Ends the file that `start_timeline` or HOROVOD_TIMELINE began, if any. ValueError before `init`."""
+        if self.rank() == 0:
+            named.stop_timeline()
 
     def is_initialized(self) -> bool:
         """Whether this process has joined its job."""

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lockstep.launch.elastic_request import Elastic
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.horovodrun import run_function
 
@@ -50,15 +51,15 @@ def run(
       args: Its positional arguments.
       kwargs: Its arguments by name.
       num_proc: How many processes.
-      min_num_proc: Refused, as are `max_num_proc`, `slots`, `reset_limit`, `cooldown_range` and
-        `host_discovery_script`: there are no elastic jobs in this version.
-      max_num_proc: Refused.
-      slots: Refused.
-      reset_limit: Refused.
-      cooldown_range: Refused.
+      min_num_proc: Makes the job elastic (docs/horovod_elastic.md), as does each of `max_num_proc` and
+        `host_discovery_script`: with fewer processes it waits.
+      max_num_proc: More processes are not started.
+      slots: Of hosts for which the script says no number.
+      reset_limit: How often the job may begin anew.
+      cooldown_range: For how many seconds a host gets no new processes after a failure: at first, and at most.
       hosts: `host:slots,host:slots`; names of this machine. By default it has a slot for each process.
       hostfile: A file with lines `host slots=N` instead.
-      host_discovery_script: Refused.
+      host_discovery_script: Prints hosts, lines host:slots, again and again.
       start_timeout: Seconds until all processes must have initialized Horovod; 60 by default.
       ssh_port: Says nothing: nothing is started over ssh on one machine.
       ssh_identity_file: Says nothing.
@@ -76,7 +77,7 @@ def run(
       max_np: Former name of `max_num_proc`.
 
     Returns:
-      The results, by rank.
+      The results, by rank; of an elastic job, by the ranks at its end.
 
     Raises:
       lockstep.launch.LaunchError: the request cannot be met: see its message.
@@ -95,13 +96,13 @@ def run(
         output_filename=output_filename,
         verbose=bool(verbose),
         controller="mpi" if use_mpi else "gloo" if use_gloo else "",
-        elastic={
-            "min_num_proc": min_num_proc if min_np is None else min_np,
-            "max_num_proc": max_num_proc if max_np is None else max_np,
-            "slots": slots,
-            "reset_limit": reset_limit,
-            "cooldown_range": cooldown_range,
-            "host_discovery_script": host_discovery_script,
-        },
+        elastic=Elastic(
+            min_np=min_num_proc if min_np is None else min_np,
+            max_np=max_num_proc if max_np is None else max_np,
+            host_discovery_script=host_discovery_script,
+            slots=slots,
+            reset_limit=reset_limit,
+            cooldown_range=cooldown_range,
+        ),
     )
     return run_function(functools.partial(func, *args, **(kwargs or {})), cloudpickle.dumps, request, executable)

@@ -85,10 +85,11 @@ def test_an_exception_of_a_process_is_raised_with_its_rank(program):
         ({"use_mpi": True}, "controller mpi: "),
         ({"network_interface": "lo,no0"}, "network interface 'no0' is not there"),
         ({"network_interfaces": ["no0"]}, "network interface 'no0' is not there"),
-        ({"min_np": 1}, "min_num_proc: this version runs no elastic jobs"),
-        ({"min_num_proc": 1, "max_np": 2}, "min_num_proc, max_num_proc: "),
-        ({"slots": 1, "reset_limit": 0, "cooldown_range": (1, 2)}, "slots, reset_limit, cooldown_range: "),
-        ({"host_discovery_script": "./x"}, "host_discovery_script: "),
+        ({"min_np": 2}, "got --min-np 2, -np 1, --max-np 1; wanted them in this order of size"),
+        ({"min_num_proc": 1, "max_np": 0}, "--max-np 0: wanted 1 or more"),
+        ({"max_num_proc": 2, "cooldown_range": (2, 1)}, "--blacklist-cooldown-range 2 1: wanted"),
+        ({"slots": 1}, "--slots-per-host is for elastic jobs"),
+        ({"np": 2, "host_discovery_script": "./no-such-script"}, "host discovery script './no-such-script' cannot be"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_an_error(arguments, message):

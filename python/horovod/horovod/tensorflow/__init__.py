@@ -59,6 +59,8 @@ from horovod.tensorflow.mpi_ops import (
     shutdown,
     size,
     size_op,
+    start_timeline,
+    stop_timeline,
 )
 from horovod.tensorflow.optimizers import DistributedOptimizer
 from horovod.tensorflow.tapes import DistributedGradientTape, PartialDistributedGradientTape
@@ -125,6 +127,8 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
     "util",
 ]
 

@@ -35,6 +35,8 @@ from horovod.tensorflow import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from horovod.tensorflow.keras import callbacks
 
@@ -74,6 +76,8 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 

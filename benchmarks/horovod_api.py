@@ -1,0 +1,198 @@
+"""Horovod's API from call to call, on 2 and 4 workers of this host; beside Horovod itself where that is installed.
+
+Usage: python benchmarks/horovod_api.py [--seconds S] [--ranks 2 4] [--peer PYTHON]
+
+Method: each operation is a `tf.function`, called in turns with one of the same form (the same arguments and results)
+that does nothing. Each worker is pinned to its share of the cores. An operation's time is the median of its calls less the median of the empty ones; the slowest rank's
+counts. Rates are Horovod's: bytes of one rank's tensor by that time. "launch" is from the start of `horovodrun` to the
+end of the first allreduce; "idle" is a rank's processor time, in percent of a core, while all ranks do nothing. With
+more ranks than cores, times are those of ranks that take turns on a core.
+
+--peer names the Python of an environment with Horovod: the same program runs there, in turns with this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# What each row may take, and which way is better: "ms" and "%" at most, "GB/s" at least. For 2 ranks.
+GOALS = {
+    "allreduce 4 B": (0.06, "ms"),
+    "26 alltoalls of 64 KiB": (0.8, "ms"),
+    "alltoall 64 KiB, other splits": (0.15, "ms"),
+    "100 allreduces of 1 KiB, grouped": (None, "ms"),  # as much as the empty call takes
+    "allreduce 64 MiB": (3, "GB/s"),
+    "broadcast 64 MiB": (None, "GB/s"),
+    "reducescatter 64 MiB": (None, "GB/s"),
+    "idle": (1, "%"),
+    "launch": (None, "s"),
+}
+LARGE = 64 << 20
+
+
+def build(row: str, size: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """The operation of a row, and an empty one of its form."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    def pair(operation: Callable[..., Any], arguments: list[list[Any]], signature: Any = None) -> Any:
+        """Calls with one of `arguments` after the other, of the operation and of a function that returns them."""
+
+        def calls(function: Any) -> Callable[[], Any]:
+            turn = iter(range(1 << 62))
+            return lambda: function(*arguments[next(turn) % len(arguments)])
+
+        def empty(*inputs: Any) -> Any:
+            return tf.nest.map_structure(tf.identity, inputs)
+
+        full, idle = (tf.function(f, input_signature=signature, autograph=False) for f in (operation, empty))
+        return calls(full), calls(idle)
+
+    floats = {"4 B": 1, "64 MiB": LARGE // 4}.get(" ".join(row.split()[1:3]), 0)
+    if row.startswith("allreduce"):
+        return pair(lambda x: hvd.allreduce(x, op=hvd.Sum, name="allreduce"), [[tf.ones([floats])]])
+    if row.startswith("broadcast"):
+        return pair(lambda x: hvd.broadcast(x, 0, name="broadcast"), [[tf.ones([floats])]])
+    if row.startswith("reducescatter"):
+        return pair(lambda x: hvd.reducescatter(x, op=hvd.Sum, name="reducescatter"), [[tf.ones([floats])]])
+    if row.startswith("100"):
+        return pair(lambda *xs: hvd.grouped_allreduce(list(xs), op=hvd.Sum), [[tf.ones([256]) for _ in range(100)]])
+    if row.startswith("26"):
+        tables = [tf.ones([1024, 16]) for _ in range(26)]
+        return pair(lambda *xs: [hvd.alltoall(x, name=f"table{i}") for i, x in enumerate(xs)], [tables])
+    # Some 64 KiB, of which each peer gets another part each time.
+    arguments = []
+    for step in range(8):
+        splits = [1024 // size + 8 * ((step * (peer + 1)) % 8) - 28 for peer in range(size)]
+        arguments.append([tf.ones([sum(splits), 16]), tf.constant(splits, tf.int32)])
+    signature = [tf.TensorSpec([None, 16], tf.float32), tf.TensorSpec([None], tf.int32)]
+    return pair(lambda x, s: hvd.alltoall(x, s, name="alltoall"), arguments, signature)
+
+
+def times_of(calls: tuple[Callable[[], Any], ...], seconds: float) -> list[float]:
+    """The median time of each of the calls, in seconds; the first is a collective."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    start = time.perf_counter()
+    for _ in range(5):
+        for call in calls:
+            call()
+    # As many on all ranks, or they would wait for each other.
+    own = tf.constant(5 * seconds / (time.perf_counter() - start))
+    rounds = max(10, min(5000, int(hvd.broadcast(own, 0, name="rounds"))))
+    medians = []
+    for call in calls:
+        times = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        medians.append(statistics.median(times))
+    return medians
+
+
+def work(seconds: float, results: Path) -> None:
+    """What each worker does; rank 0 writes what was measured."""
+    # Before TensorFlow, whose threads keep what they begin with.
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // int(os.environ["HOROVOD_SIZE"]))
+    first = int(os.environ["HOROVOD_RANK"]) * share % len(cores)
+    os.sched_setaffinity(0, cores[first : first + share])
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    hvd.allreduce(tf.ones([1]), name="first")
+    measured = {"launch": [time.time() - float(os.environ["LAUNCHED_AT"]), 0.0]}
+    for row in GOALS:
+        if row in ("idle", "launch"):
+            continue
+        medians = times_of(build(row, hvd.size()), seconds)
+        slowest = hvd.allreduce(tf.constant(medians, tf.float64), op=hvd.Max, name=f"slowest {row}")
+        measured[row] = slowest.numpy().tolist()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    idle_s = max(2.0, seconds)
+    time.sleep(idle_s)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    used = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / idle_s * 100
+    most = hvd.allreduce(tf.constant(used, tf.float64), op=hvd.Max, name="idle")
+    measured["idle"] = [float(most), 0.0]
+    if hvd.rank() == 0:
+        results.write_text(json.dumps(measured))
+
+
+def measure(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:
+    """What a job of `ranks` workers in the environment of `python` measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results"
+        worker = [python, __file__, "--results", str(results), "--seconds", str(seconds)]
+        launcher = [python, "-m", "horovod.runner.launch", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "LAUNCHED_AT": str(time.time())}
+        job = subprocess.run(
+            [*launcher, *worker],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300 + 60 * seconds,
+            check=False,
+        )
+        if job.returncode != 0:
+            sys.exit(f"{python}, {ranks} ranks: exit code {job.returncode}\n{job.stdout}\n{job.stderr}")
+        return json.loads(results.read_text())
+
+
+def shown(row: str, times: list[float]) -> tuple[str, float]:
+    """A row's result as text, and as the number that its goal is for."""
+    unit = GOALS[row][1]
+    own = max(times[0] - times[1], 1e-9)
+    number = {"ms": own * 1e3, "GB/s": LARGE / own / 1e9}.get(unit, times[0])
+    empty = f" (empty {times[1] * 1e3:.3f} ms)" if unit == "ms" else ""
+    return f"{number:.3f} {unit}{empty}" if unit == "ms" else f"{number:.2f} {unit}", number
+
+
+def verdict(row: str, times: list[float], number: float) -> str:
+    """Whether the goal is met; empty without one."""
+    goal, unit = GOALS[row]
+    if row.startswith("100"):
+        goal = times[1] * 1e3
+    if goal is None:
+        return ""
+    met = number >= goal if unit == "GB/s" else number <= goal
+    return f"{'>=' if unit == 'GB/s' else '<='} {goal:.3g} {unit}  {'met' if met else 'MISSED'}"
+
+
+def main() -> None:
+    """Starts the jobs, or is a worker of one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, roughly")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="how many workers")
+    parser.add_argument("--peer", help="the Python of an environment with Horovod")
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.results is not None:
+        work(options.seconds, options.results)
+        return
+    for ranks in options.ranks:
+        own = measure(sys.executable, ranks, options.seconds)
+        peer = measure(options.peer, ranks, options.seconds) if options.peer else None
+        print(f"{f'{ranks} ranks, p50 above an empty call':<36}{'':<36}{'Horovod' if peer else ''}")
+        for row in GOALS:
+            text, number = shown(row, own[row])
+            beside = shown(row, peer[row])[0] if peer else ""
+            print(f"{row:<36}{text:<36}{beside:<36}{verdict(row, own[row], number) if ranks == 2 else ''}".rstrip())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What programs of elastic jobs import from Horovod's runner."""

@@ -1,0 +1,276 @@
+"""Elastic jobs that train: processes are killed in the middle, and what was committed is kept.
+
+The jobs run in a program of their own, which is this file: it imports TensorFlow once, and workers are its forks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from lockstep.launch.elastic_driver import Limits
+from lockstep.launch.elastic_job import ElasticJob, Plan
+from lockstep.launch.output import Console
+from lockstep.launch.process import starts_call
+
+DEADLINE_S = 60
+X = np.arange(12, dtype=np.float32).reshape(6, 2)
+COLLECTIVES = {
+    "allreduce": lambda: hvd.allreduce(X, name="x"),
+    "grouped_allreduce": lambda: hvd.grouped_allreduce([X, X + 1]),
+    "allgather": lambda: hvd.allgather(X, name="x"),
+    "grouped_allgather": lambda: hvd.grouped_allgather([X, X + 1]),
+    "broadcast": lambda: hvd.broadcast(X, 0, name="x"),
+    "alltoall": lambda: hvd.alltoall(X, name="x"),
+    "reducescatter": lambda: hvd.reducescatter(X, name="x"),
+    "grouped_reducescatter": lambda: hvd.grouped_reducescatter([X, X + 1]),
+    "barrier": hvd.barrier,
+    "broadcast_object": lambda: hvd.broadcast_object({"x": 1}),
+}
+
+
+def run_job(train, *, size=3, spares=0, min_np=1) -> int:
+    """Runs a function on workers; those that die are replaced as long as there are spare hosts. The exit code."""
+    hosts = {f"127.0.0.{1 + i}": 1 for i in range(size + spares)}
+    plan = Plan(Limits(size, min_np, size, timeout_s=DEADLINE_S), hosts=hosts)
+    return ElasticJob(starts_call(train), plan, dict(os.environ), Console()).run()
+
+
+def once(name: str) -> bool:
+    """True for the one process of the job that asks first."""
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def die():
+    time.sleep(0.05)  # The others wait for it then.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def committed(step: int) -> int:
+    """The highest step that any rank has said to be committed; says that `step` is, if it is not 0."""
+    if step:
+        Path(f"committed.{step}").touch()
+    return max([int(path.suffix[1:]) for path in Path().glob("committed.*")], default=0)
+
+
+# What workers do.
+
+
+def lose_a_rank_in_each_collective():
+    """Another rank each time; the new one gets what was committed before."""
+    hvd.init()
+    weights = tf.Variable(np.full([3], hvd.rank(), np.float32))
+    state = hvd.elastic.TensorFlowState([weights], step=0, history=[])
+    calls, resets = [], []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    @hvd.elastic.run
+    def train(state):
+        calls.append(hvd.rank())
+        assert committed(0) <= state.step == len(state.history)
+        np.testing.assert_array_equal(weights, np.full([3], state.step if state.step else 0, np.float32))
+        while state.step < len(COLLECTIVES):
+            while hvd.size() < 3:
+                state.check_host_updates()
+                time.sleep(0.01)
+            kind = list(COLLECTIVES)[state.step]
+            # What is not committed is undone.
+            weights.assign_add([9, 9, 9])
+            state.history.append("not committed")
+            if hvd.rank() == state.step % 3 and once(f"lost.{kind}"):
+                die()
+            COLLECTIVES[kind]()
+            state.history[-1] = kind
+            state.step += 1
+            weights.assign(np.full([3], state.step, np.float32))
+            state.commit()
+            committed(state.step)
+        return state.step
+
+    assert train(state) == len(COLLECTIVES) and state.history == list(COLLECTIVES)
+    assert len(calls) == 1 + len(resets)
+    print("done")
+
+
+def fit():
+    """Rank 0 dies in the second epoch, before a commit; the batches before it are not done again."""
+    import horovod.tensorflow.keras as hvd_keras
+
+    hvd.init()
+    tf.keras.utils.set_random_seed(hvd.rank())
+    model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.Adam(0.01))
+    model.compile(optimizer, "mse", run_eagerly=False)
+    elastic = hvd_keras.elastic
+    state = elastic.KerasState(model, batch=0, epoch=0, seen=[])
+    data = tf.data.Dataset.from_tensors((np.ones([4, 2], np.float32), np.ones([4, 1], np.float32))).repeat()
+
+    class Watch(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            state.seen.append((state.epoch, state.batch))
+            if hvd.rank() == 0 and hvd.size() == 3 and state.epoch == 1 and state.batch == 2 and once("lost"):
+                die()
+
+    callbacks = [
+        elastic.UpdateBatchStateCallback(state),
+        elastic.UpdateEpochStateCallback(state),
+        Watch(),
+        elastic.CommitStateCallback(state, batches_per_commit=1),
+    ]
+
+    @elastic.run
+    def train(state):
+        model.fit(data, steps_per_epoch=4, epochs=3 - state.epoch, callbacks=callbacks, verbose=0, shuffle=False)
+
+    train(state)
+    assert (state.epoch, state.batch) == (3, 0)
+    assert int(model.optimizer.iterations) == 12
+    assert state.seen == [(epoch, batch) for epoch in range(3) for batch in range(1, 5)], state.seen
+    weights = hvd.allgather(tf.reshape(model.get_weights()[0], [1, 2])).numpy()
+    np.testing.assert_array_equal(weights, weights[:1].repeat(2, axis=0))
+    print("done")
+
+
+def train_in_a_graph():
+    """As a program of TensorFlow 1 does it."""
+    tf.compat.v1.disable_eager_execution()
+    hvd.init()
+    step = tf.compat.v1.get_variable("step", initializer=tf.constant(hvd.rank()))
+    total = hvd.allreduce(tf.ones([2]), op=hvd.Sum, name="total")
+    forward = tf.compat.v1.assign_add(step, 1)
+    with tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        state = hvd.elastic.TensorFlowState(session=session, batch=hvd.rank())
+
+        @hvd.elastic.run
+        def train(state):
+            assert session.run(step) == state.batch
+            while state.batch < 6:
+                session.run(forward)
+                if state.batch == 3 and hvd.rank() == 0 and once("lost"):
+                    die()
+                assert session.run(total).tolist() == [hvd.size()] * 2
+                state.batch += 1
+                if state.batch % 2 == 0:
+                    state.commit()
+            return session.run(step)
+
+        assert train(state) == 6
+        # Restoring takes nothing but what is there.
+        state.batch = 9
+        session.run(forward)
+        state.restore()
+        assert (state.batch, session.run(step)) == (6, 6)
+    print("done")
+
+
+def fail_by_itself():
+    """An error of the program's own is no reason to begin anew."""
+    hvd.init()
+    state = hvd.elastic.ObjectState(step=0)
+
+    @hvd.elastic.run
+    def train(state):
+        hvd.allreduce(tf.ones([1]))
+        raise ValueError("of the program")
+
+    train(state)
+
+
+JOBS = {
+    "collectives": lambda: run_job(lose_a_rank_in_each_collective, spares=len(COLLECTIVES)),
+    "fit": lambda: run_job(fit),
+    "graph": lambda: run_job(train_in_a_graph, size=2),
+    "failure": lambda: run_job(fail_by_itself, size=2),
+}
+
+
+# The tests.
+
+# Not the file itself, whose folder would be where `import keras` looks first.
+PROGRAM = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
+
+
+def run_program(folder: Path, job: str) -> tuple[int, list[str], list[str]]:
+    hidden = ("LOCKSTEP_R", "LOCKSTEP_W", "LOCKSTEP_L", "HOROVOD_", "TF_CONFIG")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, job],
+        cwd=folder,
+        env={**environment, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    return ended.returncode, ended.stdout.splitlines(), ended.stderr.splitlines()
+
+
+def test_a_rank_that_dies_in_any_collective_is_survived(tmp_path):
+    code, stdout, stderr = run_program(tmp_path, "collectives")
+    assert (code, sorted(stdout)) == (0, ["[0] done", "[1] done", "[2] done"]), "\n".join(stderr)
+    assert len([line for line in stderr if "was killed by SIGKILL; no new workers on 127.0.0." in line]) == 10
+
+
+def test_fit_goes_on_with_the_batch_behind_the_last_commit(tmp_path):
+    code, stdout, stderr = run_program(tmp_path, "fit")
+    assert (code, sorted(stdout)) == (0, ["[0] done", "[1] done"]), "\n".join(stderr)
+
+
+def test_a_session_goes_on_with_what_was_committed(tmp_path):
+    code, stdout, stderr = run_program(tmp_path, "graph")
+    assert (code, stdout) == (0, ["[0] done"]), "\n".join(stderr)
+
+
+def test_an_error_of_the_program_ends_it(tmp_path):
+    code, stdout, stderr = run_program(tmp_path, "failure")
+    assert (code, stdout) == (1, []), "\n".join(stderr)
+    assert [line for line in stderr if line.endswith("ValueError: of the program")]
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_a_models_state_is_saved_and_restored(optimizer):
+    """Also what an optimizer would make at its first step."""
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="Model must be built first"):
+        hvd.elastic.TensorFlowKerasState(model)
+    model.build((None, 3))
+    if optimizer is not None:
+        optimizer = tf.keras.optimizers.Adam(0.1)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=1)
+    before = [np.array(v) for v in model.weights]
+    model.set_weights([w + 1 for w in model.get_weights()])
+    state.batch = 2
+    if optimizer is not None:
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip([tf.ones_like(v) for v in variables], variables, strict=True))
+        assert int(optimizer.iterations) == 1
+    state.restore()
+    assert state.batch == 1
+    for weight, wanted in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, wanted)
+    if optimizer is not None:
+        found = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        slots = [np.array(v) for v in found if v.shape.rank]
+        assert int(optimizer.iterations) == 0 and slots and not any(slot.any() for slot in slots)
+
+
+def test_what_has_no_variables_is_an_error():
+    with pytest.raises(ValueError, match="got no variables"):
+        hvd.elastic.TensorFlowState()
+
+
+if __name__ == "__main__":
+    sys.exit(JOBS[sys.argv[1]]())

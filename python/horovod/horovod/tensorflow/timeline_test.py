@@ -1,0 +1,73 @@
+"""The timeline's file, and what is said of a rank that is late."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from lockstep.testing import call_workers
+
+
+def record(folder):
+    hvd.init()
+    hvd.allreduce(tf.ones([2, 3]), name="first")
+    hvd.grouped_allreduce([tf.ones([1]), tf.ones([2])], name="group")
+    hvd.stop_timeline()
+    hvd.broadcast(tf.ones([1]), 0, name="between")
+    hvd.start_timeline(f"{folder}/second.json")
+    hvd.alltoall(tf.ones([2]), name="second")
+    hvd.stop_timeline()
+    hvd.stop_timeline()
+    if hvd.rank() == 0:
+        with pytest.raises(ValueError, match="timeline /nowhere/x: No such file"):
+            hvd.start_timeline("/nowhere/x")
+    else:
+        time.sleep(1.5)
+    hvd.allreduce(tf.ones([1]), name="late")
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="has not been initialized"):
+        hvd.start_timeline(f"{folder}/third.json")
+
+
+def rows(path):
+    """What a timeline has for each tensor: the names of its events' starts and marks, in order."""
+    events = json.loads(path.read_text())
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
+    found = {name: [] for name in names.values()}
+    for event in events:
+        if event["ph"] in "BXi":
+            found[names[event["pid"]]].append(event["name"])
+    times = [event["ts"] for event in events if "ts" in event]
+    assert times == sorted(times)
+    opened = [event["ph"] for event in events]
+    assert opened.count("B") == opened.count("E")
+    return found
+
+
+def test_the_timeline_names_tensors_and_ranks(tmp_path):
+    """And a rank that is late is named, with the tensor."""
+    environment = {
+        "HOROVOD_TIMELINE": str(tmp_path / "first.json"),
+        "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
+        "HOROVOD_FUSION_THRESHOLD": "0",
+    }
+    outcomes = call_workers(record, 2, str(tmp_path), environment=environment, check=False)
+    assert all(outcome.succeeded for outcome in outcomes), outcomes
+    first = rows(tmp_path / "first.json")
+    (row,) = [events for name, events in first.items() if "first" in name]
+    assert row[0] == "NEGOTIATE_ALLREDUCE" and sorted(row[1:3]) == ["0", "1"]
+    assert row[3:] == ["ALLREDUCE", "QUEUE", "EXCHANGE"]
+    assert len([name for name in first if "group" in name]) == 2
+    assert not [name for name in first if "between" in name]
+    assert set(first["cycles"]) == {"CYCLE_START"}
+    second = rows(tmp_path / "second.json")
+    ((name, row),) = second.items()
+    assert "second" in name and "ALLTOALL" in row
+    warnings = [line for line in outcomes[0].output.splitlines() if line.endswith("others wait")]
+    assert len(warnings) == 1 and "late" in warnings[0] and "rank 1 did not ask for it in 1 s" in warnings[0], outcomes
+    assert "others wait" not in outcomes[1].output

@@ -1,0 +1,205 @@
+"""The rules by which an elastic job goes on, without processes: what is told, and what follows."""
+
+import pytest
+
+from lockstep.launch.elastic_driver import Driver, Limits
+from lockstep.launch.elastic_hosts import Cooldown, Hosts
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+KILLED = (-9, "was killed by SIGKILL")
+
+
+class Job:
+    """A driver, told what would happen to its workers; `now` only moves where a test says so."""
+
+    def __init__(self, *, hosts=None, cooldown=None, num_proc=2, min_np=1, max_np=4, **limits):
+        self.now = 0.0
+        self.hosts = Hosts(cooldown)
+        self.hosts.found(hosts or {"localhost": 2})
+        self.driver = Driver(Limits(num_proc, min_np, max_np, **limits), self.hosts)
+        self.started = []
+
+    def next(self):
+        actions = self.driver.next(self.now)
+        self.started += [(worker.host, worker.slot) for worker in actions.start]
+        return actions
+
+    def ready(self, *numbers, has_state=False, keeps_state=False):
+        for number in numbers:
+            self.driver.ready(number, has_state, keeps_state)
+        return self.next()
+
+    def end(self, number, code=-9, how="was killed by SIGKILL"):
+        said = self.driver.ended(number, code, how, self.now)
+        return said, self.next()
+
+
+def ranks(actions):
+    return {number: (place["rank"], place["size"], place["local_rank"]) for number, place in actions.places.items()}
+
+
+def test_a_round_begins_when_all_are_there():
+    job = Job()
+    assert [worker.number for worker in job.next().start] == [0, 1]
+    assert not job.ready(1).places
+    actions = job.ready(0)
+    assert ranks(actions) == {0: (0, 2, 0), 1: (1, 2, 1)}
+    assert not actions.places[0]["all_keep_state"]
+    assert job.end(0, 0)[1].over is None
+    assert job.end(1, 0)[1].over == 0
+
+
+def test_a_dead_worker_is_survived_by_the_others_in_their_order():
+    job = Job(hosts={"localhost": 3})
+    job.next(), job.ready(0, 1, 2)
+    said, actions = job.end(0)
+    assert said == ["rank 0 was killed by SIGKILL; no new workers on localhost"]
+    assert (actions.over, actions.start, actions.changed) == (None, [], None)
+    assert not job.ready(2).places
+    assert ranks(job.ready(1)) == {1: (0, 2, 0), 2: (1, 2, 1)}
+    assert job.end(1, 0)[1].over is None
+    assert job.end(2, 0)[1].over == 0  # the death was survived
+
+
+def test_newcomers_join_behind_those_that_have_the_state():
+    job = Job()
+    job.next(), job.ready(0, 1)
+    job.hosts.found({"localhost": 2, "127.0.0.1": 1})
+    assert [(worker.number, worker.host, worker.slot) for worker in job.next().start] == [(2, "127.0.0.1", 2)]
+    assert job.next().changed is None  # nobody waits for its start
+    changed = job.ready(2).changed
+    assert (changed["added"], changed["removed"]) == (True, False)
+    assert job.next().changed is None
+    job.now += 1
+    assert job.next().changed["at"] == 1  # until they come
+    actions = job.ready(0, 1, keeps_state=True)
+    assert ranks(actions) == {0: (0, 3, 0), 1: (1, 3, 1), 2: (2, 3, 2)}
+    assert not actions.places[0]["all_keep_state"]
+
+
+def test_a_newcomer_gets_the_slot_of_the_dead():
+    job = Job(hosts={"localhost": 3}, cooldown=Cooldown(1, 1))
+    job.next(), job.ready(0, 1, 2)
+    job.end(0)
+    assert ranks(job.ready(1, 2)) == {1: (0, 2, 0), 2: (1, 2, 1)}
+    job.now = 2.5
+    assert [(worker.number, worker.slot) for worker in job.next().start] == [(3, 0)]
+    job.ready(3)
+    assert ranks(job.ready(1, 2)) == {1: (0, 3, 1), 2: (1, 3, 2), 3: (2, 3, 0)}
+
+
+def test_workers_of_a_host_that_is_gone_are_dismissed_at_the_next_round():
+    job = Job(hosts={"localhost": 1, "127.0.0.1": 2}, num_proc=3)
+    job.next(), job.ready(0, 1, 2)
+    job.hosts.found({"127.0.0.1": 1})
+    changed = job.next().changed
+    assert (changed["added"], changed["removed"]) == (False, True)
+    assert not job.ready(1, 2, keeps_state=True).dismiss
+    actions = job.ready(0, keeps_state=True)
+    assert actions.dismiss == [0, 2]
+    assert ranks(actions) == {1: (0, 1, 0)}
+    assert actions.places[1]["all_keep_state"]
+    assert job.end(0, 0)[1].over is None and job.end(2)[0] == []
+
+
+def test_the_state_does_not_go_with_the_last_that_have_it():
+    job = Job()
+    job.next(), job.ready(0, 1)
+    job.hosts.found({})
+    assert job.next().changed is None
+    job.hosts.found({"127.0.0.1": 2})
+    assert [worker.number for worker in job.next().start] == [2, 3]
+    job.ready(2, 3)
+    assert ranks(job.ready(0, 1)) == {0: (0, 4, 0), 1: (1, 4, 1), 2: (2, 4, 2), 3: (3, 4, 3)}
+    assert job.next().changed["removed"]
+    actions = job.ready(0, 1, 2, 3)
+    assert actions.dismiss == [0, 1]
+    assert ranks(actions) == {2: (0, 2, 0), 3: (1, 2, 1)}
+
+
+def test_too_few_wait_and_then_fail():
+    job = Job(min_np=2, timeout_s=5)
+    job.next(), job.ready(0, 1)
+    job.end(1)
+    assert job.ready(0).say == ["1 of at least 2 workers are there; waiting for up to 5 s"]
+    job.now = 4.9
+    assert job.next().over is None
+    job.now = 5
+    actions = job.next()
+    assert (actions.over, actions.why) == (
+        137,
+        "1 of at least 2 workers are there, after 5 s of waiting; hosts: localhost:2",
+    )
+
+
+def test_too_few_slots_are_waited_for_before_the_start():
+    job = Job(hosts={"localhost": 1}, timeout_s=3)
+    assert job.next().say == ["1 of 2 slots are there; waiting for up to 3 s"]
+    job.hosts.found({"localhost": 2})
+    assert len(job.next().start) == 2
+    job = Job(hosts={"localhost": 1}, timeout_s=3)
+    job.next()
+    job.now = 3
+    assert job.next().over == 1
+
+
+def test_a_worker_that_does_not_come_back_is_ended():
+    job = Job(timeout_s=5)
+    job.next(), job.ready(0, 1)
+    job.ready(1)
+    job.now = 5
+    actions = job.next()
+    assert (actions.kill, actions.say) == ([0], ["rank 0 did not come for 5 s: it is ended"])
+    assert ranks(job.end(0)[1]) == {1: (0, 1, 0)}
+
+
+def test_all_dead_is_the_end():
+    job = Job()
+    job.next(), job.ready(0, 1)
+    job.end(0)
+    actions = job.end(1, 3, "failed with exit code 3")[1]
+    assert (actions.over, actions.why) == (3, "all workers that had the job's state have failed")
+    job = Job()
+    job.next()
+    job.end(0, 2)
+    assert job.end(1, 2)[1].over == 2
+
+
+def test_a_newcomer_that_did_not_get_the_state_is_not_its_keeper():
+    job = Job(hosts={"localhost": 3}, num_proc=3, cooldown=Cooldown(1, 1))
+    job.next(), job.ready(0, 1, 2)
+    job.end(0)
+    assert ranks(job.ready(1, 2, has_state=True)) == {1: (0, 2, 0), 2: (1, 2, 1)}
+    job.now = 3
+    job.next(), job.ready(3), job.ready(1, 2, has_state=True)
+    job.end(1)
+    job.driver.ready(3, False, False)  # before the state had come
+    assert ranks(job.ready(2, has_state=True)) == {2: (0, 2, 1), 3: (1, 2, 0)}
+    job.end(2)
+    actions = job.ready(3)
+    assert (actions.over, actions.why) == (137, "all workers that had the job's state have failed")
+
+
+def test_the_reset_limit():
+    job = Job(hosts={"localhost": 4}, reset_limit=1)
+    job.next(), job.ready(0, 1, 2, 3)
+    job.end(3)
+    assert len(job.ready(0, 1, 2).places) == 3
+    job.end(2)
+    actions = job.ready(0, 1)
+    assert actions.over == 137
+    assert actions.why == "the job was to begin anew for the 2nd time; the reset limit is 1"
+
+
+def test_nobody_joins_a_job_that_has_succeeded():
+    job = Job()
+    job.next(), job.ready(0, 1)
+    job.hosts.found({"localhost": 3})
+    job.next()
+    actions = job.end(0, 0)[1]
+    assert (actions.kill, actions.over) == ([2], None)
+    assert ranks(job.ready(1)) == {1: (0, 1, 0)}  # its peer left before it was done
+    said, actions = job.end(1, 4, "failed with exit code 4")
+    assert said == ["rank 0 failed with exit code 4, after another had succeeded"]
+    assert actions.over == 4

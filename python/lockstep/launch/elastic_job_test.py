@@ -1,0 +1,224 @@
+"""Elastic jobs as their users see them: a launcher with workers that come and go. Workers are programs of a few lines
+that ask for places themselves, without TensorFlow."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+DEADLINE_S = 30
+RUN = "import json, sys; from lockstep.launch.horovodrun import main; sys.exit(main(read_yaml=json.loads))"
+WORKER = """
+import os, signal, socket, sys, time
+from lockstep.launch.elastic_wire import ADDRESS, SECRET, WORKER, Channel
+
+number = int(os.environ[WORKER])
+host, port = os.environ[ADDRESS].split(":")
+connection, channel, heard = socket.create_connection((host, int(port))), Channel(os.environ[SECRET], False), []
+
+def hear(*kinds):
+    while True:
+        for message in heard:
+            if message["is"] in kinds:
+                heard.remove(message)
+                return message
+        data = connection.recv(1 << 16)
+        if not data:
+            sys.exit("the launcher is gone")
+        heard.extend(channel.feed(data))
+        say()
+
+def say(*messages):
+    for message in messages:
+        channel.say(message)
+    data, channel.outgoing = channel.outgoing, b""
+    connection.sendall(data)
+
+def place(keeps_state=False):
+    say({"is": "ready", "worker": number, "keeps_state": keeps_state})
+    got = hear("round", "removed", "failed")
+    if got["is"] != "round":
+        print(got["is"], flush=True)
+        sys.exit(0 if got["is"] == "removed" else 1)
+    print("round {round}: {rank} of {size}".format(**got), flush=True)
+    return got
+
+open(f"pid{number}", "w").write(str(os.getpid()))
+"""
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """A function that starts an elastic job in tmp_path; what it started is killed at the end."""
+    started = []
+
+    def start(*options: str, worker: str, script: str = "") -> subprocess.Popen:
+        (tmp_path / "worker.py").write_text(WORKER + worker)
+        if script:
+            (tmp_path / "hosts.sh").write_text("#!/bin/sh\n" + script)
+            (tmp_path / "hosts.sh").chmod(0o755)
+            options += ("--host-discovery-script", "hosts.sh")
+        hidden = ("LOCKSTEP_", "HOROVOD_", "CUDA_", "NVIDIA_", "TF_CONFIG")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        command = [sys.executable, "-c", RUN, *options, sys.executable, "worker.py"]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
+            process.communicate(timeout=DEADLINE_S)
+    deadline = time.monotonic() + 5
+    left = [path for path in tmp_path.glob("pid*") if runs(path)]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = [path for path in left if runs(path)]
+    for path in left:
+        os.kill(int(path.read_text()), signal.SIGKILL)
+    assert not left, "workers outlived their launcher"
+
+
+def runs(path: Path) -> bool:
+    """Whether the process whose number a file has is there, and no zombie."""
+    try:
+        status = Path(f"/proc/{path.read_text()}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def finish(process: subprocess.Popen) -> tuple[int, list[str], str]:
+    """Exit code, the sorted lines of stdout, and stderr."""
+    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, sorted(stdout.splitlines()), stderr
+
+
+def test_a_killed_worker_is_replaced_when_its_host_has_cooled_down(launch):
+    """The replacement joins behind the survivors, which go on meanwhile."""
+    job = launch(
+        *("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1"),
+        worker="""
+got = place()
+if number == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+if got["round"] == 1:
+    assert place()["size"] == 2
+    change = hear("changed")
+    assert change["added"] and not change["removed"]
+    place(keeps_state=True)
+assert number != 3 or got["local_rank"] == 0
+""",
+    )
+    code, lines, stderr = finish(job)
+    assert (code, lines) == (
+        0,
+        [
+            "[0] round 1: 0 of 3",
+            "[0] round 2: 0 of 2",
+            "[0] round 3: 0 of 3",
+            "[1] round 1: 1 of 3",
+            "[1] round 2: 1 of 2",
+            "[1] round 3: 1 of 3",
+            "[2] round 1: 2 of 3",
+            "[2] round 3: 2 of 3",
+        ],
+    )
+    assert stderr == "[lockstep] rank 0 was killed by SIGKILL; no new workers on localhost for 1.0 s\n"
+
+
+def test_workers_come_and_go_with_what_the_script_says(launch, tmp_path):
+    job = launch(
+        *("-np", "1", "--max-np", "4", "--output-filename", "out"),
+        script='if [ -e gone ]; then echo 127.0.0.1:1; elif [ -e more ]; then echo "127.0.0.1:1\nlocalhost:1"; '
+        "else echo localhost:1; fi",
+        worker="""
+got = place()
+if got["size"] == 1:
+    open("more", "w")
+    assert hear("changed")["added"]
+    got = place()
+assert (got["size"], got["host"], got["all_keep_state"]) == (2, ["localhost", "127.0.0.1"][number], False)
+open("gone", "w")
+change = hear("changed")
+while not change["removed"]:
+    change = hear("changed")
+got = place(keeps_state=True)
+assert (got["rank"], got["size"], got["all_keep_state"]) == (0, 1, True)
+""",
+    )
+    code, lines, stderr = finish(job)
+    assert (code, stderr) == (0, "")
+    wanted = ["[0] removed", "[0] round 1: 0 of 1", "[0] round 2: 0 of 2", "[0] round 3: 0 of 1", "[1] round 2: 1 of 2"]
+    assert lines == wanted
+    assert (tmp_path / "out/worker.1/stdout").read_text() == "round 2: 1 of 2\nround 3: 0 of 1\n"
+
+
+def test_too_few_workers_are_an_error_in_time(launch):
+    began = time.monotonic()
+    job = launch(
+        *("-np", "2", "--min-np", "2", "--elastic-timeout", "1"),
+        worker="got = place()\nif got['rank']: sys.exit(7)\nplace()",
+    )
+    code, _, stderr = finish(job)
+    assert code == 7
+    assert "[lockstep] rank 1 failed with exit code 7; no new workers on localhost" in stderr
+    assert "1 of at least 2 workers are there, after 1 s of waiting; hosts: localhost:2: the job ends" in stderr
+    assert time.monotonic() - began < 10
+
+
+def test_the_job_ends_when_all_fail(launch):
+    code, _, stderr = finish(launch("-np", "2", "--min-np", "1", worker="sys.exit(5)"))
+    assert code == 5
+    assert stderr.endswith("[lockstep] all workers failed before the job had begun: the job ends\n")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_launcher(launch, tmp_path, signum):
+    """The fixture looks for what is left."""
+    job = launch("-np", "2", "--min-np", "1", worker="place()\nopen(f'here{number}', 'w')\ntime.sleep(60)")
+    deadline = time.monotonic() + DEADLINE_S
+    while len(list(tmp_path.glob("here*"))) < 2:
+        assert time.monotonic() < deadline and job.poll() is None
+        time.sleep(0.02)
+    job.send_signal(signum)
+    job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == (143 if signum == signal.SIGTERM else -9)
+
+
+def test_programs_that_ask_for_no_place_end_as_they_like(launch):
+    code, lines, _ = finish(launch("-np", "2", "--min-np", "1", worker="time.sleep(number)\nprint('done')"))
+    assert (code, lines) == (0, ["[worker 0] done", "[worker 1] done"])
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("exit 3", "host discovery script 'hosts.sh' failed with exit code 3"),
+        ("echo nowhere:x", "hosts.sh printed 'nowhere:x', wanted host:slots, or host alone with --slots-per-host"),
+        ("echo 192.0.2.1:4", "hosts.sh: host 192.0.2.1 is not this machine"),
+    ],
+)
+def test_a_script_that_fails_at_first_is_an_error(launch, script, message):
+    code, _, stderr = finish(launch("-np", "2", script=script, worker=""))
+    assert code == 2
+    assert stderr.startswith(f"horovodrun: {message}")
+
+
+def test_a_script_that_fails_later_changes_nothing(launch):
+    job = launch(
+        "-np", "1", script="test -e failed && exit 4\ntouch failed\necho localhost:1", worker="place()\ntime.sleep(2.5)"
+    )
+    code, lines, stderr = finish(job)
+    assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
+    assert stderr == "[lockstep] host discovery script 'hosts.sh' failed with exit code 4; the hosts stay as they are\n"

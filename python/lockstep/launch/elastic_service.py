@@ -1,0 +1,116 @@
+"""Where the workers of an elastic job talk to its launcher: a TCP service on the launcher's selector, without a thread.
+
+`elastic_wire` says what is said. A connection is a worker's from its first message that proves the job's secret; until
+then it may be anybody's, and there may only be a few of them.
+"""
+
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from lockstep.launch.elastic_wire import Channel, WireError
+from lockstep.launch.tasks import LOOPBACK
+
+_MAX_STRANGERS = 64
+
+
+class Service:
+    """Listens on this machine's loopback interface until the `with` block ends.
+
+    Args:
+      secret: The job's.
+      selector: Calls the functions that are registered with it (`Job`).
+      heard: Is called with each message of a worker: the worker's number, and the message.
+    """
+
+    def __init__(self, secret: str, selector: selectors.BaseSelector, heard: Callable[[int, dict[str, Any]], None]):
+        self._secret, self._selector, self._heard = secret, selector, heard
+        self._listener = socket.create_server((LOOPBACK, 0), backlog=128)
+        self._listener.setblocking(False)
+        # By file descriptor, in the order of their coming.
+        self._peers: dict[int, _Peer] = {}
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def address(self) -> str:
+        """host:port"""
+        return f"{LOOPBACK}:{self._listener.getsockname()[1]}"
+
+    def say(self, worker: int, message: dict[str, Any]) -> None:
+        """Tells a worker something, where it has a connection."""
+        for peer in list(self._peers.values()):
+            if peer.worker == worker:
+                peer.channel.say(message)
+                self._move(peer)
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for peer in list(self._peers.values()):
+            self._drop(peer)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self, events: int) -> None:
+        del events
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # It went away again, or there are no more files: the worker will say why it can't.
+            return
+        strangers = [peer for peer in self._peers.values() if peer.worker is None]
+        if len(strangers) >= _MAX_STRANGERS:
+            self._drop(strangers[0])
+        connection.setblocking(False)
+        peer = _Peer(connection, Channel(self._secret, is_launcher=True))
+        self._peers[connection.fileno()] = peer
+        self._selector.register(connection, selectors.EVENT_READ, lambda events: self._move(peer))
+        self._move(peer)
+
+    def _move(self, peer: "_Peer") -> None:
+        """Takes in and sends what there is, without waiting."""
+        if peer.connection.fileno() not in self._peers:
+            return
+        try:
+            messages, more = peer.move()
+        except (WireError, OSError):
+            more, messages = False, []
+        for message in messages:
+            if peer.worker is None and isinstance(message.get("worker"), int):
+                peer.worker = message["worker"]
+            if peer.worker is not None:
+                self._heard(peer.worker, message)
+        if not more:
+            self._drop(peer)
+        elif peer.connection.fileno() in self._peers:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.channel.outgoing else 0)
+            self._selector.modify(peer.connection, events, lambda events: self._move(peer))
+
+    def _drop(self, peer: "_Peer") -> None:
+        if self._peers.pop(peer.connection.fileno(), None) is not None:
+            self._selector.unregister(peer.connection)
+            peer.connection.close()
+
+
+class _Peer:
+    """A connection, and whose it is."""
+
+    def __init__(self, connection: socket.socket, channel: Channel):
+        self.connection, self.channel = connection, channel
+        self.worker: int | None = None
+
+    def move(self) -> tuple[list[dict[str, Any]], bool]:
+        """(what was said, whether the connection is still there)."""
+        messages, more = [], True
+        with contextlib.suppress(BlockingIOError):
+            while more:
+                data = self.connection.recv(1 << 16)
+                messages += self.channel.feed(data)
+                more = bool(data)
+        with contextlib.suppress(BlockingIOError):
+            while more and self.channel.outgoing:
+                sent = self.connection.send(self.channel.outgoing)
+                self.channel.outgoing = self.channel.outgoing[sent:]
+        return messages, more

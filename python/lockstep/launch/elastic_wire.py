@@ -1,0 +1,120 @@
+"""What the launcher and the workers of an elastic job say to each other, and how they know each other.
+
+A worker connects to the launcher's address. Both know the job's secret from their environment; it is never sent.
+
+    launcher: nonce                                       64 hexadecimal digits and an end of line
+    worker:   nonce                                       likewise
+    both:     HMAC-SHA-256 of a message, the message      64 digits, a blank, JSON and an end of line; any number
+
+The key of the HMACs is derived from the secret and both nonces, and each covers who says it and as the how manieth: a
+message of a stranger, of another conversation or out of turn is none. Messages are objects whose "is" says what they
+are:
+
+    worker   ready     worker, has_state, keeps_state               wants a place in the next round
+    launcher round     round, rank, size, local_rank, local_size, host, rendezvous, all_keep_state
+    launcher changed   at, added, removed                           workers wait to join, or have to leave
+    launcher removed   -                                            this worker has no place any more
+    launcher failed    why                                          the job has ended
+
+Read by workers as well: standard library only.
+"""
+
+import hmac
+import json
+import secrets
+from typing import Any
+
+ADDRESS = "LOCKSTEP_ELASTIC"
+SECRET = "LOCKSTEP_ELASTIC_SECRET"
+WORKER = "LOCKSTEP_ELASTIC_WORKER"
+
+_DIGITS = 64
+# More than any message of ours has.
+_MAX_LINE_BYTES = 1 << 16
+
+
+class WireError(Exception):
+    """What came is no message of the other side."""
+
+
+class Channel:
+    """One side of a conversation. Moves no bytes itself: they are given to `feed`, and taken from `outgoing`.
+
+    Args:
+      secret: The job's.
+      is_launcher: Which side this is.
+
+    Attributes:
+      outgoing: Bytes to send; whoever sends them takes them away.
+      is_known: Whether the other side has proved that it knows the secret.
+    """
+
+    def __init__(self, secret: str, is_launcher: bool):
+        self._secret, self._is_launcher = secret.encode(), is_launcher
+        self._nonce = secrets.token_hex(_DIGITS // 2)
+        self._key: bytes | None = None
+        self._said = self._heard = 0
+        self._rest = b""
+        self._waiting: list[dict[str, Any]] = []
+        self.is_known = False
+        self.outgoing = self._nonce.encode() + b"\n" if is_launcher else b""
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Adds a message to `outgoing`; of a worker that has not heard the launcher yet, once it has."""
+        if self._key is None:
+            self._waiting.append(message)
+            return
+        text = json.dumps(message).encode()
+        self.outgoing += self._mac(self._is_launcher, self._said, text) + b" " + text + b"\n"
+        self._said += 1
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """The messages that are complete with these bytes.
+
+        Raises:
+          WireError: it is no such conversation; to be ended.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if any(len(line) > _MAX_LINE_BYTES for line in (*lines, self._rest)):
+            raise WireError("a line without end")
+        messages = []
+        for line in lines:
+            if self._key is None:
+                self._agree(line)
+            else:
+                messages.append(self._message(line))
+        return messages
+
+    def _agree(self, theirs: bytes) -> None:
+        if len(theirs) != _DIGITS or theirs.strip(b"0123456789abcdef"):
+            raise WireError("no nonce")
+        if not self._is_launcher:
+            self.outgoing += self._nonce.encode() + b"\n"
+        launchers, workers = (self._nonce.encode(), theirs) if self._is_launcher else (theirs, self._nonce.encode())
+        self._key = hmac.digest(self._secret, b"lockstep elastic " + launchers + workers, "sha256")
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self.say(message)
+
+    def _message(self, line: bytes) -> dict[str, Any]:
+        mac, _, text = line.partition(b" ")
+        if not hmac.compare_digest(mac, self._mac(not self._is_launcher, self._heard, text)):
+            raise WireError("a message that is not the other side's")
+        self._heard += 1
+        self.is_known = True
+        try:
+            message = json.loads(text)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise WireError("a message that is no object")
+        return message
+
+    def _mac(self, is_launcher: bool, number: int, text: bytes) -> bytes:
+        who = b"launcher" if is_launcher else b"worker"
+        return hmac.new(self._key, b"%s %d " % (who, number) + text, "sha256").hexdigest().encode()
+
+
+def round_secret(secret: str, number: int) -> str:
+    """The secret by which the workers of a round know each other."""
+    return hmac.new(secret.encode(), b"lockstep round %d" % number, "sha256").hexdigest()
