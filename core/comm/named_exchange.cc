@@ -16,6 +16,10 @@ namespace {
 // What all kinds of exchange that don't compute move.
 constexpr Item kBytes = {DType::kUInt8, 1};
 
+// Tensors are packed up to so much. Packing saves a meeting for each tensor, some 5 us, and costs two copies. Measured
+// with 26 all-to-alls of 64 KiB on two ranks: 0.26 ms one by one, 0.9 to 1.5 ms packed.
+constexpr int64_t kPackedBytes = int64_t{64} << 10;
+
 void Copy(const void* from, int64_t bytes, void* to) {
   if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
@@ -33,6 +37,14 @@ ReduceOp OpOf(const NamedRequest& request) {
     case NamedReduction::kAdasum: break;
   }
   return ReduceOp::kSum;
+}
+
+// Of the rank that brings most: the same number on all ranks.
+int64_t MostBytes(const NamedBatch::Entry& entry) {
+  const NamedRequest& request = entry.request;
+  int64_t rows = 0;
+  for (const int64_t of_rank : entry.rows) rows = std::max(rows, of_rank);
+  return rows * RowBytes(request);
 }
 
 // What comes before the reduction. out may be in.
@@ -73,23 +85,35 @@ Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> w
   std::vector<Part> parts;
   parts.reserve(batch.entries.size());
   for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i], nullptr, {}, {}, {}});
-  const NamedRequest& request = batch.entries.front().request;
+  // Those that go together, [begin, end).
   Status status;
-  switch (request.kind) {
-    case NamedKind::kAllReduce:
-      status = request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
-      break;
-    case NamedKind::kReduceScatter: status = ReduceScatter(parts); break;
-    case NamedKind::kAllGather:
-    case NamedKind::kAllToAll: status = Gather(parts); break;
-    case NamedKind::kBroadcast: status = Broadcast(parts); break;
-    case NamedKind::kBarrier: status = communicator_.Barrier(name_); break;
-    case NamedKind::kJoin: parts.front().outcome.last_joined = request.root; break;
-  }
-  for (Part& part : parts) {
-    if (part.work != nullptr) part.work->done(status.ok() ? part.status : status, part.outcome);
+  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    int64_t bytes = 0;
+    do {
+      bytes += MostBytes(parts[end].entry);
+    } while (++end < parts.size() && bytes + MostBytes(parts[end].entry) <= kPackedBytes);
+    const std::span<Part> together = std::span<Part>(parts).subspan(begin, end - begin);
+    if (status.ok()) status = Exchange(together);
+    for (Part& part : together) {
+      if (part.work != nullptr) part.work->done(status.ok() ? part.status : status, part.outcome);
+    }
   }
   return status;
+}
+
+Status NamedExchange::Exchange(std::span<Part> parts) {
+  const NamedRequest& request = parts.front().entry.request;
+  switch (request.kind) {
+    case NamedKind::kAllReduce:
+      return request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
+    case NamedKind::kReduceScatter: return ReduceScatter(parts);
+    case NamedKind::kAllGather:
+    case NamedKind::kAllToAll: return Gather(parts);
+    case NamedKind::kBroadcast: return Broadcast(parts);
+    case NamedKind::kBarrier: return communicator_.Barrier(name_);
+    case NamedKind::kJoin: parts.front().outcome.last_joined = request.root; break;
+  }
+  return OkStatus();
 }
 
 void NamedExchange::AllocateOut(Part& part, std::span<const int64_t> shape) {

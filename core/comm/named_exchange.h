@@ -32,8 +32,8 @@ struct NamedWork {
   std::function<void(const Status& status, const Outcome& outcome)> done;
 };
 
-// Does what a batch says, by the collectives of a communicator: tensors of a batch are packed one behind the other and
-// travel in one exchange. Every rank runs the same batches in the same order. For one thread.
+// Does what a batch says, by the collectives of a communicator: small tensors of a batch are packed one behind the other
+// and travel in one exchange. Every rank runs the same batches in the same order. For one thread.
 class NamedExchange {
  public:
   explicit NamedExchange(Communicator& communicator) : communicator_(communicator) {}
@@ -55,6 +55,8 @@ class NamedExchange {
 
   // Where the part's result of `shape` goes: the work's memory, or the sink.
   static void AllocateOut(Part& part, std::span<const int64_t> shape);
+  // Parts that go together; the kinds of it follow.
+  Status Exchange(std::span<Part> parts);
   Status AllReduce(std::span<Part> parts);
   Status Adasum(std::span<Part> parts);
   Status ReduceScatter(std::span<Part> parts);

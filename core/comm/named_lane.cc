@@ -1,5 +1,7 @@
 #include "core/comm/named_lane.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -19,6 +21,9 @@
 
 namespace lockstep {
 namespace {
+
+// How long a thread that awaits an answer looks for it before it sleeps.
+constexpr double kLookOut_s = 100e-6;
 
 constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft = 'l', kEnded = 'e';
 
@@ -176,12 +181,30 @@ void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
   if (wake) links_.Wake();
 }
 
-// A thread that is not asleep looks by itself, when it is done with what it does.
+// A thread that has something to do looks by itself when that is done. One that sleeps is woken even where it has
+// nothing to do yet, so that it looks out for the answer.
 bool NamedLane::GoOn() {
-  if (!sleeps_) return false;
+  if (!idle_) return false;
   if (rank() == 0) Sequence();
-  sleeps_ = todo_.empty() && unsent_.ok();
-  return !sleeps_;
+  idle_ = todo_.empty() && unsent_.ok();
+  return !idle_ || std::exchange(sleeps_, false);
+}
+
+// A core that has been given up costs more to get back, some 20 us, than looking for that long; and to others who can
+// use it, it is offered between two looks.
+std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
+  const double end = Now() + kLookOut_s;
+  while (true) {
+    std::vector<ControlLinks::Event> events = links_.Await(0);
+    if (!events.empty()) return events;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_ || leaves_) *seconds = 0;
+      sleeps_ = *seconds != 0 && (works_.empty() || Now() >= end);
+      if (sleeps_ || *seconds == 0) return {};
+    }
+    sched_yield();
+  }
 }
 
 void NamedLane::Leave() {
@@ -213,6 +236,7 @@ void NamedLane::Run() {
   while (true) {
     std::vector<std::string> warnings;
     double seconds = 0;
+    bool looks_out = false;
     Status unsent;
     {
       const std::lock_guard lock(mutex_);
@@ -221,15 +245,19 @@ void NamedLane::Run() {
       unsent = std::exchange(unsent_, OkStatus());
       if (todo_.empty() && unsent.ok()) seconds = rank() == 0 ? WatchStalls(&warnings) : -1;
       // Whoever brings work from here on wakes the thread.
-      sleeps_ = seconds != 0;
+      idle_ = seconds != 0;
+      looks_out = idle_ && !works_.empty();
+      sleeps_ = idle_ && !looks_out;
     }
     for (const std::string& warning : warnings) options_.warn(warning);
     DoAll();
     if (!unsent.ok()) Break(unsent);
-    const std::vector<ControlLinks::Event> events = links_.Await(seconds);
+    std::vector<ControlLinks::Event> events;
+    if (looks_out) events = LookOut(&seconds);
+    if (events.empty()) events = links_.Await(seconds);
     {
       const std::lock_guard lock(mutex_);
-      sleeps_ = false;
+      idle_ = sleeps_ = false;
     }
     for (const ControlLinks::Event& event : events) Handle(event);
   }

@@ -98,8 +98,12 @@ class NamedLane {
   // Puts a work where its answer will find it, and gives it its ticket. An error: it is left as it is.
   Status Register(NamedWork* work);
   void Run();
-  // With mutex_ held, behind something new: sends what is complete where the thread sleeps. Whether to wake it.
+  // With mutex_ held, behind something new: sends what is complete where the thread has nothing to do. Whether to wake
+  // it.
   bool GoOn();
+  // While answers are awaited, looks for what comes for a moment before the thread sleeps, and offers its core to
+  // others meanwhile. Sets `seconds` to 0 where there is something to do.
+  std::vector<ControlLinks::Event> LookOut(double* seconds);
   // A message that came in. What it says to do is put into todo_.
   void Handle(const ControlLinks::Event& event);
   void HandleRequests(int rank, ByteReader& reader);
@@ -128,7 +132,8 @@ class NamedLane {
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
   std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_
   uint64_t next_ticket_ = 0;                                        // guarded by mutex_
-  bool sleeps_ = false;                                             // guarded by mutex_: the thread has nothing to do
+  bool idle_ = false;                                               // guarded by mutex_: the thread has nothing to do
+  bool sleeps_ = false;                                             // guarded by mutex_: and does not look out either
   bool leaves_ = false;                                             // guarded by mutex_
   Status unsent_;                                                   // guarded by mutex_: why a message can't be sent
   Status broken_;                                                   // guarded by mutex_
