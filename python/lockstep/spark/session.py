@@ -21,6 +21,9 @@ def active_context() -> Any:
 
 def told_by(error: Exception) -> str:
     """What an error that Spark's call raised says, in a line; Spark adds its traces to it."""
+    if type(error).__module__.startswith("py4j") and not hasattr(error, "java_exception"):
+        # Of the bridge, which has no words for the end of the other side.
+        return f"its Java process is gone ({type(error).__name__})"
     lines = [line.strip() for line in str(getattr(error, "java_exception", None) or error).splitlines()]
     said = next((line for line in lines if line), type(error).__name__)
     return said[:_MOST_CHARACTERS]
