@@ -110,12 +110,14 @@ int lockstep_init(int rank, int size, const char* rendezvous, const char* secret
 
 int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, const char* secret, const char* backend,
                        double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank,
-                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s) {
+                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s,
+                       const char* label, int listener) {
   const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
-  return Report(lockstep::OpenLane(group,
-                                   {rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend),
-                                    rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank},
-                                   {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, warn}));
+  return Report(lockstep::OpenLane(
+      group,
+      {rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend), rendezvous_timeout_s, stall_timeout_s,
+       shared_bytes_per_rank, "", listener},
+      {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
 }
 
 int lockstep_close_lane(int group) {

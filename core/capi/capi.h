@@ -48,11 +48,12 @@ int lockstep_size();
 
 // Meets the ranks of a group and makes its named lane (comm/named_lane.h), which the named ops of this `group` use: 0
 // for all ranks of the job, other numbers for process sets. The rank and size are those in the group; the other
-// arguments are fields of ContextOptions and NamedLaneOptions. Warnings of stalls go to stderr. Blocks like
-// lockstep_init. FAILED_PRECONDITION where the group has a lane; otherwise NamedLane::Create's errors.
+// arguments are fields of ContextOptions and NamedLaneOptions (listener: -1 for none). Warnings of stalls go to stderr.
+// Blocks like lockstep_init. FAILED_PRECONDITION where the group has a lane; otherwise NamedLane::Create's errors.
 int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, const char* secret, const char* backend,
                        double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank,
-                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s);
+                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s,
+                       const char* label, int listener);
 
 // Leaves the group: what this rank waits for ends with CANCELLED, and the lane is gone when the kernels that wait are.
 // Nothing without a lane.

@@ -31,6 +31,9 @@ const Backend* FindBackend(std::string_view name) {
   return found == kBackends.end() ? nullptr : &*found;
 }
 
+// It travels in the notes of the rendezvous.
+constexpr size_t kMaxPurposeBytes = 200;
+
 template <typename T>
 Status Refuse(std::string_view field, const T& got, std::string_view wanted) {
   return InvalidArgument(StrCat("context option ", field, " is ", got, ", wanted ", wanted));
@@ -65,6 +68,9 @@ Status ContextOptions::Validate() const {
   constexpr int64_t kMost = int64_t{1} << 40;
   if (shared_bytes_per_rank < 0 || shared_bytes_per_rank > kMost) {
     return Refuse("shared_bytes_per_rank", shared_bytes_per_rank, StrCat("0 to ", kMost));
+  }
+  if (purpose.size() > kMaxPurposeBytes || purpose.find('\n') != std::string::npos) {
+    return Refuse("purpose", StrCat("'", purpose, "'"), StrCat("one line of at most ", kMaxPurposeBytes, " bytes"));
   }
   return OkStatus();
 }

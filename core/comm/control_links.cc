@@ -31,24 +31,32 @@ Status ControlLinks::Send(int rank, std::string_view message) {
     return InvalidArgument(
         StrCat("a message of ", message.size(), " bytes to rank ", rank, ", wanted at most ", kMaxMessageBytes));
   }
-  Link& link = links_[rank];
-  if (link.socket < 0) return OkStatus();
   ByteWriter header;
   header.Number(static_cast<uint32_t>(message.size()));
-  link.out += header.Take();
-  link.out += message;
-  Flush(link);
+  bool left;
+  {
+    const std::lock_guard lock(mutex_);
+    Link& link = links_[rank];
+    if (link.socket < 0) return OkStatus();
+    link.out += header.Take();
+    link.out += message;
+    Flush(link);
+    left = !link.out.empty();
+  }
+  if (left) Wake();
   return OkStatus();
 }
 
 void ControlLinks::Flush(Link& link) {
   size_t sent = 0;
   while (sent < link.out.size()) {
-    const ssize_t n = send(link.socket, link.out.data() + sent, link.out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const size_t piece = std::min(link.out.size() - sent, kPieceBytes);
+    const ssize_t n = send(link.socket, link.out.data() + sent, piece, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
+      const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM;
       // Of a peer that is gone, Receive sees the end.
-      if (errno != EAGAIN && errno != EWOULDBLOCK) sent = link.out.size();
+      if (!later) sent = link.out.size();
       break;
     }
     sent += static_cast<size_t>(n);
@@ -58,8 +66,11 @@ void ControlLinks::Flush(Link& link) {
 
 std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
   std::vector<pollfd> entries;
-  for (const Link& link : links_) {
-    entries.push_back({link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Link& link : links_) {
+      entries.push_back({link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    }
   }
   entries.push_back({wake_.get(), POLLIN, 0});
   constexpr double kMost_s = 3600;
@@ -72,7 +83,10 @@ std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
     [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
   }
   for (size_t rank = 0; rank < links_.size(); ++rank) {
-    if ((entries[rank].revents & POLLOUT) != 0) Flush(links_[rank]);
+    if ((entries[rank].revents & POLLOUT) != 0) {
+      const std::lock_guard lock(mutex_);
+      Flush(links_[rank]);
+    }
     if ((entries[rank].revents & ~POLLOUT) != 0) Receive(static_cast<int>(rank), &events);
   }
   return events;
@@ -80,7 +94,7 @@ std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
 
 void ControlLinks::Receive(int rank, std::vector<Event>* events) {
   Link& link = links_[rank];
-  std::array<char, 64 << 10> buffer;
+  std::array<char, kPieceBytes> buffer;
   bool closed = false;
   while (!closed) {
     const ssize_t n = recv(link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -103,7 +117,10 @@ void ControlLinks::Receive(int rank, std::vector<Event>* events) {
   }
   link.in.erase(0, done);
   if (!closed) return;
-  link = {-1, "", ""};
+  {
+    const std::lock_guard lock(mutex_);
+    link = {-1, "", ""};
+  }
   events->push_back({rank, "", true});
 }
 
@@ -114,6 +131,7 @@ void ControlLinks::Wake() {
 }
 
 bool ControlLinks::flushed() const {
+  const std::lock_guard lock(mutex_);
   return std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.out.empty(); });
 }
 

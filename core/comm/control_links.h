@@ -11,24 +11,28 @@
 
 namespace lockstep {
 
-// Short messages between ranks over stream sockets, outside of collectives: whoever has something to say says it, and
-// nobody waits in turn.
+// Short messages between ranks over connected sockets, outside of collectives: whoever has something to say says it,
+// and nobody waits in turn.
 //
 //   ControlLinks links(sockets);
 //   links.Send(0, message);                           // never waits
 //   for (const auto& event : links.Await(1.0)) ...;   // what came meanwhile, or after at most 1 s
 //
-// Messages of a peer come whole and in order. On the wire each is its length (4 bytes, little-endian) and its bytes.
-// Send and Await are for one thread; Wake for any.
+// Messages of a peer come whole and in order. On the wire each is its length (4 bytes, little-endian) and its bytes, in
+// pieces of at most kPieceBytes: sockets may be streams, or keep the borders of packets (SOCK_SEQPACKET).
+// Await is for one thread; Send and Wake for any.
 class ControlLinks {
  public:
   // What a peer may make us keep; a longer message is not sent, and closes the link where it comes in.
   static constexpr uint32_t kMaxMessageBytes = uint32_t{256} << 20;
+  // What one packet holds: little enough for any socket's buffer.
+  static constexpr size_t kPieceBytes = size_t{64} << 10;
 
   // sockets: of each rank, connected, or -1; they stay the caller's and have to outlive this.
   explicit ControlLinks(std::vector<int> sockets);
 
-  // Sends what the peer can take at once, and the rest during Await. Nothing where the link is closed.
+  // Sends what the peer can take at once, and the rest during Await, which it wakes for that. Nothing where the link is
+  // closed.
   // INVALID_ARGUMENT for a message that is too long.
   Status Send(int rank, std::string_view message);
 
@@ -51,14 +55,16 @@ class ControlLinks {
   struct Link {
     int socket;
     std::string in;   // what came and is not yet a whole message
-    std::string out;  // what the peer could not take
+    std::string out;  // guarded by mutex_: what the peer could not take
   };
 
-  void Flush(Link& link);
+  // With mutex_ held.
+  static void Flush(Link& link);
   // Reads what is there, without waiting.
   void Receive(int rank, std::vector<Event>* events);
 
-  std::vector<Link> links_;
+  mutable std::mutex mutex_;
+  std::vector<Link> links_;  // a socket becomes -1 with mutex_ held, in Await
   UniqueFd wake_;  // an eventfd
 };
 

@@ -13,9 +13,9 @@ namespace lockstep {
 namespace {
 
 struct Pair {
-  Pair() {
+  explicit Pair(int type = SOCK_SEQPACKET) {
     int fds[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    EXPECT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds), 0);
     first = UniqueFd(fds[0]);
     second = UniqueFd(fds[1]);
   }
@@ -24,8 +24,11 @@ struct Pair {
 
 constexpr double kLong_s = 30;
 
-TEST(ControlLinks, HandsOverWholeMessagesInOrder) {
-  const Pair pair;
+// By the number of a kind of socket.
+class ControlLinksOver : public ::testing::TestWithParam<int> {};
+
+TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
+  const Pair pair(GetParam());
   ControlLinks here({-1, pair.first.get()}), there({pair.second.get(), -1});
   // More than a socket's buffer takes at once.
   const std::string large(5 << 20, 'x');
@@ -44,6 +47,8 @@ TEST(ControlLinks, HandsOverWholeMessagesInOrder) {
   EXPECT_EQ(got, (std::vector<std::string>{"one", "", large, "three"}));
   EXPECT_TRUE(here.flushed());
 }
+
+INSTANTIATE_TEST_SUITE_P(Sockets, ControlLinksOver, ::testing::Values(SOCK_STREAM, SOCK_SEQPACKET));
 
 TEST(ControlLinks, ReportsAnEndOnce) {
   Pair pair;

@@ -1,8 +1,10 @@
 #include "core/comm/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/base/float16.h"
 
@@ -20,11 +22,25 @@ bool WithType(DType dtype, const Work& work) {
     case DType::kInt32: return work(int32_t{}), true;
     case DType::kInt64: return work(int64_t{}), true;
     case DType::kUInt8: return work(uint8_t{}), true;
+    case DType::kUInt16: return work(uint16_t{}), true;
+    case DType::kUInt32: return work(uint32_t{}), true;
+    case DType::kUInt64: return work(uint64_t{}), true;
     case DType::kFloat16:
     case DType::kBFloat16:
     case DType::kBool: break;
   }
   return false;
+}
+
+// Cut off; what is beyond the type's range becomes its end, and no number 0, where C++ leaves it open.
+template <typename T>
+T FromDouble(double value) {
+  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(value);
+  using Limits = std::numeric_limits<T>;
+  // The largest number itself may be no double; the one above it is.
+  if (value >= std::ldexp(1.0, Limits::digits)) return Limits::max();
+  if (value <= static_cast<double>(Limits::min())) return Limits::min();
+  return value != value ? T{0} : static_cast<T>(value);
 }
 
 }  // namespace
@@ -33,7 +49,7 @@ void Scale(DType dtype, double factor, const void* in, int64_t count, void* out)
   const bool done = WithType(dtype, [&]<typename T>(T) {
     const auto* from = static_cast<const T*>(in);
     auto* to = static_cast<T*>(out);
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(static_cast<double>(from[i]) * factor);
+    for (int64_t i = 0; i < count; ++i) to[i] = FromDouble<T>(static_cast<double>(from[i]) * factor);
   });
   if (done) return;
   const auto* from = static_cast<const uint16_t*>(in);

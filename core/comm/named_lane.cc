@@ -40,7 +40,8 @@ std::string Describe(const NamedRequest& request) {
 
 }  // namespace
 
-Result<std::unique_ptr<NamedLane>> NamedLane::Create(const ContextOptions& context, const NamedLaneOptions& options) {
+Result<std::unique_ptr<NamedLane>> NamedLane::Create(ContextOptions context, const NamedLaneOptions& options) {
+  context.purpose = options.label.empty() ? "named lane" : StrCat("named lane of ", options.label);
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(context));
   return std::unique_ptr<NamedLane>(new NamedLane(std::move(communicator), options));
 }
@@ -49,8 +50,8 @@ NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, const NamedLane
     : communicator_(std::move(communicator)),
       options_(options),
       links_(SocketsOf(*communicator_)),
-      sequencer_({communicator_->size(), options.fusion_bytes}),
       exchange_(*communicator_),
+      sequencer_({communicator_->size(), options.fusion_bytes}),
       thread_([this] { Run(); }) {}
 
 NamedLane::~NamedLane() {
@@ -90,50 +91,94 @@ Status NamedLane::Check(const NamedRequest& request) const {
 }
 
 uint64_t NamedLane::Submit(NamedWork work) {
-  NamedRequest& request = work.request;
-  // What is bad is told with nothing else, as nobody would use it.
-  const Status refusal = request.refusal.ok() ? Check(request) : request.refusal;
-  if (!refusal.ok()) {
-    request.refusal = refusal;
-    request.shape.clear();
-    request.splits.clear();
+  std::vector<NamedWork> works;
+  works.push_back(std::move(work));
+  return Submit(std::move(works)).front();
+}
+
+std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
+  for (NamedWork& work : works) {
+    NamedRequest& request = work.request;
+    if (request.kind == NamedKind::kJoin) request.name = "join";
+    if (request.refusal.ok()) request.refusal = Check(request);
+    // What is bad is told with nothing else, as nobody would use it.
+    if (!request.refusal.ok()) {
+      request.shape.clear();
+      request.splits.clear();
+    }
   }
-  if (request.kind == NamedKind::kJoin) request.name = "join";
-  Status status;
+  std::vector<uint64_t> tickets;
+  std::vector<NamedRequest> requests;
+  std::vector<Status> refusals;
+  bool wake = false;
   {
-    std::unique_lock lock(mutex_);
-    status = broken_;
-    const auto [found, is_new] = names_.try_emplace(request.name, next_ticket_);
-    if (!is_new && status.ok()) {
-      status = InvalidArgument(StrCat(Describe(request), ": this rank waits for one of that name already"));
-    } else if (is_new && !status.ok()) {
-      names_.erase(found);
+    const std::lock_guard lock(mutex_);
+    for (NamedWork& work : works) {
+      tickets.push_back(next_ticket_++);
+      work.request.ticket = tickets.back();
+      requests.push_back(work.request);
+      refusals.push_back(Register(&work));
+      if (!refusals.back().ok()) requests.pop_back();
     }
-    if (status.ok()) {
-      const uint64_t ticket = request.ticket = next_ticket_++;
-      submitted_.push_back(request);
-      works_[ticket] = std::make_unique<NamedWork>(std::move(work));
-      WakeUp(std::move(lock));
-      return ticket;
+    if (rank() == 0) {
+      const double now = Now();
+      for (NamedRequest& request : requests) sequencer_.Add(0, std::move(request), now);
+    } else if (!requests.empty()) {
+      ByteWriter writer;
+      writer.Number(static_cast<uint8_t>(kRequests));
+      writer.Number(static_cast<uint32_t>(requests.size()));
+      for (const NamedRequest& request : requests) Write(request, writer);
+      const Status sent = links_.Send(0, writer.Take());
+      if (unsent_.ok()) unsent_ = sent;
     }
+    wake = GoOn();
   }
-  work.done(status, {});
-  return NamedBatch::kNoTicket;
+  // So that the thread does not wake only to wait for the lock.
+  if (wake) links_.Wake();
+  for (size_t i = 0; i < works.size(); ++i) {
+    if (!refusals[i].ok()) works[i].done(refusals[i], {});
+  }
+  return tickets;
+}
+
+Status NamedLane::Register(NamedWork* work) {
+  if (!broken_.ok()) return broken_.WithPrefix(Describe(work->request) + ": ");
+  const uint64_t ticket = work->request.ticket;
+  if (!names_.try_emplace(work->request.name, ticket).second) {
+    return InvalidArgument(StrCat(Describe(work->request), ": this rank waits for one of that name already"));
+  }
+  works_[ticket] = std::make_unique<NamedWork>(std::move(*work));
+  return OkStatus();
 }
 
 void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
-  std::unique_lock lock(mutex_);
-  const auto found = works_.find(ticket);
-  if (found == works_.end()) return;
-  cancelled_.emplace_back(found->second->request.name, why);
-  WakeUp(std::move(lock));
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = works_.find(ticket);
+    if (found == works_.end()) return;
+    const std::string& name = found->second->request.name;
+    if (rank() == 0) {
+      sequencer_.Fail(name, Cancelled(StrCat("rank 0: ", why)));
+    } else {
+      ByteWriter writer;
+      writer.Number(static_cast<uint8_t>(kCancelled));
+      writer.String(name);
+      writer.String(why);
+      const Status sent = links_.Send(0, writer.Take());
+      if (unsent_.ok()) unsent_ = sent;
+    }
+    wake = GoOn();
+  }
+  if (wake) links_.Wake();
 }
 
-void NamedLane::WakeUp(std::unique_lock<std::mutex> lock) {
-  const bool sleeps = std::exchange(sleeps_, false);
-  // So that the thread does not wake only to wait for the lock.
-  lock.unlock();
-  if (sleeps) links_.Wake();
+// A thread that is not asleep looks by itself, when it is done with what it does.
+bool NamedLane::GoOn() {
+  if (!sleeps_) return false;
+  if (rank() == 0) Sequence();
+  sleeps_ = todo_.empty() && unsent_.ok();
+  return !sleeps_;
 }
 
 void NamedLane::Leave() {
@@ -152,26 +197,27 @@ int64_t NamedLane::pending() const {
 
 void NamedLane::Run() {
   while (true) {
-    double seconds = -1;
+    std::vector<std::string> warnings;
+    double seconds = 0;
+    Status unsent;
     {
       const std::lock_guard lock(mutex_);
       if (leaves_) break;
+      if (rank() == 0) Sequence();
+      unsent = std::exchange(unsent_, OkStatus());
+      if (todo_.empty() && unsent.ok()) seconds = rank() == 0 ? WatchStalls(&warnings) : -1;
+      // Whoever brings work from here on wakes the thread.
+      sleeps_ = seconds != 0;
     }
-    bool busy = false;
-    if (!ended_) {
-      busy = TakeIn();
-      if (rank() == 0) busy |= Sequence();
-      if (rank() == 0 && !busy) seconds = WatchStalls();
-    }
+    for (const std::string& warning : warnings) options_.warn(warning);
+    DoAll();
+    if (!unsent.ok()) Break(unsent);
+    const std::vector<ControlLinks::Event> events = links_.Await(seconds);
     {
-      // Whoever submits from here on wakes the thread.
       const std::lock_guard lock(mutex_);
-      sleeps_ = !busy && submitted_.empty() && cancelled_.empty() && !leaves_;
-      if (!sleeps_) seconds = 0;
+      sleeps_ = false;
     }
-    for (const ControlLinks::Event& event : links_.Await(seconds)) Handle(event);
-    const std::lock_guard lock(mutex_);
-    sleeps_ = false;
+    for (const ControlLinks::Event& event : events) Handle(event);
   }
   for (int peer = 0; peer < size(); ++peer) (void)links_.Send(peer, std::string(1, kLeft));
   // A peer that takes nothing any more is not waited for long.
@@ -180,76 +226,55 @@ void NamedLane::Run() {
   Break(Cancelled("this rank has left its job"));
 }
 
-bool NamedLane::TakeIn() {
-  std::vector<NamedRequest> requests;
-  std::vector<std::pair<std::string, std::string>> cancelled;
-  {
-    const std::lock_guard lock(mutex_);
-    requests.swap(submitted_);
-    cancelled.swap(cancelled_);
-  }
-  if (rank() == 0) {
-    const double now = Now();
-    for (NamedRequest& request : requests) sequencer_.Add(0, std::move(request), now);
-    for (const auto& [name, why] : cancelled) sequencer_.Fail(name, Cancelled(StrCat("rank 0: ", why)));
-    return !requests.empty() || !cancelled.empty();
-  }
-  Status sent;
-  if (!requests.empty()) {
-    ByteWriter writer;
-    writer.Number(static_cast<uint8_t>(kRequests));
-    writer.Number(static_cast<uint32_t>(requests.size()));
-    for (const NamedRequest& request : requests) Write(request, writer);
-    sent = links_.Send(0, writer.Take());
-  }
-  for (const auto& [name, why] : cancelled) {
-    ByteWriter writer;
-    writer.Number(static_cast<uint8_t>(kCancelled));
-    writer.String(name);
-    writer.String(why);
-    if (sent.ok()) sent = links_.Send(0, writer.Take());
-  }
-  if (!sent.ok()) Break(sent);
-  return !requests.empty() || !cancelled.empty();
-}
-
 void NamedLane::Handle(const ControlLinks::Event& event) {
-  if (ended_) return;
-  if (event.closed) return Break(Unavailable(StrCat("rank ", event.rank, " died or closed its connection")));
+  const auto end = [&](const Status& why) {
+    // First what was said before.
+    DoAll();
+    Break(why);
+  };
+  if (event.closed) return end(Unavailable(StrCat("rank ", event.rank, " died or closed its connection")));
   ByteReader reader(event.message);
   const auto kind = static_cast<char>(reader.Number<uint8_t>());
-  if (kind == kLeft && reader.Complete()) return Break(Unavailable(StrCat("rank ", event.rank, " left the job")));
+  if (kind == kLeft && reader.Complete()) return end(Unavailable(StrCat("rank ", event.rank, " left the job")));
   if (kind == kEnded && rank() != 0) {
     const Status why = ReadStatus(reader);
-    if (reader.Complete() && !why.ok()) return Break(why);
+    if (reader.Complete() && !why.ok()) return end(why);
   }
   if (kind == kRequests && rank() == 0) {
-    const auto count = reader.Number<uint32_t>();
-    const double now = Now();
-    for (uint32_t i = 0; i < count && reader.good(); ++i) {
-      NamedRequest request = ReadNamedRequest(reader);
-      if (reader.good()) sequencer_.Add(event.rank, std::move(request), now);
-    }
+    HandleRequests(event.rank, reader);
     if (reader.Complete()) return;
   }
   if (kind == kCancelled && rank() == 0) {
     const std::string name = reader.String(), why = reader.String();
+    const std::lock_guard lock(mutex_);
     if (reader.Complete()) return sequencer_.Fail(name, Cancelled(StrCat("rank ", event.rank, ": ", why)));
   }
   if (kind == kBatches && rank() != 0) {
     const auto count = reader.Number<uint32_t>();
+    const std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count && reader.good(); ++i) {
-      const NamedBatch batch = ReadNamedBatch(reader, size());
-      if (reader.good()) Do(batch);
+      NamedBatch batch = ReadNamedBatch(reader, size());
+      if (reader.good()) todo_.push_back(std::move(batch));
     }
     if (reader.Complete()) return;
   }
   Break(DataLoss(StrCat("rank ", event.rank, " sent a message that is none")));
 }
 
-bool NamedLane::Sequence() {
-  const std::vector<NamedBatch> batches = sequencer_.Take();
-  if (batches.empty()) return false;
+void NamedLane::HandleRequests(int rank, ByteReader& reader) {
+  const auto count = reader.Number<uint32_t>();
+  const double now = Now();
+  const std::lock_guard lock(mutex_);
+  for (uint32_t i = 0; i < count && reader.good(); ++i) {
+    NamedRequest request = ReadNamedRequest(reader);
+    if (reader.good()) sequencer_.Add(rank, std::move(request), now);
+  }
+}
+
+void NamedLane::Sequence() {
+  if (!broken_.ok()) return;
+  std::vector<NamedBatch> batches = sequencer_.Take();
+  if (batches.empty()) return;
   ByteWriter writer;
   writer.Number(static_cast<uint8_t>(kBatches));
   writer.Number(static_cast<uint32_t>(batches.size()));
@@ -257,18 +282,26 @@ bool NamedLane::Sequence() {
   const std::string message = writer.Take();
   for (int peer = 1; peer < size(); ++peer) {
     const Status sent = links_.Send(peer, message);
-    if (!sent.ok()) Break(sent);
+    if (unsent_.ok()) unsent_ = sent;
+  }
+  for (NamedBatch& batch : batches) todo_.push_back(std::move(batch));
+}
+
+void NamedLane::DoAll() {
+  std::deque<NamedBatch> batches;
+  {
+    const std::lock_guard lock(mutex_);
+    batches.swap(todo_);
   }
   for (const NamedBatch& batch : batches) Do(batch);
-  return true;
 }
 
 void NamedLane::Do(const NamedBatch& batch) {
   std::vector<std::unique_ptr<NamedWork>> owned;
   std::vector<NamedWork*> works;
-  if (ended_) return;
   {
     const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return;
     for (const NamedBatch::Entry& entry : batch.entries) {
       const auto found = works_.find(entry.tickets[rank()]);
       std::unique_ptr<NamedWork> work;
@@ -291,41 +324,48 @@ void NamedLane::Do(const NamedBatch& batch) {
   const NamedBatch::Entry& entry = batch.entries.front();
   const bool takes_zeros = entry.request.kind == NamedKind::kAllReduce;
   if (!takes_zeros && std::find(works.begin(), works.end(), nullptr) != works.end()) {
-    return Break(DataLoss(StrCat(Describe(entry.request), ": rank 0 says to do what this rank did not ask for")));
+    const Status why = DataLoss(StrCat(Describe(entry.request), ": rank 0 says to do what this rank did not ask for"));
+    for (NamedWork* work : works) {
+      if (work != nullptr) work->done(why, {});
+    }
+    return Break(why);
   }
   const Status status = exchange_.Run(batch, works);
   if (!status.ok()) Break(status);
 }
 
-double NamedLane::WatchStalls() {
+double NamedLane::WatchStalls(std::vector<std::string>* warnings) {
   const double warning = options_.stall_warning_s, timeout = options_.stall_timeout_s;
-  if (warning <= 0 && timeout <= 0) return -1;
-  const double now = Now();
+  if (!broken_.ok() || (warning <= 0 && timeout <= 0)) return -1;
   const double first = warning > 0 && timeout > 0 ? std::min(warning, timeout) : std::max(warning, timeout);
-  const double since = sequencer_.WaitingSince();
-  if (std::isinf(since)) return -1;
-  if (since + first > now) return since + first - now;
-  double next = -1;
-  const auto come_back = [&](double seconds) { next = next < 0 ? seconds : std::min(next, seconds); };
+  // What callers ask for while the thread sleeps does not wake it, so it looks now and then.
+  double next = first / 4;
+  const double now = Now();
+  if (sequencer_.WaitingSince() + first > now) {
+    warned_.clear();
+    return std::min(next, sequencer_.WaitingSince() + first - now);
+  }
   std::unordered_map<std::string, double> warned;
   for (const Sequencer::Wait& wait : sequencer_.Waiting()) {
+    const double waited = now - wait.since;
     const std::string text =
         StrCat(NamedKindName(wait.kind), " '", wait.name, "': ", wait.missing.size() > 1 ? "ranks " : "rank ",
-               JoinWithAnd(wait.missing), " did not ask for it in ", static_cast<int64_t>(now - wait.since), " s");
-    if (timeout > 0 && now - wait.since >= timeout) {
+               JoinWithAnd(wait.missing), " did not ask for it in ", static_cast<int64_t>(waited), " s");
+    if (timeout > 0 && waited >= timeout) {
       sequencer_.Fail(wait.name, DeadlineExceeded(text));
+      next = 0;
       continue;
     }
-    if (timeout > 0) come_back(wait.since + timeout - now);
+    if (timeout > 0) next = std::min(next, timeout - waited);
     if (warning <= 0) continue;
     const auto before = warned_.find(wait.name);
     double last = before == warned_.end() ? wait.since : before->second;
     if (now - last >= warning) {
-      options_.warn(text + ", others wait");
+      warnings->push_back(StrCat(options_.label, options_.label.empty() ? "" : ": ", text, ", others wait"));
       last = now;
     }
     if (last != wait.since) warned[wait.name] = last;
-    come_back(last + warning - now);
+    next = std::min(next, last + warning - now);
   }
   warned_ = std::move(warned);
   return next;
@@ -333,16 +373,14 @@ double NamedLane::WatchStalls() {
 
 void NamedLane::Break(const Status& why) {
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
-  if (ended_) return;
   {
     const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return;
     broken_ = why;
     works.swap(works_);
     names_.clear();
-    submitted_.clear();
-    cancelled_.clear();
+    todo_.clear();
   }
-  ended_ = true;
   // Nothing where the rank has left, or the communicator is what broke.
   communicator_->Abort(why);
   if (rank() != 0) (void)links_.Send(0, std::string(1, kLeft));

@@ -1,14 +1,15 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
+#include "core/base/bytes.h"
 #include "core/base/status.h"
 #include "core/comm/communicator.h"
 #include "core/comm/context.h"
@@ -26,6 +27,9 @@ struct NamedLaneOptions {
   double stall_warning_s = 60;
   // After how many seconds such a request ends with DEADLINE_EXCEEDED on the ranks that made it; 0: never.
   double stall_timeout_s = 0;
+  // Which of the lanes of a process this is, for messages: "process set 2 (ranks 1 and 3 of the job)"; empty: the only
+  // one. Ranks whose lanes are called otherwise don't meet. Ranks in messages are those of the lane.
+  std::string label;
   // Takes the warnings, on rank 0; on the lane's thread.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
@@ -34,35 +38,38 @@ struct NamedLaneOptions {
 // (The other one, lane.h, is for ranks that know their order; it needs no words about it.)
 //
 //   rank 1                                  rank 0
-//   Submit ──► queue                        Submit ──► queue
-//                │ request                               │
-//                └────────── control link ────────► Sequencer: complete? do ranks agree?
-//                ┌────────── control link ◄───────────── │ batch
-//                ▼                                       ▼
-//           NamedExchange ◄──── communicator ────► NamedExchange
+//   Submit ─── request, control link ───► Submit ──► Sequencer: complete? do ranks agree?
+//                                                      │
+//   thread ◄── batch, control link ─────────── thread ◄┤ batch
+//     ▼                                          ▼
+//   NamedExchange ◄──── communicator ────► NamedExchange
 //
-// One thread on each rank. Rank 0's also keeps the order: it takes in what the ranks ask for, says to all what is to be
-// done, and takes part in it. There is no clock and no idle traffic: a thread sleeps until its rank asks for something
-// or a message comes, and what is asked for while a batch runs gathers for the next. A request costs a message to rank
-// 0 and one back, beside the exchange itself.
+// One thread on each rank, for the exchanges. Requests go to rank 0 from whoever makes them. There the sequencer is fed
+// by all: by rank 0's own callers, and by the thread with what comes in; whoever makes a request complete while the
+// thread sleeps tells all ranks what is to be done. What becomes complete while the thread is busy gathers, and goes
+// together when it is done: that is all the clock there is. Nothing travels while nobody asks for anything.
 //
 // Errors. Ranks that disagree get FAILED_PRECONDITION, and arguments that are bad on one rank fail on all, with the
 // name, the ranks and the values; the lane goes on. A rank that died or left ends the lane for good: all requests, and
 // those that come later, get UNAVAILABLE that names it. Thread-safe.
 class NamedLane {
  public:
-  // Meets the other ranks, as Context::Create, whose errors it returns. The communicator is the lane's alone.
-  static Result<std::unique_ptr<NamedLane>> Create(const ContextOptions& context, const NamedLaneOptions& options);
+  // Meets the other ranks, as Context::Create, whose errors it returns. The communicator is the lane's alone, and the
+  // purpose that of a lane with this label.
+  static Result<std::unique_ptr<NamedLane>> Create(ContextOptions context, const NamedLaneOptions& options);
   // As Leave; waits until the batch that runs has ended, with CANCELLED. Not on the lane's own thread.
   ~NamedLane();
 
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
+  const std::string& label() const { return options_.label; }
 
-  // Asks for what `work` says; returns at once. What this rank can see to be wrong by itself (negative counts, splits
-  // that are too many, a root that is none, a type without such a reduction) is told to all ranks, which get it as
-  // their error. A name that this rank waits for already is this rank's own error: its `done` gets INVALID_ARGUMENT
-  // here. The ticket is set by the lane, and returned for Cancel. A request of kind kJoin needs no name.
+  // Asks for what `works` say; never waits for a peer. What this rank can see to be wrong by itself (negative counts,
+  // splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which get it
+  // as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
+  // INVALID_ARGUMENT here. The tickets are set by the lane, and returned for Cancel. A request of kind kJoin needs no
+  // name.
+  std::vector<uint64_t> Submit(std::vector<NamedWork> works);
   uint64_t Submit(NamedWork work);
 
   // This rank no longer wants to wait: where a rank has not asked for it yet, those that have get CANCELLED with `why`.
@@ -80,17 +87,22 @@ class NamedLane {
 
   // What this rank can see to be wrong with its request; OK where nothing is.
   Status Check(const NamedRequest& request) const;
+  // Puts a work where its answer will find it, and gives it its ticket. An error: it is left as it is.
+  Status Register(NamedWork* work);
   void Run();
-  // Takes what was submitted and cancelled: into the sequencer, or to rank 0. Whether there was anything.
-  bool TakeIn();
-  // Wakes the thread where it sleeps. `lock` is held, and released.
-  void WakeUp(std::unique_lock<std::mutex> lock);
+  // With mutex_ held, behind something new: sends what is complete where the thread sleeps. Whether to wake it.
+  bool GoOn();
+  // A message that came in. What it says to do is put into todo_.
   void Handle(const ControlLinks::Event& event);
-  // On rank 0: what is complete goes to all, and is done.
-  bool Sequence();
+  void HandleRequests(int rank, ByteReader& reader);
+  // On rank 0, with mutex_ held: what is complete goes to all ranks, and into todo_.
+  void Sequence();
+  // Both without mutex_.
+  void DoAll();
   void Do(const NamedBatch& batch);
-  // On rank 0: warns, or gives up. Seconds until it has to be called again; negative: not before something comes.
-  double WatchStalls();
+  // On rank 0, with mutex_ held: gives up what took too long, and adds warnings. Seconds until it has to be called
+  // again; negative: never.
+  double WatchStalls(std::vector<std::string>* warnings);
   // Ends everything of this rank with `why`, and on rank 0 tells the others.
   void Break(const Status& why);
 
@@ -98,19 +110,18 @@ class NamedLane {
   const NamedLaneOptions options_;
   ControlLinks links_;
   // Of the thread alone.
-  Sequencer sequencer_;
   NamedExchange exchange_;
   std::unordered_map<std::string, double> warned_;  // when a request was warned of
-  bool ended_ = false;                              // broken_ is an error
 
   mutable std::mutex mutex_;
-  std::vector<NamedRequest> submitted_;                             // guarded by mutex_: not yet taken in
-  std::vector<std::pair<std::string, std::string>> cancelled_;      // guarded by mutex_: likewise; names and why
+  Sequencer sequencer_;                                             // guarded by mutex_
+  std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what the thread is to do
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
   std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_
   uint64_t next_ticket_ = 0;                                        // guarded by mutex_
-  bool sleeps_ = false;                                             // guarded by mutex_: Submit has to wake the thread
+  bool sleeps_ = false;                                             // guarded by mutex_: the thread has nothing to do
   bool leaves_ = false;                                             // guarded by mutex_
+  Status unsent_;                                                   // guarded by mutex_: why a message can't be sent
   Status broken_;                                                   // guarded by mutex_
 
   std::thread thread_;

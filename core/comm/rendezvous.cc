@@ -1,6 +1,7 @@
 #include "core/comm/rendezvous.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -59,7 +60,7 @@ class Host {
   explicit Host(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
 
   Result<Meeting> Run() {
-    LOCKSTEP_ASSIGN_OR_RETURN(listener_, wire::Listen(options_.address));
+    LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(options_.address) : Borrow());
     while (!MissingRanks().empty()) {
       Status status = deadline_.Passed() ? Late() : ServeOnce();
       if (!status.ok()) {
@@ -79,6 +80,15 @@ class Host {
   }
 
  private:
+  // The caller's listener, without waiting where nobody calls.
+  Result<UniqueFd> Borrow() const {
+    UniqueFd own(fcntl(options_.listener, F_DUPFD_CLOEXEC, 0));
+    if (!own.valid() || fcntl(own.get(), F_SETFL, O_NONBLOCK) != 0) {
+      return ErrnoStatus(StrCat("rendezvous: the listener ", options_.listener), errno);
+    }
+    return own;
+  }
+
   std::vector<int> MissingRanks() const {
     std::vector<int> missing;
     for (int rank = 1; rank < options_.size; ++rank) {

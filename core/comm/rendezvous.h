@@ -31,6 +31,7 @@ struct RendezvousOptions {
   std::string secret;     // of the job
   std::string note;       // at most kMaxNoteBytes
   double timeout_s = 60;  // until all have to be there
+  int listener = -1;      // of rank 0: a socket that listens at `address` already, the caller's; -1: Meet makes one
 };
 
 // The answer holds the notes of all ranks and has to fit into one frame (wire::kMaxFrameBytes): 16 ranks fill a
@@ -44,7 +45,7 @@ struct Meeting {
 };
 
 // Blocks until all ranks are there or `timeout_s` has passed; a guest waits 10 s longer for rank 0's report, as rank 0
-// knows who is missing. Starts no threads, and leaves no socket open. Any number of meetings may go on in one process
+// knows who is missing. Starts no threads, and leaves no socket of its own open. Any number of meetings may go on in one process
 // at the same time, each on a thread of its own.
 //
 // Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank

@@ -43,7 +43,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   // The lane is held weakly: its own thread ends requests, and must not be the last to let it go.
   Requests(const std::shared_ptr<NamedLane>& lane, tf::OpKernelContext* context, int count,
            tf::AsyncOpKernel::DoneCallback done)
-      : lane_(lane), context_(context), left_(count), done_(std::move(done)) {}
+      : lane_(lane), label_(lane->label()), context_(context), left_(count), done_(std::move(done)) {}
 
   // False where the step is cancelled already.
   bool Watch() {
@@ -55,10 +55,15 @@ class Requests : public std::enable_shared_from_this<Requests> {
     });
   }
 
-  void Submit(NamedLane& lane, NamedWork work) {
-    const uint64_t ticket = lane.Submit(std::move(work));
-    const std::lock_guard lock(mutex_);
-    tickets_.push_back(ticket);
+  void Submit(NamedLane& lane, std::vector<NamedWork> works) {
+    std::vector<uint64_t> tickets = lane.Submit(std::move(works));
+    bool cancelled;
+    {
+      const std::lock_guard lock(mutex_);
+      tickets_ = std::move(tickets);
+      cancelled = cancelled_;
+    }
+    if (cancelled) Cancel();
   }
 
   // A request has ended.
@@ -69,7 +74,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
     }
     if (left_.fetch_sub(1) > 1) return;
     if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
-    if (!status_.ok()) context_->SetStatus(ToTensorFlow(status_));
+    if (!status_.ok()) context_->SetStatus(ToTensorFlow(label_.empty() ? status_ : status_.WithPrefix(label_ + ": ")));
     done_();
   }
 
@@ -79,6 +84,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
     {
       const std::lock_guard lock(mutex_);
       tickets = tickets_;
+      cancelled_ = true;
     }
     const std::shared_ptr<NamedLane> lane = lane_.lock();
     if (lane == nullptr) return;
@@ -86,6 +92,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   }
 
   const std::weak_ptr<NamedLane> lane_;
+  const std::string label_;
   tf::OpKernelContext* const context_;
   std::atomic<int> left_;
   const tf::AsyncOpKernel::DoneCallback done_;
@@ -93,6 +100,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   tf::CancellationToken token_ = tf::CancellationManager::kInvalidToken;
   std::mutex mutex_;
   std::vector<uint64_t> tickets_;  // guarded by mutex_
+  bool cancelled_ = false;         // guarded by mutex_
   Status status_;                  // guarded by mutex_ until all have ended
 };
 
@@ -141,7 +149,9 @@ class NamedKernel : public tf::AsyncOpKernel {
       for (int i = 0; i < count; ++i) requests->End(cancelled);
       return;
     }
-    for (int i = 0; i < count; ++i) requests->Submit(**lane, WorkOf(context, (*lane)->size(), i, requests));
+    std::vector<NamedWork> works;
+    for (int i = 0; i < count; ++i) works.push_back(WorkOf(context, (*lane)->size(), i, requests));
+    requests->Submit(**lane, std::move(works));
   }
 
  protected:

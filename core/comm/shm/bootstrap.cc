@@ -27,7 +27,7 @@ namespace {
 // What all ranks have to have in common, as one line: the layout follows from it. Compared as text, so that the message
 // can show it.
 std::string SettingsLine(const ContextOptions& options) {
-  return StrCat("backend shm, layout ", kLayoutVersion, ", ", options.shared_bytes_per_rank, " shared bytes per rank");
+  return StrCat(options.purpose, ", backend shm, layout ", kLayoutVersion, ", ", options.shared_bytes_per_rank, " shared bytes per rank");
 }
 
 // A note is the settings line, a line break, and the name of the rank's local socket.
@@ -66,7 +66,8 @@ Result<std::shared_ptr<Segment>> MapShared(const ContextOptions& options, const 
                                                          .address = options.rendezvous,
                                                          .secret = options.secret,
                                                          .note = StrCat(SettingsLine(options), '\n', mesh.name()),
-                                                         .timeout_s = options.rendezvous_timeout_s}));
+                                                         .timeout_s = options.rendezvous_timeout_s,
+                                                         .listener = options.listener}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> names, SocketNames(meeting));
   LOCKSTEP_ASSIGN_OR_RETURN(peers, mesh.Join(options.rank, names, meeting.key, deadline));
   if (options.rank != 0) {

@@ -80,6 +80,8 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_longlong,
         ctypes.c_double,
         ctypes.c_double,
+        ctypes.c_char_p,
+        ctypes.c_int,
     ]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
@@ -138,6 +140,8 @@ def open_lane(
     fusion_bytes: int,
     named_stall_warning_s: float,
     named_stall_timeout_s: float,
+    label: str,
+    listener: int,
 ) -> None:
     """Meets the ranks of a group and makes its named lane, which the named ops of this group use.
 
@@ -145,7 +149,7 @@ def open_lane(
     """
     strings = [text.encode() for text in (rendezvous, secret, backend)]
     times = (rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank)
-    named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s)
+    named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s, label.encode(), listener)
     _check(capi.lockstep_open_lane(group, rank, size, *strings, *times, *named))
 
 

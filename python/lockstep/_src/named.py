@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections
 import itertools
 import os
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +44,8 @@ def open_lane(
     rank: int | None = None,
     size: int | None = None,
     rendezvous: str | None = None,
+    listener: socket.socket | None = None,
+    label: str = "",
     fusion_bytes: int = 64 << 20,
     stall_warning_s: float = 60,
     stall_timeout_s: float = 0,
@@ -54,6 +57,10 @@ def open_lane(
       rank: of this process in the group; its rank in the job by default.
       size: of the group; the job's by default.
       rendezvous: "host:port" where the group's rank 0 waits for the others; the job's by default.
+      listener: of rank 0, a socket that listens there already, as of `socket.create_server((host, 0))`: a port that is
+        picked at run time stays its own. The caller closes it afterwards.
+      label: what errors and warnings call the group, the same on all its ranks: "process set 2 (ranks 1 and 3)". Ranks
+        in them are those in the group.
       fusion_bytes: tensors that are ready together travel together up to so many bytes; 0: each alone.
       stall_warning_s: after so long rank 0 warns, on stderr, of a tensor that some ranks have not asked for; 0: never.
       stall_timeout_s: after so long such a tensor fails, on the ranks that wait for it; 0: never.
@@ -79,6 +86,8 @@ def open_lane(
         fusion_bytes=fusion_bytes,
         named_stall_warning_s=stall_warning_s,
         named_stall_timeout_s=stall_timeout_s,
+        label=label,
+        listener=-1 if listener is None else listener.fileno(),
     )
     with _counters_lock:
         _counters.pop(group, None)

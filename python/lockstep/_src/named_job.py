@@ -7,6 +7,7 @@ or removes one is done by all ranks of the job together, also by those that are 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,9 +18,6 @@ from collections.abc import Sequence
 from lockstep._src import named
 from lockstep._src.cluster import Cluster
 from lockstep._src.named_bytes import gather_bytes
-
-# A port that is free may be another process's a moment later.
-_ATTEMPTS = 5
 
 
 class NotStartedError(ValueError):
@@ -258,32 +256,35 @@ def _check_alike(values: list) -> None:
 def _open_set(number: int, members: list[int], settings: dict[str, float]) -> None:
     """Opens the lane of a set where this rank is in it; on all ranks, so that they hear of a failure alike."""
     job = _current()
-    is_first = job.rank == members[0]
-    failures: dict[int, str] = {}
-    for _ in range(_ATTEMPTS):
-        address = _free_address(job) if is_first and len(members) > 1 else ""
+    is_first, failure = job.rank == members[0], ""
+    with _listener(job) if is_first and len(members) > 1 else contextlib.nullcontext() as listener:
+        address = "" if listener is None else f"{_address_host(job)}:{listener.getsockname()[1]}"
         address = gather_bytes(address.encode(), name=f"process_set.{number}.address")[members[0]].decode()
-        failure = ""
         if job.rank in members:
+            place = {"rank": members.index(job.rank), "size": len(members), "rendezvous": address}
+            label = f"process set {number} of the ranks {members}"
             try:
-                named.open_lane(number, rank=members.index(job.rank), size=len(members), rendezvous=address, **settings)
+                named.open_lane(number, **place, listener=listener, label=label, **settings)
             except Exception as error:  # told to all, and raised
                 failure = str(error) or type(error).__name__
-        outcomes = gather_bytes(failure.encode(), name=f"process_set.{number}.opened")
-        failures = {r: outcome.decode() for r, outcome in enumerate(outcomes) if outcome}
-        if not failures:
-            job.sets[number] = members
-            return
-        if job.rank in members and not failure:
-            named.close_lane(number)
-    told = "; ".join(f"rank {r}: {text}" for r, text in failures.items())
-    raise RuntimeError(f"process set {number} of the ranks {members}: its ranks did not meet: {told}")
+    outcomes = gather_bytes(failure.encode(), name=f"process_set.{number}.opened")
+    failures = [f"rank {r}: {outcome.decode()}" for r, outcome in enumerate(outcomes) if outcome]
+    if not failures:
+        job.sets[number] = members
+        return
+    if job.rank in members and not failure:
+        named.close_lane(number)
+    raise RuntimeError(f"process set {number} of the ranks {members}: its ranks did not meet: {'; '.join(failures)}")
 
 
-def _free_address(job: _Job) -> str:
-    """host:port on this machine, where the other ranks of a set can meet."""
+def _address_host(job: _Job) -> str:
+    """Where other ranks reach this one."""
     cluster = job.cluster
-    host = cluster.rendezvous.rpartition(":")[0] if cluster.spec is None else _host(cluster)
-    with socket.socket() as probe:
-        probe.bind((host.strip("[]"), 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    return cluster.rendezvous.rpartition(":")[0] if cluster.spec is None else _host(cluster)
+
+
+def _listener(job: _Job) -> socket.socket:
+    """A socket where the other ranks of a set can meet; the kernel picks the port."""
+    host = _address_host(job).strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, 0), family=family, backlog=128)

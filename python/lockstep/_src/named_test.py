@@ -123,4 +123,4 @@ def all_of_two():
 @pytest.mark.parametrize(("size", "part"), [(1, all_ops), (2, all_of_two), (4, all_ops)])
 def test_on_workers(size, part):
     """Lanes are opened several times in a process."""
-    call_workers(size, part, timeout_s=120)
+    call_workers(part, size, timeout_s=120)

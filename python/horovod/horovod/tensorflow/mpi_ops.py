@@ -351,8 +351,8 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 def join() -> tf.Tensor:
     """Says that this rank has no more data: it takes part in the others' allreduces until all have joined.
 
-    Where some have joined, sums, averages and products, minima and maxima are those of the ranks' data that have not;
-    an average is divided by the number of these. Other collectives than allreduce are an error then, as is Adasum.
+    Until then a reduction is that of the data of the ranks that have not joined; an average is their sum, divided by
+    all ranks, as in Horovod. Other collectives than allreduce are an error then, as is Adasum.
 
     Returns:
       int32, the rank that joined last.

@@ -1,0 +1,299 @@
+"""Collectives of Horovod's API against numpy, eagerly, in functions and in graphs of TensorFlow 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from lockstep.testing import call_workers
+
+MODES = ("eager", "function", "session")
+OPS = {hvd.Sum: np.sum, hvd.Average: np.mean, hvd.Min: np.min, hvd.Max: np.max, hvd.Product: np.prod}
+DTYPES = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64, np.float16, np.float32)
+DTYPES += (np.float64, tf.bfloat16.as_numpy_dtype)
+
+
+def run(mode, build):
+    """What `build()` gives, as numpy arrays."""
+    if mode == "eager":
+        return tf.nest.map_structure(np.asarray, build(), expand_composites=True)
+    if mode == "function":
+        return tf.nest.map_structure(np.asarray, tf.function(build)(), expand_composites=True)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return session.run(build())
+
+
+def of_ranks(dtype=np.float32, shape=(3, 2)):
+    """What each rank has, [R, *shape]; small, so that products fit small types."""
+    values = np.arange(np.prod(shape)).reshape(shape) % 3
+    return np.stack([(values + rank + 1) for rank in range(hvd.size())]).astype(dtype)
+
+
+# On workers.
+
+
+def reductions(mode):
+    rank = hvd.rank()
+    for dtype in DTYPES:
+        everyone = of_ranks(dtype)
+        exact = everyone.astype(np.float64)
+        built = {op: lambda op=op, own=everyone[rank]: hvd.allreduce(tf.constant(own), op=op) for op in OPS}
+        for op, got in zip(OPS, run(mode, lambda built=built: [build() for build in built.values()]), strict=True):
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, OPS[op](exact, axis=0).astype(dtype), err_msg=f"{op} {dtype}")
+    everyone = of_ranks()
+    own = tf.constant(everyone[rank]) if mode == "eager" else everyone[rank]
+    got = run(mode, lambda: hvd.allreduce(own, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0))
+    np.testing.assert_allclose(got, 1.5 * everyone.sum(0))
+    with pytest.warns(DeprecationWarning):
+        got = run(mode, lambda: [hvd.allreduce(own, average=False), hvd.allreduce(own, average=True)])
+    np.testing.assert_allclose(got, [everyone.sum(0), everyone.mean(0)], rtol=1e-6)
+    with pytest.raises(ValueError, match="both op and average"):
+        hvd.allreduce(own, average=True, op=hvd.Sum)
+    with pytest.raises(ValueError, match="op: got 17"):
+        hvd.allreduce(own, op=17)
+    # Orthogonal gradients are added.
+    basis = np.eye(hvd.size(), dtype=np.float32)
+    np.testing.assert_allclose(run(mode, lambda: hvd.allreduce(basis[rank], op=hvd.Adasum)), np.ones(hvd.size()))
+    # Several types in a group, one of them empty.
+    many = [everyone[rank], np.int64([rank]), everyone[rank] * 2, np.zeros([0, 3], np.float32)]
+    got = run(mode, lambda: hvd.grouped_allreduce(many, op=hvd.Sum, name="many"))
+    for one, wanted in zip(got, [everyone.sum(0), [sum(range(hvd.size()))], 2 * everyone.sum(0), many[3]], strict=True):
+        np.testing.assert_allclose(one, wanted)
+    assert hvd.grouped_allreduce([]) == []
+    # 40000 + 40000 is more than a float16 can hold, not more than a bfloat16.
+    big = np.float32([40000.0, 1.5])
+    compressions = (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16)
+    got = run(mode, lambda: [hvd.allreduce(big, op=hvd.Sum, compression=c) for c in compressions])
+    assert [one.dtype for one in got] == [np.float32] * 3
+    np.testing.assert_allclose(got[0], big * hvd.size())
+    np.testing.assert_array_equal(got[1], np.float32([np.inf, 1.5 * hvd.size()]))
+    np.testing.assert_allclose(got[2], big * hvd.size(), rtol=2**-7)
+
+
+def sparse(mode):
+    """Dense and sparse tensors may be mixed in any order; rows may differ in number."""
+    rank, size = hvd.rank(), hvd.size()
+    values = [np.full([r + 1, 2], r + 1.0, np.float32) for r in range(size)]
+    indices = [np.arange(r + 1, dtype=np.int64) for r in range(size)]
+
+    def slices():
+        return tf.IndexedSlices(tf.constant(values[rank]), tf.constant(indices[rank]), tf.constant([9, 2], tf.int64))
+
+    def check(got, divisor):
+        # A session gives IndexedSlicesValue, the other modes a list of the parts.
+        parts = [got.values, got.indices] if hasattr(got, "indices") else list(got)[:2]
+        np.testing.assert_allclose(parts[0], np.concatenate(values) / divisor)
+        np.testing.assert_array_equal(parts[1], np.concatenate(indices))
+
+    def flat(result):
+        return [[one.values, one.indices] if isinstance(one, tf.IndexedSlices) else one for one in result]
+
+    for op, divisor in ((hvd.Sum, 1), (hvd.Average, size)):
+        dense = np.float32([rank])
+        got = run(mode, lambda op=op, d=dense: flat(hvd.grouped_allreduce([d, slices(), d + 1, slices()], op=op)))
+        for place, extra in ((0, 0), (2, 1)):
+            np.testing.assert_allclose(got[place], [sum(r + extra for r in range(size)) / divisor])
+        check(got[1], divisor)
+        check(got[3], divisor)
+        got = run(mode, lambda op=op: flat(hvd.grouped_allreduce([slices(), np.float32([1])], op=op)))
+        check(got[0], divisor)
+        check(run(mode, lambda op=op: flat([hvd.allreduce(slices(), op=op)])[0]), divisor)
+    # Values are compressed as dense ones are.
+    big = tf.IndexedSlices(tf.constant([[70000.0]]), tf.constant([0]), tf.constant([1, 1]))
+    assert np.isinf(hvd.allreduce(big, compression=hvd.Compression.fp16).values.numpy()).all()
+    for arguments in ({"op": hvd.Min}, {"op": hvd.Adasum}, {"prescale_factor": 0.5}, {"postscale_factor": 2.0}):
+        with pytest.raises(NotImplementedError):
+            hvd.grouped_allreduce([tf.zeros([1]), big], **arguments)
+
+
+def exchanges(mode):
+    rank, size = hvd.rank(), hvd.size()
+    everyone = of_ranks()
+    wanted = np.concatenate([everyone[r][: r + 1] for r in range(size)])
+    for dtype in (np.float32, np.int16, np.bool_, np.float16, tf.bfloat16.as_numpy_dtype, np.uint32):
+        own = everyone[rank][: rank + 1].astype(dtype)
+        np.testing.assert_array_equal(run(mode, lambda own=own: hvd.allgather(own)), wanted.astype(dtype))
+        got = run(mode, lambda own=own: hvd.broadcast(own[:1], root_rank=size - 1))
+        np.testing.assert_array_equal(got, everyone[size - 1][:1].astype(dtype))
+    got = run(mode, lambda: hvd.grouped_allgather([everyone[rank], np.int64([rank])]))
+    np.testing.assert_array_equal(got[0], everyone.reshape(-1, 2))
+    np.testing.assert_array_equal(got[1], range(size))
+    # Rank r sends r + s rows to rank s, and has two more.
+    splits = [rank + s for s in range(size)]
+    rows = np.arange(100 * rank, 100 * rank + sum(splits) + 2)
+    wanted = [
+        np.arange(100 * r + sum(r + s for s in range(rank)), 100 * r + sum(r + s for s in range(rank + 1)))
+        for r in range(size)
+    ]
+    for dtype in (np.int32, np.int64):
+        got, received = run(mode, lambda dtype=dtype: hvd.alltoall(rows, splits=np.array(splits, dtype)))
+        np.testing.assert_array_equal(got, np.concatenate(wanted))
+        np.testing.assert_array_equal(received, [r + rank for r in range(size)])
+        assert received.dtype == dtype
+    got = run(mode, lambda: hvd.alltoall(np.arange(2 * size) + 10 * rank))
+    np.testing.assert_array_equal(got, [10 * r + 2 * rank + i for r in range(size) for i in range(2)])
+    # Of size + 1 rows the first rank gets two.
+    uneven = np.stack([np.arange(2.0 * (size + 1), dtype=np.float32).reshape(-1, 2) * (r + 1) for r in range(size)])
+    shares = np.array_split(uneven.astype(np.float64), size, axis=1)[rank]
+    for op, oracle in OPS.items():
+        got = run(mode, lambda op=op: hvd.reducescatter(uneven[rank], op=op))
+        np.testing.assert_allclose(got, oracle(shares, axis=0), rtol=1e-6)
+    got = run(
+        mode, lambda: hvd.grouped_reducescatter([uneven[rank], uneven[rank] * 2], op=hvd.Sum, prescale_factor=0.5)
+    )
+    np.testing.assert_allclose(got[0], 0.5 * shares.sum(0))
+    np.testing.assert_allclose(got[1], shares.sum(0))
+    places = run(mode, lambda: [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()])
+    assert places == [rank, size, rank, size]
+
+
+def names():
+    """What is asked for by name may come in any order, also eagerly; a scope's name is part of it, or is not."""
+    rank, size = hvd.rank(), hvd.size()
+    order = np.random.default_rng(rank).permutation(20)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        asked = {i: hvd.allreduce(tf.fill([int(i)], 1.0), op=hvd.Sum, name=f"t{i}") for i in order}
+        # Ranks have it in other scopes.
+        with tf.name_scope(f"scope_{rank}"):
+            asked["x"] = hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="x", ignore_name_scope=True)
+        for key, got in session.run(asked).items():
+            np.testing.assert_array_equal(got, np.full([3 if key == "x" else key], size))
+        assert asked[order[0]].op.name == f"t{order[0]}"
+    assert hvd.allreduce(tf.constant(1.0), name="eager", op=hvd.Sum).numpy() == size
+
+
+def gradients():
+    """Those of Horovod's documents; of minima, maxima and products those of calculus."""
+    rank, size = hvd.rank(), hvd.size()
+    weights = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
+    total = weights * sum(range(1, size + 1))
+
+    def gradient(mode, collective, own):
+        def build():
+            x = tf.constant(own)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = collective(x)
+            # Rank r's loss weighs what comes by r + 1.
+            upstream = (tf.ones_like(y) if y.shape != own.shape else tf.constant(weights)) * (rank + 1)
+            return tape.gradient(y, x, upstream)
+
+        return run(mode, build)
+
+    own = np.full([3, 2], rank + 1, np.float32)
+    of_all = np.full([3, 2], sum(range(1, size + 1)), np.float32)
+    cases = {
+        "sum": (lambda x: hvd.allreduce(x, op=hvd.Sum), total),
+        "average": (lambda x: hvd.allreduce(x), total / size),
+        "min": (lambda x: hvd.allreduce(x, op=hvd.Min), total * (rank == 0)),
+        "max": (lambda x: hvd.allreduce(x, op=hvd.Max), total * (rank == size - 1)),
+        "product": (lambda x: hvd.allreduce(x, op=hvd.Product), total * np.prod(range(1, size + 1)) / (rank + 1)),
+        "allgather": (hvd.allgather, of_all / size),
+        "broadcast": (lambda x: hvd.broadcast(x, 1), total / size * (rank == 1)),
+    }
+    for mode in MODES[:2]:
+        for name, (collective, wanted) in cases.items():
+            np.testing.assert_allclose(gradient(mode, collective, own), wanted, rtol=1e-6, err_msg=name)
+        rows = np.ones([2 * size, 2], np.float32)
+        by_rank = np.repeat(np.arange(1, size + 1, dtype=np.float32), 2)[:, None] * np.ones([1, 2])
+        for op, factor in ((hvd.Average, 1), (hvd.Sum, size)):
+            got = gradient(mode, lambda x, op=op: hvd.reducescatter(x, op=op, prescale_factor=0.5), rows)
+            np.testing.assert_allclose(got, 0.5 * factor * by_rank)
+        np.testing.assert_allclose(gradient(mode, hvd.alltoall, rows), by_rank)
+        # The rows behind the splits went nowhere.
+        got = gradient(mode, lambda x: hvd.alltoall(x, splits=np.ones([size], np.int64))[0], rows)
+        np.testing.assert_allclose(got, np.r_[np.arange(1, size + 1), np.zeros(size)][:, None] * np.ones([1, 2]))
+
+
+def errors(mode):
+    """Told on all ranks, with the tensor, the ranks and both values; nothing ends the process."""
+    rank, size = hvd.rank(), hvd.size()
+    last = size - 1
+    differs = tf.errors.FailedPreconditionError
+    wrong = tf.errors.InvalidArgumentError
+    is_last = rank == last
+    cases = [
+        (
+            differs,
+            r"allreduce 'a0.*shape.*rank.* 0.*\[2\].*rank",
+            lambda: hvd.allreduce(np.zeros([3 if is_last else 2]), name="a0"),
+        ),
+        (
+            differs,
+            "allreduce 'a1.*type.*float32.*int32",
+            lambda: hvd.allreduce(np.zeros([2], np.int32 if is_last else np.float32), name="a1"),
+        ),
+        (
+            differs,
+            "allreduce 'a2.*reduction.*sum.*max",
+            lambda: hvd.allreduce(np.zeros([2]), op=hvd.Max if is_last else hvd.Sum, name="a2"),
+        ),
+        (
+            differs,
+            "allreduce 'a3.*prescale.*1.*0.5",
+            lambda: hvd.allreduce(np.zeros([2]), prescale_factor=0.5 if is_last else 1.0, name="a3"),
+        ),
+        (differs, "broadcast 'b0.*root", lambda: hvd.broadcast(np.zeros([2]), root_rank=int(is_last), name="b0")),
+        (wrong, f"root_rank is {size}, wanted", lambda: hvd.broadcast(np.zeros([2]), root_rank=size, name="b1")),
+        (differs, r"allgather 'g0.*\[2\].*\[3\]", lambda: hvd.allgather(np.zeros([1, 3 if is_last else 2]), name="g0")),
+        (wrong, "allgather 'g1.*scalar", lambda: hvd.allgather(np.float32(1), name="g1")),
+        (wrong, "reducescatter 'r0.*scalar", lambda: hvd.reducescatter(np.float32(1), name="r0")),
+        (wrong, "alltoall 's0.*scalar", lambda: hvd.alltoall(np.float32(1), name="s0")),
+        (
+            wrong,
+            f"rank {last}.*alltoall 's1.*split is -1",
+            lambda: hvd.alltoall(np.zeros([9]), splits=[-1 if is_last else 1] * size, name="s1"),
+        ),
+        (wrong, "alltoall 's2.*at most the 1 rows", lambda: hvd.alltoall(np.zeros([1]), splits=[1] * size, name="s2")),
+        (wrong, "alltoall 's3.*splits", lambda: hvd.alltoall(np.zeros([9]), splits=[1] * (size + 1), name="s3")),
+        (wrong, "alltoall 's4.*no multiple", lambda: hvd.alltoall(np.zeros([size + 1]), name="s4")),
+        (
+            differs,
+            "'k0.*kind.*allreduce.*allgather",
+            lambda: (hvd.allgather if is_last else hvd.allreduce)(np.zeros([2]), name="k0"),
+        ),
+    ]
+    for error, message, build in cases:
+        with pytest.raises(error, match=message):
+            run(mode, build)
+    # The job goes on.
+    assert run(mode, lambda: hvd.allreduce(np.float32(1), op=hvd.Sum)) == size
+
+
+def joins():
+    """Who has joined takes part in reductions with what changes nothing."""
+    rank, size = hvd.rank(), hvd.size()
+    if rank == 0:
+        return int(hvd.join())
+    others = range(1, size)
+    for op, wanted in ((hvd.Sum, sum), (hvd.Min, min), (hvd.Max, max), (hvd.Product, lambda of: np.prod(list(of)))):
+        assert hvd.allreduce(np.float32(rank), op=op, name=f"join.{op}").numpy() == wanted(others)
+    np.testing.assert_allclose(hvd.allreduce(np.float32(rank), name="join.mean").numpy(), sum(others) / size)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="rank 0 has joined"):
+        hvd.allgather(np.float32([1]), name="join.gather")
+    return int(hvd.join())
+
+
+def everything():
+    hvd.init()
+    for mode in MODES:
+        reductions(mode)
+        sparse(mode)
+        exchanges(mode)
+        errors(mode)
+    names()
+    gradients()
+    last = joins()
+    assert last in range(1, hvd.size())
+    assert hvd.barrier() is None
+    hvd.shutdown()
+    return last
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_collectives(size):
+    """All cases in one job of workers."""
+    assert len(set(call_workers(everything, size, timeout_s=120))) == 1
