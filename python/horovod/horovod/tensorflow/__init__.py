@@ -4,6 +4,9 @@ Runs on TensorFlow 2.15 and later, eagerly, in `tf.function` and in graphs of Te
 whole of it.
 """
 
+import importlib
+from typing import Any
+
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow import mpi_ops, util
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
@@ -57,6 +60,8 @@ from horovod.tensorflow.mpi_ops import (
     size,
     size_op,
 )
+from horovod.tensorflow.optimizers import DistributedOptimizer
+from horovod.tensorflow.tapes import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = [
@@ -64,8 +69,11 @@ __all__ = [
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
@@ -119,3 +127,13 @@ __all__ = [
     "size_op",
     "util",
 ]
+
+# What loads Keras, or is for elastic jobs alone: loaded when it is asked for.
+_LAZY = {"SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm", "elastic": "horovod.tensorflow.elastic"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(_LAZY[name])
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)

@@ -1,0 +1,265 @@
+"""Callbacks of Keras for jobs of several ranks, less the class `Callback`, which each generation of Keras has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod import _keras
+
+
+class _Callback:
+    """What callbacks are asked by Keras 2, answered for Keras 3's class as well."""
+
+    _keras: Any
+    _supports_tf_logs = False
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+def _plain(variable: Any) -> Any:
+    """TensorFlow's variable."""
+    return getattr(variable, "_value", variable)
+
+
+def _optimizer_variables(optimizer: Any) -> list[Any]:
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def _name_in_slots(variable: Any) -> str:
+    """How the name of an optimizer's slot says of which variable it is."""
+    return str(getattr(variable, "path", variable.name)).split(":")[0].replace("/", "_")
+
+
+def _slots_of(local: Sequence[Any], others: Sequence[Any], slots: Sequence[Any]) -> set[int]:
+    """Ids of the optimizer's variables that belong to `local` ones, and not to `others`."""
+    names = {_name_in_slots(v): True for v in others}
+    names.update({_name_in_slots(v): False for v in local})
+    found = set()
+    for slot in slots:
+        # Keras 3: weight_slot; Keras 2: optimizer/slot/weight, or, of legacy ones, optimizer/weight/slot.
+        words = f"_{_name_in_slots(slot)}_"
+        # Of weights called alike but for an ending, the longer name.
+        matches = [name for name in names if f"_{name}_" in words]
+        if matches and not names[max(matches, key=len)]:
+            found.add(id(slot))
+    return found
+
+
+class BroadcastGlobalVariables(_Callback):
+    """See `BroadcastGlobalVariablesCallback`."""
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.broadcast_done = False
+        is_one = hasattr(local_variables, "assign")
+        self._local: list[Any] = [local_variables] if is_one else list(local_variables or ())
+        if not all(hasattr(v, "assign") for v in self._local):
+            raise ValueError("All local variables must be of tf.Variable type.")
+
+    def register_local_var(self, var: Any) -> None:
+        """Has a variable, and the optimizer's slots for it, keep this rank's values."""
+        self._local.append(var)
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts behind the first batch, when optimizers have made their variables."""
+        if self.broadcast_done:
+            return
+        with tf.device(self.device or None):
+            if tf.executing_eagerly():
+                self._broadcast()
+            else:
+                _keras.evaluate(self._keras, hvd.broadcast_global_variables(self.root_rank))
+        self.broadcast_done = True
+
+    def _broadcast(self) -> None:
+        local = {id(_plain(v)) for v in self._local}
+        # Keras 3 counts seeds among `variables`, which are a rank's own.
+        shared = [v for v in self.model.weights if id(_plain(v)) not in local]
+        hvd.broadcast_variables([_plain(v) for v in shared], root_rank=self.root_rank)
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is None:
+            return
+        slots = _optimizer_variables(optimizer)
+        own = _slots_of(self._local, shared, slots) if self._local else set()
+        hvd.broadcast_variables([_plain(v) for v in slots if id(v) not in own], root_rank=self.root_rank)
+
+
+class MetricAverage(_Callback):
+    """See `MetricAverageCallback`."""
+
+    def __init__(self, device: str = ""):
+        super().__init__()
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Averages `logs` in place; ValueError on all ranks where they have different metrics."""
+        if logs is None:
+            return
+        everyones = hvd.allgather_object({name: float(value) for name, value in logs.items()})
+        for rank, theirs in enumerate(everyones):
+            if theirs.keys() != everyones[0].keys():
+                raise ValueError(
+                    f"MetricAverageCallback: rank 0 has the metrics {sorted(everyones[0])}, rank {rank} {sorted(theirs)}"
+                )
+        for name in logs:
+            logs[name] = sum(theirs[name] for theirs in everyones) / len(everyones)
+
+
+class LearningRateSchedule(_Callback):
+    """See `LearningRateScheduleCallback`."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ):
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required")
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Finds out how many steps an epoch has, where that is needed."""
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError(
+                    f"{type(self).__name__}: the data does not say how many steps an epoch has, give steps_per_epoch"
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the epoch."""
+        self.current_epoch = epoch
+
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Sets the learning rate, if it is due."""
+        end = float("inf") if self.end_epoch is None else self.end_epoch
+        if not self.start_epoch <= self.current_epoch < end:
+            return
+        if not self.staircase:
+            self._set(self.current_epoch + batch / self.steps_per_epoch)
+        elif batch == 0:
+            self._set(self.current_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Logs the learning rate as `lr`."""
+        if logs is not None:
+            logs["lr"] = self._learning_rate()
+
+    def _learning_rate(self) -> float:
+        return float(_keras.evaluate(self._keras, tf.convert_to_tensor(self.model.optimizer.learning_rate)))
+
+    def _set(self, epoch: float) -> None:
+        old, new = self._learning_rate(), self.initial_lr * self.multiplier(epoch)
+        self.model.optimizer.learning_rate = new
+        if self.momentum_correction and old > 0 and new != old:
+            for buffer in _momentum_buffers(self.model):
+                _scale(self._keras, buffer, new / old)
+
+
+class LearningRateWarmup(LearningRateSchedule):
+    """See `LearningRateWarmupCallback`."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ):
+        def multiplier(epoch: float) -> float:
+            # An epoch ends with a round number.
+            epoch += 1 / self.steps_per_epoch
+            return (epoch * (hvd.size() - 1) / warmup_epochs + 1) / hvd.size()
+
+        super().__init__(initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch)
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Logs the learning rate, and says when it is the initial one."""
+        super().on_epoch_end(epoch, logs)
+        if epoch == self.end_epoch - 1 and self.verbose > 0 and hvd.rank() == 0:
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._learning_rate():g}.")
+
+
+def _momentum_buffers(model: Any) -> Iterable[Any]:
+    """What the optimizer adds up of former steps, in which learning rates are a factor; nothing before the first step.
+
+    The momentum itself is a number in a compiled step. To multiply it for a step by a number is to multiply these.
+    """
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if not hasattr(optimizer, "momentum"):
+        return ()
+    if hasattr(optimizer, "get_slot"):  # of Keras 2, legacy
+        if "momentum" not in optimizer.get_slot_names() or not optimizer.weights[1:]:
+            return ()
+        return [optimizer.get_slot(v, "momentum") for v in model.trainable_variables]
+    found = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None)
+    return [buffer for buffer in found or () if buffer is not None]
+
+
+def _scale(keras: Any, buffer: Any, factor: float) -> None:
+    if tf.executing_eagerly():
+        buffer.assign(buffer * tf.cast(factor, buffer.dtype))
+    else:
+        keras.backend.set_value(buffer, keras.backend.get_value(buffer) * factor)
+
+
+class BestModelCheckpoint:
+    """See `BestModelCheckpoint`. Beside `keras.callbacks.ModelCheckpoint`, before it."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        filepath: Any = None,
+    ):
+        # Keras looks at the ending of a name at once.
+        unnamed = "unnamed.weights.h5" if save_weights_only else "unnamed.keras"
+        super().__init__(
+            filepath=unnamed if filepath is None else filepath,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        if filepath is None:
+            self.filepath = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins; ValueError where `filepath` was not set."""
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint: set `filepath`, where the best model is saved, before training")
+        super().on_train_begin(logs)

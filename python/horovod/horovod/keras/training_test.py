@@ -1,0 +1,483 @@
+"""Keras on two workers, with `fit` and in loops of one's own, against plain Keras on one."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.keras as hvd
+import horovod.tensorflow as hvd_tf
+import horovod.tensorflow.keras as hvd_tf_keras
+from lockstep.testing import call_workers
+
+KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
+SETS = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
+
+
+def optimizers():
+    """New ones, of all generations that are there."""
+    yield lambda: keras.optimizers.SGD(1.0)
+    if not KERAS3:
+        yield lambda: keras.optimizers.legacy.SGD(1.0)
+
+
+def mnist(steps, batch):
+    """[steps * batch, 28, 28, 1] and [steps * batch]: images that tell their labels."""
+    random = np.random.default_rng(7)
+    labels = random.integers(0, 10, steps * batch)
+    images = random.random([steps * batch, 28, 28, 1], np.float32)
+    images[np.arange(len(labels)), labels] += 1
+    return images, labels
+
+
+def digits():
+    keras.utils.set_random_seed(3)
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input([28, 28, 1]),
+            layers.Conv2D(4, 5, strides=3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+def compiled(model, optimizer, **arguments):
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    model.compile(optimizer, loss, metrics=["accuracy"], **arguments)
+    return model
+
+
+def line(optimizer=None):
+    """y = w x, from w = 1."""
+    model = keras.Sequential(
+        [keras.layers.Input([1]), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")]
+    )
+    if optimizer is not None:
+        model.compile(optimizer, keras.losses.MeanSquaredError())
+    return model
+
+
+# On workers.
+
+
+def fit_equals_one_worker():
+    steps, batch = 6, 16
+    images, labels = mnist(steps, 2 * batch)
+    own = np.arange(len(images)).reshape(steps, 2, batch)[:, hvd.rank()].ravel()
+    for make in (lambda: keras.optimizers.Adam(0.01), lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)):
+        one = compiled(digits(), make())
+        wanted = one.fit(images, labels, batch_size=2 * batch, shuffle=False, epochs=2, verbose=0).history
+        for wrap in (hvd.DistributedOptimizer, hvd_tf.DistributedOptimizer, hvd_tf_keras.DistributedOptimizer):
+            model = compiled(digits(), wrap(make()))
+            if hvd.rank() == 1:
+                # What the callback brings back behind the first step, it can only as this is not trained.
+                assert type(model.optimizer).__name__ == type(one.optimizer).__name__
+            got = model.fit(
+                images[own],
+                labels[own],
+                batch_size=batch,
+                shuffle=False,
+                epochs=2,
+                verbose=0,
+                callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()],
+            ).history
+            for a, b in zip(model.get_weights(), one.get_weights(), strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-5)
+            np.testing.assert_allclose(got["loss"], wanted["loss"], atol=1e-5)
+            np.testing.assert_allclose(got["accuracy"], wanted["accuracy"], atol=1e-5)
+
+
+def loops():
+    """Unreduced gradients, and gradients that a tape reduced, each exchanged once; Horovod leaves the former alone."""
+    for make in optimizers():
+        for op, factor in ((hvd.Average, 1.5), (hvd_tf.Sum, 3.0)):
+            for has_tape in (False, True):
+                for is_eager in (False, True):
+                    v = tf.Variable([1.0, 2.0])
+                    optimizer = hvd_tf.DistributedOptimizer(make(), op=op)
+
+                    def step(v=v, optimizer=optimizer, op=op, has_tape=has_tape):
+                        with tf.GradientTape() as tape:
+                            loss = tf.reduce_sum(v) * (1.0 + hvd.rank())
+                        if has_tape:
+                            tape = hvd_tf.DistributedGradientTape(tape, op=op)
+                        optimizer.apply_gradients(zip(tape.gradient(loss, [v]), [v], strict=True))
+
+                    run = step if is_eager else tf.function(step)
+                    for n in (1, 2):
+                        run()
+                        np.testing.assert_allclose(v, [1.0 - n * factor, 2.0 - n * factor])
+                        assert int(optimizer.iterations) == n
+    # Clipped between, where it can be told, and where it cannot.
+    v = tf.Variable([1.0, 2.0])
+    optimizer = hvd_tf.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd_tf.Sum)
+
+    def clip():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v) * (1.0 + hvd.rank())
+        tape = hvd_tf.DistributedGradientTape(tape, op=hvd_tf.Sum)
+        optimizer.apply_gradients([(tf.clip_by_norm(g, 1e6), v) for g in tape.gradient(loss, [v])])
+
+    tf.function(clip)()
+    np.testing.assert_allclose(v, [-2.0, -1.0])
+    with pytest.raises(ValueError, match="wrap the tape or the optimizer, not both"):
+        clip()
+
+
+def minimizing_of_keras2():
+    if KERAS3:
+        return
+    for make in optimizers():
+        for is_eager in (False, True):
+            v = tf.Variable([1.0, 2.0])
+            optimizer = hvd_tf.DistributedOptimizer(make(), op=hvd_tf.Sum)
+
+            def loss(v=v):
+                return tf.reduce_sum(v) * (1.0 + hvd.rank())
+
+            def step(v=v, optimizer=optimizer, loss=loss):
+                optimizer.minimize(loss, [v])
+                pairs = optimizer.compute_gradients(loss, [v])
+                # Trusted, also eagerly, as it comes from this optimizer.
+                optimizer.apply_gradients([(tf.clip_by_norm(g, 1e6), v) for g, v in pairs])
+
+            (step if is_eager else tf.function(step))()
+            np.testing.assert_allclose(v, [-5.0, -4.0])
+
+
+def rows_of_embeddings():
+    for sparse_as_dense in (False, True):
+        for is_eager in (False, True):
+            table = tf.Variable(np.zeros([3, 1], np.float32))
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), sparse_as_dense=sparse_as_dense)
+
+            def step(table=table, optimizer=optimizer):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(tf.gather(table, [hvd.rank(), 2])) * (1.0 + hvd.rank())
+                optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+            (step if is_eager else tf.function(step))()
+            np.testing.assert_allclose(table, [[-0.5], [-1.0], [-1.5]])
+
+
+def passes():
+    """Also a gradient that is None, which Horovod's assertion refuses, and local variables."""
+    for average, factor in ((True, 1.0), (False, 3.0)):
+        for make in optimizers():
+            for is_eager in (False, True):
+                v, own, unrelated = tf.Variable([0.0]), tf.Variable([0.0]), tf.Variable([5.0])
+                optimizer = hvd_tf_keras.DistributedOptimizer(
+                    make(), backward_passes_per_step=3, average_aggregated_gradients=average, sparse_as_dense=True
+                )
+                optimizer.register_local_var(own)
+
+                def step(v=v, own=own, unrelated=unrelated, optimizer=optimizer):
+                    with tf.GradientTape() as tape:
+                        loss = (v + tf.gather(own, [0])) * (1.0 + hvd.rank())
+                    variables = [v, unrelated, own]
+                    gradients = tape.gradient(loss, variables)
+                    optimizer.apply_gradients([(g, u) for g, u in zip(gradients, variables, strict=True)])
+
+                run = step if is_eager else tf.function(step)
+                for n in range(1, 8):
+                    run()
+                    np.testing.assert_allclose(v, [-1.5 * factor * (n // 3)])
+                    np.testing.assert_allclose(own, [-0.5 * (1 + hvd.rank()) * factor * (n // 3)])
+                    assert int(optimizer.iterations) == n
+    v = tf.Variable([0.0])
+    optimizer = hvd_tf_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+    with pytest.raises(ValueError, match="sparse_as_dense"):
+        optimizer.apply_gradients([(tf.IndexedSlices([1.0], [0], [1]), v)])
+    # In fit, where the model's variables are those of a plain optimizer of twice the batch.
+    x = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
+    model = line(
+        hvd.DistributedOptimizer(
+            keras.optimizers.SGD(0.01), backward_passes_per_step=2, average_aggregated_gradients=True
+        )
+    )
+    plain = line(keras.optimizers.SGD(0.01))
+    model.fit(x, 3 * x, batch_size=1, shuffle=False, epochs=2, verbose=0)
+    plain.fit(x, 3 * x, batch_size=2, shuffle=False, epochs=2, verbose=0)
+    np.testing.assert_allclose(model.get_weights(), plain.get_weights(), rtol=1e-5)
+
+
+def local_layers():
+    x = tf.constant([[1.0 + hvd.rank()]])
+    for wrap in (hvd.PartialDistributedOptimizer, hvd_tf_keras.PartialDistributedOptimizer):
+        for scale, factor in ((True, 0.5), (False, 1.0)):
+            model = keras.Sequential(
+                [keras.layers.Input([1])]
+                + [keras.layers.Dense(1, use_bias=False, kernel_initializer="ones") for _ in range(2)]
+            )
+            optimizer = wrap(keras.optimizers.SGD(1.0), local_layers=model.layers[0], scale_local_gradients=scale)
+            with tf.GradientTape() as tape:
+                loss = model(x)
+            weights = model.trainable_weights
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            got = [float(w[0][0]) for w in model.get_weights()]
+            np.testing.assert_allclose(got, [1 - factor * (1 + hvd.rank()), 1 - 1.5], rtol=1e-6)
+        with pytest.raises(ValueError, match="tf.keras.layers.Layer type"):
+            wrap(keras.optimizers.SGD(1.0), local_layers=[3])
+
+
+def process_sets_and_names():
+    v = tf.Variable([1.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=SETS[0])
+    optimizer.apply_gradients([(tf.constant([1.0 + hvd.rank()]), v)])
+    np.testing.assert_allclose(v, [-hvd.rank()])
+    for wrong in (hvd_tf.Adasum, hvd_tf.Max):
+        with pytest.raises(ValueError, match="Average and Sum"):
+            hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=wrong)
+    with pytest.raises(ValueError, match="Adasum"):
+        hvd_tf.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd_tf.Adasum)
+    with pytest.raises(TypeError, match="wanted an optimizer"):
+        hvd.DistributedOptimizer("sgd")
+
+
+class Doubling(keras.optimizers.SGD):
+    """An optimizer of a program's own."""
+
+    def get_config(self):
+        return super().get_config() | {"learning_rate": 1.0}
+
+
+def class_config_and_state():
+    plain = Doubling(1.0)
+    optimizer = hvd.DistributedOptimizer(plain)
+    assert type(optimizer).__name__ == "Doubling"
+    assert isinstance(optimizer, Doubling)
+    assert json.dumps(optimizer.get_config(), default=str) == json.dumps(plain.get_config(), default=str)
+    for copy in (optimizer.from_config(optimizer.get_config()), type(optimizer).from_config(optimizer.get_config())):
+        v = tf.Variable([1.0])
+        copy.apply_gradients([(tf.constant([1.0 + hvd.rank()]), v)])
+        np.testing.assert_allclose(v, [-0.5])
+    # State goes along, also of a wrapper, whose options the new one replaces.
+    for make in (lambda: keras.optimizers.SGD(1.0, momentum=0.5), *(() if KERAS3 else [legacy_momentum])):
+        v = tf.Variable([0.0])
+        trained = make()
+        trained.apply_gradients([(tf.constant([2.0]), v)])
+        again = hvd.DistributedOptimizer(trained, op=hvd.Average)
+        again = hvd.DistributedOptimizer(again, op=hvd.Sum)
+        again.apply_gradients([(tf.constant([1.0]), v)])
+        assert int(again.iterations) == 2
+        np.testing.assert_allclose(v, [-2.0 - (1.0 + 2.0)])
+
+
+def legacy_momentum():
+    return keras.optimizers.legacy.SGD(1.0, momentum=0.5)
+
+
+def checkpoints_and_models():
+    """What wrapped optimizers save, plain ones load, and the other way round."""
+    x = np.array([[1.0], [2.0]], np.float32)
+    folder = Path(tempfile.mkdtemp())
+    model = line(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)))
+    model.fit(x, 3 * x, batch_size=1, shuffle=False, verbose=0)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "checkpoint"))
+    model.save(folder / "model.keras")
+    hvd.allreduce(1.0, name="all are saved")
+
+    plain = keras.models.load_model(folder / "model.keras")
+    assert type(plain.optimizer) is keras.optimizers.Adam
+    loaded = [
+        hvd.load_model(folder / "model.keras"),
+        hvd_tf_keras.load_model(folder / "model.keras", compression=hvd.Compression.fp16),
+    ]
+    restored = line(keras.optimizers.Adam(0.1))
+    tf.train.Checkpoint(model=restored, optimizer=restored.optimizer).read(path)
+    assert int(plain.optimizer.iterations) == 2
+    for other in loaded:
+        assert type(other.optimizer).__name__ == "Adam"
+        assert hasattr(other.optimizer, "register_local_var")
+    for each in (model, plain, restored, *loaded):
+        each.fit(x, 3 * x, batch_size=1, shuffle=False, verbose=0)
+    for each in (plain, restored, *loaded):
+        np.testing.assert_allclose(each.get_weights(), model.get_weights(), atol=1e-3)
+        assert int(each.optimizer.iterations) == 4
+    # A class of the program's own, by both ways.
+    model = line(hvd.DistributedOptimizer(Doubling(0.1)))
+    model.fit(x, 3 * x, verbose=0)
+    model.save(folder / "own.keras")
+    for arguments in ({"custom_optimizers": [Doubling]}, {"custom_objects": {"Doubling": Doubling}}):
+        other = hvd.load_model(folder / "own.keras", **arguments)
+        assert isinstance(other.optimizer, Doubling)
+        assert hasattr(other.optimizer, "register_local_var")
+
+
+def skipped_steps():
+    """A rank with infinite gradients in float16: all skip the step, none waits for ever."""
+    if not KERAS3:
+        return
+    for wrap in (
+        lambda: keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), 4.0),
+        lambda: hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), 4.0)),
+    ):
+        for is_eager in (False, True):
+            v, optimizer = keras.Variable([1.0]), wrap()
+
+            def step(gradient, v=v, optimizer=optimizer):
+                optimizer.apply_gradients([(gradient, v)])
+
+            run = step if is_eager else tf.function(step)
+            run(tf.constant([4.0 * (1 + hvd.rank())]))
+            np.testing.assert_allclose(v.numpy(), [-0.5])
+            run(tf.constant([np.inf if hvd.rank() else 1.0]))
+            np.testing.assert_allclose(v.numpy(), [-0.5])
+            assert float(optimizer.dynamic_scale.numpy()) == 2.0
+
+
+# Callbacks: on workers.
+
+
+def broadcasts():
+    """The first layer is this rank's own, and so is the optimizer's state for it."""
+    model = keras.Sequential(
+        [keras.layers.Input([1])]
+        + [
+            keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(1.0 + hvd.rank()))
+            for _ in range(3)
+        ]
+    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0, momentum=0.5))
+    own = model.layers[0].trainable_weights[0]
+    optimizer.register_local_var(own)
+    model.compile(optimizer, keras.losses.MeanSquaredError())
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=own)
+    optimizer.build(model.trainable_variables)
+    for i, slot in enumerate(optimizer.momentums):
+        slot.assign([[10.0 * (1 + hvd.rank()) + i]])
+    model.fit(np.zeros([1, 1]), np.zeros([1, 1]), callbacks=[callback], verbose=0)
+    np.testing.assert_allclose(np.ravel(model.get_weights()), [1 + hvd.rank(), 2, 2])
+    np.testing.assert_allclose(float(optimizer.momentums[0][0][0]), 5.0 * (1 + hvd.rank()))
+    np.testing.assert_allclose([float(m[0][0]) for m in optimizer.momentums[1:]], [10.5, 11])
+    with pytest.raises(ValueError, match="tf.Variable"):
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[3])
+
+
+def averages():
+    logs = {"loss": 1.0 + hvd.rank(), "accuracy": np.float32(hvd.rank())}
+    hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
+    assert logs == {"loss": 1.5, "accuracy": 0.5}
+    with pytest.raises(ValueError, match=r"rank 0 has the metrics \['a'\], rank 1 \['b'\]"):
+        hvd_tf_keras.callbacks.MetricAverageCallback().on_epoch_end(0, {"ab"[hvd.rank()]: 1.0})
+
+
+class Rates(keras.callbacks.Callback):
+    """Notes the learning rate of each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.rates.append(float(tf.convert_to_tensor(self.model.optimizer.learning_rate)))
+
+
+def rates_of(callback, epochs, optimizer=None):
+    noted = Rates()
+    model = line(optimizer or hvd.DistributedOptimizer(keras.optimizers.SGD(7.0)))
+    logs = model.fit(
+        np.zeros([2, 1]), np.zeros([2, 1]), batch_size=1, epochs=epochs, callbacks=[callback, noted], verbose=0
+    ).history
+    assert logs["lr"][-1] == pytest.approx(noted.rates[-1])
+    return noted.rates
+
+
+def learning_rates():
+    callbacks = hvd.callbacks
+    schedule = callbacks.LearningRateScheduleCallback(8.0, 0.5, start_epoch=1, end_epoch=3)
+    np.testing.assert_allclose(rates_of(schedule, 4), [7, 7, 8, 8, 4, 4, 4, 4])
+    smooth = callbacks.LearningRateScheduleCallback(8.0, lambda epoch: epoch + 1, staircase=False)
+    np.testing.assert_allclose(rates_of(smooth, 2), [8, 12, 16, 20])
+    warmup = callbacks.LearningRateWarmupCallback(8.0, warmup_epochs=2, verbose=1)
+    np.testing.assert_allclose(rates_of(warmup, 3), [5, 6, 7, 8, 8, 8])
+    if not KERAS3:
+        warmup = callbacks.LearningRateWarmupCallback(8.0, warmup_epochs=1)
+        legacy = hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(7.0, momentum=0.5))
+        np.testing.assert_allclose(rates_of(warmup, 1, legacy), [6, 8])
+    with pytest.raises(ValueError, match="initial_lr"):
+        callbacks.LearningRateScheduleCallback(None, 1.0)
+    generator = ((np.zeros([1, 1]), np.zeros([1, 1])) for _ in range(2))
+    with pytest.raises(ValueError, match="give steps_per_epoch"):
+        line(keras.optimizers.SGD(1.0)).fit(generator, callbacks=[callbacks.LearningRateWarmupCallback(1.0)], verbose=0)
+
+
+def momentum_correction():
+    """What former steps added is multiplied by new over old rate."""
+    x = np.array([[1.0], [1.0]], np.float32)
+    model = line(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)))
+    callback = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: [1.0, 0.5][epoch])
+    model.fit(x, 0 * x, batch_size=2, epochs=2, callbacks=[callback], verbose=0)
+    w, v = 1.0, 0.0
+    for rate, correction in ((0.1, 1.0), (0.05, 0.5)):
+        v = 0.5 * v * correction - rate * 2 * w
+        w += v
+    np.testing.assert_allclose(model.get_weights()[0], [[w]], rtol=1e-6)
+
+
+def best_models():
+    folder = Path(tempfile.mkdtemp())
+    callback = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    model = line(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    with pytest.raises(ValueError, match="filepath"):
+        model.fit(np.ones([1, 1]), np.zeros([1, 1]), callbacks=[callback], verbose=0)
+    callback.filepath = str(folder / "best.keras")
+    model.fit(np.ones([1, 1]), np.zeros([1, 1]), callbacks=[callback], verbose=0)
+    np.testing.assert_allclose(keras.models.load_model(callback.filepath).get_weights(), model.get_weights())
+
+
+def host_values():
+    rank = hvd.rank()
+    for module in (hvd, hvd_tf_keras):
+        np.testing.assert_allclose(module.allreduce(np.array([1.0 + rank])), [1.5])
+        np.testing.assert_allclose(module.allreduce([1.0 + rank], op=hvd.Sum, prescale_factor=2.0), [6.0])
+        np.testing.assert_allclose(module.allreduce([1.0 + rank], average=False), [3.0])
+        np.testing.assert_allclose(module.allgather([[rank]] * (1 + rank)), [[0], [1], [1]])
+        np.testing.assert_allclose(module.broadcast([1.0 + rank], 1, name="b"), [2.0])
+        np.testing.assert_allclose(module.reducescatter([1.0 + rank, 2.0], op=hvd.Sum), [[3.0], [4.0]][rank])
+        assert (module.size(), module.rank()) == (2, rank)
+        with pytest.raises(RuntimeError, match="eagerly"):
+            module.broadcast_global_variables(0)
+
+
+CASES = [
+    fit_equals_one_worker,
+    loops,
+    minimizing_of_keras2,
+    rows_of_embeddings,
+    passes,
+    local_layers,
+    process_sets_and_names,
+    class_config_and_state,
+    checkpoints_and_models,
+    skipped_steps,
+    broadcasts,
+    averages,
+    learning_rates,
+    momentum_correction,
+    best_models,
+    host_values,
+]
+
+
+def all_cases():
+    hvd_tf.init(process_sets=SETS)
+    for case in CASES:
+        try:
+            case()
+        except Exception as error:
+            raise AssertionError(f"case {case.__name__}") from error
+        hvd_tf.barrier(name=case.__name__)
+    hvd_tf.shutdown()
+
+
+def test_keras_on_two_workers():
+    call_workers(all_cases, 2, timeout_s=300)

@@ -1,0 +1,92 @@
+"""What Horovod's wrappers have in common: their arguments, as `lockstep.data_parallel` has them."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.compression import Compression
+from lockstep.data_parallel import Exchange
+
+REDUCTIONS = {
+    mpi_ops.Average: "mean",
+    mpi_ops.Sum: "sum",
+    mpi_ops.Adasum: "adasum",
+    mpi_ops.Min: "min",
+    mpi_ops.Max: "max",
+    mpi_ops.Product: "product",
+}
+
+
+def make_exchange(
+    *,
+    op: int = mpi_ops.Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    compression: Any = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    scale_local_gradients: bool = True,
+    **same: Any,
+) -> Exchange:
+    """How gradients are exchanged, of Horovod's arguments; `same` are called alike.
+
+    Raises:
+      ValueError: arguments that don't go together, or are none.
+    """
+    if op not in REDUCTIONS:
+        raise ValueError(f"op: got {op!r}, wanted one of hvd.Average, Sum, Adasum, Min, Max, Product")
+    if gradient_predivide_factor != 1.0 and op != mpi_ops.Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if num_groups != 0:
+        warnings.warn("num_groups is called groups since Horovod 0.22", DeprecationWarning, stacklevel=3)
+        groups = num_groups if groups is None else groups
+    if groups is not None and not (isinstance(groups, list) or (isinstance(groups, int) and groups > 0)):
+        raise ValueError(
+            f"groups should be a non-negative integer or a list of list of tf.Variable: got {groups!r}; without "
+            "groups, leave it out"
+        )
+    return Exchange(
+        ranks=process_set,
+        reduction=REDUCTIONS[op],
+        predivide_factor=gradient_predivide_factor,
+        compression=None if compression is Compression.none else compression,
+        groups=groups,
+        scale_local=scale_local_gradients,
+        passes=backward_passes_per_step,
+        average_passes=average_aggregated_gradients,
+        **same,
+    )
+
+
+def weights_of(local_layers: Any) -> list[Any]:
+    """The trainable weights of a layer, or of several.
+
+    Raises:
+      ValueError: something is no layer, or has no weights yet.
+    """
+    layer_classes = tuple(
+        {
+            getattr(module, "layers", module).Layer
+            for module in (tf.keras, sys.modules.get("keras"), sys.modules.get("tf_keras"))
+            if hasattr(module, "layers")
+        }
+    )
+    if local_layers is None:
+        return []
+    layers = [local_layers] if isinstance(local_layers, layer_classes) else local_layers
+    if not isinstance(layers, Iterable) or not all(isinstance(layer, layer_classes) for layer in layers):
+        raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
+    layers = list(layers)
+    for layer in layers:
+        if not layer.built:
+            raise ValueError(f"local_layers: {layer.name} has no weights yet, build it or call it first")
+    return [weight for layer in layers for weight in layer.trainable_weights]

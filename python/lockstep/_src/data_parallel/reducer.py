@@ -1,0 +1,358 @@
+"""Exchanges gradients: dense ones are reduced, slices gathered, those of local variables scaled.
+
+By names (`named`), so that ranks may have other graphs, and other local variables. In a graph each gradient travels as
+soon as it is there, beside the rest of the backward pass, small ones that are there together in one message; eagerly
+all of one type in one call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from lockstep._src import named
+from lockstep._src.data_parallel import provenance
+from lockstep._src.data_parallel.provenance import Origin
+
+Gradient = tf.Tensor | tf.IndexedSlices | None
+
+# Of equal values they give this value: what was reduced before may be reduced again.
+_IDEMPOTENT = ("mean", "min", "max", "adasum")
+
+
+class Ranks(Protocol):
+    """The ranks that exchange. Asked when gradients are, so they may come into being later."""
+
+    process_set_id: int
+
+    def included(self) -> bool:
+        """Whether this process is one of them."""
+
+    def size(self) -> int:
+        """How many they are."""
+
+
+class Compressor(Protocol):
+    """What gradients are made into before they travel."""
+
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """What travels, and what `decompress` is to know."""
+
+    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        """What came, as it was before."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """How gradients are exchanged.
+
+    Attributes:
+      ranks: which exchange. On a process that is not one of them gradients stay as they are.
+      reduction: one of `named.REDUCTIONS`; slices know "mean" and "sum".
+      predivide_factor: of a mean, gradients are divided by so much before they are summed, and multiplied behind it.
+      compression: what travels; None: the gradients themselves.
+      sparse_as_dense: slices are made dense before.
+      groups: what is all there before any of it travels: into how many groups gradients are divided, or lists of
+        variables, where others are a group each. None: each by itself.
+      scale_local: gradients of local variables are divided by the number of ranks: they are of a mean as well, where
+        what they are computed from came from all ranks.
+      passes: over how many calls gradients are summed before they are exchanged.
+      average_passes: they are averaged instead.
+      device_dense: where dense gradients are exchanged; "": wherever.
+      device_sparse: where slices are.
+    """
+
+    ranks: Ranks
+    reduction: str = "mean"
+    predivide_factor: float = 1.0
+    compression: Compressor | None = None
+    sparse_as_dense: bool = False
+    groups: int | Sequence[Sequence[Any]] | None = None
+    scale_local: bool = True
+    passes: int = 1
+    average_passes: bool = False
+    device_dense: str = ""
+    device_sparse: str = ""
+
+    def __post_init__(self) -> None:
+        if self.reduction not in named.REDUCTIONS:
+            raise ValueError(f"reduction is {self.reduction!r}, wanted one of {', '.join(named.REDUCTIONS)}")
+        if self.predivide_factor != 1.0 and self.reduction != "mean":
+            raise ValueError(
+                f"predivide_factor is {self.predivide_factor}, which is of a mean, not of {self.reduction}"
+            )
+        if self.passes < 1:
+            raise ValueError(f"passes is {self.passes}, wanted at least 1")
+        if isinstance(self.groups, int) and self.groups < 1:
+            raise ValueError(f"groups is {self.groups}, wanted at least 1, or lists of variables")
+
+
+def key(variable: Any) -> int:
+    """Tells variables apart: a `keras.Variable` is the one of TensorFlow that it holds."""
+    return id(getattr(variable, "_value", variable))
+
+
+class Delivered:
+    """Variables whose exchanged gradients have been handed out, and not been applied yet. Doesn't keep them alive."""
+
+    def __init__(self) -> None:
+        self._variables: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, variables: Sequence[Any]) -> None:
+        """Notes that gradients of these variables have been handed out."""
+        for v in variables:
+            v = getattr(v, "_value", v)
+            self._variables[id(v)] = weakref.ref(v, functools.partial(self._forget, id(v)))
+
+    def discard(self, variables: Sequence[Any]) -> None:
+        """Notes that they have been applied."""
+        for v in variables:
+            self._variables.pop(key(v), None)
+
+    def __contains__(self, variable: Any) -> bool:
+        return key(variable) in self._variables
+
+    def _forget(self, number: int, _: Any) -> None:
+        self._variables.pop(number, None)
+
+
+# By tapes, whose gradients may come to any optimizer.
+delivered_by_tapes = Delivered()
+
+
+class Reducer:
+    """Exchanges the gradients of one optimizer or tape.
+
+    Args:
+      exchange: how.
+      name: begins the names of what it exchanges.
+    """
+
+    def __init__(self, exchange: Exchange, name: str) -> None:
+        self.exchange = exchange
+        self.name = name
+        self._local: dict[int, Any] = {}
+
+    def register_local(self, variable: Any) -> None:
+        """From now on gradients of this variable stay on this rank."""
+        self._local[key(variable)] = variable
+
+    def is_local(self, variable: Any) -> bool:
+        """Whether gradients of a variable stay on this rank."""
+        return key(variable) in self._local
+
+    def reduce(self, gradients: Sequence[Gradient], variables: Sequence[Any], generic: bool = False) -> list[Gradient]:
+        """Exchanges gradients, those of local variables excepted.
+
+        Args:
+          gradients: of this rank; None stays None.
+          variables: one for each.
+          generic: names are "grad_0", "grad_1", ..., whatever the scope and this reducer's name.
+
+        Returns:
+          What is to be applied, in the same order.
+
+        Raises:
+          NotImplementedError: slices, and a reduction that is neither "mean" nor "sum".
+          ValueError: there is no job, or it doesn't have these ranks.
+        """
+        exchange = self.exchange
+        if exchange.ranks.process_set_id is None:
+            raise ValueError(f"{self.name}: {exchange.ranks} is not in use: the job doesn't have it, or not any more")
+        result = [self._dense(gradient) for gradient in gradients]
+        local = [i for i, v in enumerate(variables) if result[i] is not None and self.is_local(v)]
+        shared = [i for i, v in enumerate(variables) if result[i] is not None and not self.is_local(v)]
+        prefix = self._prefix()
+        with tf.name_scope(f"{prefix}/"):
+            if exchange.ranks.included():
+                tensor_prefix = "" if generic else f"{prefix}/"
+                names = {i: f"{tensor_prefix}grad_{n}" for n, i in enumerate(shared)}
+                for group in self._groups(shared, variables):
+                    self._reduce_group(group, result, names)
+            if exchange.scale_local and local:
+                ranks = self._ranks()
+                for i in local:
+                    result[i] = _divided(result[i], ranks)
+        provenance.mark(result)
+        return result
+
+    def reduce_what_is_local(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Delivered | None = None
+    ) -> list[Gradient]:
+        """As `reduce`, of those that have not been exchanged yet.
+
+        Args:
+          gradients: of this rank, or exchanged.
+          variables: one for each.
+          trusted: eagerly, variables whose gradients were exchanged, whatever was done with them since.
+
+        Raises:
+          ValueError: it cannot be told, and it would make a difference.
+        """
+        fresh = self.unexchanged(gradients, variables, trusted)
+        result = list(gradients)
+        reduced = self.reduce([result[i] for i in fresh], [variables[i] for i in fresh]) if fresh else []
+        for i, gradient in zip(fresh, reduced, strict=True):
+            result[i] = gradient
+        return result
+
+    def unexchanged(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Delivered | None = None
+    ) -> list[int]:
+        """Which gradients have to be exchanged; see `reduce_what_is_local`."""
+        unrelated: set[Any] = set()
+        fresh = []
+        for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if gradient is None:
+                continue
+            origin = provenance.origin(gradient, unrelated)
+            if origin is Origin.EXCHANGED:
+                continue
+            if trusted is not None and tf.executing_eagerly() and variable in trusted:
+                continue
+            if not self._may_repeat(variable) and (origin is Origin.MIXED or variable in delivered_by_tapes):
+                raise ValueError(
+                    f"{self.name}: the gradient of {getattr(variable, 'name', variable)} may have been exchanged: it "
+                    "was changed outside of a tf.function, or with values of this rank. It cannot be told, and to "
+                    f"exchange it twice is wrong ({self.exchange.reduction}): wrap the tape or the optimizer, not both"
+                )
+            fresh.append(i)
+        return fresh
+
+    def _may_repeat(self, variable: Any) -> bool:
+        if self.is_local(variable):
+            return not self.exchange.scale_local
+        return self.exchange.reduction in _IDEMPOTENT
+
+    def _dense(self, gradient: Gradient) -> Gradient:
+        if self.exchange.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
+            return tf.convert_to_tensor(gradient)
+        return gradient
+
+    def _prefix(self) -> str:
+        """Begins names of tensors and operations; of another exchange in the same graph, they begin otherwise."""
+        prefix = f"{self.name}_Allreduce"
+        if tf.executing_eagerly():
+            return prefix
+        # Of the branch of a conditional, the graph around it: two branches may run at a time.
+        graph = tf.compat.v1.get_default_graph()
+        while type(graph).__name__ in ("CondBranchFuncGraph", "WhileBodyFuncGraph"):
+            graph = graph.outer_graph
+        return graph.unique_name(prefix)
+
+    def _groups(self, shared: list[int], variables: Sequence[Any]) -> list[list[int]]:
+        groups = self.exchange.groups
+        if groups is None:
+            # A call from Python costs more than to wait for what is there already.
+            return [shared] if tf.executing_eagerly() else [[i] for i in shared]
+        if isinstance(groups, int):
+            number = min(groups, len(shared))
+            bounds = [len(shared) * n // number for n in range(number + 1)] if number else [0]
+            return [shared[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+        group_of = {key(v): n for n, group in enumerate(groups) for v in group}
+        by_group: dict[Any, list[int]] = {}
+        for i in shared:
+            by_group.setdefault(group_of.get(key(variables[i]), ("alone", i)), []).append(i)
+        return list(by_group.values())
+
+    def _reduce_group(self, group: list[int], result: list[Gradient], names: dict[int, str]) -> None:
+        slices = [i for i in group if isinstance(result[i], tf.IndexedSlices)]
+        dense = [i for i in group if not isinstance(result[i], tf.IndexedSlices)]
+        if dense:
+            with _on(self.exchange.device_dense):
+                reduced = self._allreduce([result[i] for i in dense], [names[i] for i in dense])
+            for i, tensor in zip(dense, reduced, strict=True):
+                result[i] = tensor
+        if slices:
+            with _on(self.exchange.device_sparse):
+                gathered = self._gather([result[i] for i in slices], [names[i] for i in slices])
+            for i, gradient in zip(slices, gathered, strict=True):
+                result[i] = gradient
+
+    def _allreduce(self, tensors: list[tf.Tensor], names: list[str]) -> list[tf.Tensor]:
+        exchange = self.exchange
+        travelling, contexts = self._compressed(tensors)
+        reduced = _by_type(
+            lambda some, their_names: named.allreduce(
+                some,
+                exchange.reduction,
+                prescale=1 / exchange.predivide_factor,
+                postscale=exchange.predivide_factor,
+                names=their_names,
+                group=exchange.ranks.process_set_id,
+            ),
+            travelling,
+            names,
+        )
+        return self._decompressed(reduced, contexts)
+
+    def _gather(self, gradients: list[tf.IndexedSlices], names: list[str]) -> list[tf.IndexedSlices]:
+        reduction, group = self.exchange.reduction, self.exchange.ranks.process_set_id
+        if reduction not in ("mean", "sum"):
+            raise NotImplementedError(
+                f"{self.name}: slices have no reduction {reduction!r}; sparse_as_dense makes them dense"
+            )
+
+        def gather(tensors: list[tf.Tensor], their_names: list[str]) -> list[tf.Tensor]:
+            return named.allgather(tensors, names=their_names, group=group)
+
+        travelling, contexts = self._compressed([gradient.values for gradient in gradients])
+        values = self._decompressed(_by_type(gather, travelling, [f"{n}_values" for n in names]), contexts)
+        indices = _by_type(gather, [gradient.indices for gradient in gradients], [f"{n}_indices" for n in names])
+        all_slices = [
+            tf.IndexedSlices(v, i, gradient.dense_shape)
+            for v, i, gradient in zip(values, indices, gradients, strict=True)
+        ]
+        if reduction == "sum":
+            return all_slices
+        ranks = self._ranks()
+        return [_divided(some, ranks) for some in all_slices]
+
+    def _compressed(self, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:
+        compression = self.exchange.compression
+        if compression is None:
+            return tensors, [None] * len(tensors)
+        pairs = [compression.compress(tensor) for tensor in tensors]
+        return [tensor for tensor, _ in pairs], [context for _, context in pairs]
+
+    def _decompressed(self, tensors: list[tf.Tensor], contexts: list[Any]) -> list[tf.Tensor]:
+        compression = self.exchange.compression
+        if compression is None:
+            return tensors
+        return [compression.decompress(tensor, c) for tensor, c in zip(tensors, contexts, strict=True)]
+
+    def _ranks(self) -> Any:
+        ranks = self.exchange.ranks
+        # As it is when it runs, which an elastic job may change.
+        return named.size_of(ranks.process_set_id) if ranks.included() else ranks.size()
+
+
+@contextlib.contextmanager
+def _on(device: str) -> Iterator[None]:
+    with tf.device(device) if device else contextlib.nullcontext():
+        yield
+
+
+def _divided(gradient: Any, ranks: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(gradient.values, ranks), gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(ranks, gradient.dtype)
+
+
+def _by_type(run: Any, tensors: list[tf.Tensor], names: list[str]) -> list[tf.Tensor]:
+    """`run` of the tensors of each type, with their names; the results in the order of the tensors."""
+    places: dict[tf.DType, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        places.setdefault(tensor.dtype, []).append(i)
+    result: list[Any] = [None] * len(tensors)
+    for of_type in places.values():
+        ran = run([tensors[i] for i in of_type], [names[i] for i in of_type])
+        for i, tensor in zip(of_type, ran, strict=True):
+            result[i] = tensor
+    return result

@@ -1,0 +1,170 @@
+"""Optimizers of TensorFlow 1 (`tf.compat.v1.train.Optimizer`) that exchange gradients by name, or what they changed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src import named
+from lockstep._src.data_parallel.graphs import after, local_variable
+from lockstep._src.data_parallel.reducer import Compressor, Exchange, Gradient
+from lockstep._src.data_parallel.updates import Updates
+
+_Optimizer = tf.compat.v1.train.Optimizer
+GradientsAndVariables = Sequence[tuple[Gradient, tf.Variable]]
+
+
+class _Wrapper(_Optimizer):
+    """Has another optimizer do the work; slots and variables are that one's."""
+
+    def __init__(self, optimizer: _Optimizer, name: str, use_locking: bool) -> None:
+        super().__init__(name=name, use_locking=use_locking)
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Gradients of this rank."""
+        return list(self._optimizer.compute_gradients(*args, **kwargs))
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the wrapped optimizer."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
+        """Those of the wrapped optimizer."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> list[tf.Variable]:
+        """Those of the wrapped optimizer."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class ExchangingOptimizer(_Wrapper):
+    """Exchanges gradients where they are computed, and in `apply_gradients` those that come from elsewhere.
+
+    Args:
+      optimizer: applies them.
+      exchange: how they are exchanged.
+      name: begins the names of what is exchanged.
+      use_locking: of `tf.compat.v1.train.Optimizer`.
+    """
+
+    def __init__(self, optimizer: _Optimizer, exchange: Exchange, name: str, use_locking: bool = False) -> None:
+        super().__init__(optimizer, name, use_locking)
+        self._updates = Updates(exchange, name)
+
+    def register_local_var(self, var: tf.Variable) -> None:
+        """From now on gradients of `var` stay on this rank."""
+        self._updates.reducer.register_local(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient, tf.Variable]]:
+        """Gradients to apply, and their variables; what the wrapped optimizer computes, exchanged."""
+        pairs = super().compute_gradients(*args, **kwargs)
+        variables = [v for _, v in pairs]
+        return list(zip(self._updates.compute([g for g, _ in pairs], variables), variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
+    ) -> Any:
+        """Applies gradients; those that were not exchanged are, first."""
+        pairs = list(grads_and_vars)
+        variables = [v for _, v in pairs]
+
+        def apply(gradients: list[Gradient]) -> Any:
+            applied = list(zip(gradients, variables, strict=True))
+            return self._optimizer.apply_gradients(applied, global_step=global_step, name=name)
+
+        def skip() -> Any:
+            return None if global_step is None else global_step.assign_add(1, read_value=False)
+
+        return self._updates.apply([g for g, _ in pairs], variables, apply, skip)
+
+
+class AdasumOptimizer(_Wrapper):
+    """Every rank trains by itself, and every n steps ranks combine, by Adasum, what their steps changed.
+
+    After Maleki et al., "Scaling Distributed Training with Adaptive Summation" (MLSys 2021): of each variable the
+    difference that the wrapped optimizer made is reduced, not the gradient.
+
+    Args:
+      optimizer: trains; its state is the rank's own.
+      name: begins the names of what is exchanged.
+      use_locking: of `tf.compat.v1.train.Optimizer`.
+      compression: what differences are made into before they travel.
+      steps: after how many steps ranks combine.
+    """
+
+    def __init__(
+        self,
+        optimizer: _Optimizer,
+        name: str,
+        use_locking: bool = False,
+        compression: Compressor | None = None,
+        steps: int = 1,
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"{name}: got {steps} passes, wanted at least 1")
+        super().__init__(optimizer, name, use_locking)
+        self._compression = compression
+        self._steps = steps
+        self._counter: tf.Variable | None = None
+        self._starts: dict[Any, tf.Variable] = {}
+
+    def apply_gradients(
+        self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
+    ) -> Any:
+        """Applies this rank's gradients; after every n-th call variables are what ranks agree on.
+
+        Returns:
+          The operation; None eagerly.
+        """
+        pairs = list(grads_and_vars)
+        variables = [v for g, v in pairs if g is not None]
+
+        def train() -> Any:
+            return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+
+        if self._steps == 1:
+            starts = [tf.identity(v.read_value()) for v in variables]
+            with after(starts):
+                trained = train()
+            with after([trained]):
+                done = self._combine(variables, starts)
+        else:
+            done = self._combine_sometimes(variables, train)
+        return None if tf.executing_eagerly() else tf.group(done)
+
+    def _combine_sometimes(self, variables: list[tf.Variable], train: Callable[[], Any]) -> Any:
+        if self._counter is None:
+            self._counter = local_variable("adasum_steps", [], tf.int32)
+            self._starts = {v.ref(): local_variable("start", v.shape, v.dtype.base_dtype) for v in variables}
+        starts = [self._starts[v.ref()] for v in variables]
+        step = self._counter.read_value()
+        nothing = functools.partial(tf.constant, 0)
+
+        def begin() -> tf.Tensor:
+            with after([s.assign(v.read_value(), read_value=False) for s, v in zip(starts, variables, strict=True)]):
+                return tf.constant(0)
+
+        with after([tf.cond(tf.equal(step, 0), begin, nothing)]):
+            trained = train()
+        with after([trained]):
+            last = tf.equal(step, self._steps - 1)
+            combined = tf.cond(last, lambda: self._combine(variables, [s.read_value() for s in starts]), nothing)
+        with after([combined]):
+            return self._counter.assign((step + 1) % self._steps, read_value=False)
+
+    def _combine(self, variables: list[tf.Variable], starts: list[tf.Tensor]) -> tf.Tensor:
+        assigned = []
+        for i, (variable, start) in enumerate(zip(variables, starts, strict=True)):
+            change, context = variable.read_value() - start, None
+            if self._compression is not None:
+                change, context = self._compression.compress(change)
+            (change,) = named.allreduce([change], "adasum", names=[f"{self._name}/change_{i}"])
+            if self._compression is not None:
+                change = self._compression.decompress(change, context)
+            assigned.append(variable.assign(start + change, use_locking=self._use_locking))
+        with after(assigned):
+            return tf.constant(0)
