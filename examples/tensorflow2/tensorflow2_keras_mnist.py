@@ -8,9 +8,9 @@ Runs with Keras 3 as with Keras 2. Prints the accuracy on pictures that were not
 import argparse
 
 import tensorflow as tf
-from mnist_data import load_data
 
 import horovod.tensorflow.keras as hvd
+from mnist_data import load_data
 
 BATCH = 64
 

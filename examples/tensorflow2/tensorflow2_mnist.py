@@ -8,9 +8,9 @@ Prints the accuracy on pictures that were not trained on.
 import argparse
 
 import tensorflow as tf
-from mnist_data import load_data
 
 import horovod.tensorflow as hvd
+from mnist_data import load_data
 
 BATCH = 64
 
