@@ -11,9 +11,11 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import Average, Sum, handle_average_backwards_compatibility
+from horovod.tensorflow.util import as_it_is
 from lockstep import named
 
 
+@as_it_is
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -56,6 +58,7 @@ def allreduce(
     return grouped_allreduce([tensor], *arguments, process_set, ignore_name_scope, name)[0]
 
 
+@as_it_is
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -156,6 +159,7 @@ def _decompress(tensors: list[tf.Tensor], contexts: list[Any], compression: type
     return [compression.decompress(tensor, context) for tensor, context in zip(tensors, contexts, strict=True)]
 
 
+@as_it_is
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -183,6 +187,7 @@ def reducescatter(
     return _reduce_compressed([tensor], device_dense, compression, reduce)[0]
 
 
+@as_it_is
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",

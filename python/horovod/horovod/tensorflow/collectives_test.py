@@ -20,7 +20,7 @@ def run(mode, build):
     if mode == "eager":
         return tf.nest.map_structure(np.asarray, build(), expand_composites=True)
     if mode == "function":
-        return tf.nest.map_structure(np.asarray, tf.function(build)(), expand_composites=True)
+        return tf.nest.map_structure(np.asarray, tf.function(build, autograph=False)(), expand_composites=True)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         return session.run(build())
 
@@ -178,7 +178,7 @@ def gradients():
                 tape.watch(x)
                 y = collective(x)
             # Rank r's loss weighs what comes by r + 1.
-            upstream = (tf.ones_like(y) if y.shape != own.shape else tf.constant(weights)) * (rank + 1)
+            upstream = (tf.constant(weights) if y.shape == weights.shape else tf.ones_like(y)) * (rank + 1)
             return tape.gradient(y, x, upstream)
 
         return run(mode, build)
@@ -194,7 +194,7 @@ def gradients():
         "allgather": (hvd.allgather, of_all / size),
         "broadcast": (lambda x: hvd.broadcast(x, 1), total / size * (rank == 1)),
     }
-    for mode in MODES[:2]:
+    for mode in MODES[:2] if size == 2 else MODES[:1]:
         for name, (collective, wanted) in cases.items():
             np.testing.assert_allclose(gradient(mode, collective, own), wanted, rtol=1e-6, err_msg=name)
         rows = np.ones([2 * size, 2], np.float32)
@@ -279,7 +279,8 @@ def joins():
 
 def everything():
     hvd.init()
-    for mode in MODES:
+    # What depends on the number of ranks doesn't depend on the mode.
+    for mode in MODES if hvd.size() == 2 else MODES[:1]:
         reductions(mode)
         sparse(mode)
         exchanges(mode)

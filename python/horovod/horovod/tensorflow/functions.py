@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.util import as_it_is
 from lockstep import named
 
 
+@as_it_is
 def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int,

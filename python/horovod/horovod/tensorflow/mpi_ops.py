@@ -20,7 +20,7 @@ import tensorflow as tf
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import get_average_backwards_compatibility_fun, num_rank_is_power_2
-from horovod.tensorflow.util import _executing_eagerly
+from horovod.tensorflow.util import _executing_eagerly, as_it_is
 from lockstep import named
 
 _basics = HorovodBasics()
@@ -140,6 +140,7 @@ def _of_each_type(
     return results
 
 
+@as_it_is
 def _grouped_allreduce(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -162,11 +163,13 @@ def _grouped_allreduce(
     return _of_each_type(tensors, name, run)
 
 
+@as_it_is
 def _allreduce(tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
     """One dense tensor; arguments of `_grouped_allreduce`."""
     return _grouped_allreduce([tensor], *args, **kwargs)[0]
 
 
+@as_it_is
 def _grouped_reducescatter(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -190,11 +193,13 @@ def _grouped_reducescatter(
     return _of_each_type(tensors, name, run)
 
 
+@as_it_is
 def _reducescatter(tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
     """One dense tensor; arguments of `_grouped_reducescatter`."""
     return _grouped_reducescatter([tensor], *args, **kwargs)[0]
 
 
+@as_it_is
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -222,6 +227,7 @@ def grouped_allgather(
     return _of_each_type(tensors, name, run)
 
 
+@as_it_is
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -264,6 +270,7 @@ def _grouped_broadcast(
     return _of_each_type(tensors, name, run)
 
 
+@as_it_is
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -289,6 +296,7 @@ def broadcast(
     return _grouped_broadcast([tensor], root_rank, name, ignore_name_scope, process_set)[0]
 
 
+@as_it_is
 def broadcast_(
     variables: Sequence[tf.Variable],
     root_rank: int,
@@ -314,6 +322,7 @@ def broadcast_(
         return [tf.identity(value) for value in values]
 
 
+@as_it_is
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -342,12 +351,14 @@ def alltoall(
     return result if splits is None else (result, received)
 
 
+@as_it_is
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> tf.Operation | None:
     """Ends when all ranks have come here. An operation in a graph; eagerly None, when it has ended."""
     with _taking_part("barrier", process_set) as group:
         return named.barrier(name=name, group=group)
 
 
+@as_it_is
 def join() -> tf.Tensor:
     """Says that this rank has no more data: it takes part in the others' allreduces until all have joined.
 
@@ -361,6 +372,7 @@ def join() -> tf.Tensor:
     return named.join()
 
 
+@as_it_is
 def _when_it_runs(ask: Callable[[], int], name: str | None) -> tf.Tensor:
     """int32: what `ask` says when the operation runs."""
     if _executing_eagerly():

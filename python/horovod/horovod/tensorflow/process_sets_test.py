@@ -190,10 +190,10 @@ def objects_and_variables():
     hook = hvd.BroadcastGlobalVariablesHook(0)
     for resource in (True, False):
         with tf.Graph().as_default():
-            tf.compat.v1.get_variable("v", initializer=float(rank + 5), use_resource=resource)
+            one = tf.compat.v1.get_variable("v", initializer=float(rank + 5), use_resource=resource)
             two = tf.compat.v1.get_variable("w", initializer=np.int64([rank]), use_resource=resource)
             with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
-                assert session.run(["v:0", two]) == [5.0, [0]]
+                assert session.run([one, two]) == [5.0, [0]]
     hvd.shutdown()
 
 
@@ -201,8 +201,8 @@ def everything():
     basics()
     static_sets()
     dynamic_sets()
-    some_ranks()
     objects_and_variables()
+    some_ranks()
 
 
 @pytest.mark.parametrize("size", [2, 4])
