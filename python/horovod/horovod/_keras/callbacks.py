@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -109,14 +110,14 @@ class MetricAverage(_Callback):
         """Averages `logs` in place; ValueError on all ranks where they have different metrics."""
         if logs is None:
             return
-        everyones = hvd.allgather_object({name: float(value) for name, value in logs.items()})
+        everyones = hvd.allgather_object({name: np.asarray(value) for name, value in logs.items()})
         for rank, theirs in enumerate(everyones):
             if theirs.keys() != everyones[0].keys():
-                raise ValueError(
-                    f"MetricAverageCallback: rank 0 has the metrics {sorted(everyones[0])}, rank {rank} {sorted(theirs)}"
-                )
+                names = f"rank 0 has the metrics {sorted(everyones[0])}, rank {rank} {sorted(theirs)}"
+                raise ValueError(f"MetricAverageCallback: {names}")
         for name in logs:
-            logs[name] = sum(theirs[name] for theirs in everyones) / len(everyones)
+            mean = np.mean([theirs[name] for theirs in everyones], axis=0, dtype=np.float64)
+            logs[name] = mean if mean.ndim else float(mean)
 
 
 class LearningRateSchedule(_Callback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from pathlib import Path
@@ -72,27 +73,26 @@ def fit_equals_one_worker():
     steps, batch = 6, 16
     images, labels = mnist(steps, 2 * batch)
     own = np.arange(len(images)).reshape(steps, 2, batch)[:, hvd.rank()].ravel()
-    for make in (lambda: keras.optimizers.Adam(0.01), lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)):
+    for wrap, make in (
+        (hvd.DistributedOptimizer, lambda: keras.optimizers.Adam(0.01)),
+        (hvd_tf.DistributedOptimizer, lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)),
+    ):
         one = compiled(digits(), make())
         wanted = one.fit(images, labels, batch_size=2 * batch, shuffle=False, epochs=2, verbose=0).history
-        for wrap in (hvd.DistributedOptimizer, hvd_tf.DistributedOptimizer, hvd_tf_keras.DistributedOptimizer):
-            model = compiled(digits(), wrap(make()))
-            if hvd.rank() == 1:
-                # What the callback brings back behind the first step, it can only as this is not trained.
-                assert type(model.optimizer).__name__ == type(one.optimizer).__name__
-            got = model.fit(
-                images[own],
-                labels[own],
-                batch_size=batch,
-                shuffle=False,
-                epochs=2,
-                verbose=0,
-                callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()],
-            ).history
-            for a, b in zip(model.get_weights(), one.get_weights(), strict=True):
-                np.testing.assert_allclose(a, b, atol=1e-5)
-            np.testing.assert_allclose(got["loss"], wanted["loss"], atol=1e-5)
-            np.testing.assert_allclose(got["accuracy"], wanted["accuracy"], atol=1e-5)
+        model = compiled(digits(), wrap(make()))
+        got = model.fit(
+            images[own],
+            labels[own],
+            batch_size=batch,
+            shuffle=False,
+            epochs=2,
+            verbose=0,
+            callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()],
+        ).history
+        for a, b in zip(model.get_weights(), one.get_weights(), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+        np.testing.assert_allclose(got["loss"], wanted["loss"], atol=1e-5)
+        np.testing.assert_allclose(got["accuracy"], wanted["accuracy"], atol=1e-5)
 
 
 def loops():
@@ -312,6 +312,10 @@ def checkpoints_and_models():
         assert hasattr(other.optimizer, "register_local_var")
 
 
+def apply_to(optimizer, variables, gradient):
+    optimizer.apply_gradients([(gradient, v) for v in variables])
+
+
 def skipped_steps():
     """A rank with infinite gradients in float16: all skip the step, none waits for ever."""
     if not KERAS3:
@@ -322,11 +326,8 @@ def skipped_steps():
     ):
         for is_eager in (False, True):
             v, optimizer = keras.Variable([1.0]), wrap()
-
-            def step(gradient, v=v, optimizer=optimizer):
-                optimizer.apply_gradients([(gradient, v)])
-
-            run = step if is_eager else tf.function(step)
+            run = functools.partial(apply_to, optimizer, [v])
+            run = run if is_eager else tf.function(run)
             run(tf.constant([4.0 * (1 + hvd.rank())]))
             np.testing.assert_allclose(v.numpy(), [-0.5])
             run(tf.constant([np.inf if hvd.rank() else 1.0]))
@@ -355,7 +356,8 @@ def broadcasts():
     for i, slot in enumerate(optimizer.momentums):
         slot.assign([[10.0 * (1 + hvd.rank()) + i]])
     model.fit(np.zeros([1, 1]), np.zeros([1, 1]), callbacks=[callback], verbose=0)
-    np.testing.assert_allclose(np.ravel(model.get_weights()), [1 + hvd.rank(), 2, 2])
+    # Each moved by half of its momentum in the step.
+    np.testing.assert_allclose(np.ravel(model.get_weights()), [6.0 * (1 + hvd.rank()), 2 + 10.5, 2 + 11])
     np.testing.assert_allclose(float(optimizer.momentums[0][0][0]), 5.0 * (1 + hvd.rank()))
     np.testing.assert_allclose([float(m[0][0]) for m in optimizer.momentums[1:]], [10.5, 11])
     with pytest.raises(ValueError, match="tf.Variable"):
@@ -366,6 +368,9 @@ def averages():
     logs = {"loss": 1.0 + hvd.rank(), "accuracy": np.float32(hvd.rank())}
     hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
     assert logs == {"loss": 1.5, "accuracy": 0.5}
+    logs = {"of each class": np.array([hvd.rank(), 4.0])}
+    hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
+    np.testing.assert_allclose(logs["of each class"], [0.5, 4.0])
     with pytest.raises(ValueError, match=r"rank 0 has the metrics \['a'\], rank 1 \['b'\]"):
         hvd_tf_keras.callbacks.MetricAverageCallback().on_epoch_end(0, {"ab"[hvd.rank()]: 1.0})
 
@@ -481,3 +486,31 @@ def all_cases():
 
 def test_keras_on_two_workers():
     call_workers(all_cases, 2, timeout_s=300)
+
+
+def graphs_of_tensorflow1():
+    """Keras makes a legacy optimizer of the one that it is given, which has to exchange as well."""
+    tf.compat.v1.disable_v2_behavior()
+    hvd.init()
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,), use_bias=False, kernel_initializer="ones")])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)), "mse")
+    if hvd.rank() == 1:
+        model.set_weights([np.array([[5.0]])])
+    x = np.array([[1.0 + hvd.rank()]])
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: [1.0, 0.5][epoch]),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    model.fit(x, 0 * x, epochs=2, callbacks=callbacks, verbose=0)
+    first, second = hvd.allgather(model.get_weights()[0]).ravel()
+    assert first == second
+    with pytest.raises(NotImplementedError, match="several passes"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+    np.testing.assert_allclose(hvd.allreduce(1.0 + hvd.rank()), 1.5)
+    hvd.shutdown()
+
+
+@pytest.mark.skipif(KERAS3, reason="Keras 3 runs on TensorFlow 2's behaviour alone")
+def test_keras2_in_graphs_of_tensorflow1():
+    call_workers(graphs_of_tensorflow1, 2, timeout_s=120)

@@ -155,6 +155,15 @@ def _mixin(optimizer: Any) -> type:
     raise TypeError(f"got {optimizer!r}, wanted an optimizer of Keras or of tf.compat.v1.train")
 
 
+def _to_legacy(optimizer: Any) -> Any:
+    """What Keras 2 makes of an optimizer where TensorFlow 2's behaviour is switched off."""
+    for cls in type(optimizer).__mro__:
+        package, _, module = cls.__module__.rpartition(".")
+        if module == "optimizer" and hasattr(sys.modules.get(package), "convert_to_legacy_optimizer"):
+            return sys.modules[package].convert_to_legacy_optimizer(optimizer)
+    raise TypeError(f"got {optimizer!r}, wanted a legacy optimizer, as TensorFlow 2's behaviour is switched off")
+
+
 def _public_module(cls: type) -> str:
     """Where what is saved says that a class is: for Keras' own the public module, of which it is loaded."""
     module = cls.__module__
@@ -181,9 +190,15 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
 
     Raises:
       TypeError: it is no optimizer of Keras.
+      NotImplementedError: several passes, of Keras 2 in graphs of TensorFlow 1, where nothing initializes the sums.
     """
-    base = type(optimizer)._lockstep_base if is_exchanging(optimizer) else type(optimizer)
     mixin = _mixin(optimizer)
+    if mixin is _Keras2 and not tf.__internal__.tf2.enabled():
+        # Keras would, when a model is compiled with it, and leave out what is done here.
+        optimizer, mixin = _to_legacy(optimizer), _Keras2Legacy
+    if mixin is not _Keras3 and exchange.passes > 1 and not tf.compat.v1.executing_eagerly_outside_functions():
+        raise NotImplementedError("several passes are not implemented for Keras 2 in graphs of TensorFlow 1")
+    base = type(optimizer)._lockstep_base if is_exchanging(optimizer) else type(optimizer)
     members = {
         "__doc__": base.__doc__,
         "__module__": _public_module(base),

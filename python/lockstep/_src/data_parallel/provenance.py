@@ -70,7 +70,7 @@ def origin(gradient: Any, unrelated: set[Any]) -> Origin:
     tensor = _tensor(gradient)
     if not _has_graph(tensor):
         return Origin.EXCHANGED if getattr(tensor, _MARK, False) else Origin.LOCAL
-    if not ancestry.stems_from(tensor.op, _is_marked, unrelated) and not _captures_marked(tensor.op):
+    if not ancestry.stems_from(tensor.op, _is_marked, unrelated):
         return Origin.LOCAL
     return Origin.EXCHANGED if _has_nothing_local(tensor.op) else Origin.MIXED
 
@@ -87,11 +87,6 @@ def _captured(op: tf.Operation) -> Any:
     return None
 
 
-def _captures_marked(op: tf.Operation) -> bool:
-    outer = _captured(op) if op.type == "Placeholder" else None
-    return outer is not None and not _has_graph(outer) and getattr(outer, _MARK, False)
-
-
 def _has_nothing_local(op: tf.Operation) -> bool:
     seen: set[tf.Operation] = set()
     front = [op]
@@ -106,7 +101,7 @@ def _has_nothing_local(op: tf.Operation) -> bool:
                 return False
             if _has_graph(outer):
                 front.append(outer.op)
-            elif outer.dtype not in (tf.resource, tf.variant) and not getattr(outer, _MARK, False):
+            elif outer.dtype not in (tf.resource, tf.variant):
                 return False
             continue
         if not op.inputs or (op.op_def.is_stateful and op.type not in _CALLS):
