@@ -19,10 +19,11 @@ from seed_004_data import batches
 features, labels = tf.data.make_one_shot_iterator(batches(tf, hvd.rank())).get_next()
 # Only rank 0 begins with zeros.
 weights = tf.get_variable("weights", [features.shape[1], 10], initializer=tf.constant_initializer(hvd.rank()))
-loss = tf.losses.sparse_softmax_cross_entropy(labels, tf.matmul(features, weights))
+logits = tf.matmul(features, weights)
+value = tf.losses.sparse_softmax_cross_entropy(labels, logits)
 count = tf.assign_add(tf.train.get_or_create_global_step(), 1)
-with tf.control_dependencies([tf.print("tf1 loss", loss, output_stream=sys.stdout), count]):
-    loss = tf.identity(loss)
+with tf.control_dependencies([tf.print("tf1 loss", value, output_stream=sys.stdout), count]):
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, tf.identity(logits))
 opt = tf.train.AdagradOptimizer(0.01 * hvd.size())
 
 # Add Horovod Distributed Optimizer
