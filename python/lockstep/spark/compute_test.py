@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,10 +14,20 @@ from lockstep._src.data_service.config import TfDataServiceConfig
 from lockstep._src.data_service.errors import ComputeJobError, DataServiceError
 from lockstep._src.data_service.training import send_to_data_service
 from lockstep.spark.compute import main
-from lockstep.spark.conftest import IN_A_PROCESS
+from lockstep.testing import fake_spark
 
-_PROGRAM = IN_A_PROCESS + "from lockstep.spark.compute import run_command; run_command('compute_worker')"
+_PROGRAM = """
+from lockstep.testing import fake_spark
+fake_spark.install(2)
+from lockstep.spark.compute import run_command
+run_command("compute_worker")
+"""
 _DEADLINE_S = 60
+
+
+@pytest.fixture(name="spark")
+def _spark(monkeypatch):
+    return fake_spark.installer(monkeypatch)
 
 
 def test_a_worker_runs_in_each_slot_until_training_ends_the_job(tmp_path, spark):
@@ -108,7 +119,10 @@ def test_a_signal_ends_the_job_without_a_trace(tmp_path):
         text=True,
     )
     try:
-        client = TfDataServiceConfig.read(file, wait_for_file_creation=True).compute_client()
+        while not file.exists():
+            assert driver.poll() is None, driver.stderr.read()
+            time.sleep(0.1)
+        client = TfDataServiceConfig.read(file).compute_client()
         client.wait_for_dispatcher_worker_registration(0, 30)
         driver.send_signal(signal.SIGTERM)
         code, output = driver.wait(_DEADLINE_S), driver.stderr.read()

@@ -9,6 +9,12 @@ import pytest
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_request import Request
 from lockstep.spark.training import run_function
+from lockstep.testing import fake_spark
+
+
+@pytest.fixture(name="spark")
+def _spark(monkeypatch):
+    return fake_spark.installer(monkeypatch)
 
 
 def _place():

@@ -4,9 +4,6 @@ import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import pytest
 
 
 class Context:
@@ -44,8 +41,12 @@ class _Stage:
         if self._context.lost is not None:
             self._context.lost.wait(30)
             raise RuntimeError("the stage was cancelled\nat Scheduler.scala:1")
-        with ThreadPoolExecutor(self._tasks) as pool:
+        pool = ThreadPoolExecutor(self._tasks)
+        try:
             return [found for part in pool.map(self._run, range(self._tasks)) for found in part]
+        finally:
+            # A signal's exception does not wait for the tasks either.
+            pool.shutdown(wait=False)
 
     def _run(self, rank):
         _TASK.rank = rank
@@ -73,9 +74,8 @@ def install(slots):
     return context
 
 
-@pytest.fixture(name="spark")
-def _spark(monkeypatch):
-    """Installs such a Spark with a number of slots, until the test's end."""
+def installer(monkeypatch):
+    """Installs such a Spark with a number of slots, until a test's end."""
 
     def start(slots):
         for name in ("pyspark", "pyspark.sql"):
@@ -83,7 +83,3 @@ def _spark(monkeypatch):
         return install(slots)
 
     return start
-
-
-# For processes that a test starts: installs it there.
-IN_A_PROCESS = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import conftest; conftest.install(2)\n"
