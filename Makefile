@@ -43,7 +43,7 @@ test: setup ## all tests: the core's with ctest, Python's with pytest
 	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
 	@core=0; python=0; \
 	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error $(if $(REDUCED),-R columnar) || core=$$?; \
-	$(python) -m pytest --timeout=600 $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
+	tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
 	echo "TensorFlow $(TF): core tests $$([ $$core = 0 ] && echo passed || echo FAILED)," \
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))
