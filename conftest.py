@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parent
 _SPANNING = _ROOT / "tests"
 # Folders whose modules start jobs by other means than the helpers that start workers.
 _OF_JOBS = {*(_SPANNING / name for name in ("multiprocess", "parity", "scripts")), _ROOT / "python/lockstep/launch"}
-_STARTING_WORKERS = {"call_workers", "run_workers"}
+_STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
