@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parent
-_SPANNING = _ROOT / "tests"
-# Folders whose modules start jobs by other means than the helpers that start workers.
-_OF_JOBS = {*(_SPANNING / name for name in ("multiprocess", "parity", "scripts")), _ROOT / "python/lockstep/launch"}
+_SPANNING = Path(__file__).parent / "tests"
+# Folders whose modules start jobs that train by other means than the helpers that start workers.
+_OF_JOBS = {_SPANNING / name for name in ("multiprocess", "parity", "scripts")}
 _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
