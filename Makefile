@@ -16,9 +16,9 @@ cpp_files := git ls-files '*.h' '*.cc'
 
 # core_build,FOLDER,OPTIONS: configures (once) and builds the core alone.
 define core_build
-	@test -f $(1)/build.ninja || $(cmake) -S . -B $(1) -G Ninja -DLOCKSTEP_BUILD_OPS=OFF \
-	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython3_EXECUTABLE=$(abspath $(python)) $(2) >/dev/null
-	@$(cmake) --build $(1) -j $(JOBS) -- --quiet
+{ test -f $(1)/build.ninja || $(cmake) -S . -B $(1) -G Ninja -DLOCKSTEP_BUILD_OPS=OFF \
+  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython3_EXECUTABLE=$(abspath $(python)) $(2) >/dev/null; } && \
+$(cmake) --build $(1) -j $(JOBS) -- --quiet
 endef
 
 .PHONY: help
@@ -36,14 +36,24 @@ train: setup ## train a ranking model on WORKERS workers: on generated data, or 
 	CUDA_VISIBLE_DEVICES= $(python) -m hybridbackend.run -n $(WORKERS) \
 	  $(python) examples/ranking/train.py --data "$$folder" $(TRAIN)
 
+# The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
 # REDUCED=1: what a change of TensorFlow's version can break (conftest.py says which tests).
 .PHONY: test
+<<<<<<< HEAD
 test: setup ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh tests $(if $(REDUCED),,spark)
 	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
+=======
+test: ## all tests: the core's with ctest, Python's with pytest
+	@tools/setup.sh core tests
+	@tools/setup.sh python & environment=$$!; core=0; \
+	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON) || core=$$?; \
+	wait $$environment && exit $$core
+	@tools/setup.sh ops
+>>>>>>> citime11
 	@core=0; python=0; \
 	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error $(if $(REDUCED),-R columnar) || core=$$?; \
-	$(python) -m pytest --timeout=600 $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
+	tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
 	echo "TensorFlow $(TF): core tests $$([ $$core = 0 ] && echo passed || echo FAILED)," \
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))
@@ -51,14 +61,14 @@ test: setup ## all tests: the core's with ctest, Python's with pytest
 .PHONY: bench
 bench: setup ## benchmarks of the core and of the TensorFlow layer
 	@tools/setup.sh bench peers
-	$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
+	@$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
 	@for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary || exit; done
 	@for script in $$(git ls-files 'benchmarks/*.py'); do echo "== $$script"; $(python) $$script || exit; done
 
 # sanitized,NAME,SANITIZERS
 define sanitized
 	@tools/setup.sh python tests
-	$(call core_build,build/$(1)-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_SANITIZE=$(2))
+	@$(call core_build,build/$(1)-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_SANITIZE=$(2))
 	$(ctest) --test-dir build/$(1)-tf-$(TF) --output-on-failure --no-tests=error
 endef
 
@@ -84,7 +94,7 @@ lint: ## form, common mistakes and layers, of C++ and Python
 	$(python) tools/check_layers.py
 	$(python) -m ruff check . && $(python) -m ruff format --check .
 	$(cpp_files) | xargs -r clang-format --dry-run -Werror
-	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
+	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
 	git ls-files 'core/*.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
 
 .PHONY: clean

@@ -3,7 +3,7 @@
 # op library built against its TensorFlow and installed into it together with the façades (Python files are then taken
 # from this tree), and Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh python|ops|tests|spark|bench|peers|lint ...
+# Usage: tools/setup.sh core|python|ops|tests|spark|bench|peers|lint ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -45,19 +45,30 @@ stamp() {
   cat "$@" | cksum >"$stamp"
 }
 
-make_environment() {
-  local requirements=(requirements/build.txt "requirements/tf-$TF.txt" "requirements/tf-$TF.lock")
+requirements=(requirements/build.txt "requirements/tf-$TF.txt" "requirements/tf-$TF.lock")
+
+make_empty_environment() {
   [ -f "${requirements[1]}" ] || die "TF=$TF is not supported; there is: $(cd requirements && echo tf-*.txt)"
+  [ ! -x "$VENV/bin/pip" ] || return 0
+  command -v "$PYTHON" >/dev/null || die "no $PYTHON; install python3"
+  "$PYTHON" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' ||
+    die "$PYTHON is $("$PYTHON" -V), wanted 3.10 to 3.12: set PYTHON"
+  # Debian keeps the part of venv that installs pip in a package of its own.
+  "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || debian_packages python3-venv
+  say "virtual environment $VENV"
+  "$PYTHON" -m venv "$VENV"
+}
+
+# Of the environment, what building the core takes.
+make_core_environment() {
   stamped requirements "${requirements[@]}" && return
-  if [ ! -x "$VENV/bin/pip" ]; then
-    command -v "$PYTHON" >/dev/null || die "no $PYTHON; install python3"
-    "$PYTHON" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' ||
-      die "$PYTHON is $("$PYTHON" -V), wanted 3.10 to 3.12: set PYTHON"
-    # Debian keeps the part of venv that installs pip in a package of its own.
-    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || debian_packages python3-venv
-    say "virtual environment $VENV"
-    "$PYTHON" -m venv "$VENV"
-  fi
+  make_empty_environment
+  "$VENV/bin/pip" install -q $(grep -hE '^(cmake|ninja|pyarrow)==' "${requirements[@]:0:2}")
+}
+
+make_environment() {
+  stamped requirements "${requirements[@]}" && return
+  make_empty_environment
   say "pip install: TensorFlow $TF and tools"
   "$VENV/bin/pip" install -q -r "${requirements[0]}" -r "${requirements[1]}" -c "${requirements[2]}"
   stamp requirements "${requirements[@]}"
@@ -72,10 +83,9 @@ make_ops() {
   if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
     say "op library for TensorFlow $TF"
     "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . --config-settings "build-dir=$BUILD"
-    local facade
-    for facade in python/*/pyproject.toml; do
-      "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e "$(dirname "$facade")"
-    done
+    local facade facades=()
+    for facade in python/*/pyproject.toml; do facades+=(-e "$(dirname "$facade")"); done
+    "$VENV/bin/pip" install -q --no-build-isolation --no-deps "${facades[@]}"
     stamp install "${described[@]}"
   else
     "$VENV/bin/cmake" --build "$BUILD" --target lockstep_ops -- --quiet
@@ -85,10 +95,10 @@ make_ops() {
 
 # Peers that benchmarks measure. Without them the benchmarks leave their columns out.
 make_peers() {
-  local requirements=requirements/peers.txt
-  [ -f .venv-peers/made ] && cmp -s .venv-peers/made "$requirements" && return
+  local peers=requirements/peers.txt
+  [ -f .venv-peers/made ] && cmp -s .venv-peers/made "$peers" && return
   say "virtual environment .venv-peers"
-  "$PYTHON" -m venv .venv-peers && .venv-peers/bin/pip install -q -r "$requirements" && cp "$requirements" .venv-peers/made ||
+  "$PYTHON" -m venv .venv-peers && .venv-peers/bin/pip install -q -r "$peers" && cp "$peers" .venv-peers/made ||
     say "peers don't install here: benchmarks do without them"
 }
 
@@ -104,6 +114,7 @@ make_spark() {
 
 for part in "$@"; do
   case "$part" in
+    core) make_core_environment ;;
     python) make_environment ;;
     ops) make_environment && make_ops ;;
     tests) debian_packages g++ libgtest-dev libgmock-dev ;;

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep.testing import run_workers
-from tests.parity.training_test import ROOT, assembled
+from lockstep.testing import run_module
+from tests.parity.training_test import assembled
 
 pytestmark = pytest.mark.oldest
 
-WORKER = [sys.executable, "-m", "tests.multiprocess.checkpoint_worker"]
+WORKER = "tests.multiprocess.checkpoint_worker"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def saved(tmp_path_factory) -> tuple[Path, list[dict[str, np.ndarray]]]:
     """The folder of a checkpoint that four workers wrote, and what each held then."""
     base = tmp_path_factory.mktemp("saved")
     folder, out = base / "checkpoints", base / "held"
-    run_workers(4, [*WORKER, "save", str(folder), str(out)], cwd=ROOT, timeout_s=120)
+    run_module(4, WORKER, "save", str(folder), str(out), timeout_s=120)
     return folder, [dict(np.load(f"{out}.{rank}.npz")) for rank in range(4)]
 
 
@@ -43,7 +42,7 @@ def test_restores_on_any_number_of_workers(saved, workers, tmp_path):
     # A session writes into the folder that it restores from.
     folder = shutil.copytree(written, tmp_path / "checkpoints")
     out = tmp_path / "restored"
-    run_workers(workers, [*WORKER, "restore", str(folder), str(out)], cwd=ROOT, timeout_s=120)
+    run_module(workers, WORKER, "restore", str(folder), str(out), timeout_s=120)
     restored = [dict(np.load(f"{out}.{rank}.npz")) for rank in range(workers)]
     shapes = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder))).get_variable_to_shape_map()
     for name, shape in shapes.items():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.testing import run_workers
+from lockstep.testing import run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +30,5 @@ def defined_in(module_name: str) -> list:
 def assert_kept(worker: str, workers: int = 2, timeout_s: float = 120, arguments: Sequence[str] = ()) -> None:
     """Runs `tests.multiprocess.<worker>` on some workers, and asserts that each of them kept every promise."""
     wanted = re.findall(r"^def ([a-z]\w*_\w+)\(\):", (ROOT / f"tests/multiprocess/{worker}.py").read_text(), re.M)
-    command = [sys.executable, "-m", f"tests.multiprocess.{worker}", *arguments]
-    for output in run_workers(workers, command, cwd=ROOT, timeout_s=timeout_s):
+    for output in run_module(workers, f"tests.multiprocess.{worker}", *arguments, timeout_s=timeout_s):
         assert re.findall(r"^kept: (\w+)", output, re.M) == wanted

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep.testing import run_workers
+from lockstep.testing import run_module
 from tests.parity import model
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def plain_tensorflow(optimizer: str) -> dict[str, np.ndarray]:
@@ -33,7 +30,7 @@ def oracle() -> dict[str, dict[str, np.ndarray]]:
 
 
 def train(workers: int, out: Path) -> list[dict[str, np.ndarray]]:
-    run_workers(workers, [sys.executable, "-m", "tests.parity.train_worker", str(out)], cwd=ROOT, timeout_s=300)
+    run_module(workers, "tests.parity.train_worker", str(out), timeout_s=300)
     return [dict(np.load(f"{out}.{rank}.npz")) for rank in range(workers)]
 
 
@@ -50,9 +47,15 @@ def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, 
     return whole
 
 
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory) -> list[dict[str, np.ndarray]]:
+    """What two workers train."""
+    return train(2, tmp_path_factory.mktemp("two") / "weights")
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_workers_train_as_plain_tensorflow_does(workers, oracle, tmp_path):
-    results = train(workers, tmp_path / "weights")
+def test_workers_train_as_plain_tensorflow_does(workers, oracle, of_two, tmp_path):
+    results = of_two if workers == 2 else train(workers, tmp_path / "weights")
     for optimizer, expected in oracle.items():
         for kind in ("replicated", "sharded"):
             for name, value in expected.items():
@@ -60,9 +63,8 @@ def test_workers_train_as_plain_tensorflow_does(workers, oracle, tmp_path):
                 np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {kind} {name}")
 
 
-def test_the_same_job_twice_is_equal_bit_for_bit(tmp_path):
-    first, second = train(2, tmp_path / "first"), train(2, tmp_path / "second")
-    for a, b in zip(first, second, strict=True):
+def test_the_same_job_twice_is_equal_bit_for_bit(of_two, tmp_path):
+    for a, b in zip(of_two, train(2, tmp_path / "again"), strict=True):
         assert a.keys() == b.keys()
         for key in a:
             assert a[key].tobytes() == b[key].tobytes(), key

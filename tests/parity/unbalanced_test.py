@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep.testing import run_workers
+from lockstep.testing import run_module
 from tests.parity import unbalanced
 from tests.parity.training_test import assembled
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,7 +21,7 @@ def resource_variables():
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_unbalanced_shares_train_as_plain_tensorflow_does(workers, tmp_path):
     out = tmp_path / "weights"
-    run_workers(workers, [sys.executable, "-m", "tests.parity.unbalanced", str(out)], cwd=ROOT, timeout_s=300)
+    run_module(workers, "tests.parity.unbalanced", str(out), timeout_s=300)
     for model, drop_remainder in itertools.product(unbalanced.MODELS, unbalanced.SHARES):
         results = [dict(np.load(f"{out}.{model}.{drop_remainder}.{rank}.npz")) for rank in range(workers)]
         expected = unbalanced.plain(model, workers, drop_remainder)

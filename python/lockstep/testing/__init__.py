@@ -1,5 +1,5 @@
 """For tests of programs on several workers: starts them, holds them to a deadline, hands back what they said."""
 
-from lockstep.testing.workers import Outcome, WorkerError, call_workers, run_workers
+from lockstep.testing.workers import Outcome, WorkerError, call_workers, run_module, run_workers
 
-__all__ = ["Outcome", "WorkerError", "call_workers", "run_workers"]
+__all__ = ["Outcome", "WorkerError", "call_workers", "run_module", "run_workers"]

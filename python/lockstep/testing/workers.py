@@ -1,7 +1,8 @@
 """Worker processes of a test.
 
-`run_workers` starts a program, `call_workers` a function. Functions are started by a fork server that has imported
-TensorFlow once: a worker is there in milliseconds, not after the seconds that the import takes.
+`run_workers` starts a program, `call_workers` a function, `run_module` a module as `python -m` does. Functions and
+modules are started by a fork server that has imported TensorFlow once: a worker is there in milliseconds, not after the
+seconds that the import takes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import multiprocessing
 import os
 import pickle
+import runpy
 import secrets
 import signal
 import socket
@@ -124,30 +126,28 @@ def call_workers(
     Returns:
       What the function returned on each worker, in the order of ranks; with `check=False` an Outcome for each.
     """
-    server = _fork_server()
-    with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-        bases = [Path(folder) / str(rank) for rank in range(size)]
-        processes = [
-            server.Process(
-                target=_work,
-                args=(function, args, str(base), {**os.environ, **variables, **(environment or {})}),
-                name=f"rank {rank}",
-            )
-            for rank, (base, variables) in enumerate(zip(bases, worker_variables(size), strict=True))
-        ]
-        started: list[Any] = []
-        try:
-            for process in processes:
-                process.start()
-                started.append(process)
-            codes = _await([functools.partial(getattr, p, "exitcode") for p in processes], timeout_s, fail_fast=check)
-        finally:
-            _end(started)
-        outcomes = [_outcome(rank, codes[rank], base) for rank, base in enumerate(bases)]
+    outcomes = _forked(function, size, args, timeout_s, environment or {}, fail_fast=check)
     if not check:
         return outcomes
     _check(outcomes, timeout_s)
     return [outcome.value for outcome in outcomes]
+
+
+def run_module(size: int, module: str, *arguments: str, timeout_s: float) -> list[str]:
+    """Runs a module as `python -m` does on `size` workers, with the variables that the launcher sets.
+
+    Args:
+      size: how many workers.
+      module: one that workers can import, and that ends by coming to its end.
+      *arguments: of the command line.
+      timeout_s: after this time, in seconds, the workers that still run are killed.
+
+    Returns:
+      What each worker printed, in the order of ranks.
+    """
+    outcomes = _forked(_run_as_main, size, (module, arguments), timeout_s, {}, fail_fast=True)
+    _check(outcomes, timeout_s)
+    return [outcome.output for outcome in outcomes]
 
 
 def worker_variables(size: int) -> list[dict[str, str]]:
@@ -175,6 +175,42 @@ def _fork_server() -> Any:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["numpy", "tensorflow", "lockstep._src.collectives"])
     return server
+
+
+def _forked(
+    function: Callable[..., Any],
+    size: int,
+    args: Sequence[Any],
+    timeout_s: float,
+    environment: Mapping[str, str],
+    fail_fast: bool,
+) -> list[Outcome]:
+    """Calls a function on workers that the fork server starts."""
+    server = _fork_server()
+    with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+        bases = [Path(folder) / str(rank) for rank in range(size)]
+        processes = [
+            server.Process(
+                target=_work,
+                args=(function, args, str(base), {**os.environ, **variables, **environment}),
+                name=f"rank {rank}",
+            )
+            for rank, (base, variables) in enumerate(zip(bases, worker_variables(size), strict=True))
+        ]
+        started: list[Any] = []
+        try:
+            for process in processes:
+                process.start()
+                started.append(process)
+            codes = _await([functools.partial(getattr, p, "exitcode") for p in processes], timeout_s, fail_fast)
+        finally:
+            _end(started)
+        return [_outcome(rank, codes[rank], base) for rank, base in enumerate(bases)]
+
+
+def _run_as_main(module: str, arguments: Sequence[str]) -> None:
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environment: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lockstep.testing import WorkerError, call_workers, run_workers
+from lockstep.testing import WorkerError, call_workers, run_module, run_workers
 
 SHOW = [sys.executable, "-c", "import os; print(os.environ['LOCKSTEP_RANK'], os.environ['LOCKSTEP_WORLD_SIZE'])"]
 
@@ -33,6 +33,17 @@ def hang(folder):
 
 def test_a_program_runs_on_every_worker_with_the_launchers_variables():
     assert run_workers(3, SHOW, timeout_s=30) == ["0 3\n", "1 3\n", "2 3\n"]
+
+
+def test_a_module_runs_on_every_worker_as_a_program(tmp_path, monkeypatch):
+    (tmp_path / "shows_its_place.py").write_text(
+        "import os, sys\n"
+        "where = __name__, sys.modules['__main__'].__file__ == __file__ == sys.argv[0]\n"
+        "print(os.environ['LOCKSTEP_RANK'], sys.argv[1:], *where)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    printed = run_module(2, "shows_its_place", "a", "b", timeout_s=30)
+    assert printed == [f"{rank} ['a', 'b'] __main__ True\n" for rank in range(2)]
 
 
 def test_a_function_returns_its_value_from_every_worker():
