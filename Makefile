@@ -39,18 +39,12 @@ train: setup ## train a ranking model on WORKERS workers: on generated data, or 
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
 # REDUCED=1: what a change of TensorFlow's version can break (conftest.py says which tests).
 .PHONY: test
-<<<<<<< HEAD
-test: setup ## all tests: the core's with ctest, Python's with pytest
-	@tools/setup.sh tests $(if $(REDUCED),,spark)
-	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
-=======
 test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh core tests
 	@tools/setup.sh python & environment=$$!; core=0; \
 	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON) || core=$$?; \
 	wait $$environment && exit $$core
-	@tools/setup.sh ops
->>>>>>> citime11
+	@tools/setup.sh ops $(if $(REDUCED),,spark)
 	@core=0; python=0; \
 	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error $(if $(REDUCED),-R columnar) || core=$$?; \
 	tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
