@@ -3,7 +3,7 @@
 Usage: python benchmarks/horovod_api.py [--seconds S] [--ranks 2 4] [--peer PYTHON]
 
 Method: each operation is a `tf.function`, called in turns with one of the same form (the same arguments and results)
-that does nothing. An operation's time is the median of its calls less the median of the empty ones; the slowest rank's
+that does nothing. Each worker is pinned to its share of the cores. An operation's time is the median of its calls less the median of the empty ones; the slowest rank's
 counts. Rates are Horovod's: bytes of one rank's tensor by that time. "launch" is from the start of `horovodrun` to the
 end of the first allreduce; "idle" is a rank's processor time, in percent of a core, while all ranks do nothing. With
 more ranks than cores, times are those of ranks that take turns on a core.
@@ -105,16 +105,17 @@ def times_of(calls: tuple[Callable[[], Any], ...], seconds: float) -> list[float
 
 def work(seconds: float, results: Path) -> None:
     """What each worker does; rank 0 writes what was measured."""
+    # Before TensorFlow, whose threads keep what they begin with.
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // int(os.environ["HOROVOD_SIZE"]))
+    first = int(os.environ["HOROVOD_RANK"]) * share % len(cores)
+    os.sched_setaffinity(0, cores[first : first + share])
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
     hvd.init()
     hvd.allreduce(tf.ones([1]), name="first")
     measured = {"launch": [time.time() - float(os.environ["LAUNCHED_AT"]), 0.0]}
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // hvd.size())
-    first = hvd.rank() * share % len(cores)
-    os.sched_setaffinity(0, cores[first : first + share])
     for row in GOALS:
         if row in ("idle", "launch"):
             continue

@@ -48,11 +48,12 @@ std::string Describe(const NamedRequest& request) {
 Result<std::unique_ptr<NamedLane>> NamedLane::Create(ContextOptions context, const NamedLaneOptions& options) {
   context.purpose = options.label.empty() ? "named lane" : StrCat("named lane of ", options.label);
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(context));
-  return std::unique_ptr<NamedLane>(new NamedLane(std::move(communicator), options));
+  return std::unique_ptr<NamedLane>(new NamedLane(std::move(communicator), context.shared_bytes_per_rank, options));
 }
 
-NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, const NamedLaneOptions& options)
+NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options)
     : communicator_(std::move(communicator)),
+      shared_bytes_(shared_bytes),
       options_(options),
       links_(SocketsOf(*communicator_)),
       exchange_(*communicator_),
@@ -157,6 +158,11 @@ Status NamedLane::Register(NamedWork* work) {
   }
   works_[ticket] = std::make_unique<NamedWork>(std::move(*work));
   return OkStatus();
+}
+
+uint64_t NamedLane::NextNumber(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  return numbers_[text]++;
 }
 
 void NamedLane::Cancel(uint64_t ticket, const std::string& why) {

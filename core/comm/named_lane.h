@@ -65,6 +65,11 @@ class NamedLane {
   int size() const { return communicator_->size(); }
   const std::string& label() const { return options_.label; }
 
+  // Memory for results, which need no pages of their own then; as Communicator::AllocateShared. `shared_bytes`: how much
+  // there is in all.
+  std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) { return communicator_->AllocateShared(bytes); }
+  int64_t shared_bytes() const { return shared_bytes_; }
+
   // Asks for what `works` say; never waits for a peer. What this rank can see to be wrong by itself (negative counts,
   // splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which get it
   // as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
@@ -76,6 +81,10 @@ class NamedLane {
   // This rank no longer wants to wait: where a rank has not asked for it yet, those that have get CANCELLED with `why`.
   // Otherwise it goes its way. Nothing for a ticket that has ended.
   void Cancel(uint64_t ticket, const std::string& why);
+
+  // How often it was asked with this text before: what makes names of calls that have none, the same on all ranks that
+  // make the same ones in the same order.
+  uint64_t NextNumber(const std::string& text);
 
   // Leaves the job: what this rank waits for ends with CANCELLED, and the others get UNAVAILABLE. Does not wait for it.
   void Leave();
@@ -91,7 +100,7 @@ class NamedLane {
   Status StopTimeline();
 
  private:
-  NamedLane(std::unique_ptr<Communicator> communicator, const NamedLaneOptions& options);
+  NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
   // What this rank can see to be wrong with its request; OK where nothing is.
   Status Check(const NamedRequest& request) const;
@@ -119,6 +128,7 @@ class NamedLane {
   void Break(const Status& why);
 
   const std::unique_ptr<Communicator> communicator_;
+  const int64_t shared_bytes_;
   const NamedLaneOptions options_;
   ControlLinks links_;
   // Of the thread alone.
@@ -131,6 +141,7 @@ class NamedLane {
   std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what the thread is to do
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
   std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_
+  std::unordered_map<std::string, uint64_t> numbers_;               // guarded by mutex_
   uint64_t next_ticket_ = 0;                                        // guarded by mutex_
   bool idle_ = false;                                               // guarded by mutex_: the thread has nothing to do
   bool sleeps_ = false;                                             // guarded by mutex_: and does not look out either

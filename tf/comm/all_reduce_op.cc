@@ -14,7 +14,6 @@
 // What a rank touches of N bytes: read and written once to pack, reduced in place by all ranks together
 // (docs/algorithms.md), and for views nothing more. All ranks take the same way through the communicator even where one
 // has to use private memory; which of them does is no matter of results.
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -23,6 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tf/comm/collective_kernel.h"
+#include "tf/comm/views.h"
 
 namespace lockstep {
 namespace {
@@ -32,30 +32,8 @@ namespace tf = ::tensorflow;
 // Buckets up to this size are exchanged from private memory: the communicator's own staging is as fast. The size of its
 // slots, within which it needs a single wait.
 constexpr int64_t kSmallBytes = 16 << 10;
-// From here on an output is a view. Smaller ones cost a few microseconds to copy.
-constexpr int64_t kViewBytes = 64 << 10;
 // Of every tensor, so that a view may be one.
 constexpr int64_t kAlignment = EIGEN_MAX_ALIGN_BYTES;
-
-// Bytes of shared memory that views hold, in this process. Raised on the lane alone; lowered by whatever thread lets go
-// of the last view. So a look at it on the lane may find too many bytes, never too few, and the limit holds. It orders
-// no other memory.
-std::atomic<int64_t> g_view_bytes{0};
-
-// A SharedBuffer that counts as held by views while it lives. The whole bucket counts, since that is what a single view
-// keeps from being used again.
-class ViewedBuffer : public SharedBuffer {
- public:
-  explicit ViewedBuffer(std::shared_ptr<SharedBuffer> memory) : memory_(std::move(memory)) {
-    g_view_bytes += memory_->bytes();
-  }
-  ~ViewedBuffer() override { g_view_bytes -= memory_->bytes(); }
-  void* data() override { return memory_->data(); }
-  int64_t bytes() const override { return memory_->bytes(); }
-
- private:
-  const std::shared_ptr<SharedBuffer> memory_;
-};
 
 // A tensor's own memory as a bucket, where there is none that is shared. Peers cannot read it: the communicator sees
 // that by its address and stages the exchange.
@@ -147,13 +125,11 @@ class AllReduceKernel : public CollectiveKernel {
     return bucket;
   }
 
-  // Outputs have the inputs' shapes. One ViewedBuffer serves all views of a bucket; where no output turns out to be a
-  // view, it is gone at the end of this function and counts no more.
+  // Outputs have the inputs' shapes. One buffer serves all views of a bucket; where no output turns out to be a view, it
+  // is gone at the end of this function and counts no more.
   static Status Unpack(tf::OpKernelContext* context, const Bucket& bucket, int64_t view_limit) {
     std::shared_ptr<SharedBuffer> viewed;
-    if (bucket.is_shared && g_view_bytes + bucket.bytes <= view_limit) {
-      viewed = std::make_shared<ViewedBuffer>(bucket.memory);
-    }
+    if (bucket.is_shared) viewed = ForViews(bucket.memory, view_limit);
     for (int i = 0; i < context->num_outputs(); ++i) {
       const tf::Tensor& input = context->input(i);
       const int64_t bytes = static_cast<int64_t>(input.TotalBytes());

@@ -27,6 +27,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/comm/collective_op.h"
+#include "tf/comm/views.h"
 
 namespace lockstep {
 namespace {
@@ -36,6 +37,9 @@ using tf::shape_inference::InferenceContext;
 
 // How long the requests of a cancelled step may still be answered. Ranks whose steps fail alike need less.
 constexpr int64_t kCancelGraceUs = 1'000'000;
+
+// From here on results are views. malloc keeps memory of smaller ones for the next time.
+constexpr int64_t kLeastViewBytes = 1 << 20;
 
 // The requests of one kernel's call, until all have ended.
 class Requests : public std::enable_shared_from_this<Requests> {
@@ -123,6 +127,7 @@ class NamedKernel : public tf::AsyncOpKernel {
   NamedKernel(tf::OpKernelConstruction* construction, NamedKind kind) : AsyncOpKernel(construction), kind_(kind) {
     OP_REQUIRES_OK(construction, construction->GetAttr("process_set", &process_set_));
     OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
+    if (construction->HasAttr("numbered")) OP_REQUIRES_OK(construction, construction->GetAttr("numbered", &numbered_));
     if (construction->HasAttr("together")) OP_REQUIRES_OK(construction, construction->GetAttr("together", &together_));
     if (construction->HasAttr("reduction")) {
       std::string reduction;
@@ -149,8 +154,9 @@ class NamedKernel : public tf::AsyncOpKernel {
       for (int i = 0; i < count; ++i) requests->End(cancelled);
       return;
     }
+    const std::string number = numbered_ ? absl::StrCat(".", (*lane)->NextNumber(names_[0])) : "";
     std::vector<NamedWork> works;
-    for (int i = 0; i < count; ++i) works.push_back(WorkOf(context, (*lane)->size(), i, requests));
+    for (int i = 0; i < count; ++i) works.push_back(WorkOf(context, **lane, number, i, requests));
     requests->Submit(**lane, std::move(works));
   }
 
@@ -161,22 +167,49 @@ class NamedKernel : public tf::AsyncOpKernel {
   virtual Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) { return OkStatus(); }
 
  private:
-  std::string NameOf(int i) const {
-    if (!names_[i].empty()) return names_[i];
-    return names_.size() == 1 ? name() : absl::StrCat(name(), ".", i);
+  // `number`: what is appended to the name of a numbered call.
+  std::string NameOf(const std::string& number, int i) const {
+    if (!names_[i].empty() && !numbered_) return names_[i];
+    const std::string name = absl::StrCat(names_[i].empty() ? this->name() : names_[i], number);
+    return names_.size() == 1 ? name : absl::StrCat(name, ".", i);
   }
 
-  NamedWork WorkOf(tf::OpKernelContext* context, int ranks, int i, std::shared_ptr<Requests> requests) {
+  // Memory for a result. Large ones are views of shared memory, which is there already: TensorFlow's own would be new
+  // pages each time, and take longer than the exchange. The root's result of a broadcast is its input.
+  Result<void*> AllocateOutput(tf::OpKernelContext* context, NamedLane& lane, int i,
+                               std::span<const int64_t> shape) const {
+    const tf::Tensor& in = context->input(i);
+    if (kind_ == NamedKind::kBroadcast && lane.rank() == root_) {
+      context->set_output(i, in);
+      return Data(in);
+    }
+    tf::TensorShape dims;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::TensorShape::BuildTensorShape(shape, &dims)));
+    const int64_t bytes = dims.num_elements() * tf::DataTypeSize(in.dtype());
+    if (bytes >= kLeastViewBytes) {
+      const auto memory = ForViews(lane.AllocateShared(bytes), lane.shared_bytes() / 2);
+      if (memory != nullptr) {
+        context->set_output(i, ViewOf(memory, 0, in.dtype(), dims));
+        return memory->data();
+      }
+    }
+    tf::Tensor* output = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(i, dims, &output)));
+    return Data(*output);
+  }
+
+  NamedWork WorkOf(tf::OpKernelContext* context, NamedLane& lane, const std::string& number, int i,
+                   std::shared_ptr<Requests> requests) {
     NamedWork work;
     NamedRequest& request = work.request;
     request.kind = kind_;
-    request.name = NameOf(i);
+    request.name = NameOf(number, i);
     request.reduction = reduction_;
     request.prescale = prescale_;
     request.postscale = postscale_;
     request.root = root_;
     if (together_ && names_.size() > 1) {
-      request.group = NameOf(0);
+      request.group = NameOf(number, 0);
       request.group_size = static_cast<uint32_t>(names_.size());
     }
     if (kind_ != NamedKind::kBarrier && kind_ != NamedKind::kJoin) {
@@ -187,14 +220,10 @@ class NamedKernel : public tf::AsyncOpKernel {
       request.shape = DimsOf(in.shape());
       work.in = Data(in);
     }
-    Fill(context, ranks, i, &request);
-    // Inputs and outputs live until all requests have ended.
-    work.allocate = [context, i](std::span<const int64_t> shape) -> Result<void*> {
-      tf::TensorShape dims;
-      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::TensorShape::BuildTensorShape(shape, &dims)));
-      tf::Tensor* output = nullptr;
-      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(i, dims, &output)));
-      return Data(*output);
+    Fill(context, lane.size(), i, &request);
+    // Inputs and outputs live until all requests have ended, and the lane calls this itself.
+    work.allocate = [this, context, &lane, i](std::span<const int64_t> shape) {
+      return AllocateOutput(context, lane, i, shape);
     };
     work.done = [this, context, i, requests = std::move(requests)](const Status& status,
                                                                    const NamedWork::Outcome& outcome) {
@@ -206,6 +235,7 @@ class NamedKernel : public tf::AsyncOpKernel {
   const NamedKind kind_;
   int process_set_ = 0;
   std::vector<std::string> names_;
+  bool numbered_ = false;
   bool together_ = false;
   NamedReduction reduction_ = NamedReduction::kSum;
   // Attributes are floats; factors such as 1/3 travel as the same double on all ranks.
@@ -332,9 +362,16 @@ absl::Status AllToAllShapes(InferenceContext* c) {
 //
 // process_set: which ranks take part: 0 for all.
 // names: of each tensor, the same on all ranks; the node's where it is empty.
+// numbered: to the name comes how many numbered calls of its kind there were before. Eager calls are so: with a name of
+//   its own in the attributes, each would make a kernel of its own.
 // together: all tensors of the list are exchanged, or none.
 // gradient: of whose losses gradients are (python/lockstep/_src/named.py).
-#define LOCKSTEP_NAMED_OP(op) REGISTER_OP(op).SetIsStateful().Attr("process_set: int = 0").Attr("names: list(string)")
+#define LOCKSTEP_NAMED_OP(op)        \
+  REGISTER_OP(op)                    \
+      .SetIsStateful()               \
+      .Attr("process_set: int = 0")  \
+      .Attr("names: list(string)")   \
+      .Attr("numbered: bool = false")
 #define LOCKSTEP_NAMED_LIST_OP(op)   \
   LOCKSTEP_NAMED_OP(op)              \
       .Input("tensors: N * T")       \

@@ -218,7 +218,7 @@ def alltoall(
 def barrier(*, name: str | None = None, group: int = ALL) -> tf.Operation | None:
     """Ends when all ranks have come here. The operation in a graph, None eagerly."""
     op = library.ops.lockstep_named_barrier
-    return op(process_set=group, names=_names("barrier", 1, name, None, group), name=name or "barrier")
+    return op(process_set=group, name=name or "barrier", **_names("barrier", 1, name, None))
 
 
 def join(*, group: int = ALL) -> tf.Tensor:
@@ -258,15 +258,17 @@ def count(kind: str, group: int = ALL) -> int:
         return next(_counters[group][kind])
 
 
-def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None, group: int) -> list[str]:
+def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None) -> dict[str, Any]:
+    """The attributes of an op that say what its tensors are called."""
     if names is not None:
-        return list(names)
+        return {"names": list(names)}
     if not tf.executing_eagerly():
         # The node's name, which is known when functions have been put in place.
-        return [""] * number
+        return {"names": [""] * number}
     if name is None:
-        name = f"{kind}.{count(kind, group)}"
-    return [name] if number == 1 else [f"{name}.{i}" for i in range(number)]
+        # The lane counts: TensorFlow makes, and keeps, a kernel for each value of the attributes.
+        return {"names": [kind] * number, "numbered": True}
+    return {"names": [name] if number == 1 else [f"{name}.{i}" for i in range(number)]}
 
 
 def _run(
@@ -281,8 +283,8 @@ def _run(
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if not tensors:
         return ([], []) if kind == "alltoall" else []
-    names = _names(kind, len(tensors), name, names, group)
-    outputs = op(tensors, process_set=group, names=names, name=name or kind, **arguments)
+    called = _names(kind, len(tensors), name, names)
+    outputs = op(tensors, process_set=group, name=name or kind, **called, **arguments)
     _leave_unordered(tf.nest.flatten(outputs)[0])
     return (list(outputs.results), list(outputs.received)) if kind == "alltoall" else list(outputs)
 

@@ -19,6 +19,8 @@ def _text(op: tf.Operation, attribute: str) -> str:
 
 
 def _names(op: tf.Operation) -> list[str] | None:
+    if op.get_attr("numbered"):
+        return None
     names = [name.decode() if isinstance(name, bytes) else name for name in op.get_attr("names")]
     return [f"{name}/gradient" for name in names] if all(names) else None
 

@@ -489,11 +489,11 @@ def test_keras_on_two_workers():
 
 
 def graphs_of_tensorflow1():
-    """Keras makes a legacy optimizer of the one that it is given, which has to exchange as well."""
+    """Keras runs a session; its optimizers are legacy ones there."""
     tf.compat.v1.disable_v2_behavior()
     hvd.init()
     model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,), use_bias=False, kernel_initializer="ones")])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)), "mse")
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1, momentum=0.5)), "mse")
     if hvd.rank() == 1:
         model.set_weights([np.array([[5.0]])])
     x = np.array([[1.0 + hvd.rank()]])
@@ -506,7 +506,7 @@ def graphs_of_tensorflow1():
     first, second = hvd.allgather(model.get_weights()[0]).ravel()
     assert first == second
     with pytest.raises(NotImplementedError, match="several passes"):
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+        hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1), backward_passes_per_step=2)
     np.testing.assert_allclose(hvd.allreduce(1.0 + hvd.rank()), 1.5)
     hvd.shutdown()
 

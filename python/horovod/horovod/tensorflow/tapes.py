@@ -13,6 +13,7 @@ from horovod.tensorflow.mpi_ops import Average
 from lockstep.data_parallel import make_exchanging_tape, make_variables_callable
 
 
+@tf.autograph.experimental.do_not_convert
 def DistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -63,6 +64,7 @@ def DistributedGradientTape(  # noqa: N802
     return make_exchanging_tape(gradtape, exchange, "DistributedGradientTape")
 
 
+@tf.autograph.experimental.do_not_convert
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape,
     device_dense: str = "",

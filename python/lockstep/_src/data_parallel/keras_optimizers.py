@@ -1,5 +1,7 @@
 """Optimizers of Keras 3 and Keras 2 that exchange gradients by name.
 
+Nothing of it is for AutoGraph, which would convert what a program's `tf.function` calls, for seconds.
+
 An optimizer becomes one of a class made for it: a subclass of its own class, called the same, so that what is saved
 with it is loaded where this library is not. Imports no Keras.
 """
@@ -66,6 +68,7 @@ class _Keras3(_Exchanging):
         """As Keras has them, or called."""
         return CallableList(super().variables)
 
+    @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Any] | None = None) -> None:
         """Exchanges gradients and applies them."""
         variables = trainable_variables
@@ -88,10 +91,12 @@ class _Keras3(_Exchanging):
 
 
 class _Keras2(_Exchanging):
+    @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
         """Gradients to apply, and their variables."""
         return self._exchanged(super().compute_gradients(loss, var_list, tape=tape))
 
+    @tf.autograph.experimental.do_not_convert
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Gradient, Any]]:
@@ -100,11 +105,13 @@ class _Keras2(_Exchanging):
             raise ValueError(f"{self.name}: grad_loss is known to legacy optimizers alone")
         return self.compute_gradients(loss, var_list, tape)
 
+    @tf.autograph.experimental.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Gradient]:
         """Gradients to apply, where the optimizer's class has this function."""
         params = tf.nest.flatten(params)
         return self._updates.compute(super().get_gradients(loss, params), params)
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies gradients; those that were not exchanged are, first."""
         pairs = list(grads_and_vars)
@@ -127,11 +134,13 @@ class _Keras2(_Exchanging):
 
 
 class _Keras2Legacy(_Keras2):
+    @tf.autograph.experimental.do_not_convert
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Gradient, Any]]:
         return self._exchanged(super(_Keras2, self)._compute_gradients(loss, var_list, grad_loss, tape))
 
+    @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
         """Gradients to apply, and their variables."""
         return self._compute_gradients(loss, var_list, None, tape)
@@ -218,11 +227,8 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
 
 
 def _has_state(optimizer: Any) -> bool:
-    if isinstance(optimizer, _Exchanging) or hasattr(optimizer, "stateless_apply"):
-        built = getattr(optimizer, "built", False)
-    else:
-        built = getattr(optimizer, "_built", False)
-    return bool(built) or bool(getattr(optimizer, "_weights", None))
+    # Keras 3; Keras 2; Keras 2, legacy.
+    return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
 
 
 def _from_config(cls: type, optimizer: Any) -> Any:
@@ -257,6 +263,7 @@ def _exchange_outside_of_loss_scales() -> None:
 
 def _exchanging_first(apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
+    @tf.autograph.experimental.do_not_convert
     def wrapped(outer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         inner = outer.inner_optimizer
         if not is_exchanging(inner) or is_exchanging(outer):

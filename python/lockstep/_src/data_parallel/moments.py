@@ -9,6 +9,7 @@ import tensorflow as tf
 from lockstep._src import named
 
 
+@tf.autograph.experimental.do_not_convert
 def moments_of_all(
     inputs: tf.Tensor, axes: Sequence[int], mask: tf.Tensor | None, name: str
 ) -> tuple[tf.Tensor, tf.Tensor]:

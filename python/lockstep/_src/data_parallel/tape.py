@@ -18,10 +18,12 @@ class _Exchanging:
     _reducer: Reducer
     _lockstep_base: type
 
+    @tf.autograph.experimental.do_not_convert
     def register_local_source(self, source: Any) -> None:
         """From now on gradients of `source` stay on this rank."""
         self._reducer.register_local(source)
 
+    @tf.autograph.experimental.do_not_convert
     def gradient(
         self,
         target: Any,
@@ -51,6 +53,7 @@ class _Exchanging:
         delivered_by_tapes.add([s for s in flat if not tf.is_tensor(s) or isinstance(s, tf.Variable)])
         return tf.nest.pack_sequence_as(sources, reduced)
 
+    @tf.autograph.experimental.do_not_convert
     def get_local_and_global_gradients(
         self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Gradient]], list[tuple[Any, Gradient]]]:

@@ -24,6 +24,7 @@ class _Wrapper(_Optimizer):
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
 
+    @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Gradients of this rank."""
         return list(self._optimizer.compute_gradients(*args, **kwargs))
@@ -59,12 +60,14 @@ class ExchangingOptimizer(_Wrapper):
         """From now on gradients of `var` stay on this rank."""
         self._updates.reducer.register_local(var)
 
+    @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient, tf.Variable]]:
         """Gradients to apply, and their variables; what the wrapped optimizer computes, exchanged."""
         pairs = super().compute_gradients(*args, **kwargs)
         variables = [v for _, v in pairs]
         return list(zip(self._updates.compute([g for g, _ in pairs], variables), variables, strict=True))
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(
         self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
     ) -> Any:
@@ -112,6 +115,7 @@ class AdasumOptimizer(_Wrapper):
         self._counter: tf.Variable | None = None
         self._starts: dict[Any, tf.Variable] = {}
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(
         self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
     ) -> Any:
