@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -57,6 +60,8 @@ def reductions(mode):
     # Orthogonal gradients are added.
     basis = np.eye(hvd.size(), dtype=np.float32)
     np.testing.assert_allclose(run(mode, lambda: hvd.allreduce(basis[rank], op=hvd.Adasum)), np.ones(hvd.size()))
+    got = run(mode, lambda: hvd.grouped_allreduce([basis[rank], 2 * basis[rank]], op=hvd.Adasum))
+    np.testing.assert_allclose(got, [np.ones(hvd.size()), 2 * np.ones(hvd.size())])
     # Several types in a group, one of them empty.
     many = [everyone[rank], np.int64([rank]), everyone[rank] * 2, np.zeros([0, 3], np.float32)]
     got = run(mode, lambda: hvd.grouped_allreduce(many, op=hvd.Sum, name="many"))
@@ -104,6 +109,8 @@ def sparse(mode):
     # Values are compressed as dense ones are.
     big = tf.IndexedSlices(tf.constant([[70000.0]]), tf.constant([0]), tf.constant([1, 1]))
     assert np.isinf(hvd.allreduce(big, compression=hvd.Compression.fp16).values.numpy()).all()
+    whole = tf.IndexedSlices(tf.constant([[3]], tf.int32), tf.constant([0]), tf.constant([1, 1]))
+    np.testing.assert_array_equal(hvd.allreduce(whole).values, np.full([size, 1], 3 / size))
     for arguments in ({"op": hvd.Min}, {"op": hvd.Adasum}, {"prescale_factor": 0.5}, {"postscale_factor": 2.0}):
         with pytest.raises(NotImplementedError):
             hvd.grouped_allreduce([tf.zeros([1]), big], **arguments)
@@ -165,6 +172,30 @@ def names():
     assert hvd.allreduce(tf.constant(1.0), name="eager", op=hvd.Sum).numpy() == size
 
 
+def threads():
+    """Eagerly, a name is waited for once: who asks for it again meanwhile gets an error, on this rank alone."""
+    if hvd.rank() > 0:
+        assert hvd.allreduce(1.0, op=hvd.Sum, name="go").numpy() == hvd.size()
+        assert hvd.allreduce(1.0, op=hvd.Sum, name="twice").numpy() == hvd.size()
+        return
+    outcomes: queue.Queue = queue.Queue()
+
+    def ask():
+        try:
+            outcomes.put(hvd.allreduce(1.0, op=hvd.Sum, name="twice").numpy())
+        except tf.errors.InvalidArgumentError as error:
+            outcomes.put(str(error))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    assert "'twice': this rank waits for one of that name already" in outcomes.get(timeout=60)
+    hvd.allreduce(1.0, op=hvd.Sum, name="go")
+    assert outcomes.get(timeout=60) == hvd.size()
+    for thread in asking:
+        thread.join()
+
+
 def gradients():
     """Those of Horovod's documents; of minima, maxima and products those of calculus."""
     rank, size = hvd.rank(), hvd.size()
@@ -194,6 +225,15 @@ def gradients():
         "allgather": (hvd.allgather, of_all / size),
         "broadcast": (lambda x: hvd.broadcast(x, 1), total / size * (rank == 1)),
     }
+    # Of a group of which only some results are used.
+    many = [tf.constant([1.0]), tf.constant([2.0], tf.float64), tf.constant([3.0], tf.float64)]
+    for collective in (lambda x: hvd.grouped_allreduce(x, op=hvd.Sum), hvd.grouped_allgather):
+        with tf.GradientTape() as tape:
+            tape.watch(many)
+            y = collective(many)[1]
+        factor = 1 if collective is hvd.grouped_allgather else size
+        got = tape.gradient(y, many, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        np.testing.assert_allclose([float(g[0]) for g in got], [0, factor, 0])
     for mode in MODES[:2] if size == 2 else MODES[:1]:
         for name, (collective, wanted) in cases.items():
             np.testing.assert_allclose(gradient(mode, collective, own), wanted, rtol=1e-6, err_msg=name)
@@ -286,6 +326,7 @@ def everything():
         exchanges(mode)
         errors(mode)
     names()
+    threads()
     gradients()
     last = joins()
     assert last in range(1, hvd.size())
