@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.launch.elastic_wire import WORKER
 from lockstep.launch.folder import Copy
 from lockstep.launch.job import Job, Worker, check_thread
 from lockstep.launch.output import Console
@@ -121,8 +122,8 @@ def _work(folder: Path) -> None:
 
 
 def _rank() -> str:
-    # In an elastic job it comes with the first round, and changes.
-    return os.environ.get("LOCKSTEP_RANK", "0")
+    # In an elastic job it comes with the first round, and changes; without a round a worker's number stands for it.
+    return os.environ.get("LOCKSTEP_RANK") or os.environ[WORKER]
 
 
 if __name__ == "__main__":

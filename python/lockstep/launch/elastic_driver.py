@@ -239,15 +239,20 @@ class Driver:
             actions.dismiss.append(self.workers.pop(worker.number).number)
         waiting = [worker for worker in self.workers.values() if worker.is_waiting]
         if self._state_exists and waiting and not any(worker.has_state for worker in waiting):
-            actions.over, actions.why = self._failure or 1, _STATE_IS_LOST
+            # Who succeeded has left nothing to do for those that had not begun.
+            actions.over = self._exit_code if self._succeeded else self._failure or 1
+            actions.why = "" if self._succeeded else _STATE_IS_LOST
         elif len(waiting) < self.limits.min_np and not self._succeeded:
             self._lack(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
-        elif self.limits.reset_limit is not None and self.round > self.limits.reset_limit:
+        elif self._is_last_round() and not self._succeeded:
             actions.over = self._failure or 1
             actions.why = f"the job was to begin anew for the {_ordinal(self.round)} time; the reset limit is "
             actions.why += str(self.limits.reset_limit)
         elif waiting:
             self._place(actions, waiting)
+
+    def _is_last_round(self) -> bool:
+        return self.limits.reset_limit is not None and self.round > self.limits.reset_limit
 
     def _place(self, actions: Actions, waiting: list[Worker]) -> None:
         self.round += 1

@@ -203,3 +203,12 @@ def test_nobody_joins_a_job_that_has_succeeded():
     said, actions = job.end(1, 4, "failed with exit code 4")
     assert said == ["rank 0 failed with exit code 4, after another had succeeded"]
     assert actions.over == 4
+
+
+def test_who_had_not_begun_when_another_succeeded_has_nothing_to_do():
+    job = Job(reset_limit=1)
+    job.next(), job.ready(0, 1)
+    job.ready(0, 1, has_state=True)
+    job.end(0, 0)
+    actions = job.ready(1)
+    assert (actions.over, actions.why) == (0, "")

@@ -74,6 +74,7 @@ class ElasticJob(Job):
         self._numbered: dict[int, Worker] = {}
         self._exit_code: int | None = None
         self._size = 0
+        self._ended_well: list[int] = []
         self._dismissed: dict[int, float] = {}  # number -> when it is killed
         self._closing = contextlib.ExitStack()
         self._discovery: Discovery | None = None
@@ -98,8 +99,8 @@ class ElasticJob(Job):
         return self._why
 
     def ranks(self) -> Sequence[int]:
-        """Those of the last round."""
-        return range(self._size)
+        """Those of the last round; without one, the numbers of the workers that ended well."""
+        return range(self._size) if self._size else sorted(self._ended_well)
 
     def _shared(self, base: Mapping[str, str]) -> dict[str, str]:
         """What is the same for all workers. Ranks are told before each round."""
@@ -159,6 +160,8 @@ class ElasticJob(Job):
         if self._exit_code is not None:
             return
         worker.close()
+        if worker.code == 0:
+            self._ended_well.append(number)
         for line in self._driver.ended(number, worker.code, worker.describe_end(), time.monotonic()):
             self._console.message(line)
 

@@ -1,6 +1,7 @@
 """`horovod.run`, in programs of a few lines, each a process of its own."""
 
 import inspect
+import os
 import subprocess
 import sys
 
@@ -98,3 +99,12 @@ def test_a_request_that_cannot_be_met_is_an_error(arguments, message):
     with pytest.raises(LaunchError) as refused:
         horovod.run(print, **arguments)
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.timeout(60)
+def test_a_function_of_an_elastic_job_is_called_by_what_processes_there_are():
+    """Here without rounds, which tests of `horovod.tensorflow.elastic` have."""
+    name = "LOCKSTEP_ELASTIC_WORKER"
+    assert horovod.run(lambda: os.environ[name], np=2, min_np=1) == ["0", "1"]
+    with pytest.raises(RuntimeError, match="ended with exit code 3: all workers failed before the job had begun"):
+        horovod.run(lambda: sys.exit(3), np=1, min_np=1)

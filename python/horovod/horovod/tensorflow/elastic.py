@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from horovod.common.elastic import ObjectState as _ObjectState
@@ -69,7 +68,7 @@ class _Variables:
         if self._session is not None:
             self._values = self._session.run(self._variables)
         else:
-            self._values = [np.array(variable) for variable in self._variables]
+            self._values = [tf.convert_to_tensor(variable).numpy() for variable in self._variables]
 
     def restore(self) -> None:
         if self._session is not None:
