@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -57,6 +60,8 @@ def reductions(mode):
     # Orthogonal gradients are added.
     basis = np.eye(hvd.size(), dtype=np.float32)
     np.testing.assert_allclose(run(mode, lambda: hvd.allreduce(basis[rank], op=hvd.Adasum)), np.ones(hvd.size()))
+    got = run(mode, lambda: hvd.grouped_allreduce([basis[rank], 2 * basis[rank]], op=hvd.Adasum))
+    np.testing.assert_allclose(got, [np.ones(hvd.size()), 2 * np.ones(hvd.size())])
     # Several types in a group, one of them empty.
     many = [everyone[rank], np.int64([rank]), everyone[rank] * 2, np.zeros([0, 3], np.float32)]
     got = run(mode, lambda: hvd.grouped_allreduce(many, op=hvd.Sum, name="many"))
@@ -163,6 +168,30 @@ def names():
             np.testing.assert_array_equal(got, np.full([3 if key == "x" else key], size))
         assert asked[order[0]].op.name == f"t{order[0]}"
     assert hvd.allreduce(tf.constant(1.0), name="eager", op=hvd.Sum).numpy() == size
+
+
+def threads():
+    """Eagerly, a name is waited for once: who asks for it again meanwhile gets an error, on this rank alone."""
+    if hvd.rank() > 0:
+        assert hvd.allreduce(1.0, op=hvd.Sum, name="go").numpy() == hvd.size()
+        assert hvd.allreduce(1.0, op=hvd.Sum, name="twice").numpy() == hvd.size()
+        return
+    outcomes: queue.Queue = queue.Queue()
+
+    def ask():
+        try:
+            outcomes.put(hvd.allreduce(1.0, op=hvd.Sum, name="twice").numpy())
+        except tf.errors.InvalidArgumentError as error:
+            outcomes.put(str(error))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    assert "'twice': this rank waits for one of that name already" in outcomes.get(timeout=60)
+    hvd.allreduce(1.0, op=hvd.Sum, name="go")
+    assert outcomes.get(timeout=60) == hvd.size()
+    for thread in asking:
+        thread.join()
 
 
 def gradients():
@@ -286,6 +315,7 @@ def everything():
         exchanges(mode)
         errors(mode)
     names()
+    threads()
     gradients()
     last = joins()
     assert last in range(1, hvd.size())
