@@ -22,6 +22,17 @@ def run_now(build: Callable[[], Any]) -> Any:
         return session.run(build())
 
 
+def _call(kind: str, name: str | None, group: int) -> str | None:
+    """What a call is called: eagerly, where the lane numbers those without a name, nothing."""
+    with tf.init_scope():
+        eager = tf.executing_eagerly()
+    return f"{kind}.{named.count(kind, group)}" if name is None and not eager else name
+
+
+def _part(name: str | None, what: str) -> dict[str, list[str]]:
+    return {} if name is None else {"names": [f"{name}.{what}"]}
+
+
 def gather_bytes(data: bytes, *, name: str | None = None, group: int = named.ALL) -> list[bytes]:
     """What each rank of the group gives, by rank. All ranks have to call it.
 
@@ -33,12 +44,12 @@ def gather_bytes(data: bytes, *, name: str | None = None, group: int = named.ALL
     Raises:
       tf.errors.OpError: as `lockstep.named.allgather`.
     """
-    name = f"gather_bytes.{named.count('gather_bytes', group)}" if name is None else name
+    name = _call("gather_bytes", name, group)
     own = np.frombuffer(data, np.uint8)
 
     def gather() -> list[tf.Tensor]:
-        (lengths,) = named.allgather([tf.constant([len(own)], tf.int64)], names=[f"{name}.length"], group=group)
-        (everything,) = named.allgather([tf.constant(own, tf.uint8)], names=[f"{name}.data"], group=group)
+        (lengths,) = named.allgather([tf.constant([len(own)], tf.int64)], **_part(name, "length"), group=group)
+        (everything,) = named.allgather([tf.constant(own, tf.uint8)], **_part(name, "data"), group=group)
         return [lengths, everything]
 
     lengths, everything = run_now(gather)
@@ -54,25 +65,25 @@ def broadcast_bytes(data: bytes, root: int = 0, *, name: str | None = None, grou
       tf.errors.InvalidArgumentError: there is no such rank.
       tf.errors.OpError: as `lockstep.named.broadcast`.
     """
-    name = f"broadcast_bytes.{named.count('broadcast_bytes', group)}" if name is None else name
+    name = _call("broadcast_bytes", name, group)
+    what = "broadcast_bytes" if name is None else f"broadcast_bytes '{name}'"
 
     def gather_lengths() -> list[tf.Tensor]:
         # And the roots that ranks name: one that only some of them know of would be waited for.
         own = tf.constant([[root, len(data)]], tf.int64)
-        return [*named.allgather([own], names=[f"{name}.length"], group=group), named.rank_in(group)]
+        return [*named.allgather([own], **_part(name, "length"), group=group), named.rank_in(group)]
 
     of_ranks, rank = run_now(gather_lengths)
     roots = of_ranks[:, 0].tolist()
     if len(set(roots)) > 1:
-        raise ValueError(f"broadcast '{name}': the ranks name different roots, by rank: {roots}")
+        raise ValueError(f"{what}: the ranks name different roots, by rank: {roots}")
     if not 0 <= root < len(roots):
-        message = f"broadcast '{name}': root is {root}, wanted 0 to {len(roots) - 1}"
-        raise tf.errors.InvalidArgumentError(None, None, message)
+        raise tf.errors.InvalidArgumentError(None, None, f"{what}: root is {root}, wanted 0 to {len(roots) - 1}")
     is_root = rank == root
     own = np.frombuffer(data, np.uint8) if is_root else np.zeros(of_ranks[root, 1], np.uint8)
 
     def broadcast() -> list[tf.Tensor]:
-        return named.broadcast([tf.constant(own, tf.uint8)], root, names=[f"{name}.data"], group=group)
+        return named.broadcast([tf.constant(own, tf.uint8)], root, **_part(name, "data"), group=group)
 
     (received,) = run_now(broadcast)
     return data if is_root else received.tobytes()

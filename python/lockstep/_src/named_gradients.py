@@ -26,9 +26,13 @@ def _names(op: tf.Operation) -> list[str] | None:
 
 
 def _dense(op: tf.Operation, gradients: tuple[Any, ...]) -> list[tf.Tensor]:
-    # Which outputs have a gradient is a matter of the graph: those without one take part with zeros.
+    # Which outputs have a gradient is a matter of the graph: those without one take part with zeros, for which
+    # TensorFlow may have put some of another type.
     outputs = op.outputs[: len(gradients)]
-    return [tf.zeros_like(o) if g is None else tf.convert_to_tensor(g) for o, g in zip(outputs, gradients, strict=True)]
+    return [
+        tf.zeros_like(output) if gradient is None else tf.cast(tf.convert_to_tensor(gradient), output.dtype)
+        for output, gradient in zip(outputs, gradients, strict=True)
+    ]
 
 
 def _ranks(group: int) -> tf.Tensor:

@@ -46,8 +46,8 @@ def allreduce(
 
     Returns:
       Of the tensor's shape and type. Of tf.IndexedSlices the rows of all ranks, one rank's behind the other's; they
-      are not merged. Gradients of sums, averages, minima, maxima and products are those that calculus gives for the
-      sum of all ranks' losses; Adasum has none.
+      are not merged, and the average of integers is no integer. Gradients of sums, averages, minima, maxima and
+      products are those that calculus gives for the sum of all ranks' losses; Adasum has none.
 
     Raises:
       ValueError: both `op` and `average`, or an `op` that is none.
@@ -137,17 +137,12 @@ def _gather_slices(
         # In a graph as it is when it runs, since an elastic job's may change.
         eager = tf.executing_eagerly()
         ranks = tf.constant(process_set.size()) if eager else named.size_of(process_set.process_set_id)
-        values = [_divide(value, ranks) for value in values]
+        # Of integers a floating-point number, as Horovod and TensorFlow divide.
+        values = [value / tf.cast(ranks, value.dtype) for value in values]
     return [
         tf.IndexedSlices(value, index, dense_shape=one.dense_shape)
         for value, index, one in zip(values, indices, slices, strict=True)
     ]
-
-
-def _divide(value: tf.Tensor, ranks: tf.Tensor) -> tf.Tensor:
-    # Integers are cut off, as in dense tensors.
-    divide = tf.truncatediv if value.dtype.is_integer else tf.divide
-    return divide(value, tf.cast(ranks, value.dtype))
 
 
 def _compress(tensors: Sequence[Any], compression: type[Compressor]) -> tuple[list[tf.Tensor], list[Any]]:

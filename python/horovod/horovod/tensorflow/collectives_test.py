@@ -109,6 +109,8 @@ def sparse(mode):
     # Values are compressed as dense ones are.
     big = tf.IndexedSlices(tf.constant([[70000.0]]), tf.constant([0]), tf.constant([1, 1]))
     assert np.isinf(hvd.allreduce(big, compression=hvd.Compression.fp16).values.numpy()).all()
+    whole = tf.IndexedSlices(tf.constant([[3]], tf.int32), tf.constant([0]), tf.constant([1, 1]))
+    np.testing.assert_array_equal(hvd.allreduce(whole).values, np.full([size, 1], 3 / size))
     for arguments in ({"op": hvd.Min}, {"op": hvd.Adasum}, {"prescale_factor": 0.5}, {"postscale_factor": 2.0}):
         with pytest.raises(NotImplementedError):
             hvd.grouped_allreduce([tf.zeros([1]), big], **arguments)
@@ -223,6 +225,15 @@ def gradients():
         "allgather": (hvd.allgather, of_all / size),
         "broadcast": (lambda x: hvd.broadcast(x, 1), total / size * (rank == 1)),
     }
+    # Of a group of which only some results are used.
+    many = [tf.constant([1.0]), tf.constant([2.0], tf.float64), tf.constant([3.0], tf.float64)]
+    for collective in (lambda x: hvd.grouped_allreduce(x, op=hvd.Sum), hvd.grouped_allgather):
+        with tf.GradientTape() as tape:
+            tape.watch(many)
+            y = collective(many)[1]
+        factor = 1 if collective is hvd.grouped_allgather else size
+        got = tape.gradient(y, many, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        np.testing.assert_allclose([float(g[0]) for g in got], [0, factor, 0])
     for mode in MODES[:2] if size == 2 else MODES[:1]:
         for name, (collective, wanted) in cases.items():
             np.testing.assert_allclose(gradient(mode, collective, own), wanted, rtol=1e-6, err_msg=name)

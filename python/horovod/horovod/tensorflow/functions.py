@@ -43,10 +43,8 @@ def broadcast_variables(
             assigned.append(variable.assign(mpi_ops.broadcast(variable, root_rank, name, process_set=process_set)))
         # Keras' variables say nothing: a `tf.function` runs what they do without being told.
         return tf.group(*[one for one in assigned if one is not None])
-    group = process_set.process_set_id
-    number = 0 if group is None else named.count("broadcast_variables", group)
-    # By number, since names may differ over ranks; the own ones' ends are for messages.
-    values = mpi_ops._grouped_broadcast(variables, root_rank, f"broadcast_variables.{number}", False, process_set)
+    # Without names, which may differ over ranks where these have made other variables before.
+    values = mpi_ops._grouped_broadcast(variables, root_rank, None, False, process_set)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return None
