@@ -3,10 +3,11 @@
 Usage: python benchmarks/horovod_api.py [--seconds S] [--ranks 2 4] [--peer PYTHON]
 
 Method: each operation is a `tf.function`, called in turns with one of the same form (the same arguments and results)
-that does nothing. Each worker is pinned to its share of the cores. An operation's time is the median of its calls less the median of the empty ones; the slowest rank's
-counts. Rates are Horovod's: bytes of one rank's tensor by that time. "launch" is from the start of `horovodrun` to the
-end of the first allreduce; "idle" is a rank's processor time, in percent of a core, while all ranks do nothing. With
-more ranks than cores, times are those of ranks that take turns on a core.
+that does nothing. Each worker is pinned to its share of the cores. An operation's time is the median of its calls less
+the median of the empty ones; the slowest rank's counts. Rates are Horovod's: bytes of one rank's tensor by that time.
+"launch" is from the start of `horovodrun` to the end of the first allreduce; "idle" is a rank's processor time, in
+percent of a core, while all ranks do nothing. With more ranks than cores, times are those of ranks that take turns on a
+core.
 
 --peer names the Python of an environment with Horovod: the same program runs there, in turns with this one.
 """
@@ -43,8 +44,9 @@ LARGE = 64 << 20
 
 def build(row: str, size: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """The operation of a row, and an empty one of its form."""
-    import horovod.tensorflow as hvd
     import tensorflow as tf
+
+    import horovod.tensorflow as hvd
 
     def pair(operation: Callable[..., Any], arguments: list[list[Any]], signature: Any = None) -> Any:
         """Calls with one of `arguments` after the other, of the operation and of a function that returns them."""
@@ -82,8 +84,9 @@ def build(row: str, size: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 def times_of(calls: tuple[Callable[[], Any], ...], seconds: float) -> list[float]:
     """The median time of each of the calls, in seconds; the first is a collective."""
-    import horovod.tensorflow as hvd
     import tensorflow as tf
+
+    import horovod.tensorflow as hvd
 
     start = time.perf_counter()
     for _ in range(5):
@@ -92,15 +95,13 @@ def times_of(calls: tuple[Callable[[], Any], ...], seconds: float) -> list[float
     # As many on all ranks, or they would wait for each other.
     own = tf.constant(5 * seconds / (time.perf_counter() - start))
     rounds = max(10, min(5000, int(hvd.broadcast(own, 0, name="rounds"))))
-    medians = []
-    for call in calls:
-        times = []
-        for _ in range(rounds):
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, of_call in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
-            times.append(time.perf_counter() - start)
-        medians.append(statistics.median(times))
-    return medians
+            of_call.append(time.perf_counter() - start)
+    return [statistics.median(of_call) for of_call in times]
 
 
 def work(seconds: float, results: Path) -> None:
@@ -110,8 +111,9 @@ def work(seconds: float, results: Path) -> None:
     share = max(1, len(cores) // int(os.environ["HOROVOD_SIZE"]))
     first = int(os.environ["HOROVOD_RANK"]) * share % len(cores)
     os.sched_setaffinity(0, cores[first : first + share])
-    import horovod.tensorflow as hvd
     import tensorflow as tf
+
+    import horovod.tensorflow as hvd
 
     hvd.init()
     hvd.allreduce(tf.ones([1]), name="first")

@@ -142,8 +142,9 @@ class Communicator {
   // left when they wait for it, and end undisturbed what it has done its part of. The destructor does it too.
   virtual void Leave() = 0;
 
-  // A connected stream socket to `rank` for what ranks say to each other outside of collectives (control_links.h), which
-  // sends nothing over it itself; -1 for the own rank, and where there is none. Stays the communicator's. One user.
+  // A connected socket to `rank` for what ranks say to each other outside of collectives (control_links.h),
+  // which sends nothing over it itself; -1 for the own rank, and where there is none. Stays the communicator's. One
+  // user.
   virtual int Link(int rank) const = 0;
 
   // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,

@@ -23,8 +23,8 @@ namespace lockstep {
 // stall_timeout_s ends a job whose rank hangs; deaths are seen at once in any case. It has to be longer than the
 // longest time that ranks may be apart, as while one of them writes a checkpoint.
 //
-// A listener is for ranks that are told at run time where to meet: rank 0 has the kernel pick a port and keeps it, where
-// a port that is only known to be free may be another's a moment later.
+// A listener is for ranks that are told at run time where to meet: rank 0 has the kernel pick a port and keeps it,
+// where a port that is only known to be free may be another's a moment later.
 struct ContextOptions {
   int rank = 0;
   int size = 1;                      // 1 to 16
@@ -35,7 +35,7 @@ struct ContextOptions {
   double stall_timeout_s = 300;      // how long a rank may be late in a collective before the job ends
   int64_t shared_bytes_per_rank = int64_t{1} << 30;  // of address space; memory is taken when it is used
   std::string purpose = "engine";  // what the ranks meet for, in one line: those that meet for another get an error
-  int listener = -1;  // on rank 0, a socket that listens at `rendezvous` already, the caller's; -1: none
+  int listener = -1;               // on rank 0, a socket that listens at `rendezvous` already, the caller's; -1: none
 
   // INVALID_ARGUMENT that names the field, what it is and what it may be. Looks at the values alone: whether an address
   // can be reached is found out by Create, which calls this first.

@@ -65,7 +65,7 @@ class ControlLinks {
 
   mutable std::mutex mutex_;
   std::vector<Link> links_;  // a socket becomes -1 with mutex_ held, in Await
-  UniqueFd wake_;  // an eventfd
+  UniqueFd wake_;            // an eventfd
 };
 
 }  // namespace lockstep

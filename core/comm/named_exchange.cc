@@ -104,8 +104,7 @@ Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> w
 Status NamedExchange::Exchange(std::span<Part> parts) {
   const NamedRequest& request = parts.front().entry.request;
   switch (request.kind) {
-    case NamedKind::kAllReduce:
-      return request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
+    case NamedKind::kAllReduce: return request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
     case NamedKind::kReduceScatter: return ReduceScatter(parts);
     case NamedKind::kAllGather:
     case NamedKind::kAllToAll: return Gather(parts);

@@ -32,8 +32,8 @@ struct NamedWork {
   std::function<void(const Status& status, const Outcome& outcome)> done;
 };
 
-// Does what a batch says, by the collectives of a communicator: small tensors of a batch are packed one behind the other
-// and travel in one exchange. Every rank runs the same batches in the same order. For one thread.
+// Does what a batch says, by the collectives of a communicator: small tensors of a batch are packed one behind the
+// other and travel in one exchange. Every rank runs the same batches in the same order. For one thread.
 class NamedExchange {
  public:
   explicit NamedExchange(Communicator& communicator) : communicator_(communicator) {}

@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
-#include "core/comm/reduce.h"
 
 // Messages between ranks, each behind a byte that says which it is:
 //
@@ -39,10 +37,6 @@ std::vector<int> SocketsOf(const Communicator& communicator) {
   return sockets;
 }
 
-std::string Describe(const NamedRequest& request) {
-  return request.kind == NamedKind::kJoin ? "join" : StrCat(NamedKindName(request.kind), " '", request.name, "'");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<NamedLane>> NamedLane::Create(ContextOptions context, const NamedLaneOptions& options) {
@@ -57,43 +51,13 @@ NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_
       options_(options),
       links_(SocketsOf(*communicator_)),
       exchange_(*communicator_),
+      stalls_({options.stall_warning_s, options.stall_timeout_s}),
       sequencer_({communicator_->size(), options.fusion_bytes}),
       thread_([this] { Run(); }) {}
 
 NamedLane::~NamedLane() {
   Leave();
   thread_.join();
-}
-
-Status NamedLane::Check(const NamedRequest& request) const {
-  const auto refuse = [&](const auto&... text) { return InvalidArgument(StrCat(Describe(request), ": ", text...)); };
-  const bool by_rows = request.kind == NamedKind::kReduceScatter || request.kind == NamedKind::kAllGather ||
-                       request.kind == NamedKind::kAllToAll;
-  if (by_rows && request.shape.empty()) return refuse("got a scalar, wanted a tensor with a first dimension");
-  if (request.kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= size())) {
-    return refuse("root is ", request.root, ", wanted 0 to ", size() - 1);
-  }
-  if (request.kind == NamedKind::kAllReduce || request.kind == NamedKind::kReduceScatter) {
-    const bool adasum = request.reduction == NamedReduction::kAdasum;
-    if (adasum && (request.kind != NamedKind::kAllReduce || !IsFloatingPoint(request.dtype))) {
-      return refuse("adasum of ", DTypeName(request.dtype), ", wanted an allreduce of floating-point numbers");
-    }
-    if (request.dtype == DType::kBool && request.reduction == NamedReduction::kMean) return refuse("the mean of bool");
-  }
-  if (request.kind != NamedKind::kAllToAll) return OkStatus();
-  if (static_cast<int>(request.splits.size()) != size()) {
-    return refuse("got ", request.splits.size(), " splits, wanted one for each of ", size(), " ranks");
-  }
-  int64_t sum = 0;
-  for (const int64_t split : request.splits) {
-    if (split < 0) return refuse("a split is ", split, ", wanted 0 or more");
-    sum += split;
-    if (split > request.rows() || sum > request.rows()) {
-      return refuse("splits of ", ShapeText(request.splits), ", wanted at most the ", request.rows(),
-                    " rows of the tensor");
-    }
-  }
-  return OkStatus();
 }
 
 uint64_t NamedLane::Submit(NamedWork work) {
@@ -106,7 +70,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
   for (NamedWork& work : works) {
     NamedRequest& request = work.request;
     if (request.kind == NamedKind::kJoin) request.name = "join";
-    if (request.refusal.ok()) request.refusal = Check(request);
+    if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
     // What is bad is told with nothing else, as nobody would use it.
     if (!request.refusal.ok()) {
       request.shape.clear();
@@ -249,13 +213,17 @@ void NamedLane::Run() {
       if (leaves_) break;
       if (rank() == 0) Sequence();
       unsent = std::exchange(unsent_, OkStatus());
-      if (todo_.empty() && unsent.ok()) seconds = rank() == 0 ? WatchStalls(&warnings) : -1;
+      if (todo_.empty() && unsent.ok()) {
+        seconds = rank() == 0 && broken_.ok() ? stalls_.Look(sequencer_, Now(), &warnings) : -1;
+      }
       // Whoever brings work from here on wakes the thread.
       idle_ = seconds != 0;
       looks_out = idle_ && !works_.empty();
       sleeps_ = idle_ && !looks_out;
     }
-    for (const std::string& warning : warnings) options_.warn(warning);
+    for (const std::string& warning : warnings) {
+      options_.warn(StrCat(options_.label, options_.label.empty() ? "" : ": ", warning));
+    }
     DoAll();
     if (!unsent.ok()) Break(unsent);
     std::vector<ControlLinks::Event> events;
@@ -389,43 +357,6 @@ void NamedLane::Do(const NamedBatch& batch) {
   const Status status = exchange_.Run(batch, works);
   timeline_.End(batch);
   if (!status.ok()) Break(status);
-}
-
-double NamedLane::WatchStalls(std::vector<std::string>* warnings) {
-  const double warning = options_.stall_warning_s, timeout = options_.stall_timeout_s;
-  if (!broken_.ok() || (warning <= 0 && timeout <= 0)) return -1;
-  const double first = warning > 0 && timeout > 0 ? std::min(warning, timeout) : std::max(warning, timeout);
-  // What callers ask for while the thread sleeps does not wake it, so it looks now and then.
-  double next = first / 4;
-  const double now = Now();
-  if (sequencer_.WaitingSince() + first > now) {
-    warned_.clear();
-    return std::min(next, sequencer_.WaitingSince() + first - now);
-  }
-  std::unordered_map<std::string, double> warned;
-  for (const Sequencer::Wait& wait : sequencer_.Waiting()) {
-    const double waited = now - wait.since;
-    const std::string text =
-        StrCat(NamedKindName(wait.kind), " '", wait.name, "': ", wait.missing.size() > 1 ? "ranks " : "rank ",
-               JoinWithAnd(wait.missing), " did not ask for it in ", static_cast<int64_t>(waited), " s");
-    if (timeout > 0 && waited >= timeout) {
-      sequencer_.Fail(wait.name, DeadlineExceeded(text));
-      next = 0;
-      continue;
-    }
-    if (timeout > 0) next = std::min(next, timeout - waited);
-    if (warning <= 0) continue;
-    const auto before = warned_.find(wait.name);
-    double last = before == warned_.end() ? wait.since : before->second;
-    if (now - last >= warning) {
-      warnings->push_back(StrCat(options_.label, options_.label.empty() ? "" : ": ", text, ", others wait"));
-      last = now;
-    }
-    if (last != wait.since) warned[wait.name] = last;
-    next = std::min(next, last + warning - now);
-  }
-  warned_ = std::move(warned);
-  return next;
 }
 
 void NamedLane::Break(const Status& why) {

@@ -16,6 +16,7 @@
 #include "core/comm/control_links.h"
 #include "core/comm/named_exchange.h"
 #include "core/comm/sequencer.h"
+#include "core/comm/stall_watch.h"
 #include "core/comm/timeline.h"
 
 namespace lockstep {
@@ -65,8 +66,8 @@ class NamedLane {
   int size() const { return communicator_->size(); }
   const std::string& label() const { return options_.label; }
 
-  // Memory for results, which need no pages of their own then; as Communicator::AllocateShared. `shared_bytes`: how much
-  // there is in all.
+  // Memory for results, which need no pages of their own then; as Communicator::AllocateShared. `shared_bytes`: how
+  // much there is in all.
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) { return communicator_->AllocateShared(bytes); }
   int64_t shared_bytes() const { return shared_bytes_; }
 
@@ -102,8 +103,6 @@ class NamedLane {
  private:
   NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
-  // What this rank can see to be wrong with its request; OK where nothing is.
-  Status Check(const NamedRequest& request) const;
   // Puts a work where its answer will find it, and gives it its ticket. An error: it is left as it is.
   Status Register(NamedWork* work);
   void Run();
@@ -121,9 +120,6 @@ class NamedLane {
   // Both without mutex_.
   void DoAll();
   void Do(const NamedBatch& batch);
-  // On rank 0, with mutex_ held: gives up what took too long, and adds warnings. Seconds until it has to be called
-  // again; negative: never.
-  double WatchStalls(std::vector<std::string>* warnings);
   // Ends everything of this rank with `why`, and on rank 0 tells the others.
   void Break(const Status& why);
 
@@ -133,8 +129,8 @@ class NamedLane {
   ControlLinks links_;
   // Of the thread alone.
   NamedExchange exchange_;
-  Timeline timeline_;                               // of any thread; on rank 0 alone
-  std::unordered_map<std::string, double> warned_;  // when a request was warned of
+  Timeline timeline_;  // of any thread; on rank 0 alone
+  StallWatch stalls_;
 
   mutable std::mutex mutex_;
   Sequencer sequencer_;                                             // guarded by mutex_

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <numeric>
 #include <random>
@@ -12,6 +13,7 @@
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
+#include "core/comm/rendezvous_wire.h"
 #include "core/comm/test_job.h"
 
 namespace lockstep {
@@ -229,6 +231,67 @@ TEST(NamedLane, TellsAllRanksWhatIsWrong) {
     }
     const std::vector<float> in(4, 1);
     EXPECT_EQ(Ask(lane, cases[0].request, in).get().As<float>(), std::vector<float>(4, 2));
+  });
+}
+
+// Rank 0 listens before the others are told where, as where a port is picked at run time.
+TEST(NamedLane, MeetsAtAListenerThatIsThere) {
+  const std::string address = testing::FreeLocalAddress();
+  const Result<UniqueFd> listener = wire::Listen(address);
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  NamedLaneOptions options;
+  options.label = "process set 2";
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      ContextOptions context = JobOptions({"shm", 2}, address, rank);
+      context.listener = rank == 0 ? listener->get() : -1;
+      const auto lane = NamedLane::Create(context, options);
+      ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+      EXPECT_EQ((*lane)->label(), "process set 2");
+      for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ((*lane)->NextNumber("x"), i);
+      EXPECT_EQ((*lane)->NextNumber("y"), 0u);
+      EXPECT_EQ(Ask(**lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status, OkStatus());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(NamedLane, DoesNotMeetWhoCameForSomethingElse) {
+  const std::string address = testing::FreeLocalAddress();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const ContextOptions context = JobOptions({"shm", 2}, address, rank);
+      const Status status = rank == 0 ? NamedLane::Create(context, {}).status() : Context::Create(context).status();
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+      for (const char* text : {"rank 0 has named lane, backend", "rank 1 has engine, backend"}) {
+        EXPECT_NE(status.message().find(text), std::string::npos) << status.ToString();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// More than a socket takes at once.
+TEST(NamedLane, TakesThousandsOfRequestsAtOnce) {
+  RunRanks(2, [](NamedLane& lane) {
+    constexpr int kCount = 5000;
+    std::atomic<int> right = 0;
+    std::promise<void> all;
+    std::vector<float> in(kCount, 1), out(kCount);
+    std::vector<NamedWork> works(kCount);
+    for (int i = 0; i < kCount; ++i) {
+      NamedWork& work = works[i];
+      work.request = Request(NamedKind::kAllReduce, StrCat("gradient of some layer ", i), {});
+      work.in = &in[i];
+      work.allocate = [&, i](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(&out[i]); };
+      work.done = [&, i](const Status& status, const NamedWork::Outcome&) {
+        if (status.ok() && out[i] == 2 && ++right == kCount) all.set_value();
+      };
+    }
+    lane.Submit(std::move(works));
+    EXPECT_EQ(all.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready) << right;
   });
 }
 

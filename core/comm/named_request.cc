@@ -156,6 +156,10 @@ std::string_view NamedReductionName(NamedReduction reduction) {
   return "unknown";
 }
 
+std::string Describe(const NamedRequest& request) {
+  return request.kind == NamedKind::kJoin ? "join" : StrCat(NamedKindName(request.kind), " '", request.name, "'");
+}
+
 int64_t NamedRequest::Elements() const { return Product(shape.begin(), shape.end()); }
 
 int64_t NamedRequest::RowElements() const { return shape.empty() ? 1 : Product(shape.begin() + 1, shape.end()); }
@@ -205,6 +209,37 @@ NamedRequest ReadNamedRequest(ByteReader& reader) {
   request.group_size = reader.Number<uint32_t>();
   request.refusal = ReadStatus(reader);
   return request;
+}
+
+Status CheckArguments(const NamedRequest& request, int ranks) {
+  const auto refuse = [&](const auto&... text) { return InvalidArgument(StrCat(Describe(request), ": ", text...)); };
+  const bool by_rows = request.kind == NamedKind::kReduceScatter || request.kind == NamedKind::kAllGather ||
+                       request.kind == NamedKind::kAllToAll;
+  if (by_rows && request.shape.empty()) return refuse("got a scalar, wanted a tensor with a first dimension");
+  if (request.kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= ranks)) {
+    return refuse("root is ", request.root, ", wanted 0 to ", ranks - 1);
+  }
+  if (request.kind == NamedKind::kAllReduce || request.kind == NamedKind::kReduceScatter) {
+    const bool adasum = request.reduction == NamedReduction::kAdasum;
+    if (adasum && (request.kind != NamedKind::kAllReduce || !IsFloatingPoint(request.dtype))) {
+      return refuse("adasum of ", DTypeName(request.dtype), ", wanted an allreduce of floating-point numbers");
+    }
+    if (request.dtype == DType::kBool && request.reduction == NamedReduction::kMean) return refuse("the mean of bool");
+  }
+  if (request.kind != NamedKind::kAllToAll) return OkStatus();
+  if (static_cast<int>(request.splits.size()) != ranks) {
+    return refuse("got ", request.splits.size(), " splits, wanted one for each of ", ranks, " ranks");
+  }
+  int64_t sum = 0;
+  for (const int64_t split : request.splits) {
+    if (split < 0) return refuse("a split is ", split, ", wanted 0 or more");
+    sum += split;
+    if (split > request.rows() || sum > request.rows()) {
+      return refuse("splits of ", ShapeText(request.splits), ", wanted at most the ", request.rows(),
+                    " rows of the tensor");
+    }
+  }
+  return OkStatus();
 }
 
 Status CheckAgreement(const std::vector<const NamedRequest*>& requests) {

@@ -74,6 +74,13 @@ std::string ShapeText(const std::vector<int64_t>& shape);
 void Write(const NamedRequest& request, ByteWriter& writer);
 NamedRequest ReadNamedRequest(ByteReader& reader);
 
+// "allreduce 'grad/a'": for messages.
+std::string Describe(const NamedRequest& request);
+
+// INVALID_ARGUMENT where a request can't be right whatever the other ranks ask for: a scalar that is to be divided into
+// rows, negative splits or too many of them, a root that is none, a type without such a reduction.
+Status CheckArguments(const NamedRequest& request, int ranks);
+
 // FAILED_PRECONDITION where ranks that ask for the same name don't agree, with the name, what differs, and which ranks
 // have which value. requests: of the ranks that ask, null for the others, [R].
 Status CheckAgreement(const std::vector<const NamedRequest*>& requests);

@@ -45,8 +45,8 @@ struct Meeting {
 };
 
 // Blocks until all ranks are there or `timeout_s` has passed; a guest waits 10 s longer for rank 0's report, as rank 0
-// knows who is missing. Starts no threads, and leaves no socket of its own open. Any number of meetings may go on in one process
-// at the same time, each on a thread of its own.
+// knows who is missing. Starts no threads, and leaves no socket of its own open. Any number of meetings may go on in
+// one process at the same time, each on a thread of its own.
 //
 // Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank
 // already, or the secrets or sizes differ; INVALID_ARGUMENT: `address` can't be read or resolved, or the note is too

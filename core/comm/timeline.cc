@@ -39,7 +39,7 @@ std::string PartName(NamedKind kind) {
 }
 
 // "" where there is nothing to be said of the tensor.
-std::string Describe(const NamedRequest& request) {
+std::string DescribeRequest(const NamedRequest& request) {
   if (request.kind == NamedKind::kBarrier || request.kind == NamedKind::kJoin) return "";
   return StrCat(",\"args\":{\"dtype\":\"", DTypeName(request.dtype), "\",\"shape\":\"", ShapeText(request.shape),
                 "\"}");
@@ -95,7 +95,7 @@ void Timeline::Ordered(const NamedRequest& request) {
   Row& row = RowOf(request.name);
   // It may have been asked for before Start.
   if (std::exchange(row.negotiates, false)) Event('E', row.number, "NEGOTIATE_" + PartName(request.kind));
-  Event('B', row.number, PartName(request.kind), Describe(request));
+  Event('B', row.number, PartName(request.kind), DescribeRequest(request));
   Event('B', row.number, "QUEUE");
   row.depth = 2;
 }

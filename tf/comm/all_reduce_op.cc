@@ -125,8 +125,8 @@ class AllReduceKernel : public CollectiveKernel {
     return bucket;
   }
 
-  // Outputs have the inputs' shapes. One buffer serves all views of a bucket; where no output turns out to be a view, it
-  // is gone at the end of this function and counts no more.
+  // Outputs have the inputs' shapes. One buffer serves all views of a bucket; where no output turns out to be a view,
+  // it is gone at the end of this function and counts no more.
   static Status Unpack(tf::OpKernelContext* context, const Bucket& bucket, int64_t view_limit) {
     std::shared_ptr<SharedBuffer> viewed;
     if (bucket.is_shared) viewed = ForViews(bucket.memory, view_limit);

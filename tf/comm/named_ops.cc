@@ -33,7 +33,6 @@ namespace lockstep {
 namespace {
 
 namespace tf = ::tensorflow;
-using tf::shape_inference::InferenceContext;
 
 // How long the requests of a cancelled step may still be answered. Ranks whose steps fail alike need less.
 constexpr int64_t kCancelGraceUs = 1'000'000;
@@ -333,107 +332,6 @@ REGISTER_NAMED("LockstepNamedBroadcast", PlainNamedKernel<NamedKind::kBroadcast>
 REGISTER_NAMED("LockstepNamedBarrier", PlainNamedKernel<NamedKind::kBarrier>);
 REGISTER_NAMED("LockstepNamedJoin", NamedJoinKernel);
 REGISTER_NAMED("LockstepNamedPlace", NamedPlaceKernel);
-
-absl::Status SameShapes(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
-  return absl::OkStatus();
-}
-
-// Each tensor's own shape, with another number of rows.
-absl::Status OtherRows(InferenceContext* c, int tensors) {
-  for (int i = 0; i < tensors; ++i) {
-    tf::shape_inference::ShapeHandle shape = c->input(i);
-    // A scalar is refused when it runs, on all ranks.
-    if (c->RankKnown(shape) && c->Rank(shape) > 0) TF_RETURN_IF_ERROR(c->ReplaceDim(shape, 0, c->UnknownDim(), &shape));
-    c->set_output(i, c->RankKnown(shape) && c->Rank(shape) == 0 ? c->UnknownShape() : shape);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status OtherRowsOfAll(InferenceContext* c) { return OtherRows(c, c->num_outputs()); }
-
-absl::Status AllToAllShapes(InferenceContext* c) {
-  const int tensors = c->num_outputs() / 2;
-  for (int i = 0; i < tensors; ++i) c->set_output(tensors + i, c->Vector(c->UnknownDim()));
-  return OtherRows(c, tensors);
-}
-
-// Attributes of all of them.
-//
-// process_set: which ranks take part: 0 for all.
-// names: of each tensor, the same on all ranks; the node's where it is empty.
-// numbered: to the name comes how many numbered calls of its kind there were before. Eager calls are so: with a name of
-//   its own in the attributes, each would make a kernel of its own.
-// together: all tensors of the list are exchanged, or none.
-// gradient: of whose losses gradients are (python/lockstep/_src/named.py).
-#define LOCKSTEP_NAMED_OP(op)        \
-  REGISTER_OP(op)                    \
-      .SetIsStateful()               \
-      .Attr("process_set: int = 0")  \
-      .Attr("names: list(string)")   \
-      .Attr("numbered: bool = false")
-#define LOCKSTEP_NAMED_LIST_OP(op)   \
-  LOCKSTEP_NAMED_OP(op)              \
-      .Input("tensors: N * T")       \
-      .Output("results: N * T")      \
-      .Attr("N: int >= 1")           \
-      .Attr("T: " LOCKSTEP_DTYPES)   \
-      .Attr("together: bool = true") \
-      .Attr("gradient: {'sum', 'mean', 'times'} = 'sum'")
-#define LOCKSTEP_NAMED_REDUCTION_OP(op)                                              \
-  LOCKSTEP_NAMED_LIST_OP(op)                                                         \
-      .Attr("reduction: {'sum', 'mean', 'min', 'max', 'product', 'adasum'} = 'sum'") \
-      .Attr("prescale: float = 1.0")                                                 \
-      .Attr("postscale: float = 1.0")
-
-LOCKSTEP_NAMED_REDUCTION_OP("LockstepNamedAllReduce").SetShapeFn(SameShapes).Doc(R"doc(
-Reduces each tensor over the ranks: postscale * reduction of (prescale * tensor).
-)doc");
-
-LOCKSTEP_NAMED_REDUCTION_OP("LockstepNamedReduceScatter").SetShapeFn(OtherRowsOfAll).Doc(R"doc(
-Reduces each tensor over the ranks and deals its rows out to them: the first ranks get one more where they don't share.
-)doc");
-
-LOCKSTEP_NAMED_LIST_OP("LockstepNamedAllGather").SetShapeFn(OtherRowsOfAll).Doc(R"doc(
-Gives every rank the rows of all ranks, in the order of ranks.
-)doc");
-
-LOCKSTEP_NAMED_LIST_OP("LockstepNamedAllToAll")
-    .Input("splits: N * Tsplits")
-    .Output("received: N * Tsplits")
-    .Attr("Tsplits: {int32, int64}")
-    .SetShapeFn(AllToAllShapes)
-    .Doc(R"doc(
-Sends each rank some rows of each tensor, and receives some from each.
-
-splits: [R], how many rows go to each rank, or [0]: as many to each. Rows behind their sum are dropped.
-received: [R], how many came from each.
-)doc");
-
-LOCKSTEP_NAMED_LIST_OP("LockstepNamedBroadcast").Attr("root: int = 0").SetShapeFn(SameShapes).Doc(R"doc(
-Gives every rank the tensors of `root`, a rank of the process set.
-)doc");
-
-LOCKSTEP_NAMED_OP("LockstepNamedBarrier").SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
-Waits until all ranks have come here.
-)doc");
-
-LOCKSTEP_NAMED_OP("LockstepNamedJoin").Output("last: int32").SetShapeFn(tf::shape_inference::ScalarShape).Doc(R"doc(
-Takes part in the other ranks' all-reduces with zeros, until all have joined. Gives the rank that joined last.
-)doc");
-
-REGISTER_OP("LockstepNamedPlace")
-    .SetIsStateful()
-    .Attr("process_set: int = 0")
-    .Output("rank: int32")
-    .Output("size: int32")
-    .SetShapeFn([](InferenceContext* c) {
-      for (int i = 0; i < 2; ++i) c->set_output(i, c->Scalar());
-      return absl::OkStatus();
-    })
-    .Doc(R"doc(
-This process's rank in a process set, and how many it has, as they are when it runs.
-)doc");
 
 }  // namespace
 }  // namespace lockstep

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -114,10 +117,56 @@ def errors():
         named.barrier()
 
 
+def large_results():
+    """Views of shared memory, and the root's input for its result."""
+    before = context.options.shared_bytes_per_rank
+    context.options.shared_bytes_per_rank = 32 << 20
+    named.open_lane()
+    context.options.shared_bytes_per_rank = before
+    everyone = [tf.random.stateless_uniform([1 << 20], [r, 7]).numpy() for r in range(2)]
+    own = tf.constant(everyone[context.rank])
+    kept = []
+    for i in range(10):  # more than there is shared memory for
+        (total,), (sent,) = named.allreduce([own + float(i)]), named.broadcast([own], 1)
+        np.testing.assert_allclose(total[:: 1 << 12], (everyone[0] + everyone[1] + 2 * i)[:: 1 << 12], rtol=1e-5)
+        np.testing.assert_array_equal(sent[:: 1 << 12], everyone[1][:: 1 << 12])
+        kept.append(total)
+    np.testing.assert_allclose(kept[0], everyone[0] + everyone[1], rtol=1e-6)
+    named.barrier(name="end")
+    named.close_lane()
+
+
+def leaving():
+    """A rank that leaves ends what it waits for, on another thread, and what others do."""
+    named.open_lane(label="the lane of the test")
+    named.barrier(name="start")
+    caught = []
+
+    def wait():
+        try:
+            named.barrier(name="never")
+        except tf.errors.OpError as error:
+            caught.append(error)
+
+    if context.rank == 1:
+        waits = threading.Thread(target=wait)
+        waits.start()
+        time.sleep(0.1)
+        named.close_lane()
+        waits.join(30)
+        assert isinstance(caught[0], tf.errors.CancelledError)
+    else:
+        with pytest.raises(tf.errors.InternalError, match="the lane of the test: .*rank 1 left the job"):
+            named.barrier(name="other")
+        named.close_lane()
+
+
 def all_of_two():
     all_ops()
     gradients()
     errors()
+    large_results()
+    leaving()
 
 
 @pytest.mark.parametrize(("size", "part"), [(1, all_ops), (2, all_of_two), (4, all_ops)])
