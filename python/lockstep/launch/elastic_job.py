@@ -159,6 +159,11 @@ class ElasticJob(Job):
                 self._read(self._selector, fd)
         if self._exit_code is not None:
             return
+        # Files that are opened later may get the same numbers.
+        for fd in worker.streams:
+            del self._by_pipe[fd]
+            if fd in self._selector.get_map():  # Somebody holds it that has left the worker's group.
+                self._selector.unregister(fd)
         worker.close()
         if worker.code == 0:
             self._ended_well.append(number)

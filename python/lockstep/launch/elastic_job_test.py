@@ -108,6 +108,7 @@ def test_a_killed_worker_is_replaced_when_its_host_has_cooled_down(launch):
     """The replacement joins behind the survivors, which go on meanwhile."""
     job = launch(
         *("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1"),
+        script="sleep 0.5\necho localhost:3",  # It runs when workers end, and when the job does.
         worker="""
 got = place()
 if number == 0:
