@@ -15,7 +15,6 @@ from horovod import _keras
 class _Callback:
     """What callbacks are asked by Keras 2, answered for Keras 3's class as well."""
 
-    _keras: Any
     _supports_tf_logs = False
 
     def _implements_train_batch_hooks(self) -> bool:
@@ -59,7 +58,19 @@ def _slots_of(local: Sequence[Any], others: Sequence[Any], slots: Sequence[Any])
 
 
 class BroadcastGlobalVariables(_Callback):
-    """See `BroadcastGlobalVariablesCallback`."""
+    """Gives weights and the optimizer's variables the values of one rank, behind the first batch.
+
+    So that all ranks begin alike, with random weights or those of a checkpoint.
+
+    Args:
+      root_rank: whose values.
+      device: where they are broadcast.
+      local_variables: a variable or several, that keep their values on each rank, and so do the optimizer's slots for
+        them.
+
+    Raises:
+      ValueError: a local variable is none.
+    """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
         super().__init__()
@@ -83,7 +94,7 @@ class BroadcastGlobalVariables(_Callback):
             if tf.executing_eagerly():
                 self._broadcast()
             else:
-                _keras.evaluate(self._keras, hvd.broadcast_global_variables(self.root_rank))
+                _keras.evaluate(hvd.broadcast_global_variables(self.root_rank))
         self.broadcast_done = True
 
     def _broadcast(self) -> None:
@@ -100,7 +111,14 @@ class BroadcastGlobalVariables(_Callback):
 
 
 class MetricAverage(_Callback):
-    """See `MetricAverageCallback`."""
+    """Averages metrics over all ranks at the end of an epoch.
+
+    Put it before callbacks that look at metrics, such as ReduceLROnPlateau. Ranks that have different metrics get
+    ValueError, with the names.
+
+    Args:
+      device: not needed.
+    """
 
     def __init__(self, device: str = ""):
         super().__init__()
@@ -121,7 +139,22 @@ class MetricAverage(_Callback):
 
 
 class LearningRateSchedule(_Callback):
-    """See `LearningRateScheduleCallback`."""
+    """Sets the learning rate to `initial_lr * multiplier` from `start_epoch` until `end_epoch`.
+
+    Args:
+      initial_lr: a learning rate.
+      multiplier: a function of the epoch, or a number, which stands for number ** (epoch - start_epoch).
+      start_epoch: the first epoch in which it is set.
+      end_epoch: the first in which it no longer is; None: there is none.
+      staircase: set at the beginning of each epoch, of which `multiplier` gets the number; otherwise before each
+        batch, and it gets epoch + batch / steps_per_epoch.
+      momentum_correction: where the optimizer has a momentum, what it has added up is multiplied by new over old rate,
+        as if former steps had been made with the new one (Goyal et al., 2017).
+      steps_per_epoch: needed where the data does not tell.
+
+    Raises:
+      ValueError: `initial_lr` is None; when training begins, steps per epoch are needed and not known.
+    """
 
     def __init__(
         self,
@@ -174,18 +207,28 @@ class LearningRateSchedule(_Callback):
             logs["lr"] = self._learning_rate()
 
     def _learning_rate(self) -> float:
-        return float(_keras.evaluate(self._keras, tf.convert_to_tensor(self.model.optimizer.learning_rate)))
+        return float(_keras.evaluate(tf.convert_to_tensor(self.model.optimizer.learning_rate)))
 
     def _set(self, epoch: float) -> None:
         old, new = self._learning_rate(), self.initial_lr * self.multiplier(epoch)
         self.model.optimizer.learning_rate = new
         if self.momentum_correction and old > 0 and new != old:
             for buffer in _momentum_buffers(self.model):
-                _scale(self._keras, buffer, new / old)
+                _scale(buffer, new / old)
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """See `LearningRateWarmupCallback`."""
+    """Raises the learning rate from `initial_lr / hvd.size()` to `initial_lr` over the first epochs, batch by batch.
+
+    After Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017).
+
+    Args:
+      initial_lr: the learning rate in the end.
+      warmup_epochs: how many epochs that takes.
+      momentum_correction: as of `LearningRateScheduleCallback`.
+      steps_per_epoch: needed where the data does not tell.
+      verbose: 1: rank 0 prints a line in the end.
+    """
 
     def __init__(
         self,
@@ -226,15 +269,28 @@ def _momentum_buffers(model: Any) -> Iterable[Any]:
     return [buffer for buffer in found or () if buffer is not None]
 
 
-def _scale(keras: Any, buffer: Any, factor: float) -> None:
+def _scale(buffer: Any, factor: float) -> None:
     if tf.executing_eagerly():
         buffer.assign(buffer * tf.cast(factor, buffer.dtype))
     else:
-        keras.backend.set_value(buffer, keras.backend.get_value(buffer) * factor)
+        backend = tf.compat.v1.keras.backend
+        backend.set_value(buffer, backend.get_value(buffer) * factor)
 
 
 class BestModelCheckpoint:
-    """See `BestModelCheckpoint`. Beside `keras.callbacks.ModelCheckpoint`, before it."""
+    """Saves the model when it is better than ever before. On rank 0, say: each rank that has it saves.
+
+    Args:
+      monitor: the metric.
+      verbose: as of `ModelCheckpoint`, like all others.
+      save_weights_only: likewise.
+      mode: likewise.
+      save_freq: likewise.
+      filepath: where; may be set later, as the attribute `filepath`.
+
+    Raises:
+      ValueError: when training begins, there is no `filepath`.
+    """
 
     def __init__(
         self,

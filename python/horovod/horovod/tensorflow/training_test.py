@@ -182,6 +182,38 @@ def partial_tapes():
             np.testing.assert_allclose(got, [[factor]])
 
 
+def program_of_the_documents():
+    """That of TensorFlow 2: as one rank with all rows; `variables()` of an optimizer is called."""
+    x, y = np.random.default_rng(5).normal(size=[2, 3, 4, 2]).astype(np.float32)
+    weights = [np.ones([2, 2]), np.zeros([2])]
+    loss = tf.losses.MeanSquaredError()
+
+    def train(model, opt, rows, wrap):
+        @tf.function
+        def training_step(images, labels, first_batch):
+            with tf.GradientTape() as tape:
+                loss_value = loss(labels, model(images, training=True))
+            tape = wrap(tape)
+            grads = tape.gradient(loss_value, model.trainable_variables)
+            opt.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+            if first_batch:
+                hvd.broadcast_variables(model.variables, root_rank=0)
+                hvd.broadcast_variables(opt.variables(), root_rank=0)
+
+        model.set_weights(weights)
+        for batch in range(3):
+            training_step(x[batch, rows], y[batch, rows], batch == 0)
+        return model.get_weights()
+
+    own = slice(2 * hvd.rank(), 2 * hvd.rank() + 2)
+    results = []
+    for rows, wrap in ((own, hvd.DistributedGradientTape), (slice(None), lambda tape: tape)):
+        model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(2,))])
+        results.append(train(model, tf.optimizers.Adam(0.1), rows, wrap))
+    for got, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
 def process_sets():
     v = tf.Variable(1.0)
     for process_set, member in zip(SETS, range(2), strict=True):
@@ -411,6 +443,7 @@ CASES = [
     slices,
     local_sources,
     partial_tapes,
+    program_of_the_documents,
     process_sets,
     monitored_session,
     exchanged_once,

@@ -6,11 +6,17 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-import tensorflow as tf
 from tensorflow import keras
 
-import horovod.tensorflow as hvd
 from horovod import _keras as _impl
+from horovod._keras import (
+    PartialDistributedOptimizer,
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    reducescatter,
+)
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow import (
     Average,
@@ -145,113 +151,6 @@ def DistributedOptimizer(  # noqa: N802
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-
-
-def PartialDistributedOptimizer(  # noqa: N802
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Any = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """As `DistributedOptimizer`, but gradients of the trainable weights of `local_layers` are not exchanged.
-
-    Args:
-      optimizer: as there, like all others.
-      name: likewise.
-      device_dense: likewise.
-      device_sparse: likewise.
-      compression: likewise.
-      sparse_as_dense: likewise.
-      gradient_predivide_factor: likewise.
-      op: likewise.
-      backward_passes_per_step: likewise.
-      average_aggregated_gradients: likewise.
-      groups: likewise.
-      process_set: likewise.
-      local_layers: a layer of Keras, or several, which have weights already.
-      scale_local_gradients: likewise.
-    """
-    return _impl.make_optimizer(
-        optimizer,
-        name,
-        op,
-        local_layers,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
-
-
-def broadcast_global_variables(root_rank: int) -> Any:
-    """Gives all global variables the values of one rank, in Keras' session; RuntimeError eagerly."""
-    return _impl.evaluate(keras, hvd.broadcast_global_variables(root_rank))
-
-
-def allreduce(
-    value: Any,
-    name: str | None = None,
-    average: bool | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    op: int | None = None,
-    compression: Any = Compression.none,
-) -> Any:
-    """Reduces a value over all ranks, at once.
-
-    Args:
-      value: fit for `tf.constant`, of one shape on all ranks.
-      name: of what travels.
-      average: True for `op=Average`, False for Sum: what came before `op`.
-      prescale_factor: factor before the reduction.
-      postscale_factor: factor behind it.
-      op: of Horovod's; default Average.
-      compression: what travels.
-
-    Returns:
-      A tensor; in a graph, what the session gives.
-    """
-    reduced = hvd.allreduce(
-        tf.constant(value),
-        average=average,
-        name=name,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        op=op,
-        compression=compression,
-    )
-    return _impl.evaluate(keras, reduced)
-
-
-def allgather(value: Any, name: str | None = None) -> Any:
-    """The rows of all ranks, in the order of ranks, at once; see `allreduce`."""
-    return _impl.evaluate(keras, hvd.allgather(tf.constant(value), name=name))
-
-
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of one rank, at once; see `allreduce`."""
-    return _impl.evaluate(keras, hvd.broadcast(tf.constant(value), root_rank, name=name))
-
-
-def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-    """The rows that this rank gets of the reduced value, at once; see `allreduce`."""
-    return _impl.evaluate(keras, hvd.reducescatter(tf.constant(value), name=name, op=op))
 
 
 def load_model(
