@@ -39,7 +39,7 @@ train: setup ## train a ranking model on WORKERS workers: on generated data, or 
 # REDUCED=1: what a change of TensorFlow's version can break (conftest.py says which tests).
 .PHONY: test
 test: setup ## all tests: the core's with ctest, Python's with pytest
-	@tools/setup.sh tests
+	@tools/setup.sh tests $(if $(REDUCED),,spark)
 	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
 	@core=0; python=0; \
 	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error $(if $(REDUCED),-R columnar) || core=$$?; \

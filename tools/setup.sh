@@ -3,7 +3,7 @@
 # op library built against its TensorFlow and installed into it together with the façades (Python files are then taken
 # from this tree), and Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh python|ops|tests|bench|peers|lint ...
+# Usage: tools/setup.sh python|ops|tests|spark|bench|peers|lint ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -92,6 +92,16 @@ make_peers() {
     say "peers don't install here: benchmarks do without them"
 }
 
+# Spark, for the tests of jobs on it, which are skipped without.
+make_spark() {
+  local requirements=requirements/spark.txt
+  command -v java >/dev/null || debian_packages default-jre-headless
+  stamped spark "$requirements" && return
+  say "pip install: $(tail -n 1 "$requirements")"
+  "$VENV/bin/pip" install -q -r "$requirements" && stamp spark "$requirements" ||
+    say "pyspark does not install here: its tests are skipped"
+}
+
 for part in "$@"; do
   case "$part" in
     python) make_environment ;;
@@ -99,6 +109,7 @@ for part in "$@"; do
     tests) debian_packages g++ libgtest-dev libgmock-dev ;;
     bench) debian_packages g++ libbenchmark-dev ;;
     peers) make_peers ;;
+    spark) make_environment && make_spark ;;
     lint) debian_packages clang-format clang-tidy ;;
     *) die "unknown part '$part'" ;;
   esac

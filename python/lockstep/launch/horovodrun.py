@@ -60,7 +60,13 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
 
 
 def run_function(
-    function: Callable[[], Any], dumps: Dumps, request: Request, executable: str | None = None
+    function: Callable[[], Any],
+    dumps: Dumps,
+    request: Request,
+    executable: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    console: Console | None = None,
 ) -> list[Any]:
     """What a function returns on each of a job's processes, which are interpreters of their own.
 
@@ -69,6 +75,8 @@ def run_function(
       dumps: Pickles it, and its results (`call`).
       request: The job.
       executable: The processes' interpreter; this process's by default.
+      environment: What they inherit; this process's by default.
+      console: Where their output goes; this process's by default.
 
     Returns:
       Its results by rank; of an elastic job, those of the ranks at its end.
@@ -77,11 +85,12 @@ def run_function(
       LaunchError: the request cannot be met.
       RuntimeError: a process failed; the message has its rank, and the exception where there was one.
     """
-    console = Console(timestamps=request.timestamps)
+    console = console or Console(timestamps=request.timestamps)
+    inherited = dict(os.environ if environment is None else environment)
     if request.elastic:
-        job_of = _elastic_job(request, dict(os.environ), console, "a function")
+        job_of = _elastic_job(request, inherited, console, "a function")
         return list(call_in(function, dumps, job_of, executable=executable).values())
-    environments = _environments(request, dict(os.environ), console, "a function")
+    environments = _environments(request, inherited, console, "a function")
     folder = request.output_filename
     copies = None if folder is None else open_copies(folder, environments, console)
     return call(function, dumps, environments, console, executable=executable, copies=copies)

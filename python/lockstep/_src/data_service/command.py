@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -22,39 +22,51 @@ them ends it, or it is killed.
 """
 
 
-def run(program: str, arguments: Sequence[str] | None = None) -> NoReturn:
+# Runs what the command line says, as `compute.main` does.
+Main = Callable[[int, str, str, int], None]
+
+
+def run(
+    program: str,
+    arguments: Sequence[str] | None = None,
+    main: Main = compute.main,
+    description: str = _DESCRIPTION,
+) -> NoReturn:
     """Does what the command line says, and ends the process.
 
     Args:
       program: its name in messages.
       arguments: the command line without the program's name; `sys.argv[1:]` by default.
+      main: does it; arguments and errors are those of `compute.main`.
+      description: of the program, for its help.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     signal.signal(signal.SIGTERM, _exit)
     # Transformations run on processors; the GPUs are the training job's.
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices([], "GPU")
-    code = execute(program, arguments)
+    code = execute(program, arguments, main, description)
     sys.stdout.flush()
     sys.stderr.flush()
     # A server that did not stop would keep the interpreter from ending.
     os._exit(code)
 
 
-def execute(program: str, arguments: Sequence[str] | None = None) -> int:
-    """Does what the command line says.
-
-    Args:
-      program: its name in messages.
-      arguments: the command line without the program's name; `sys.argv[1:]` by default.
+def execute(
+    program: str,
+    arguments: Sequence[str] | None = None,
+    main: Main = compute.main,
+    description: str = _DESCRIPTION,
+) -> int:
+    """Does what the command line says; arguments are those of `run`.
 
     Returns:
       What the process should exit with: 0 when training has ended the job, 2 for wrong arguments, 1 for other failures,
       and 128 plus the number of a signal that ended it.
     """
-    parsed = _parser(program).parse_args(arguments)
+    parsed = _parser(program, description).parse_args(arguments)
     try:
-        compute.main(parsed.dispatchers, parsed.dispatcher_side, parsed.configfile, parsed.timeout)
+        main(parsed.dispatchers, parsed.dispatcher_side, parsed.configfile, parsed.timeout)
     except ValueError as error:
         return _complain(program, error, 2)
     except (DataServiceError, TimeoutException, OSError, tf.errors.OpError) as error:
@@ -66,8 +78,8 @@ def execute(program: str, arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=_DESCRIPTION)
+def _parser(program: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("configfile", help="where to write the config, which the training job reads")
     # What is no number is refused with the rest, so that a waiting training job is told.
     parser.add_argument(

@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lockstep._src.data_service import addresses, config, messages, servers
@@ -88,7 +88,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str | os.PathLike[s
 def run(request: Request, place: Place) -> None:
     """`main` for a place that is given."""
     if place.rank == 0:
-        _run_first(request, place)
+        serve(request, place, lambda own: run_worker(own, place.rank))
     else:
         request.validate(place.size)
         run_worker(_wait_for_own_config(request, place), place.rank)
@@ -122,15 +122,26 @@ def run_worker(compute_config: TfDataServiceConfig, rank: int) -> None:
                 raise
 
 
-def _run_first(request: Request, place: Place) -> None:
-    with _failures_are_left_in(request.configfile):
+def serve(request: Request, place: Place, run_workers: Callable[[TfDataServiceConfig], None]) -> None:
+    """Runs the registry of a compute job, and what is given beside it, with the config file in place meanwhile.
+
+    Args:
+      request: what is asked for.
+      place: rank 0's of as many processes as the job has workers; of one that runs no worker as well.
+      run_workers: is told the config; returns when all workers that it knows of have stopped.
+
+    Raises:
+      ValueError: an argument is wrong; nothing has been started.
+      DataServiceError: the file is of a compute job that runs.
+    """
+    with failures_are_left_in(request.configfile):
         request.validate(place.size)
-    with _failures_are_left_in(request.configfile), _registry(request, place) as compute_config:
-        run_worker(compute_config, place.rank)
+    with failures_are_left_in(request.configfile), _registry(request, place) as compute_config:
+        run_workers(compute_config)
 
 
 @contextlib.contextmanager
-def _failures_are_left_in(path: Path) -> Iterator[None]:
+def failures_are_left_in(path: Path) -> Iterator[None]:
     """Has the reason of a failure left in the file, unless a compute job that runs has written it."""
     try:
         yield

@@ -1,0 +1,141 @@
+"""A job of the launcher in slots of Spark's: as many tasks as processes hold them while the job runs.
+
+A job's processes are on one machine, the driver's, and so have the tasks to be: each connects to a socket in a folder
+of the driver's, and keeps its slot until the driver closes the connection. The processes themselves are the launcher's,
+so that output, failures and signals are those of a job that no Spark is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lockstep.launch import horovodrun
+from lockstep.launch.call import Dumps
+from lockstep.launch.horovod_request import Request
+from lockstep.spark.session import active_context, told_by
+
+_LOOK_EVERY_S = 0.5
+# What Spark may take to notice that its tasks have ended, in seconds.
+_END_TIMEOUT_S = 30.0
+
+
+def run_function(
+    function: Callable[[], Any], dumps: Dumps, request: Request, start_timeout_s: float, **how: Any
+) -> list[Any]:
+    """What a function returns on each of the processes of a job that runs in slots of Spark's.
+
+    Args:
+      function: Without arguments.
+      dumps: Pickles it, and its results.
+      request: The job; without a number of processes it gets one for each slot (spark.default.parallelism).
+      start_timeout_s: How long Spark may take to have the slots free, in seconds.
+      **how: As `lockstep.launch.horovodrun.run_function` takes them: `executable`, `environment`, `console`.
+
+    Returns:
+      Its results by rank.
+
+    Raises:
+      LaunchError: the request cannot be met.
+      RuntimeError: there is no SparkContext; Spark has not given the slots in time, or not on this machine, or has
+        ended the job; or a process failed, and the message has its rank and its exception.
+    """
+    context = active_context()
+    if request.num_proc is None:
+        request.num_proc = context.defaultParallelism
+    request.validate()
+    with _Slots(context, request.num_proc) as slots:
+        slots.wait(start_timeout_s)
+        with slots.end_this_job_when_lost():
+            return horovodrun.run_function(function, dumps, request, **how)
+
+
+class _Slots:
+    """Slots of Spark's that tasks hold inside of the block."""
+
+    def __init__(self, context: Any, count: int):
+        self._count = count
+        self._folder = tempfile.TemporaryDirectory(prefix="lockstep-spark-")
+        self._path = os.path.join(self._folder.name, "slots")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._held: list[socket.socket] = []
+        self._failure: str | None = None
+        self._is_needed = False
+        # Guards `_is_needed`: a job that has ended must not be told to.
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run_tasks, args=(context,), name="slots of Spark", daemon=True)
+
+    def __enter__(self) -> _Slots:
+        self._listener.bind(self._path)
+        self._listener.listen(self._count)
+        self._listener.settimeout(_LOOK_EVERY_S)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in (self._listener, *self._held):
+            connection.close()
+        # A task that comes later finds nobody, and ends.
+        self._folder.cleanup()
+        self._thread.join(_END_TIMEOUT_S)
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when all slots are held. RuntimeError: they are not in time, or Spark has failed."""
+        deadline = time.monotonic() + timeout_s
+        while len(self._held) < self._count:
+            with contextlib.suppress(TimeoutError):
+                self._held.append(self._listener.accept()[0])
+            if not self._thread.is_alive():
+                raise RuntimeError(f"Spark has ended the job: {self._failure}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"Spark had {len(self._held)} of {self._count} slots free within {timeout_s:g} s: ask for fewer "
+                    "processes, or for a longer start_timeout"
+                )
+
+    @contextlib.contextmanager
+    def end_this_job_when_lost(self) -> Iterator[None]:
+        """Tells the job that runs in the block to end, as by SIGTERM, when Spark takes a slot away."""
+        with self._lock:
+            self._is_needed = True
+        try:
+            yield
+        except RuntimeError:
+            if self._failure is not None:
+                raise RuntimeError(f"Spark has ended the job: {self._failure}") from None
+            raise
+        finally:
+            with self._lock:
+                self._is_needed = False
+
+    def _run_tasks(self, context: Any) -> None:
+        task = functools.partial(_hold, self._path)
+        try:
+            context.parallelize(range(self._count), self._count).barrier().mapPartitions(task).collect()
+        except Exception as error:
+            self._failure = told_by(error)
+        with self._lock:
+            if self._is_needed:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _hold(path: str, partition: Iterator[int]) -> Iterator[int]:
+    """A task: keeps its slot until the driver lets go of it."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except OSError:
+            raise RuntimeError(
+                f"a task on {socket.gethostname()} does not see the driver's folder: this version runs the processes "
+                "of a job on one machine, the driver's"
+            ) from None
+        connection.recv(1)
+    return partition
