@@ -3,12 +3,13 @@
 import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig  # gives datasets send_to_data_service
 from mnist_data import load_data
 
-EPOCHS, STEPS = 8, 64
+EPOCHS, STEPS = 4, 64
 
 
-def train_fn(compute_config, reuse_dataset=False, round_robin=False):
+def train_fn(compute_config: TfDataServiceConfig, reuse_dataset=False, round_robin=False):
     """Trains a model on batches that the compute job makes; returns its accuracy on pictures not trained on.
 
     Args:
@@ -24,13 +25,13 @@ def train_fn(compute_config, reuse_dataset=False, round_robin=False):
     if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 
-    (images, labels), test = load_data(train=20000, test=2000)
+    (images, labels), test = load_data(train=6000, test=2000)
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
     # What stands before send_to_data_service is the compute job's work.
     dataset = (
         dataset.repeat()
-        .shuffle(10000)
-        .batch(128)
+        .shuffle(2000)
+        .batch(32)
         .send_to_data_service(
             compute_config, hvd.rank(), hvd.size(), reuse_dataset=reuse_dataset, round_robin=round_robin
         )
@@ -54,7 +55,7 @@ def train_fn(compute_config, reuse_dataset=False, round_robin=False):
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
-        hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=2),
+        hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=1),
     ]
     model.fit(
         dataset,

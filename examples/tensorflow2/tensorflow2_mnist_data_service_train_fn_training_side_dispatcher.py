@@ -3,13 +3,13 @@
 import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
-from horovod.tensorflow.data.compute_service import tf_data_service
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
 from mnist_data import load_data
 
-EPOCHS, STEPS = 8, 64
+EPOCHS, STEPS = 4, 64
 
 
-def train_fn(compute_config, reuse_dataset=False, round_robin=False):
+def train_fn(compute_config: TfDataServiceConfig, reuse_dataset=False, round_robin=False):
     """Trains a model on batches that the compute job makes; returns its accuracy on pictures not trained on.
 
     Args:
@@ -27,13 +27,13 @@ def train_fn(compute_config, reuse_dataset=False, round_robin=False):
 
     # The dispatcher lives as long as the block: all that reads from it is in there.
     with tf_data_service(compute_config, hvd.rank()) as dispatcher_address:
-        (images, labels), test = load_data(train=20000, test=2000)
+        (images, labels), test = load_data(train=6000, test=2000)
         dataset = tf.data.Dataset.from_tensor_slices((images, labels))
         # What stands before distribute is the compute job's work.
         dataset = (
             dataset.repeat()
-            .shuffle(10000)
-            .batch(128)
+            .shuffle(2000)
+            .batch(32)
             .apply(
                 tf.data.experimental.service.distribute(
                     processing_mode="distributed_epoch",
@@ -63,7 +63,7 @@ def train_fn(compute_config, reuse_dataset=False, round_robin=False):
         callbacks = [
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
             hvd.callbacks.MetricAverageCallback(),
-            hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=2),
+            hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=1),
         ]
         model.fit(
             dataset,

@@ -63,7 +63,6 @@ def accuracies(output: str) -> list[float]:
     return [float(found) for found in re.findall(r"rank \d: accuracy (\S+)", output)]
 
 
-@pytest.mark.oldest
 @pytest.mark.parametrize(
     ("compute", "training"),
     [
@@ -114,7 +113,7 @@ def test_both_jobs_run_on_spark(tmp_path):
     file = tmp_path / "compute.json"
     name = "import horovod.spark.tensorflow.compute_worker as worker; print(worker.__file__)"
     found = subprocess.run([sys.executable, "-c", name], capture_output=True, text=True, timeout=60, check=True)
-    with started(f"spark-submit --master local[4] {found.stdout.strip()} /tmp/compute.json", file):
+    with started(f"spark-submit --master local[4] {found.stdout.strip()} --timeout 120 /tmp/compute.json", file):
         files = ",".join(TRAIN_FN)
         line = f"spark-submit --master local[2] --py-files {files} {PROGRAM} /tmp/compute.json"
         output = run(line, file, EXAMPLES / "spark" / "tensorflow2")

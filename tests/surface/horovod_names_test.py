@@ -26,6 +26,7 @@ _CALLBACKS = {
     "LearningRateScheduleCallback": "initial_lr multiplier start_epoch= end_epoch= staircase= momentum_correction= "
     "steps_per_epoch=",
     "LearningRateWarmupCallback": "initial_lr warmup_epochs= momentum_correction= steps_per_epoch= verbose=",
+    "BestModelCheckpoint": "monitor= verbose= save_weights_only= mode= save_freq=",
 }
 # Parameters in their order, with `=` where they have a default.
 PARAMETERS = {
@@ -49,11 +50,8 @@ PARAMETERS = {
         "backward_passes_per_step= average_aggregated_gradients= groups= process_set= local_layers= "
         "scale_local_gradients=",
     },
-    "horovod.tensorflow.keras.callbacks": {
-        **_CALLBACKS,
-        "BestModelCheckpoint": "monitor= verbose= save_weights_only= mode= save_freq=",
-    },
-    "horovod.keras.callbacks": {**_CALLBACKS, "BestModelCheckpoint": "monitor= verbose= mode= save_freq="},
+    "horovod.tensorflow.keras.callbacks": _CALLBACKS,
+    "horovod.keras.callbacks": _CALLBACKS,
     "horovod.spark": {
         "run": "fn args= kwargs= num_proc= start_timeout= use_mpi= use_gloo= extra_mpi_args= env= stdout= stderr= "
         "verbose= nics= prefix_output_with_timestamp= executable="

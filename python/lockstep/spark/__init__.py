@@ -1,6 +1,4 @@
-"""Jobs on Spark: a data service's compute job, and training in the slots of Spark's tasks. Needs pyspark."""
+"""Jobs on Spark: a data service's compute job (`compute`), training in the slots of Spark's tasks (`training`).
 
-from lockstep.spark.compute import run_command
-from lockstep.spark.training import run_function
-
-__all__ = ["run_command", "run_function"]
+Needs pyspark. Imports neither: tasks that hold a slot for training do without TensorFlow.
+"""

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.output import Console
-from lockstep.spark import run_function
+from lockstep.spark.training import run_function
 
 _START_TIMEOUT_S = 600
 

@@ -5,7 +5,7 @@
 `compute_worker.py` is this file: `horovod.spark.tensorflow.compute_worker.__file__`.
 """
 
-from lockstep.spark import run_command
+from lockstep.spark.compute import run_command
 
 if __name__ == "__main__":
     run_command("horovod.spark.tensorflow.compute_worker")
