@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/bytes.h"
+#include "core/base/deadline.h"
 #include "core/base/strings.h"
 
 namespace lockstep {
@@ -122,6 +123,23 @@ void ControlLinks::Receive(int rank, std::vector<Event>* events) {
     link = {-1, "", ""};
   }
   events->push_back({rank, "", true});
+}
+
+bool ControlLinks::Push(double seconds) {
+  const Deadline deadline = Deadline::After(seconds);
+  while (true) {
+    std::vector<pollfd> entries;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Link& link : links_) {
+        if (!link.out.empty()) Flush(link);
+        if (!link.out.empty()) entries.push_back({link.socket, POLLOUT, 0});
+      }
+    }
+    if (entries.empty()) return true;
+    if (deadline.Passed()) return false;
+    poll(entries.data(), entries.size(), deadline.PollMs());
+  }
 }
 
 void ControlLinks::Wake() {

@@ -45,6 +45,10 @@ class ControlLinks {
   // limit. Each rank is reported as closed once.
   std::vector<Event> Await(double seconds);
 
+  // Sends what peers could not take, for at most `seconds`, without looking at what comes. Whether all has left. On the
+  // thread of Await.
+  bool Push(double seconds);
+
   // Ends the Await of now, or the next one.
   void Wake();
 

@@ -22,6 +22,8 @@ namespace {
 
 // How long a thread that awaits an answer looks for it before it sleeps.
 constexpr double kLookOut_s = 100e-6;
+// How often a thread whose peers take nothing looks whether it is to leave.
+constexpr double kPush_s = 0.1;
 
 constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft = 'l', kEnded = 'e';
 
@@ -314,6 +316,11 @@ void NamedLane::DoAll() {
   {
     const std::lock_guard lock(mutex_);
     batches.swap(todo_);
+  }
+  // The others have to know of a batch before this thread waits for them in it.
+  while (!batches.empty() && !links_.Push(kPush_s)) {
+    const std::lock_guard lock(mutex_);
+    if (leaves_) return;
   }
   for (const NamedBatch& batch : batches) Do(batch);
 }
