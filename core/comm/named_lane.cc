@@ -1,7 +1,5 @@
 #include "core/comm/named_lane.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -162,8 +160,8 @@ bool NamedLane::GoOn() {
   return !idle_ || std::exchange(sleeps_, false);
 }
 
-// A core that has been given up costs more to get back, some 20 us, than looking for that long; and to others who can
-// use it, it is offered between two looks.
+// A core that has been given up takes some 20 us to come back, and with a yield, where others want it, milliseconds. So
+// the core is kept for as long as an exchange takes, and no longer.
 std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
   const double end = Now() + kLookOut_s;
   while (true) {
@@ -175,7 +173,6 @@ std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
       sleeps_ = *seconds != 0 && (works_.empty() || Now() >= end);
       if (sleeps_ || *seconds == 0) return {};
     }
-    sched_yield();
   }
 }
 

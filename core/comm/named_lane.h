@@ -109,8 +109,8 @@ class NamedLane {
   // With mutex_ held, behind something new: sends what is complete where the thread has nothing to do. Whether to wake
   // it.
   bool GoOn();
-  // While answers are awaited, looks for what comes for a moment before the thread sleeps, and offers its core to
-  // others meanwhile. Sets `seconds` to 0 where there is something to do.
+  // While answers are awaited, looks for what comes for a moment before the thread sleeps. Sets `seconds` to 0 where
+  // there is something to do.
   std::vector<ControlLinks::Event> LookOut(double* seconds);
   // A message that came in. What it says to do is put into todo_.
   void Handle(const ControlLinks::Event& event);

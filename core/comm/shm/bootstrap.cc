@@ -27,7 +27,8 @@ namespace {
 // What all ranks have to have in common, as one line: the layout follows from it. Compared as text, so that the message
 // can show it.
 std::string SettingsLine(const ContextOptions& options) {
-  return StrCat(options.purpose, ", backend shm, layout ", kLayoutVersion, ", ", options.shared_bytes_per_rank, " shared bytes per rank");
+  return StrCat(options.purpose, ", backend shm, layout ", kLayoutVersion, ", ", options.shared_bytes_per_rank,
+                " shared bytes per rank");
 }
 
 // A note is the settings line, a line break, and the name of the rank's local socket.
