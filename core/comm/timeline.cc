@@ -105,8 +105,10 @@ void Timeline::Begin(const NamedBatch& batch) {
   const std::lock_guard lock(mutex_);
   if (file_ == nullptr) return;
   for (const NamedBatch::Entry& entry : batch.entries) {
-    Row& row = RowOf(entry.request.name);
-    if (row.depth != 2) continue;
+    // One that was ordered before Start has no row, and gets none.
+    const auto found = rows_.find(entry.request.name);
+    if (found == rows_.end() || found->second.depth != 2) continue;
+    Row& row = found->second;
     EndParts(row, 1);
     Event('B', row.number, "EXCHANGE", StrCat(",\"args\":{\"tensors\":", batch.entries.size(), "}"));
     row.depth = 2;
@@ -117,7 +119,10 @@ void Timeline::End(const NamedBatch& batch) {
   if (!on()) return;
   const std::lock_guard lock(mutex_);
   if (file_ == nullptr) return;
-  for (const NamedBatch::Entry& entry : batch.entries) EndParts(RowOf(entry.request.name), 0);
+  for (const NamedBatch::Entry& entry : batch.entries) {
+    const auto found = rows_.find(entry.request.name);
+    if (found != rows_.end()) EndParts(found->second, 0);
+  }
   failed_ |= std::fflush(file_) != 0;
 }
 
