@@ -14,11 +14,12 @@ from lockstep.testing import call_workers
 
 def record(folder):
     hvd.init()
-    # What a rank asks for before rank 0 has come so far is not in the timeline.
+    # Ranks run ahead of rank 0, whose file it is.
     hvd.barrier()
     hvd.allreduce(tf.ones([2, 3]), name="first")
     hvd.grouped_allreduce([tf.ones([1]), tf.ones([2])], name="group")
     hvd.stop_timeline()
+    hvd.barrier()
     hvd.broadcast(tf.ones([1]), 0, name="between")
     hvd.start_timeline(f"{folder}/second.json")
     hvd.alltoall(tf.ones([2]), name="second")
