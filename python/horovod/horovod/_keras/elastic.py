@@ -1,8 +1,23 @@
-"""Keras callbacks for elastic states; each module of Horovod's makes them callbacks of its Keras."""
+"""The elastic state of a Keras model, and callbacks for it, which each module of Horovod's makes those of its Keras."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from horovod.tensorflow.elastic import TensorFlowKerasState
+
+
+class KerasState(TensorFlowKerasState):
+    """A model and its optimizer, and Python objects as attributes; see TensorFlowKerasState.
+
+    Args:
+      model: built.
+      optimizer: the model's by default.
+      **kwargs: the objects, such as batch=0 and epoch=0.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
+        super().__init__(model, optimizer=optimizer, **kwargs)
 
 
 class CommitStateCallbackImpl:

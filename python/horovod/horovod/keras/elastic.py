@@ -5,19 +5,11 @@ docs/horovod_elastic.md is the manual.
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 from horovod._keras import elastic as _impl
-from horovod.tensorflow.elastic import (
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    ObjectState,
-    State,
-    TensorFlowKerasState,
-    run,
-)
+from horovod._keras.elastic import KerasState
+from horovod.tensorflow.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 
 __all__ = [
     "CommitStateCallback",
@@ -30,19 +22,6 @@ __all__ = [
     "UpdateEpochStateCallback",
     "run",
 ]
-
-
-class KerasState(TensorFlowKerasState):
-    """A model and its optimizer, and Python objects as attributes; see TensorFlowKerasState.
-
-    Args:
-      model: built.
-      optimizer: the model's by default.
-      **kwargs: the objects, such as batch=0 and epoch=0.
-    """
-
-    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
-        super().__init__(model, optimizer=optimizer, **kwargs)
 
 
 class CommitStateCallback(_impl.CommitStateCallbackImpl, keras.callbacks.Callback):
