@@ -39,14 +39,6 @@ ReduceOp OpOf(const NamedRequest& request) {
   return ReduceOp::kSum;
 }
 
-// Of the rank that brings most: the same number on all ranks.
-int64_t MostBytes(const NamedBatch::Entry& entry) {
-  const NamedRequest& request = entry.request;
-  int64_t rows = 0;
-  for (const int64_t of_rank : entry.rows) rows = std::max(rows, of_rank);
-  return rows * RowBytes(request);
-}
-
 // What comes before the reduction. out may be in.
 void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, void* out) {
   if (request.prescale != 1) return Scale(request.dtype, request.prescale, in, count, out);
@@ -90,8 +82,8 @@ Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> w
   for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
     int64_t bytes = 0;
     do {
-      bytes += MostBytes(parts[end].entry);
-    } while (++end < parts.size() && bytes + MostBytes(parts[end].entry) <= kPackedBytes);
+      bytes += parts[end].entry.MostBytes();
+    } while (++end < parts.size() && bytes + parts[end].entry.MostBytes() <= kPackedBytes);
     const std::span<Part> together = std::span<Part>(parts).subspan(begin, end - begin);
     if (status.ok()) status = Exchange(together);
     for (Part& part : together) {

@@ -18,8 +18,12 @@
 namespace lockstep {
 namespace {
 
-// How long a thread that awaits an answer looks for it before it sleeps.
+// How long who awaits an answer looks for it before it sleeps.
 constexpr double kLookOut_s = 100e-6;
+// What a caller exchanges itself: it is a thread of TensorFlow's, which others wait for.
+constexpr int64_t kCallersBytes = int64_t{256} << 10;
+// How often the thread looks what peers say while this rank waits for nothing.
+constexpr double kPark_s = 0.25;
 // How often a thread whose peers take nothing looks whether it is to leave.
 constexpr double kPush_s = 0.1;
 
@@ -80,9 +84,11 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
   std::vector<uint64_t> tickets;
   std::vector<NamedRequest> requests;
   std::vector<Status> refusals;
-  bool wake = false;
+  bool wake = false, drives = false;
   {
     const std::lock_guard lock(mutex_);
+    // Where others wait already, a peer is late.
+    drives = !driven_ && works_.empty();
     for (NamedWork& work : works) {
       tickets.push_back(next_ticket_++);
       work.request.ticket = tickets.back();
@@ -104,10 +110,12 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
       const Status sent = links_.Send(0, writer.Take());
       if (unsent_.ok()) unsent_ = sent;
     }
+    if (drives) driven_ = true;
     wake = GoOn();
   }
   // So that the thread does not wake only to wait for the lock.
   if (wake) links_.Wake();
+  if (drives) Drive();
   for (size_t i = 0; i < works.size(); ++i) {
     if (!refusals[i].ok()) works[i].done(refusals[i], {});
   }
@@ -151,13 +159,38 @@ void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
   if (wake) links_.Wake();
 }
 
-// A thread that has something to do looks by itself when that is done. One that sleeps is woken even where it has
-// nothing to do yet, so that it looks out for the answer.
+// Who has something to do looks by itself when that is done. A thread that sleeps is woken even where it has nothing to
+// do yet, so that it looks out for the answer.
 bool NamedLane::GoOn() {
-  if (!idle_) return false;
+  if (!idle_) {
+    if (!driven_) wanted_.notify_one();
+    return false;
+  }
   if (rank() == 0) Sequence();
   idle_ = todo_.empty() && unsent_.ok();
-  return !idle_ || std::exchange(sleeps_, false);
+  return std::exchange(sleeps_, false);
+}
+
+bool NamedLane::HasWork() const { return leaves_ || !works_.empty() || !todo_.empty() || !unsent_.ok(); }
+
+void NamedLane::Drive() {
+  const double end = Now() + kLookOut_s;
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      idle_ = false;
+      if (rank() == 0) Sequence();
+      const bool is_large = !todo_.empty() && todo_.front().Bytes() > kCallersBytes;
+      if (works_.empty() || leaves_ || !unsent_.ok() || is_large || (todo_.empty() && Now() >= end)) {
+        driven_ = false;
+        if (HasWork()) wanted_.notify_one();
+        return;
+      }
+      idle_ = todo_.empty();
+    }
+    DoAll();
+    for (const ControlLinks::Event& event : links_.Await(0)) Handle(event);
+  }
 }
 
 // A core that has been given up takes some 20 us to come back, and with a yield, where others want it, milliseconds. So
@@ -180,6 +213,7 @@ void NamedLane::Leave() {
   {
     const std::lock_guard lock(mutex_);
     leaves_ = true;
+    wanted_.notify_one();
   }
   links_.Wake();
   communicator_->Leave();
@@ -201,24 +235,36 @@ Status NamedLane::StartTimeline(const std::string& path, bool mark_cycles) {
 
 Status NamedLane::StopTimeline() { return timeline_.Stop(); }
 
+bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
+  using Clock = std::chrono::system_clock;  // the thread sanitizer follows no other
+  const auto has_work = [this] { return !driven_ && HasWork(); };
+  do {
+    const auto end = Clock::now() + std::chrono::duration<double>(kPark_s);
+    if (wanted_.wait_until(lock, std::chrono::time_point_cast<Clock::duration>(end), has_work)) return true;
+  } while (driven_);
+  return false;
+}
+
 void NamedLane::Run() {
+  bool drives = false;
   while (true) {
     std::vector<std::string> warnings;
     double seconds = 0;
     bool looks_out = false;
     Status unsent;
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      if (!HasWork()) drives = driven_ = false;
+      const bool has_work = drives || Park(lock);
+      drives = driven_ = true;
       if (leaves_) break;
       if (rank() == 0) Sequence();
       unsent = std::exchange(unsent_, OkStatus());
       if (todo_.empty() && unsent.ok()) {
         seconds = rank() == 0 && broken_.ok() ? stalls_.Look(sequencer_, Now(), &warnings) : -1;
       }
-      // Whoever brings work from here on wakes the thread.
-      idle_ = seconds != 0;
-      looks_out = idle_ && !works_.empty();
-      sleeps_ = idle_ && !looks_out;
+      if (!has_work) seconds = 0;
+      looks_out = idle_ = seconds != 0;
     }
     for (const std::string& warning : warnings) {
       options_.warn(StrCat(options_.label, options_.label.empty() ? "" : ": ", warning));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -46,10 +47,14 @@ struct NamedLaneOptions {
 //     ▼                                          ▼
 //   NamedExchange ◄──── communicator ────► NamedExchange
 //
-// One thread on each rank, for the exchanges. Requests go to rank 0 from whoever makes them. There the sequencer is fed
-// by all: by rank 0's own callers, and by the thread with what comes in; whoever makes a request complete while the
-// thread sleeps tells all ranks what is to be done. What becomes complete while the thread is busy gathers, and goes
-// together when it is done: that is all the clock there is. Nothing travels while nobody asks for anything.
+// Requests go to rank 0 from whoever makes them. There the sequencer is fed by all: by rank 0's own callers, and with
+// what comes in; whoever makes a request complete while nobody is busy tells all ranks what is to be done. What becomes
+// complete meanwhile gathers, and goes together when that is done: that is all the clock there is. Nothing travels while
+// nobody asks for anything.
+//
+// One at a time drives the lane: listens to the peers and does the exchanges. A caller whose request is the only one
+// drives for as long as a small exchange takes, since each change of threads costs more than that; whatever takes
+// longer, or is large, is left to the lane's thread, which is parked while this rank waits for nothing.
 //
 // Errors. Ranks that disagree get FAILED_PRECONDITION, and arguments that are bad on one rank fail on all, with the
 // name, the ranks and the values; the lane goes on. A rank that died or left ends the lane for good: all requests, and
@@ -71,7 +76,7 @@ class NamedLane {
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) { return communicator_->AllocateShared(bytes); }
   int64_t shared_bytes() const { return shared_bytes_; }
 
-  // Asks for what `works` say; never waits for a peer. What this rank can see to be wrong by itself (negative counts,
+  // Asks for what `works` say; waits for peers no longer than they need if they ask for it now as well. What this rank can see to be wrong by itself (negative counts,
   // splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which get it
   // as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
   // INVALID_ARGUMENT here. The tickets are set by the lane, and returned for Cancel. A request of kind kJoin needs no
@@ -106,9 +111,15 @@ class NamedLane {
   // Puts a work where its answer will find it, and gives it its ticket. An error: it is left as it is.
   Status Register(NamedWork* work);
   void Run();
-  // With mutex_ held, behind something new: sends what is complete where the thread has nothing to do. Whether to wake
-  // it.
+  // With mutex_ held, behind something new: sends what is complete where who drives has nothing to do. Whether to wake
+  // the thread.
   bool GoOn();
+  // With mutex_ held: whether the thread is needed.
+  bool HasWork() const;
+  // A caller's turn; driven_ is set for it.
+  void Drive();
+  // The thread's wait, for something to do that nobody drives: true. False where it is time to see what peers say.
+  bool Park(std::unique_lock<std::mutex>& lock);
   // While answers are awaited, looks for what comes for a moment before the thread sleeps. Sets `seconds` to 0 where
   // there is something to do.
   std::vector<ControlLinks::Event> LookOut(double* seconds);
@@ -126,11 +137,10 @@ class NamedLane {
   const std::unique_ptr<Communicator> communicator_;
   const int64_t shared_bytes_;
   const NamedLaneOptions options_;
-  ControlLinks links_;
-  // Of the thread alone.
-  NamedExchange exchange_;
-  Timeline timeline_;  // of any thread; on rank 0 alone
-  StallWatch stalls_;
+  ControlLinks links_;       // awaited by who drives
+  NamedExchange exchange_;  // of who drives
+  Timeline timeline_;       // of any thread; on rank 0 alone
+  StallWatch stalls_;       // of the thread alone
 
   mutable std::mutex mutex_;
   Sequencer sequencer_;                                             // guarded by mutex_
@@ -139,11 +149,14 @@ class NamedLane {
   std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_
   std::unordered_map<std::string, uint64_t> numbers_;               // guarded by mutex_
   uint64_t next_ticket_ = 0;                                        // guarded by mutex_
-  bool idle_ = false;                                               // guarded by mutex_: the thread has nothing to do
-  bool sleeps_ = false;                                             // guarded by mutex_: and does not look out either
+  bool driven_ = false;                                             // guarded by mutex_: somebody drives
+  bool idle_ = false;                                               // guarded by mutex_: and has nothing to do
+  bool sleeps_ = false;                                             // guarded by mutex_: nor looks out
   bool leaves_ = false;                                             // guarded by mutex_
   Status unsent_;                                                   // guarded by mutex_: why a message can't be sent
   Status broken_;                                                   // guarded by mutex_
+
+  std::condition_variable wanted_;  // of the thread, parked
 
   std::thread thread_;
 };

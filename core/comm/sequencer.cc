@@ -12,13 +12,6 @@ namespace {
 
 constexpr uint64_t kNoTicket = NamedBatch::kNoTicket;
 
-// What the largest part of an exchange holds, roughly: for the limit of a batch.
-int64_t BytesOf(const NamedBatch::Entry& entry) {
-  int64_t rows = 0;
-  for (const int64_t of_rank : entry.rows) rows = std::max(rows, of_rank);
-  return rows * entry.request.RowElements() * DTypeSize(entry.request.dtype);
-}
-
 // Whether two requests can be done by one exchange. What each kind does with several tensors is in named_exchange.cc.
 bool CanTravelTogether(const NamedRequest& a, const NamedRequest& b) {
   if (a.kind != b.kind) return false;
@@ -35,6 +28,18 @@ bool CanTravelTogether(const NamedRequest& a, const NamedRequest& b) {
 }
 
 }  // namespace
+
+int64_t NamedBatch::Entry::MostBytes() const {
+  int64_t most = 0;
+  for (const int64_t of_rank : rows) most = std::max(most, of_rank);
+  return most * request.RowElements() * DTypeSize(request.dtype);
+}
+
+int64_t NamedBatch::Bytes() const {
+  int64_t bytes = 0;
+  for (const Entry& entry : entries) bytes += error.ok() ? entry.MostBytes() : 0;
+  return bytes;
+}
 
 bool NamedBatch::Entry::operator==(const Entry& other) const {
   return request == other.request && tickets == other.tickets && rows == other.rows && splits == other.splits;
@@ -107,7 +112,7 @@ std::vector<NamedBatch> Sequencer::Take() {
     while (at < batches.size() && !(ready.error.ok() && std::all_of(ready.entries.begin(), ready.entries.end(), fits)))
       ++at;
     int64_t size = 0;
-    for (const NamedBatch::Entry& entry : ready.entries) size += BytesOf(entry);
+    for (const NamedBatch::Entry& entry : ready.entries) size += entry.MostBytes();
     if (at == batches.size()) {
       batches.push_back(std::move(ready));
       bytes.push_back(size);
@@ -121,7 +126,7 @@ std::vector<NamedBatch> Sequencer::Take() {
 
 bool Sequencer::Fits(const NamedBatch& batch, int64_t batch_bytes, const NamedBatch::Entry& entry) const {
   return batch.error.ok() && CanTravelTogether(batch.entries.front().request, entry.request) &&
-         batch_bytes + BytesOf(entry) <= options_.fusion_bytes;
+         batch_bytes + entry.MostBytes() <= options_.fusion_bytes;
 }
 
 std::vector<Sequencer::Wait> Sequencer::Waiting() const {

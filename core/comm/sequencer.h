@@ -24,6 +24,8 @@ struct NamedBatch {
     // Of an all-to-all: rows from each rank (outer) to each rank, [R][R]; else empty.
     std::vector<std::vector<int64_t>> splits;
 
+    // Of the tensor of the rank that brings most.
+    int64_t MostBytes() const;
     bool operator==(const Entry& other) const;
   };
 
@@ -31,6 +33,8 @@ struct NamedBatch {
   // Not OK: nothing is exchanged, all entries end with this.
   Status error;
 
+  // Of all entries, MostBytes; 0 where nothing is exchanged.
+  int64_t Bytes() const;
   bool operator==(const NamedBatch& other) const;
 };
 
