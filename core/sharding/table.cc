@@ -59,7 +59,7 @@ std::vector<int64_t> PartSizes(int size, auto&& part_of) {
 
 }  // namespace
 
-Status RelayToContiguous(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+Status RelayToContiguous(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
                          int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
@@ -100,7 +100,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
 }
 
 // The steps are those of RelayToContiguous, walked the other way: whoever received there sends here.
-Status RelayToModulo(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+Status RelayToModulo(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
                      int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
@@ -138,7 +138,7 @@ Status RelayToModulo(Communicator& communicator, std::string_view name, TableRow
   return OkStatus();
 }
 
-Status GatherTable(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+Status GatherTable(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
                    int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;

@@ -22,7 +22,7 @@
 namespace lockstep {
 
 // The size of a table, as all ranks have it. No type: moving needs none.
-struct TableRows {
+struct TableSize {
   int64_t rows;       // of the whole table
   int64_t row_bytes;  // of one row
 };
@@ -32,14 +32,14 @@ inline constexpr int64_t kTableStepBytes = int64_t{8} << 20;
 
 // Moves rows between the two placements of placement.h: `in` and `out` are [L, row_bytes] each. A step's rows exist a
 // second time while they are packed, and a third time when they have arrived.
-Status RelayToContiguous(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+Status RelayToContiguous(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
                          int64_t step_bytes = kTableStepBytes);
-Status RelayToModulo(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+Status RelayToModulo(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
                      int64_t step_bytes = kTableStepBytes);
 
 // Gives every rank the whole table, [rows, row_bytes] by id, out of the modulo placement. `in` is [L, row_bytes]. The
 // memory for `out` is the caller's, and is what this costs: R whole tables in the job.
-Status GatherTable(Communicator& communicator, std::string_view name, TableRows table, const void* in, void* out,
+Status GatherTable(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
                    int64_t step_bytes = kTableStepBytes);
 
 // The gradient of GatherTable: each rank's gradient of the whole table, [rows, width], is summed over the ranks in rank

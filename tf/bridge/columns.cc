@@ -34,9 +34,9 @@ constexpr int64_t kLeastSharedBytes = 16 << 10;
 
 // Memory of a column as the buffer of a tensor. It doesn't own the memory in TensorFlow's sense, so that no operation
 // writes its result in place over values that other tensors see: two batches are often cut out of one piece.
-class SharedBuffer : public tensorflow::TensorBuffer {
+class ColumnBuffer : public tensorflow::TensorBuffer {
  public:
-  explicit SharedBuffer(Buffer buffer) : TensorBuffer(const_cast<void*>(buffer.data)), buffer_(std::move(buffer)) {}
+  explicit ColumnBuffer(Buffer buffer) : TensorBuffer(const_cast<void*>(buffer.data)), buffer_(std::move(buffer)) {}
 
   size_t size() const override { return buffer_.bytes; }
   TensorBuffer* root_buffer() override { return this; }
@@ -55,7 +55,7 @@ class SharedBuffer : public tensorflow::TensorBuffer {
 Tensor NumberTensor(const Buffer& buffer, tensorflow::DataType dtype, const TensorShape& shape) {
   const bool aligned = reinterpret_cast<uintptr_t>(buffer.data) % tensorflow::Allocator::kAllocatorAlignment == 0;
   if (aligned && buffer.bytes >= kLeastSharedBytes) {
-    return Tensor(dtype, shape, tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(new SharedBuffer(buffer)));
+    return Tensor(dtype, shape, tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(new ColumnBuffer(buffer)));
   }
   Tensor tensor(dtype, shape);
   if (buffer.bytes > 0) std::memcpy(tensor.data(), buffer.data, buffer.bytes);

@@ -82,7 +82,7 @@ namespace {
 
 // The op's attributes, kept as they came so that the dataset can be written to a graph again. Lists have one entry for
 // each field; output_types and output_shapes one for each tensor.
-struct Attributes {
+struct ParquetAttributes {
   std::vector<std::string> field_names;
   DataTypeVector field_types;
   std::vector<int64_t> field_ragged_ranks;
@@ -123,7 +123,7 @@ struct Attributes {
 };
 
 // Field number i. A default of a number comes as the bytes of a value, which Python has made of the right dtype.
-Result<columnar::Field> FieldOf(const Attributes& attributes, size_t i) {
+Result<columnar::Field> FieldOf(const ParquetAttributes& attributes, size_t i) {
   columnar::Field field;
   field.name = attributes.field_names[i];
   const std::optional<columnar::ValueType> type = ToValueType(attributes.field_types[i]);
@@ -144,7 +144,7 @@ Result<columnar::Field> FieldOf(const Attributes& attributes, size_t i) {
 }
 
 // All but what comes as an input: files, batch size and share.
-Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
+Result<columnar::SourceOptions> OptionsOf(const ParquetAttributes& attributes) {
   columnar::SourceOptions options;
   const size_t fields = attributes.field_names.size();
   if (attributes.field_types.size() != fields || attributes.field_ragged_ranks.size() != fields ||
@@ -179,7 +179,7 @@ Result<columnar::SourceOptions> OptionsOf(const Attributes& attributes) {
 // reference-counted by it, and shared by iterators on any threads.
 class ParquetDataset : public tfd::DatasetBase {
  public:
-  ParquetDataset(tensorflow::OpKernelContext* ctx, columnar::SourceOptions options, Attributes attributes)
+  ParquetDataset(tensorflow::OpKernelContext* ctx, columnar::SourceOptions options, ParquetAttributes attributes)
       : DatasetBase(tfd::DatasetContext(ctx)), options_(std::move(options)), attributes_(std::move(attributes)) {}
 
   const DataTypeVector& output_dtypes() const override { return attributes_.output_types; }
@@ -218,7 +218,7 @@ class ParquetDataset : public tfd::DatasetBase {
     TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.partition_count, &partition_count));
     TF_RETURN_IF_ERROR(b->AddScalar(options_.plan.partition_index, &partition_index));
     std::vector<std::pair<absl::string_view, AttrValue>> attributes;
-    Attributes::ForEach(attributes_, [&](const char* name, const auto& member) {
+    ParquetAttributes::ForEach(attributes_, [&](const char* name, const auto& member) {
       AttrValue value;
       b->BuildAttrValue(member, &value);
       attributes.emplace_back(name, std::move(value));
@@ -244,7 +244,7 @@ class ParquetDataset : public tfd::DatasetBase {
   }
 
   const columnar::SourceOptions options_;
-  const Attributes attributes_;
+  const ParquetAttributes attributes_;
   // Held while footers are read, by whoever is first.
   mutable absl::Mutex mutex_;
   mutable std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
@@ -355,7 +355,7 @@ std::unique_ptr<tfd::IteratorBase> ParquetDataset::MakeIteratorInternal(const st
 class ParquetDatasetOp : public tfd::DatasetOpKernel {
  public:
   explicit ParquetDatasetOp(tensorflow::OpKernelConstruction* ctx) : DatasetOpKernel(ctx) {
-    Attributes::ForEach(attributes_,
+    ParquetAttributes::ForEach(attributes_,
                         [&](const char* name, auto& member) { OP_REQUIRES_OK(ctx, ctx->GetAttr(name, &member)); });
   }
 
@@ -375,7 +375,7 @@ class ParquetDatasetOp : public tfd::DatasetOpKernel {
   }
 
  private:
-  Attributes attributes_;
+  ParquetAttributes attributes_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LockstepParquetDataset").Device(tensorflow::DEVICE_CPU), ParquetDatasetOp);

@@ -58,7 +58,7 @@ constexpr char kPass[] = "pass";
 constexpr char kRows[] = "rows";
 constexpr char kSlots[] = "slots";
 
-struct Attributes {
+struct RebatchAttributes {
   std::vector<int64_t> ragged_ranks;
   bool drop_remainder;
   bool reshuffle_each_iteration;
@@ -87,7 +87,7 @@ class RebatchDataset : public tfd::DatasetBase {
   };
 
   RebatchDataset(tensorflow::OpKernelContext* ctx, const DatasetBase* input, const Inputs& inputs,
-                 Attributes attributes, std::shared_ptr<std::atomic<int64_t>> passes)
+                 RebatchAttributes attributes, std::shared_ptr<std::atomic<int64_t>> passes)
       : DatasetBase(tfd::DatasetContext(ctx)),
         input_(input),
         inputs_(inputs),
@@ -144,7 +144,7 @@ class RebatchDataset : public tfd::DatasetBase {
 
   const DatasetBase* const input_;
   const Inputs inputs_;
-  const Attributes attributes_;
+  const RebatchAttributes attributes_;
   const std::shared_ptr<std::atomic<int64_t>> passes_;
 };
 
@@ -316,7 +316,7 @@ class RebatchDatasetOp : public tfd::UnaryDatasetOpKernel {
   }
 
  private:
-  Attributes attributes_;
+  RebatchAttributes attributes_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LockstepRebatchDataset").Device(tensorflow::DEVICE_CPU), RebatchDatasetOp);
