@@ -48,38 +48,49 @@ def gather_in_session(data):
     return gather_bytes(data, name=f"session.{named.count('session')}")
 
 
+def await_return():
+    """Ends when no rank has joined any more: as long as one has, barriers are errors."""
+    while True:
+        try:
+            named.barrier(name="all are back")
+            return
+        except tf.errors.FailedPreconditionError as error:
+            assert "has joined" in error.message
+            time.sleep(0.05)
+
+
 def interrupted_join():
     """Ctrl-C ends a join, and the rank is back."""
     named.open_lane()
     if context.rank == 1:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             named.join()
-    else:
-        time.sleep(2)
-    (got,) = named.allreduce([tf.constant(1.0)], name="all are back")
+    await_return()
+    (got,) = named.allreduce([tf.constant(1.0)])
     assert got.numpy() == 2
     assert int(named.join()) in (0, 1)
     named.close_lane()
 
 
 def cancelled_join():
-    """So does the end of a function that fails elsewhere."""
+    """So does the failure of another part of the step."""
     named.open_lane()
     if context.rank == 1:
 
         @tf.function
         def step():
-            joined = named.join()
             with tf.control_dependencies([tf.raw_ops.Assert(condition=tf.constant(False), data=["another error"])]):
-                return tf.identity(joined)
+                failed = tf.constant(0)
+            return named.join() + failed
 
-        with pytest.raises(tf.errors.OpError, match="another error|cancelled"):
+        with pytest.raises(tf.errors.OpError, match="another error"):
             step()
-    else:
-        time.sleep(3)
-    (got,) = named.allreduce([tf.constant(1.0)], name="all are back")
+    await_return()
+    (got,) = named.allreduce([tf.constant(1.0)])
     assert got.numpy() == 2
+    assert int(named.join()) in (0, 1)
     named.close_lane()
 
 
@@ -111,8 +122,12 @@ if sys.argv[1] == "job":
 else:
     named.open_lane()
     named.barrier(name="start")
-waits = [lambda: named.barrier(name="never"), lambda: named.allreduce([tf.ones([3])]), named.join]
-for wait in waits[:2]:
+def wait():
+    try:
+        named.allreduce([tf.ones([3])], name="never")
+    except tf.errors.CancelledError:
+        pass
+if sys.argv[2] != "join":
     threading.Thread(target=wait, daemon=True).start()
 time.sleep(0.5)
 print("waits", flush=True)
@@ -144,7 +159,10 @@ def interrupted_program(opened, how):
     else:
         named.open_lane()
         named.barrier(name="start")
-    with pytest.raises((tf.errors.InternalError, tf.errors.UnavailableError), match="rank 1 "):
+    with pytest.raises(tf.errors.InternalError, match="rank 1 (left|died)"):
+        # A joined rank takes part in sums, and no other one does.
+        while how == "join":
+            named.allreduce([tf.constant(1.0)], name="x")
         named.barrier(name="x")
     named.close_lane()
 
@@ -174,7 +192,9 @@ def test_on_workers(part):
     call_workers(part, 2, timeout_s=60)
 
 
-@pytest.mark.parametrize(("opened", "how"), [("job", "exit"), ("job", "interrupt"), ("lane", "interrupt"), ("lane", "join")])
+@pytest.mark.parametrize(
+    ("opened", "how"), [("job", "exit"), ("job", "interrupt"), ("lane", "interrupt"), ("lane", "join")]
+)
 def test_programs_that_end_while_they_wait(opened, how):
     call_workers(interrupted_program, 2, opened, how, timeout_s=90)
 
