@@ -31,7 +31,8 @@ class ByteWriter {
     Number(static_cast<uint32_t>(text.size()));
     bytes_ += text;
   }
-  std::string Take() { return std::move(bytes_); }
+  size_t size() const { return bytes_.size(); }
+  std::string Take() { return std::exchange(bytes_, {}); }
 
  private:
   std::string bytes_;

@@ -1,11 +1,13 @@
 #include "core/capi/capi.h"
 
+#include <atomic>
 #include <cstdio>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "core/base/fork_guard.h"
 #include "core/base/strings.h"
 
 // The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
@@ -15,11 +17,17 @@
 namespace lockstep {
 namespace {
 
-// The one piece of process-wide state: which context is the default, and which group has which named lane.
+// The process-wide state: which context is the default, and which group has which named lane.
 struct Holder {
   std::mutex mutex;
-  std::shared_ptr<Context> context;                 // guarded by mutex
-  std::map<int, std::shared_ptr<NamedLane>> lanes;  // guarded by mutex
+  std::shared_ptr<Context> context;  // guarded by mutex
+};
+
+struct Lanes {
+  const ForkGuard fork;
+  const bool in_fork;
+  std::mutex mutex;
+  std::map<int, std::shared_ptr<NamedLane>> of_groups;  // guarded by mutex
 };
 
 // Never destroyed: at the end of the process, and in a fork of it that exits, no destructor may wait for a lane's
@@ -27,6 +35,17 @@ struct Holder {
 Holder& TheHolder() {
   static Holder* const holder = new Holder;
   return *holder;
+}
+
+// In a fork, others: those of the parent are left alone, as their threads, who may hold the lock, are not here.
+Lanes& TheLanes() {
+  static std::atomic<Lanes*> current{new Lanes{{}, false, {}, {}}};
+  Lanes* lanes = current.load(std::memory_order_acquire);
+  if (!lanes->fork.InFork()) return *lanes;
+  Lanes* const own = new Lanes{{}, true, {}, {}};
+  if (current.compare_exchange_strong(lanes, own, std::memory_order_acq_rel)) return *own;
+  delete own;
+  return *lanes;
 }
 
 thread_local std::string last_error;
@@ -60,10 +79,10 @@ Status Init(const ContextOptions& options) {
 }
 
 std::shared_ptr<NamedLane> CurrentLane(int group) {
-  Holder& holder = TheHolder();
-  std::lock_guard lock(holder.mutex);
-  const auto found = holder.lanes.find(group);
-  return found == holder.lanes.end() ? nullptr : found->second;
+  Lanes& lanes = TheLanes();
+  std::lock_guard lock(lanes.mutex);
+  const auto found = lanes.of_groups.find(group);
+  return found == lanes.of_groups.end() ? nullptr : found->second;
 }
 
 // As Init.
@@ -71,9 +90,9 @@ Status OpenLane(int group, const ContextOptions& options, const NamedLaneOptions
   const auto taken = [&] { return FailedPrecondition(StrCat("group ", group, " has a named lane already")); };
   if (CurrentLane(group) != nullptr) return taken();
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<NamedLane> lane, NamedLane::Create(options, lane_options));
-  Holder& holder = TheHolder();
-  std::lock_guard lock(holder.mutex);
-  return holder.lanes.try_emplace(group, std::move(lane)).second ? OkStatus() : taken();
+  Lanes& lanes = TheLanes();
+  std::lock_guard lock(lanes.mutex);
+  return lanes.of_groups.try_emplace(group, std::move(lane)).second ? OkStatus() : taken();
 }
 
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
@@ -90,6 +109,11 @@ Result<std::shared_ptr<Context>> DefaultContext() {
 
 Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group) {
   std::shared_ptr<NamedLane> lane = CurrentLane(group);
+  if (lane == nullptr && TheLanes().in_fork) {
+    return FailedPrecondition(
+        "the named collectives are not initialized in this process: it is a fork of another one, "
+        "and has no part in what that exchanges");
+  }
   if (lane == nullptr) {
     return FailedPrecondition(group == 0 ? "the named collectives are not initialized: call init() first"
                                          : StrCat("this rank has no process set ", group));
@@ -122,16 +146,28 @@ int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, co
 int lockstep_close_lane(int group) {
   std::shared_ptr<lockstep::NamedLane> lane;
   {
-    lockstep::Holder& holder = lockstep::TheHolder();
-    std::lock_guard lock(holder.mutex);
-    const auto found = holder.lanes.find(group);
-    if (found != holder.lanes.end()) {
+    lockstep::Lanes& lanes = lockstep::TheLanes();
+    std::lock_guard lock(lanes.mutex);
+    const auto found = lanes.of_groups.find(group);
+    if (found != lanes.of_groups.end()) {
       lane = std::move(found->second);
-      holder.lanes.erase(found);
+      lanes.of_groups.erase(found);
     }
   }
   if (lane != nullptr) lane->Leave();
   return Report(lockstep::OkStatus());
+}
+
+int lockstep_cancel_join(int group, const char* why) {
+  const std::shared_ptr<lockstep::NamedLane> lane = lockstep::CurrentLane(group);
+  if (lane != nullptr) lane->CancelJoin(TextOf(why));
+  return Report(lockstep::OkStatus());
+}
+
+long long lockstep_next_number(int group, const char* text) {
+  const auto lane = lockstep::NamedLaneOf(group);
+  Report(lane.status());
+  return lane.ok() ? static_cast<long long>((*lane)->NextNumber(TextOf(text))) : -1;
 }
 
 int lockstep_lane_is_broken(int group) {

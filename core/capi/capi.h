@@ -11,6 +11,8 @@
 // text lockstep_last_error gives to the calling thread until its next such call. The getters (is_initialized, rank,
 // size) cannot fail and leave that text alone.
 //
+// Forks: a child has none of its parent's lanes, and may open its own; the parent's stay as they are.
+//
 // Threads: all may be called from any thread at any time; ctypes lets go of Python's lock meanwhile. Strings are
 // copied, end with a zero byte, and may be null, which means "".
 #pragma GCC visibility push(default)
@@ -59,6 +61,13 @@ int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, co
 // Nothing without a lane.
 int lockstep_close_lane(int group);
 
+// Gives up the join that this rank waits in, with CANCELLED and `why`: for a program that is interrupted. Nothing
+// without a lane or a join.
+int lockstep_cancel_join(int group, const char* why);
+
+// NamedLane::NextNumber of the group's lane; -1 without one, and the text of that error.
+long long lockstep_next_number(int group, const char* text);
+
 // 1 where the group has a lane that can't be used any more, as a rank died or left; else 0.
 int lockstep_lane_is_broken(int group);
 
@@ -81,7 +90,8 @@ namespace lockstep {
 // time of a copy; thread-safe.
 Result<std::shared_ptr<Context>> DefaultContext();
 
-// The named lane of a group, to be held as DefaultContext; FAILED_PRECONDITION where there is none.
+// The named lane of a group, to be held as DefaultContext; FAILED_PRECONDITION where there is none, also in a fork of
+// the process that has it.
 Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group);
 
 }  // namespace lockstep

@@ -4,13 +4,13 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
-#include "core/comm/send_buffer.h"
 
 // Three steps, for R ranks:
 //
@@ -34,6 +34,9 @@ namespace {
 // Large enough to make the products' bytes few, small enough to be dealt out evenly and to stay in the first-level
 // cache while a pair of them is read.
 constexpr int64_t kBlockElements = 4096;
+
+// Less is cheaper to copy than to allocate in shared memory; the communicator copies it through memory of its own.
+constexpr int64_t kSharedFromBytes = 1 << 16;
 
 // Elements of one tensor, which one rank computes together.
 struct Block {
@@ -188,30 +191,30 @@ Status CombineRows(Communicator& communicator, const std::string& name, const Pl
 // The same for a 16-bit type, in float.
 template <typename ToFloat, typename FromFloat>
 Status CombineHalfRows(Communicator& communicator, const std::string& name, const Plan& plan, const ToFloat& to_float,
-                       const FromFloat& from_float, void* values) {
+                       const FromFloat& from_float, float* floats, void* values) {
   uint16_t* const halves = static_cast<uint16_t*>(values);
   const int64_t row_elements = plan.elements[communicator.rank()];
   const int64_t elements = row_elements * communicator.size();
-  const auto floats = std::make_unique_for_overwrite<float[]>(elements);
   for (int64_t i = 0; i < elements; ++i) floats[i] = to_float(halves[i]);
-  LOCKSTEP_RETURN_IF_ERROR(CombineRows<float>(communicator, name, plan, floats.get()));
+  LOCKSTEP_RETURN_IF_ERROR(CombineRows<float>(communicator, name, plan, floats));
   for (int64_t i = 0; i < row_elements; ++i) halves[i] = from_float(floats[i]);
   return OkStatus();
 }
 
-// The one place where the type is told apart.
-Status Combine(Communicator& communicator, const std::string& name, const Plan& plan, DType dtype, void* values) {
+// The one place where the type is told apart. floats: as many as `values` has elements, for 16-bit types.
+Status Combine(Communicator& communicator, const std::string& name, const Plan& plan, DType dtype, float* floats,
+               void* values) {
   switch (dtype) {
     case DType::kFloat32: return CombineRows<float>(communicator, name, plan, values);
     case DType::kFloat64: return CombineRows<double>(communicator, name, plan, values);
     case DType::kFloat16:
       return CombineHalfRows(
           communicator, name, plan, [](uint16_t half) { return Float16ToFloat(half); },
-          [](float value) { return FloatToFloat16(value); }, values);
+          [](float value) { return FloatToFloat16(value); }, floats, values);
     case DType::kBFloat16:
       return CombineHalfRows(
           communicator, name, plan, [](uint16_t half) { return BFloat16ToFloat(half); },
-          [](float value) { return FloatToBFloat16(value); }, values);
+          [](float value) { return FloatToBFloat16(value); }, floats, values);
     default: return OkStatus();  // CheckArguments refused the others.
   }
 }
@@ -243,7 +246,8 @@ std::string NameWithCounts(std::string_view name, std::span<const int64_t> count
 
 }  // namespace
 
-// All that is received first lies in a SendBuffer because its row 0 is what the peers read in the last step.
+// All that is received first lies in shared memory, where there is some, because its row 0 is what the peers read in
+// the last step. All memory is there before the first step: a rank that has none declines the whole.
 Status AdasumAllReduce(Communicator& communicator, std::string_view name, DType dtype,
                        std::span<const int64_t> counts_of_tensors, const void* in, void* out) {
   LOCKSTEP_RETURN_IF_ERROR(CheckArguments(name, dtype, counts_of_tensors, in, out));
@@ -251,10 +255,18 @@ Status AdasumAllReduce(Communicator& communicator, std::string_view name, DType 
   const Plan plan = MakePlan(counts_of_tensors, communicator.size());
   const Item element = {dtype, 1};
   const int64_t share = plan.elements[communicator.rank()];
-  const SendBuffer rows(communicator, communicator.size() * share * element.bytes());
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(full_name, element, plan.elements, in, Into(rows.data())));
-  LOCKSTEP_RETURN_IF_ERROR(Combine(communicator, full_name, plan, dtype, rows.data()));
-  return communicator.AllGatherV(full_name, element, share, rows.data(), Into(out));
+  const int64_t elements = communicator.size() * share, bytes = elements * element.bytes();
+  const std::shared_ptr<SharedBuffer> shared = bytes < kSharedFromBytes ? nullptr : communicator.AllocateShared(bytes);
+  const std::unique_ptr<char[]> owned(shared != nullptr ? nullptr : new (std::nothrow) char[bytes]);
+  const std::unique_ptr<float[]> floats(element.bytes() != 2 ? nullptr : new (std::nothrow) float[elements]);
+  if ((shared == nullptr && owned == nullptr) || (element.bytes() == 2 && floats == nullptr)) {
+    return communicator.Decline(full_name, ResourceExhausted(StrCat("'", name, "': no memory for an adasum of ",
+                                                                    elements, " elements on each rank")));
+  }
+  void* const rows = shared != nullptr ? shared->data() : owned.get();
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(full_name, element, plan.elements, in, Into(rows)));
+  LOCKSTEP_RETURN_IF_ERROR(Combine(communicator, full_name, plan, dtype, floats.get(), rows));
+  return communicator.AllGatherV(full_name, element, share, rows, Into(out));
 }
 
 }  // namespace lockstep

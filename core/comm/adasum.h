@@ -49,8 +49,9 @@ namespace lockstep {
 // times as much of a 16-bit type.
 //
 // INVALID_ARGUMENT, before anything is exchanged, for a type without fractions, a negative count, and a null pointer to
-// elements; FAILED_PRECONDITION, on all ranks, where they disagree about name, type or counts; otherwise the
-// communicator's errors. Threads: as for the communicator's collectives, and the whole of it counts as one.
+// elements; FAILED_PRECONDITION, on all ranks, where they disagree about name, type or counts; RESOURCE_EXHAUSTED, on
+// all ranks, where one has no memory for it; otherwise the communicator's errors. Threads: as for the communicator's
+// collectives, and the whole of it counts as one.
 Status AdasumAllReduce(Communicator& communicator, std::string_view name, DType dtype,
                        std::span<const int64_t> counts_of_tensors, const void* in, void* out);
 

@@ -146,6 +146,9 @@ class Communicator {
   // which sends nothing over it itself; -1 for the own rank, and where there is none. Stays the communicator's. One
   // user.
   virtual int Link(int rank) const = 0;
+  // What becomes readable when the process of `rank` has ended, even where a child of it keeps its sockets open; -1
+  // where there is no such thing. Stays the communicator's.
+  virtual int DeathFd(int rank) const { return -1; }
 
   // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,
   // which every call takes as well. Ranks need not allocate alike, nor at the same time. Does not wait for anybody.

@@ -1,7 +1,6 @@
 #include "core/comm/control_links.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -23,29 +22,31 @@ uint32_t LengthOf(std::string_view bytes) { return ByteReader(bytes).Number<uint
 
 }  // namespace
 
-ControlLinks::ControlLinks(std::vector<int> sockets) : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  for (const int socket : sockets) links_.push_back({socket, "", ""});
+ControlLinks::ControlLinks(const std::vector<int>& sockets, const std::vector<int>& deaths)
+    : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (size_t rank = 0; rank < sockets.size(); ++rank) {
+    links_.push_back({sockets[rank], rank < deaths.size() && sockets[rank] >= 0 ? deaths[rank] : -1, "", ""});
+  }
 }
 
-Status ControlLinks::Send(int rank, std::string_view message) {
-  if (message.size() > kMaxMessageBytes) {
-    return InvalidArgument(
-        StrCat("a message of ", message.size(), " bytes to rank ", rank, ", wanted at most ", kMaxMessageBytes));
-  }
+Status ControlLinks::Usable() const {
+  return wake_.valid() ? OkStatus() : ResourceExhausted("no file descriptor left for links between ranks");
+}
+
+void ControlLinks::Send(int rank, std::string_view message) {
   ByteWriter header;
   header.Number(static_cast<uint32_t>(message.size()));
   bool left;
   {
     const std::lock_guard lock(mutex_);
     Link& link = links_[rank];
-    if (link.socket < 0) return OkStatus();
+    if (link.socket < 0) return;
     link.out += header.Take();
     link.out += message;
     Flush(link);
     left = !link.out.empty();
   }
   if (left) Wake();
-  return OkStatus();
 }
 
 void ControlLinks::Flush(Link& link) {
@@ -66,34 +67,37 @@ void ControlLinks::Flush(Link& link) {
 }
 
 std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
-  std::vector<pollfd> entries;
+  awaited_.clear();
   {
     const std::lock_guard lock(mutex_);
     for (const Link& link : links_) {
-      entries.push_back({link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      awaited_.push_back({link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      awaited_.push_back({link.death, POLLIN, 0});
     }
   }
-  entries.push_back({wake_.get(), POLLIN, 0});
+  awaited_.push_back({wake_.get(), POLLIN, 0});
   constexpr double kMost_s = 3600;
   const int timeout_ms = seconds < 0 ? -1 : static_cast<int>(std::ceil(std::min(seconds, kMost_s) * 1e3));
   std::vector<Event> events;
-  if (poll(entries.data(), entries.size(), timeout_ms) <= 0) return events;
-  if (entries.back().revents != 0) {
+  if (poll(awaited_.data(), awaited_.size(), timeout_ms) <= 0) return events;
+  if (awaited_.back().revents != 0) {
     uint64_t count;
     // Without a reader it would stay awake; nothing else can go wrong.
     [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
   }
   for (size_t rank = 0; rank < links_.size(); ++rank) {
-    if ((entries[rank].revents & POLLOUT) != 0) {
+    const pollfd &socket = awaited_[2 * rank], &death = awaited_[2 * rank + 1];
+    if ((socket.revents & POLLOUT) != 0) {
       const std::lock_guard lock(mutex_);
       Flush(links_[rank]);
     }
-    if ((entries[rank].revents & ~POLLOUT) != 0) Receive(static_cast<int>(rank), &events);
+    const bool dead = death.revents != 0;
+    if (dead || (socket.revents & ~POLLOUT) != 0) Receive(static_cast<int>(rank), dead, &events);
   }
   return events;
 }
 
-void ControlLinks::Receive(int rank, std::vector<Event>* events) {
+void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
   Link& link = links_[rank];
   std::array<char, kPieceBytes> buffer;
   bool closed = false;
@@ -103,8 +107,9 @@ void ControlLinks::Receive(int rank, std::vector<Event>* events) {
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     closed = n <= 0;
     if (n > 0) link.in.append(buffer.data(), static_cast<size_t>(n));
-    if (n > 0 && static_cast<size_t>(n) < buffer.size()) break;
+    if (!dead && n > 0 && static_cast<size_t>(n) < buffer.size()) break;
   }
+  closed = closed || dead;
   size_t done = 0;
   while (link.in.size() - done >= kHeaderBytes) {
     const uint32_t length = LengthOf(std::string_view(link.in).substr(done));
@@ -120,7 +125,7 @@ void ControlLinks::Receive(int rank, std::vector<Event>* events) {
   if (!closed) return;
   {
     const std::lock_guard lock(mutex_);
-    link = {-1, "", ""};
+    link = {-1, -1, "", ""};
   }
   events->push_back({rank, "", true});
 }

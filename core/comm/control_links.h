@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -23,23 +25,26 @@ namespace lockstep {
 // Await is for one thread; Send and Wake for any.
 class ControlLinks {
  public:
-  // What a peer may make us keep; a longer message is not sent, and closes the link where it comes in.
+  // What a peer may make us keep: a longer message closes the link where it comes in. Who sends splits it before.
   static constexpr uint32_t kMaxMessageBytes = uint32_t{256} << 20;
   // What one packet holds: little enough for any socket's buffer.
   static constexpr size_t kPieceBytes = size_t{64} << 10;
 
-  // sockets: of each rank, connected, or -1; they stay the caller's and have to outlive this.
-  explicit ControlLinks(std::vector<int> sockets);
+  // sockets: of each rank, connected, or -1. deaths: of each rank, what becomes readable when its process ends, or -1:
+  // a child that has inherited the peer's socket keeps that open. All stay the caller's and have to outlive this.
+  explicit ControlLinks(const std::vector<int>& sockets, const std::vector<int>& deaths = {});
+
+  // RESOURCE_EXHAUSTED where the system had no descriptor left for waking: then it is of no use.
+  Status Usable() const;
 
   // Sends what the peer can take at once, and the rest during Await, which it wakes for that. Nothing where the link is
-  // closed.
-  // INVALID_ARGUMENT for a message that is too long.
-  Status Send(int rank, std::string_view message);
+  // closed. A message that is too long closes it.
+  void Send(int rank, std::string_view message);
 
   struct Event {
     int rank;
     std::string message;
-    bool closed = false;  // the peer has closed, or broken the rules: nothing more comes from it
+    bool closed = false;  // the peer has closed, died, or broken the rules: nothing more comes from it
   };
   // What has come in. Where that is nothing, waits for a peer, for Wake, or for `seconds`; a negative number is no
   // limit. Each rank is reported as closed once.
@@ -58,18 +63,21 @@ class ControlLinks {
  private:
   struct Link {
     int socket;
+    int death;
     std::string in;   // what came and is not yet a whole message
     std::string out;  // guarded by mutex_: what the peer could not take
   };
 
   // With mutex_ held.
   static void Flush(Link& link);
-  // Reads what is there, without waiting.
-  void Receive(int rank, std::vector<Event>* events);
+  // Reads what is there, without waiting: all of it where the peer is dead, and then nothing more.
+  void Receive(int rank, bool dead, std::vector<Event>* events);
 
   mutable std::mutex mutex_;
   std::vector<Link> links_;  // a socket becomes -1 with mutex_ held, in Await
   UniqueFd wake_;            // an eventfd
+  // Of Await, which is called in a loop: the socket and the death of each rank, and what wakes.
+  std::vector<pollfd> awaited_;
 };
 
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #include "core/comm/control_links.h"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <string>
@@ -33,7 +35,7 @@ TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
   // More than a socket's buffer takes at once.
   const std::string large(5 << 20, 'x');
   for (const std::string& message : {std::string("one"), std::string(), large, std::string("three")}) {
-    ASSERT_TRUE(here.Send(1, message).ok());
+    here.Send(1, message);
   }
   std::vector<std::string> got;
   while (got.size() < 4) {
@@ -58,8 +60,26 @@ TEST(ControlLinks, ReportsAnEndOnce) {
   ASSERT_EQ(events.size(), 1u);
   EXPECT_TRUE(events[0].closed);
   EXPECT_TRUE(links.Await(0).empty());
-  EXPECT_TRUE(links.Send(0, "nobody").ok());
+  links.Send(0, "nobody");
   EXPECT_TRUE(links.flushed());
+}
+
+// A child of a dead peer may keep the socket open: what the peer said before is heard, and then the end.
+TEST(ControlLinks, ReportsADeathWhereTheSocketStaysOpen) {
+  const Pair pair;
+  const UniqueFd death(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ControlLinks here({pair.first.get()}, {death.get()}), there({pair.second.get()});
+  EXPECT_TRUE(here.Await(0).empty());
+  there.Send(0, "one");
+  there.Send(0, "two");
+  const uint64_t one = 1;
+  ASSERT_EQ(write(death.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  const auto events = here.Await(kLong_s);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].message, "one");
+  EXPECT_EQ(events[1].message, "two");
+  EXPECT_TRUE(events[2].closed);
+  EXPECT_TRUE(here.Await(0).empty());
 }
 
 TEST(ControlLinks, RefusesMessagesThatAreTooLong) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -72,25 +73,29 @@ std::string NameOf(const NamedBatch& batch) {
 
 }  // namespace
 
-Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> works) {
+Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> works,
+                          const std::function<Status(const Status&)>& cause_of) {
   name_ = NameOf(batch);
   std::vector<Part> parts;
   parts.reserve(batch.entries.size());
-  for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i], nullptr, {}, {}, {}});
+  for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i], nullptr, {}, {}});
   // Those that go together, [begin, end).
-  Status status;
+  Status broken;
   for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
     int64_t bytes = 0;
     do {
-      bytes += parts[end].entry.MostBytes();
-    } while (++end < parts.size() && bytes + parts[end].entry.MostBytes() <= kPackedBytes);
+      bytes += TensorBytes(parts[end].entry);
+    } while (++end < parts.size() && bytes + TensorBytes(parts[end].entry) <= kPackedBytes);
     const std::span<Part> together = std::span<Part>(parts).subspan(begin, end - begin);
-    if (status.ok()) status = Exchange(together);
+    Status status = broken.ok() ? Exchange(together) : broken;
+    // No memory: all ranks have been told so, and go on with what comes next.
+    if (broken.ok() && !status.ok() && status.code() != StatusCode::kResourceExhausted)
+      status = broken = cause_of(status);
     for (Part& part : together) {
       if (part.work != nullptr) part.work->done(status.ok() ? part.status : status, part.outcome);
     }
   }
-  return status;
+  return broken;
 }
 
 Status NamedExchange::Exchange(std::span<Part> parts) {
@@ -108,36 +113,41 @@ Status NamedExchange::Exchange(std::span<Part> parts) {
 }
 
 void NamedExchange::AllocateOut(Part& part, std::span<const int64_t> shape) {
-  if (part.work != nullptr) {
-    Result<void*> out = part.work->allocate(shape);
-    if (out.ok()) {
-      part.out = static_cast<char*>(*out);
-      return;
-    }
+  if (part.work == nullptr) return;
+  const Result<void*> out = part.work->allocate(shape);
+  if (out.ok()) {
+    part.out = static_cast<char*>(*out);
+  } else {
     part.status = out.status();
   }
-  const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  part.sink.resize(elements * DTypeSize(part.entry.request.dtype));
-  part.out = part.sink.data();
+}
+
+void NamedExchange::Deliver(const Part& part, const char* result, int64_t count) const {
+  if (part.wanted()) ScaleBehind(part.entry.request, communicator_.size(), result, count, part.out);
 }
 
 char* NamedExchange::Scratch(int64_t bytes) {
   if (shared_ != nullptr && shared_->bytes() >= bytes) return static_cast<char*>(shared_->data());
-  if (static_cast<int64_t>(private_.size()) >= bytes) return private_.data();
-  // The old one first, so that both need not fit.
+  if (private_ != nullptr && private_bytes_ >= bytes) return private_.get();
+  // The old ones first, so that both need not fit.
   shared_ = nullptr;
+  private_ = nullptr;
   shared_ = communicator_.AllocateShared(bytes);
   if (shared_ != nullptr) return static_cast<char*>(shared_->data());
-  private_.resize(bytes);
-  return private_.data();
+  private_.reset(new (std::nothrow) char[std::max<int64_t>(bytes, 1)]);
+  private_bytes_ = private_ == nullptr ? 0 : bytes;
+  return private_.get();
+}
+
+Status NamedExchange::TellNoMemory() {
+  return communicator_.Decline(name_, ResourceExhausted(StrCat("'", name_, "': no memory to exchange it in")));
 }
 
 Status NamedExchange::AllReduce(std::span<Part> parts) {
   for (Part& part : parts) AllocateOut(part, part.entry.request.shape);
   const NamedRequest& request = parts.front().entry.request;
   const ReduceOp op = OpOf(request);
-  const int ranks = communicator_.size();
-  if (parts.size() == 1 && parts.front().work != nullptr) {
+  if (parts.size() == 1 && parts.front().wanted()) {
     Part& part = parts.front();
     const int64_t count = request.Elements();
     const void* in = part.work->in;
@@ -146,29 +156,30 @@ Status NamedExchange::AllReduce(std::span<Part> parts) {
       in = part.out;
     }
     LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, request.dtype, count, in, part.out));
-    ScaleBehind(request, ranks, part.out, count, part.out);
+    Deliver(part, part.out, count);
     return OkStatus();
   }
   int64_t total = 0;
   for (const Part& part : parts) total += part.entry.request.Elements();
   const int64_t size = DTypeSize(request.dtype);
   char* const buffer = Scratch(total * size);
-  int64_t at = 0;
+  if (buffer == nullptr) return TellNoMemory();
+  char* at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
     if (part.work == nullptr) {
-      FillNeutral(op, request.dtype, count, buffer + at * size);
+      FillNeutral(op, request.dtype, count, at);
     } else {
-      ScaleBefore(part.entry.request, part.work->in, count, buffer + at * size);
+      ScaleBefore(part.entry.request, part.work->in, count, at);
     }
-    at += count;
+    at += count * size;
   }
   LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, request.dtype, total, buffer, buffer));
-  at = 0;
+  at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
-    if (part.work != nullptr) ScaleBehind(part.entry.request, ranks, buffer + at * size, count, part.out);
-    at += count;
+    Deliver(part, at, count);
+    at += count * size;
   }
   return OkStatus();
 }
@@ -183,18 +194,19 @@ Status NamedExchange::Adasum(std::span<Part> parts) {
   const DType dtype = parts.front().entry.request.dtype;
   const int64_t size = DTypeSize(dtype);
   char* const buffer = Scratch(total * size);
-  int64_t at = 0;
+  if (buffer == nullptr) return TellNoMemory();
+  char* at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
-    ScaleBefore(part.entry.request, part.work->in, count, buffer + at * size);
-    at += count;
+    ScaleBefore(part.entry.request, part.work->in, count, at);
+    at += count * size;
   }
   LOCKSTEP_RETURN_IF_ERROR(AdasumAllReduce(communicator_, name_, dtype, counts, buffer, buffer));
-  at = 0;
+  at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
-    ScaleBehind(part.entry.request, communicator_.size(), buffer + at * size, count, part.out);
-    at += count;
+    Deliver(part, at, count);
+    at += count * size;
   }
   return OkStatus();
 }
@@ -213,33 +225,32 @@ Status NamedExchange::ReduceScatter(std::span<Part> parts) {
     for (int r = 0; r < ranks; ++r) counts[r] += ShareOf(request.rows(), r, ranks) * request.RowElements();
   }
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const bool alone = parts.size() == 1;
-  const void* in = parts.front().work->in;
-  if (!alone || parts.front().entry.request.prescale != 1) {
-    char* const buffer = Scratch((total + counts[own]) * size);
-    char* to = buffer;
-    std::vector<const char*> from;
-    for (const Part& part : parts) from.push_back(static_cast<const char*>(part.work->in));
-    for (int r = 0; r < ranks; ++r) {
-      for (size_t i = 0; i < parts.size(); ++i) {
-        const NamedRequest& request = parts[i].entry.request;
-        const int64_t count = ShareOf(request.rows(), r, ranks) * request.RowElements();
-        ScaleBefore(request, from[i], count, to);
-        from[i] += count * size;
-        to += count * size;
-      }
+  const bool in_place = parts.size() == 1 && parts.front().entry.request.prescale == 1;
+  const bool out_place = parts.size() == 1 && parts.front().wanted();
+  char* const buffer = in_place && out_place ? nullptr : Scratch((total + counts[own]) * size);
+  if (buffer == nullptr && !(in_place && out_place)) return TellNoMemory();
+  const void* in = in_place ? parts.front().work->in : buffer;
+  char* const out = out_place ? parts.front().out : buffer + total * size;
+  char* to = buffer;
+  std::vector<const char*> from;
+  for (const Part& part : parts) from.push_back(static_cast<const char*>(part.work->in));
+  for (int r = 0; r < ranks && !in_place; ++r) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const NamedRequest& request = parts[i].entry.request;
+      const int64_t count = ShareOf(request.rows(), r, ranks) * request.RowElements();
+      ScaleBefore(request, from[i], count, to);
+      from[i] += count * size;
+      to += count * size;
     }
-    in = buffer;
   }
-  char* const out = alone ? parts.front().out : Scratch((total + counts[own]) * size) + total * size;
   LOCKSTEP_RETURN_IF_ERROR(
       communicator_.ReduceScatter(name_, OpOf(parts.front().entry.request), dtype, counts, in, out));
-  const char* from = out;
+  const char* result = out;
   for (const Part& part : parts) {
     const NamedRequest& request = part.entry.request;
     const int64_t count = ShareOf(request.rows(), own, ranks) * request.RowElements();
-    ScaleBehind(request, ranks, from, count, part.out);
-    from += count * size;
+    Deliver(part, result, count);
+    result += count * size;
   }
   return OkStatus();
 }
@@ -266,6 +277,7 @@ Status NamedExchange::Gather(std::span<Part> parts) {
   const int64_t outgoing = std::accumulate(sent.begin(), sent.end(), int64_t{0});
   const bool alone = parts.size() == 1;
   char* const buffer = alone ? nullptr : Scratch(outgoing + incoming);
+  if (buffer == nullptr && !alone) return TellNoMemory();
   const void* in = alone ? parts.front().work->in : buffer;
   char* const out = alone ? parts.front().out : buffer + outgoing;
   char* to = buffer;
@@ -280,16 +292,23 @@ Status NamedExchange::Gather(std::span<Part> parts) {
       to += bytes;
     }
   }
-  const Allocate allocate = [&](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(out); };
-  LOCKSTEP_RETURN_IF_ERROR(to_all ? communicator_.AllGatherV(name_, kBytes, outgoing, in, allocate)
-                                  : communicator_.AllToAllV(name_, kBytes, sent, in, allocate));
+  // The exchange goes on without a result for which there is no memory; its error comes back then.
+  const Status& no_memory = parts.front().status;
+  const Allocate allocate = [&](std::span<const int64_t>) -> Result<void*> {
+    if (alone && !no_memory.ok()) return no_memory;
+    return static_cast<void*>(out);
+  };
+  const Status exchanged = to_all ? communicator_.AllGatherV(name_, kBytes, outgoing, in, allocate)
+                                  : communicator_.AllToAllV(name_, kBytes, sent, in, allocate);
+  if (alone && !no_memory.ok() && exchanged == no_memory) return OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(exchanged);
   const char* received = out;
   std::vector<int64_t> at(parts.size(), 0);
   for (int r = 0; r < ranks && !alone; ++r) {
     for (size_t i = 0; i < parts.size(); ++i) {
       const NamedBatch::Entry& entry = parts[i].entry;
       const int64_t bytes = RowsBetween(entry, r, own) * RowBytes(entry.request);
-      Copy(received, bytes, parts[i].out + at[i]);
+      if (parts[i].wanted()) Copy(received, bytes, parts[i].out + at[i]);
       at[i] += bytes;
       received += bytes;
     }
@@ -305,17 +324,26 @@ Status NamedExchange::Broadcast(std::span<Part> parts) {
     AllocateOut(part, part.entry.request.shape);
     total += Bytes(part.entry.request);
   }
-  const bool alone = parts.size() == 1;
-  char* const buffer = alone ? parts.front().out : Scratch(total);
+  // A root sends from where its tensor lies.
+  const bool alone = parts.size() == 1 && (sends || parts.front().wanted());
+  char* buffer = nullptr;
+  if (!alone) {
+    buffer = Scratch(total);
+    if (buffer == nullptr) return TellNoMemory();
+  } else if (sends) {
+    buffer = const_cast<char*>(static_cast<const char*>(parts.front().work->in));  // it is only read
+  } else {
+    buffer = parts.front().out;
+  }
   char* at = buffer;
   for (const Part& part : parts) {
-    if (sends) Copy(part.work->in, Bytes(part.entry.request), at);
+    if (sends && !alone) Copy(part.work->in, Bytes(part.entry.request), at);
     at += Bytes(part.entry.request);
   }
   LOCKSTEP_RETURN_IF_ERROR(communicator_.Broadcast(name_, root, total, buffer));
   at = buffer;
   for (const Part& part : parts) {
-    Copy(at, Bytes(part.entry.request), part.out);
+    if (part.wanted()) Copy(at, Bytes(part.entry.request), part.out);
     at += Bytes(part.entry.request);
   }
   return OkStatus();

@@ -9,7 +9,7 @@
 
 #include "core/base/status.h"
 #include "core/comm/communicator.h"
-#include "core/comm/sequencer.h"
+#include "core/comm/named_batch.h"
 
 namespace lockstep {
 
@@ -20,7 +20,8 @@ struct NamedWork {
   const void* in = nullptr;
   // Gives the memory for the result, of the request's type and this shape; may be null where that has no elements, and
   // may be the memory of `in` in an all-reduce or broadcast. Called at most once, on the lane's thread; never for
-  // barriers and joins. Where it fails, this rank gets that error, and the others their results.
+  // barriers and joins. Where it fails, this rank gets that error, and the others their results; or, where there is no
+  // memory either for what the others need of this rank, that error with this rank's number.
   std::function<Result<void*>(std::span<const int64_t> shape)> allocate;
   struct Outcome {
     // Of an all-to-all: rows that came from each rank, [R].
@@ -39,8 +40,11 @@ class NamedExchange {
   explicit NamedExchange(Communicator& communicator) : communicator_(communicator) {}
 
   // works: this rank's, for each entry of the batch; null where it has joined and brings zeros. Calls `done` of all.
-  // The returned error is one of the communicator: then it is broken. The batch has no error.
-  Status Run(const NamedBatch& batch, std::span<NamedWork* const> works);
+  // The returned error is one of the communicator, which is broken then, or of ranks that do different things. The
+  // batch has no error.
+  // `cause_of`: what to say in its place, to all that wait.
+  Status Run(const NamedBatch& batch, std::span<NamedWork* const> works,
+             const std::function<Status(const Status&)>& cause_of);
 
  private:
   // One entry, as this rank sees it.
@@ -48,13 +52,16 @@ class NamedExchange {
     const NamedBatch::Entry& entry;
     NamedWork* work;  // null: joined
     char* out = nullptr;
-    Status status;  // of this rank alone
+    Status status;  // of this rank alone: it has no memory for the result
     NamedWork::Outcome outcome;
-    std::vector<char> sink;  // where a result goes that nobody wants
+    // Whether its result has a place to go.
+    bool wanted() const { return work != nullptr && status.ok(); }
   };
 
-  // Where the part's result of `shape` goes: the work's memory, or the sink.
+  // Asks for the memory of the part's result, of `shape`.
   static void AllocateOut(Part& part, std::span<const int64_t> shape);
+  // A result, less what is scaled behind the reduction, goes to where it belongs.
+  void Deliver(const Part& part, const char* result, int64_t count) const;
   // Parts that go together; the kinds of it follow.
   Status Exchange(std::span<Part> parts);
   Status AllReduce(std::span<Part> parts);
@@ -62,13 +69,16 @@ class NamedExchange {
   Status ReduceScatter(std::span<Part> parts);
   Status Gather(std::span<Part> parts);
   Status Broadcast(std::span<Part> parts);
-  // At least so many bytes that are kept for the next time, in shared memory where there is room.
+  // At least so many bytes that are kept for the next time, in shared memory where there is room. Null where there is
+  // none anywhere: then TellNoMemory takes the place of the exchange, and all ranks get its error.
   char* Scratch(int64_t bytes);
+  Status TellNoMemory();
 
   Communicator& communicator_;
   std::string name_;  // of the batch that runs
   std::shared_ptr<SharedBuffer> shared_;
-  std::vector<char> private_;
+  std::unique_ptr<char[]> private_;
+  int64_t private_bytes_ = 0;
 };
 
 }  // namespace lockstep

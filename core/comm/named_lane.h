@@ -5,12 +5,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
-#include "core/base/bytes.h"
+#include "core/base/fork_guard.h"
 #include "core/base/status.h"
 #include "core/comm/communicator.h"
 #include "core/comm/context.h"
@@ -49,20 +50,24 @@ struct NamedLaneOptions {
 //
 // Requests go to rank 0 from whoever makes them. There the sequencer is fed by all: by rank 0's own callers, and with
 // what comes in; whoever makes a request complete while nobody is busy tells all ranks what is to be done. What becomes
-// complete meanwhile gathers, and goes together when that is done: that is all the clock there is. Nothing travels while
-// nobody asks for anything.
+// complete meanwhile gathers, and goes together when that is done: that is all the clock there is. Nothing travels
+// while nobody asks for anything.
 //
 // One at a time drives the lane: listens to the peers and does the exchanges. A caller whose request is the only one
 // drives for as long as a small exchange takes, since each change of threads costs more than that; whatever takes
 // longer, or is large, is left to the lane's thread, which is parked while this rank waits for nothing.
 //
 // Errors. Ranks that disagree get FAILED_PRECONDITION, and arguments that are bad on one rank fail on all, with the
-// name, the ranks and the values; the lane goes on. A rank that died or left ends the lane for good: all requests, and
-// those that come later, get UNAVAILABLE that names it. Thread-safe.
+// name, the ranks and the values; the lane goes on. So it does where a rank has no memory (RESOURCE_EXHAUSTED, for that
+// rank, or for all where it has none for its part either). A rank that died or left ends the lane for good: all
+// requests, and those that come later, get UNAVAILABLE that names it, whether or not anything is exchanged meanwhile.
+//
+// A fork of a process has no part in its lanes: there, requests get FAILED_PRECONDITION, and all else does nothing.
+// Thread-safe.
 class NamedLane {
  public:
-  // Meets the other ranks, as Context::Create, whose errors it returns. The communicator is the lane's alone, and the
-  // purpose that of a lane with this label.
+  // Meets the other ranks, as Context::Create, whose errors it returns; RESOURCE_EXHAUSTED also where there can't be
+  // another thread. The communicator is the lane's alone, and the purpose that of a lane with this label.
   static Result<std::unique_ptr<NamedLane>> Create(ContextOptions context, const NamedLaneOptions& options);
   // As Leave; waits until the batch that runs has ended, with CANCELLED. Not on the lane's own thread.
   ~NamedLane();
@@ -73,23 +78,28 @@ class NamedLane {
 
   // Memory for results, which need no pages of their own then; as Communicator::AllocateShared. `shared_bytes`: how
   // much there is in all.
-  std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) { return communicator_->AllocateShared(bytes); }
+  std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) {
+    return fork_.InFork() ? nullptr : communicator_->AllocateShared(bytes);
+  }
   int64_t shared_bytes() const { return shared_bytes_; }
 
-  // Asks for what `works` say; waits for peers no longer than they need if they ask for it now as well. What this rank can see to be wrong by itself (negative counts,
-  // splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which get it
-  // as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
-  // INVALID_ARGUMENT here. The tickets are set by the lane, and returned for Cancel. A request of kind kJoin needs no
-  // name.
+  // Asks for what `works` say; waits for peers 0.1 ms at most. What this rank can see to be wrong by itself (negative
+  // counts, splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which
+  // get it as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
+  // INVALID_ARGUMENT here, and so do all members of its group that come with it; likewise with a name that is too long.
+  // The tickets are set by the lane, and returned for Cancel. A request of kind kJoin needs no name.
   std::vector<uint64_t> Submit(std::vector<NamedWork> works);
   uint64_t Submit(NamedWork work);
 
-  // This rank no longer wants to wait: where a rank has not asked for it yet, those that have get CANCELLED with `why`.
-  // Otherwise it goes its way. Nothing for a ticket that has ended.
+  // This rank no longer wants to wait: where a rank has not asked for it yet, those that have get CANCELLED with `why`,
+  // and so does its group. Of a join, this rank alone, which is back then. Otherwise it goes its way. Nothing for a
+  // ticket that has ended.
   void Cancel(uint64_t ticket, const std::string& why);
+  // The same for the join that this rank waits in; nothing without one.
+  void CancelJoin(const std::string& why);
 
   // How often it was asked with this text before: what makes names of calls that have none, the same on all ranks that
-  // make the same ones in the same order.
+  // make the same ones in the same order. The end of a join begins anew with 0, as ranks that have joined make none.
   uint64_t NextNumber(const std::string& text);
 
   // Leaves the job: what this rank waits for ends with CANCELLED, and the others get UNAVAILABLE. Does not wait for it.
@@ -108,8 +118,13 @@ class NamedLane {
  private:
   NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
-  // Puts a work where its answer will find it, and gives it its ticket. An error: it is left as it is.
-  Status Register(NamedWork* work);
+  // Gives a work its ticket and puts it where its answer will find it.
+  void Register(NamedWork work);
+  // Of each of these works, why it can't be asked for here and now; OK where it can. With mutex_ held.
+  std::vector<Status> Refuse(const std::vector<NamedWork>& works) const;
+  // Says to rank 0 what this rank asks for. With mutex_ held.
+  void Send(std::vector<NamedRequest> requests);
+  void CancelLocked(uint64_t ticket, const std::string& why);
   void Run();
   // With mutex_ held, behind something new: sends what is complete where who drives has nothing to do. Whether to wake
   // the thread.
@@ -125,19 +140,23 @@ class NamedLane {
   std::vector<ControlLinks::Event> LookOut(double* seconds);
   // A message that came in. What it says to do is put into todo_.
   void Handle(const ControlLinks::Event& event);
-  void HandleRequests(int rank, ByteReader& reader);
+  // What of a message, or its absence, ends the lane; nothing where it does not.
+  std::optional<Status> EndIn(const ControlLinks::Event& event) const;
   // On rank 0, with mutex_ held: what is complete goes to all ranks, and into todo_.
   void Sequence();
-  // Both without mutex_.
+  // All that follow without mutex_.
   void DoAll();
   void Do(const NamedBatch& batch);
-  // Ends everything of this rank with `why`, and on rank 0 tells the others.
+  // What ended an exchange with this status: a rank that breaks says more over its link than the communicator does.
+  Status CauseOf(const Status& status);
+  // Ends everything of this rank with `why`, and tells the others.
   void Break(const Status& why);
 
+  const ForkGuard fork_;
   const std::unique_ptr<Communicator> communicator_;
   const int64_t shared_bytes_;
   const NamedLaneOptions options_;
-  ControlLinks links_;       // awaited by who drives
+  ControlLinks links_;      // awaited by who drives
   NamedExchange exchange_;  // of who drives
   Timeline timeline_;       // of any thread; on rank 0 alone
   StallWatch stalls_;       // of the thread alone
@@ -146,14 +165,14 @@ class NamedLane {
   Sequencer sequencer_;                                             // guarded by mutex_
   std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what the thread is to do
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
-  std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_
+  std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_ but the join
+  std::optional<uint64_t> join_;                                    // guarded by mutex_: the ticket of that
   std::unordered_map<std::string, uint64_t> numbers_;               // guarded by mutex_
   uint64_t next_ticket_ = 0;                                        // guarded by mutex_
   bool driven_ = false;                                             // guarded by mutex_: somebody drives
   bool idle_ = false;                                               // guarded by mutex_: and has nothing to do
   bool sleeps_ = false;                                             // guarded by mutex_: nor looks out
   bool leaves_ = false;                                             // guarded by mutex_
-  Status unsent_;                                                   // guarded by mutex_: why a message can't be sent
   Status broken_;                                                   // guarded by mutex_
 
   std::condition_variable wanted_;  // of the thread, parked

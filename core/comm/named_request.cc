@@ -162,13 +162,19 @@ std::string Describe(const NamedRequest& request) {
 
 int64_t NamedRequest::Elements() const { return Product(shape.begin(), shape.end()); }
 
+int64_t NamedRequest::WireBytes() const {
+  constexpr int64_t kNumbers = 80;
+  return kNumbers + static_cast<int64_t>(name.size() + family.size() + group.size() +
+                                         sizeof(int64_t) * (shape.size() + splits.size()));
+}
+
 int64_t NamedRequest::RowElements() const { return shape.empty() ? 1 : Product(shape.begin() + 1, shape.end()); }
 
 bool NamedRequest::operator==(const NamedRequest& other) const {
-  return ticket == other.ticket && kind == other.kind && name == other.name && dtype == other.dtype &&
-         reduction == other.reduction && prescale == other.prescale && postscale == other.postscale &&
-         root == other.root && shape == other.shape && splits == other.splits && group == other.group &&
-         group_size == other.group_size && refusal == other.refusal;
+  return ticket == other.ticket && kind == other.kind && name == other.name && family == other.family &&
+         dtype == other.dtype && reduction == other.reduction && prescale == other.prescale &&
+         postscale == other.postscale && root == other.root && shape == other.shape && splits == other.splits &&
+         group == other.group && group_size == other.group_size && refusal == other.refusal;
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -181,6 +187,7 @@ void Write(const NamedRequest& request, ByteWriter& writer) {
   writer.Number(request.ticket);
   writer.Number(static_cast<uint8_t>(request.kind));
   writer.String(request.name);
+  writer.String(request.family);
   writer.Number(static_cast<uint8_t>(request.dtype));
   writer.Number(static_cast<uint8_t>(request.reduction));
   writer.Number(std::bit_cast<uint64_t>(request.prescale));
@@ -198,6 +205,7 @@ NamedRequest ReadNamedRequest(ByteReader& reader) {
   request.ticket = reader.Number<uint64_t>();
   request.kind = ReadEnum<NamedKind>(reader, kNamedKindCount);
   request.name = reader.String();
+  request.family = reader.String();
   request.dtype = ReadEnum<DType>(reader, kDTypeCount);
   request.reduction = ReadEnum<NamedReduction>(reader, kNamedReductionCount);
   request.prescale = std::bit_cast<double>(reader.Number<uint64_t>());

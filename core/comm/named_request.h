@@ -41,6 +41,9 @@ struct NamedRequest {
   uint64_t ticket = 0;
   NamedKind kind = NamedKind::kBarrier;
   std::string name;
+  // Of a numbered call ("allreduce.17"), the name less the number: what all calls of its kind have in common. No number
+  // comes a second time before the ranks have joined. Empty where the name is the caller's own, and comes again.
+  std::string family;
   DType dtype = DType::kFloat32;
   NamedReduction reduction = NamedReduction::kSum;
   // Factors before and behind the reduction.
@@ -62,6 +65,8 @@ struct NamedRequest {
   int64_t RowElements() const;
   // The first dimension; 1 of a scalar.
   int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
+  // What it takes in a message, roughly, without its texts of errors.
+  int64_t WireBytes() const;
 
   bool operator==(const NamedRequest& other) const;
 };
@@ -76,6 +81,9 @@ NamedRequest ReadNamedRequest(ByteReader& reader);
 
 // "allreduce 'grad/a'": for messages.
 std::string Describe(const NamedRequest& request);
+
+// The longest name of a request or a group.
+inline constexpr size_t kMostNameBytes = size_t{64} << 10;
 
 // INVALID_ARGUMENT where a request can't be right whatever the other ranks ask for: a scalar that is to be divided into
 // rows, negative splits or too many of them, a root that is none, a type without such a reduction.

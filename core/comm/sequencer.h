@@ -5,42 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/comm/named_request.h"
+#include "core/comm/named_batch.h"
 
 namespace lockstep {
-
-// What all R ranks do next: requests that travel in one exchange, or an error for all of them.
-struct NamedBatch {
-  static constexpr uint64_t kNoTicket = UINT64_MAX;
-
-  // One request of all ranks.
-  struct Entry {
-    // What the ranks agree on; of what is each rank's own (rows, splits), the lowest rank's. Its ticket means nothing.
-    NamedRequest request;
-    // By rank; kNoTicket of a rank that has joined, which takes part with zeros.
-    std::vector<uint64_t> tickets;
-    // The first dimension of each rank's tensor, [R]; 0 of those that have joined.
-    std::vector<int64_t> rows;
-    // Of an all-to-all: rows from each rank (outer) to each rank, [R][R]; else empty.
-    std::vector<std::vector<int64_t>> splits;
-
-    // Of the tensor of the rank that brings most.
-    int64_t MostBytes() const;
-    bool operator==(const Entry& other) const;
-  };
-
-  std::vector<Entry> entries;
-  // Not OK: nothing is exchanged, all entries end with this.
-  Status error;
-
-  // Of all entries, MostBytes; 0 where nothing is exchanged.
-  int64_t Bytes() const;
-  bool operator==(const NamedBatch& other) const;
-};
-
-// A message, and back. `ranks`: R. Reading spoils the reader where what is there is no batch of R ranks.
-void Write(const NamedBatch& batch, ByteWriter& writer);
-NamedBatch ReadNamedBatch(ByteReader& reader, int ranks);
 
 struct SequencerOptions {
   int ranks = 1;
@@ -56,8 +23,15 @@ struct SequencerOptions {
 //   sequencer.Add(rank, request, now);                     // of each that comes in
 //   for (const NamedBatch& batch : sequencer.Take()) ...;  // once nothing more is there to add
 //
+// Groups are done whole or fail whole: what spoils one member ends all of them, on all ranks, and those that a rank
+// brings later. A group begins with its first member and ends when it was handed out by Take; then its name is free
+// again.
+//
 // Joined ranks (kJoin) take part in all-reduces with zeros; everything else that is asked for meanwhile fails. A join
-// is answered when all ranks have joined; then they are all back.
+// is answered when all ranks have joined; then they are all back, and nothing is left of what they asked for before.
+//
+// Numbered requests (NamedRequest::family) that fail before some rank has asked for them fail there too once it does,
+// as the others will not come back to that number.
 //
 // A rank makes one request of a name at a time (named_lane.h sees to it). Pure bookkeeping, no threads and no sockets;
 // thread-compatible.
@@ -71,21 +45,24 @@ class Sequencer {
   // What has become complete since the last call.
   std::vector<NamedBatch> Take();
 
-  // A request that some ranks have made and others have not.
+  // A request that some ranks have made and others have not, or a member of a group that lacks others.
   struct Wait {
     std::string name;
     NamedKind kind;
     double since;              // when the first rank made it
-    std::vector<int> missing;  // the ranks that have not
+    std::vector<int> missing;  // the ranks that have not made it, or not all of its group
   };
-  // All of them, by name.
+  // All of them, by name; after Take. Joins are not among them.
   std::vector<Wait> Waiting() const;
   // The earliest `since` of them; infinity where there is none.
   double WaitingSince() const;
 
-  // Gives up a request that some ranks wait for: the next Take has a batch with `why` for it. Nothing where there is
-  // none of that name.
+  // Gives up a request that some ranks wait for, and its group: the next Take has a batch with `why` for it. Nothing
+  // where there is none of that name.
   void Fail(const std::string& name, const Status& why);
+  // The same for the request, or join, of a rank with this ticket; nothing where it is complete, or over. A rank whose
+  // join is given up is back.
+  void Cancel(int rank, const std::string& name, uint64_t ticket, const Status& why);
 
  private:
   struct Pending {
@@ -94,30 +71,50 @@ class Sequencer {
     double since;
     bool complete = false;
   };
-  // Members of a group that are complete, until all are.
+  // Of which all members are pending.
   struct Group {
-    std::vector<std::string> names;
-    Status error;
+    std::vector<std::string> names;  // as they came
+    size_t complete = 0;             // how many of them all ranks have asked for alike
+    std::vector<uint32_t> brought;   // [R]: members that the rank has asked for
+    std::vector<uint32_t> wanted;    // [R]: of how many it says that they are; 0 before it has brought any
+  };
+  // Requests that will come of what has failed already.
+  struct Late {
+    Status why;
+    std::vector<uint32_t> left;  // [R]
   };
 
+  bool HasJoined(int rank) const { return joins_[rank] != NamedBatch::kNoTicket; }
   bool IsComplete(const Pending& pending) const;
-  // Moves a pending request on, with what became of it: into the ready ones, or into its group.
-  void Complete(const std::string& name, const Status& status);
+  // What has become complete goes on: into the ready ones, where it fails or its group is there as well.
+  void Settle();
+  void Complete(const std::string& name);
+  // Ends a group whose members can't become complete any more: all ranks have brought theirs, and they differ.
+  void EndIfSpoilt(const std::string& group_name);
+  // What ranks have of a group that others lack, for people.
+  std::string DifferenceIn(const Group& group) const;
+  // Ends a request and all of its group.
+  void FailWhole(const std::string& name, const Status& why);
+  // Takes them out of the pending ones.
   void Ready(const std::vector<std::string>& names, const Status& error);
+  // The error of a request that comes of what has failed already; OK of others.
+  Status TakeLate(int rank, const NamedRequest& request);
+  // To one rank alone.
+  void Answer(int rank, NamedRequest request, const Status& error);
   // What keeps a complete request from being done; OK where nothing does.
   Status Judge(const Pending& pending) const;
   void Join(int rank, NamedRequest request);
-  // After a change of who has joined.
-  void CompleteAll();
   NamedBatch::Entry EntryOf(const Pending& pending) const;
-  // Whether an entry may travel with those of a batch.
-  bool Fits(const NamedBatch& batch, int64_t batch_bytes, const NamedBatch::Entry& entry) const;
 
   const SequencerOptions options_;
   std::map<std::string, Pending> pending_;
   std::map<std::string, Group> groups_;
-  std::vector<NamedBatch> ready_;  // an entry each, or a group's
-  std::vector<uint64_t> joins_;    // [R]: the ticket of the rank's join; kNoTicket: it has not joined
+  std::map<std::string, Late> late_groups_;   // failed, with members to come
+  std::map<std::string, Late> late_numbers_;  // failed numbered requests that not all ranks have asked for
+  std::vector<std::string> complete_;         // pending ones that Settle has to look at
+  std::vector<std::string> touched_groups_;   // likewise
+  std::vector<NamedBatch> ready_;             // an entry each, or a group's
+  std::vector<uint64_t> joins_;               // [R]: the ticket of the rank's join; kNoTicket: it has not joined
   int last_joined_ = 0;
 };
 

@@ -32,6 +32,7 @@ TEST(NamedRequest, SurvivesTheWire) {
   NamedRequest request = Request("gradients/dense", NamedKind::kAllToAll, 77);
   request.dtype = DType::kBFloat16;
   request.reduction = NamedReduction::kAdasum;
+  request.family = "gradients";
   request.prescale = 1.0 / 3;
   request.postscale = 1e-300;
   request.root = 3;
@@ -112,30 +113,6 @@ TEST(Sequencer, PutsWhatIsReadyTogetherIntoOneBatch) {
   std::vector<Names> names;
   for (const NamedBatch& batch : sequencer.Take()) names.push_back(NamesOf(batch));
   EXPECT_EQ(names, (std::vector<Names>{{"a", "b", "c"}, {"gather"}, {"halves"}, {"d"}, {"large"}}));
-}
-
-TEST(Sequencer, DoesAGroupTogetherOrNotAtAll) {
-  Sequencer sequencer({.ranks = 2, .fusion_bytes = 0});
-  const auto member = [](const std::string& name, int64_t rows) {
-    NamedRequest request = Request(name);
-    request.group = "g";
-    request.group_size = 2;
-    request.shape = {rows};
-    return request;
-  };
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
-  EXPECT_TRUE(sequencer.Take().empty());
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1), 0);
-  std::vector<NamedBatch> batches = sequencer.Take();
-  ASSERT_EQ(batches.size(), 1u);
-  EXPECT_EQ(NamesOf(batches[0]), (Names{"a", "b"}));
-
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1 + rank), 0);
-  batches = sequencer.Take();
-  ASSERT_EQ(batches.size(), 1u);
-  EXPECT_EQ(batches[0].entries.size(), 2u);
-  EXPECT_EQ(batches[0].error.code(), StatusCode::kFailedPrecondition);
 }
 
 TEST(Sequencer, NamesWhatRanksDisagreeOn) {
@@ -225,6 +202,85 @@ TEST(Sequencer, KnowsWhoIsWaitedForAndGivesUp) {
   EXPECT_EQ(batches[0].error, DeadlineExceeded("late"));
   EXPECT_EQ(batches[0].entries[0].tickets[0], NamedBatch::kNoTicket);
   EXPECT_TRUE(sequencer.Waiting().empty());
+}
+
+// By its ticket: of a request that is complete, or not this one, nothing is given up.
+TEST(Sequencer, GivesUpTheRequestOfATicketAlone) {
+  Sequencer sequencer({.ranks = 2});
+  sequencer.Add(1, Request("x", NamedKind::kAllReduce, 7), 0);
+  sequencer.Cancel(1, "x", 6, Cancelled("an earlier one"));
+  sequencer.Cancel(0, "x", 7, Cancelled("another rank's"));
+  sequencer.Cancel(1, "y", 7, Cancelled("another name"));
+  EXPECT_TRUE(sequencer.Take().empty());
+  sequencer.Cancel(1, "x", 7, Cancelled("this one"));
+  std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error, Cancelled("this one"));
+  EXPECT_EQ(batches[0].entries[0].tickets, (std::vector<uint64_t>{NamedBatch::kNoTicket, 7}));
+
+  sequencer.Add(1, Request("x", NamedKind::kAllReduce, 8), 0);
+  sequencer.Add(0, Request("x", NamedKind::kAllReduce, 1), 0);
+  sequencer.Cancel(1, "x", 8, Cancelled("too late"));
+  batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error, OkStatus());
+
+  sequencer.Add(1, Request("join", NamedKind::kJoin, 9), 0);
+  sequencer.Cancel(1, "join", 9, Cancelled("interrupted"));
+  batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error, Cancelled("interrupted"));
+  sequencer.Add(0, Request("x", NamedKind::kAllReduce, 2), 0);
+  EXPECT_TRUE(sequencer.Take().empty());
+}
+
+// Nobody comes back to a number: who asks for one behind its end gets that end.
+TEST(Sequencer, AnswersNumbersThatHaveFailed) {
+  Sequencer sequencer({.ranks = 3});
+  const auto numbered = [](uint64_t ticket) {
+    NamedRequest request = Request("allreduce.5", NamedKind::kAllReduce, ticket);
+    request.family = "allreduce";
+    return request;
+  };
+  sequencer.Add(1, numbered(7), 0);
+  sequencer.Fail("allreduce.5", DeadlineExceeded("late"));
+  EXPECT_EQ(sequencer.Take().size(), 1u);
+  for (const int rank : {0, 2}) {
+    sequencer.Add(rank, numbered(40 + rank), 0);
+    const std::vector<NamedBatch> batches = sequencer.Take();
+    ASSERT_EQ(batches.size(), 1u);
+    EXPECT_EQ(batches[0].error, DeadlineExceeded("late"));
+    EXPECT_EQ(batches[0].entries[0].tickets[rank], static_cast<uint64_t>(40 + rank));
+    EXPECT_EQ(batches[0].entries[0].tickets[1], NamedBatch::kNoTicket);
+  }
+  // Now it is forgotten.
+  sequencer.Add(0, numbered(50), 0);
+  EXPECT_TRUE(sequencer.Take().empty());
+}
+
+// What no message takes goes in several.
+TEST(Sequencer, MakesNoBatchThatIsTooLongToBeSaid) {
+  Sequencer sequencer({.ranks = 1});
+  const std::string long_name(kMostNameBytes - 10, 'n');
+  for (const bool in_group : {false, true}) {
+    for (int i = 0; i < 600; ++i) {
+      NamedRequest request = Request(StrCat(i, long_name));
+      request.shape = {1};
+      if (in_group) request.group = "g";
+      request.group_size = in_group ? 600 : 1;
+      sequencer.Add(0, std::move(request), 0);
+    }
+    size_t entries = 0;
+    const std::vector<NamedBatch> batches = sequencer.Take();
+    EXPECT_EQ(batches.size(), 3u);
+    for (const NamedBatch& batch : batches) {
+      ByteWriter writer;
+      Write(batch, writer);
+      EXPECT_LT(writer.size(), size_t{20} << 20);
+      entries += batch.entries.size();
+    }
+    EXPECT_EQ(entries, 600u);
+  }
 }
 
 // Random requests of random kinds in a random order on each rank: each is done once, and with what its ranks brought.

@@ -1,6 +1,9 @@
 #include "core/comm/timeline.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -47,8 +50,8 @@ TEST(Timeline, HasTheWayOfATensor) {
   timeline.Asked(a, 0);
   timeline.Asked(b, 0);
   timeline.Cycle();
-  timeline.Ordered(a);
-  timeline.Ordered(b);
+  timeline.Ordered(Batch({a}));
+  timeline.Ordered(Batch({b}));
   timeline.Begin(Batch({a}));
   timeline.End(Batch({a}));
   timeline.End(Batch({b}));  // It failed.
@@ -72,6 +75,75 @@ TEST(Timeline, HasTheWayOfATensor) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '{'), std::count(text.begin(), text.end(), '}'));
 }
 
+// One row for all that is numbered, and another only for what goes on at the same time.
+TEST(Timeline, HasOneRowForNumberedCalls) {
+  const std::string path = testing::TempDir() + "timeline_rows.json";
+  Timeline timeline;
+  ASSERT_TRUE(timeline.Start(path, false).ok());
+  const auto numbered = [](int number) {
+    NamedRequest request = Request("allreduce." + std::to_string(number), NamedKind::kAllReduce);
+    request.family = "allreduce";
+    return request;
+  };
+  for (int i = 0; i < 100; ++i) {
+    timeline.Asked(numbered(i), 0);
+    timeline.Ordered(Batch({numbered(i)}));
+    timeline.Begin(Batch({numbered(i)}));
+    timeline.End(Batch({numbered(i)}));
+  }
+  for (const int i : {100, 101}) timeline.Asked(numbered(i), 0);
+  for (const int i : {100, 101}) timeline.Ordered(Batch({numbered(i)}));
+  timeline.End(Batch({numbered(100), numbered(101)}));
+  ASSERT_TRUE(timeline.Stop().ok());
+  const std::string text = Read(path);
+  EXPECT_EQ(Count(text, "process_name"), 2);
+  EXPECT_EQ(Count(text, "\"args\":{\"name\":\"allreduce\"}"), 2);
+  EXPECT_EQ(Count(text, "\"name\":\"EXCHANGE\""), 100);
+  EXPECT_EQ(Count(text, "\"ph\":\"B\""), Count(text, "\"ph\":\"E\""));
+}
+
+// It ends in its row, which the next one of its name begins anew.
+TEST(Timeline, EndsWhatIsRefused) {
+  const std::string path = testing::TempDir() + "timeline_refused.json";
+  Timeline timeline;
+  ASSERT_TRUE(timeline.Start(path, false).ok());
+  const NamedRequest a = Request("a", NamedKind::kAllReduce);
+  NamedBatch refused = Batch({a});
+  refused.error = InvalidArgument("a scalar");
+  for (int i = 0; i < 2; ++i) {
+    timeline.Asked(a, 0);
+    timeline.Ordered(refused);
+    if (i == 0) timeline.End(refused);
+  }
+  timeline.Asked(a, 0);  // Before the end of the one before is seen.
+  timeline.End(refused);
+  timeline.Ordered(Batch({a}));
+  timeline.Begin(Batch({a}));
+  timeline.End(Batch({a}));
+  const std::string text = Read(path);
+  EXPECT_EQ(Count(text, "process_name"), 1);
+  EXPECT_EQ(Count(text, "NEGOTIATE_ALLREDUCE"), 4) << text;
+  EXPECT_EQ(Count(text, "\"name\":\"EXCHANGE\""), 1);
+  EXPECT_EQ(Count(text, "\"ph\":\"B\""), Count(text, "\"ph\":\"E\""));
+  ASSERT_TRUE(timeline.Stop().ok());
+}
+
+// What it has begun is the parent's to end.
+TEST(Timeline, IsLeftAloneByAFork) {
+  const std::string path = testing::TempDir() + "timeline_fork.json";
+  Timeline timeline;
+  ASSERT_TRUE(timeline.Start(path, false).ok());
+  const NamedRequest a = Request("a", NamedKind::kAllReduce);
+  timeline.Asked(a, 0);
+  const pid_t child = fork();
+  if (child == 0) exit(timeline.Stop().ok() ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(timeline.Stop().ok());
+  EXPECT_EQ(Count(Read(path), "NEGOTIATE_ALLREDUCE"), 1);
+}
+
 TEST(Timeline, CanBeginInTheMiddleAndAgain) {
   const std::string path = testing::TempDir() + "timeline_again.json";
   Timeline timeline;
@@ -80,7 +152,7 @@ TEST(Timeline, CanBeginInTheMiddleAndAgain) {
   ASSERT_TRUE(timeline.Start(path, false).ok());
   timeline.End(Batch({a}));
   timeline.Begin(Batch({a}));
-  timeline.Ordered(a);
+  timeline.Ordered(Batch({a}));
   timeline.Cycle();
   ASSERT_TRUE(timeline.Stop().ok());
   ASSERT_TRUE(timeline.Stop().ok());

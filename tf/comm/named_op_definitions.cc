@@ -38,29 +38,32 @@ absl::Status AllToAllShapes(InferenceContext* c) {
 //
 // process_set: which ranks take part: 0 for all.
 // names: of each tensor, the same on all ranks; the node's where it is empty.
-// numbered: to the name comes how many numbered calls of its kind there were before. Eager calls are so: with a name of
-//   its own in the attributes, each would make a kernel of its own.
+// called: [N], the names, in their place. Of eager calls: each value of an attribute makes a kernel, which TensorFlow
+//   keeps.
+// numbered: to the name comes how many numbered calls of its kind there were before: eager calls without a name.
 // together: all tensors of the list are exchanged, or none.
 // gradient: of whose losses gradients are (python/lockstep/_src/named.py).
+// prescale, postscale: doubles with all their digits, which an attribute of type float has not.
 #define LOCKSTEP_NAMED_OP(op)       \
   REGISTER_OP(op)                   \
       .SetIsStateful()              \
       .Attr("process_set: int = 0") \
       .Attr("names: list(string)")  \
       .Attr("numbered: bool = false")
-#define LOCKSTEP_NAMED_LIST_OP(op)   \
-  LOCKSTEP_NAMED_OP(op)              \
-      .Input("tensors: N * T")       \
-      .Output("results: N * T")      \
-      .Attr("N: int >= 1")           \
-      .Attr("T: " LOCKSTEP_DTYPES)   \
-      .Attr("together: bool = true") \
+#define LOCKSTEP_CALLED Input("called: M * string").Attr("M: int >= 0 = 0")
+#define LOCKSTEP_NAMED_LIST_OP(op)              \
+  LOCKSTEP_NAMED_OP(op)                         \
+      .Input("tensors: N * T")                  \
+      .LOCKSTEP_CALLED.Output("results: N * T") \
+      .Attr("N: int >= 1")                      \
+      .Attr("T: " LOCKSTEP_DTYPES)              \
+      .Attr("together: bool = true")            \
       .Attr("gradient: {'sum', 'mean', 'times'} = 'sum'")
 #define LOCKSTEP_NAMED_REDUCTION_OP(op)                                              \
   LOCKSTEP_NAMED_LIST_OP(op)                                                         \
       .Attr("reduction: {'sum', 'mean', 'min', 'max', 'product', 'adasum'} = 'sum'") \
-      .Attr("prescale: float = 1.0")                                                 \
-      .Attr("postscale: float = 1.0")
+      .Attr("prescale: string = '1.0'")                                              \
+      .Attr("postscale: string = '1.0'")
 
 LOCKSTEP_NAMED_REDUCTION_OP("LockstepNamedAllReduce").SetShapeFn(SameShapes).Doc(R"doc(
 Reduces each tensor over the ranks: postscale * reduction of (prescale * tensor).
@@ -90,7 +93,7 @@ LOCKSTEP_NAMED_LIST_OP("LockstepNamedBroadcast").Attr("root: int = 0").SetShapeF
 Gives every rank the tensors of `root`, a rank of the process set.
 )doc");
 
-LOCKSTEP_NAMED_OP("LockstepNamedBarrier").SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
+LOCKSTEP_NAMED_OP("LockstepNamedBarrier").LOCKSTEP_CALLED.SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
 Waits until all ranks have come here.
 )doc");
 

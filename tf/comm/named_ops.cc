@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/capi/capi.h"
 #include "tensorflow/core/framework/cancellation.h"
@@ -114,6 +115,15 @@ NamedReduction ReductionOf(const std::string& name) {
   return NamedReduction::kSum;  // the op's definition has no others
 }
 
+// A double, as text.
+absl::Status GetFactor(tf::OpKernelConstruction* construction, const char* attribute, double* factor) {
+  std::string text;
+  TF_RETURN_IF_ERROR(construction->GetAttr(attribute, &text));
+  if (absl::SimpleAtod(text, factor)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", construction->def().name(), "': ", attribute, " is '", text, "', wanted a number"));
+}
+
 std::vector<int64_t> DimsOf(const tf::TensorShape& shape) {
   std::vector<int64_t> dims;
   for (const auto& dim : shape) dims.push_back(dim.size);
@@ -131,22 +141,28 @@ class NamedKernel : public tf::AsyncOpKernel {
     if (construction->HasAttr("reduction")) {
       std::string reduction;
       OP_REQUIRES_OK(construction, construction->GetAttr("reduction", &reduction));
-      OP_REQUIRES_OK(construction, construction->GetAttr("prescale", &prescale_));
-      OP_REQUIRES_OK(construction, construction->GetAttr("postscale", &postscale_));
+      OP_REQUIRES_OK(construction, GetFactor(construction, "prescale", &prescale_));
+      OP_REQUIRES_OK(construction, GetFactor(construction, "postscale", &postscale_));
       reduction_ = ReductionOf(reduction);
     }
     if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
-    int tensors = 1;
-    if (construction->HasAttr("N")) OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensors));
-    OP_REQUIRES(construction, static_cast<int>(names_.size()) == tensors,
-                absl::InvalidArgumentError(
-                    absl::StrCat("'", name(), "': got ", names_.size(), " names for ", tensors, " tensors")));
+    if (construction->HasAttr("N")) OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensors_));
+    if (construction->HasAttr("M")) OP_REQUIRES_OK(construction, construction->GetAttr("M", &called_));
+    const int requests = std::max(tensors_, 1);
+    OP_REQUIRES(construction, static_cast<int>(names_.size()) == requests && called_ <= 1,
+                absl::InvalidArgumentError(absl::StrCat("'", name(), "': got ", names_.size(), " names and ", called_,
+                                                        " tensors of them for ", requests, " tensors")));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) final {
     Result<std::shared_ptr<NamedLane>> lane = NamedLaneOf(process_set_);
     OP_REQUIRES_ASYNC(context, lane.ok(), ToTensorFlow(lane.status()), done);
     const int count = static_cast<int>(names_.size());
+    OP_REQUIRES_ASYNC(
+        context, called_ == 0 || context->input(tensors_).NumElements() == count,
+        absl::InvalidArgumentError(absl::StrCat("'", name(), "': got ", context->input(tensors_).NumElements(),
+                                                " names for ", count, " tensors")),
+        done);
     auto requests = std::make_shared<Requests>(*lane, context, count, std::move(done));
     if (!requests->Watch()) {
       const Status cancelled = Cancelled(absl::StrCat("'", name(), "' was cancelled before it began"));
@@ -165,9 +181,14 @@ class NamedKernel : public tf::AsyncOpKernel {
   // Writes what is known at the end and is no result of the tensor's type.
   virtual Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) { return OkStatus(); }
 
+  // How many tensors there are, and how many behind them that have their names: 0 or 1.
+  int tensors() const { return tensors_; }
+  int called() const { return called_; }
+
  private:
   // `number`: what is appended to the name of a numbered call.
-  std::string NameOf(const std::string& number, int i) const {
+  std::string NameOf(tf::OpKernelContext* context, const std::string& number, int i) const {
+    if (called_ > 0) return std::string(context->input(tensors_).flat<tf::tstring>()(i));
     if (!names_[i].empty() && !numbered_) return names_[i];
     const std::string name = absl::StrCat(names_[i].empty() ? this->name() : names_[i], number);
     return names_.size() == 1 ? name : absl::StrCat(name, ".", i);
@@ -202,13 +223,14 @@ class NamedKernel : public tf::AsyncOpKernel {
     NamedWork work;
     NamedRequest& request = work.request;
     request.kind = kind_;
-    request.name = NameOf(number, i);
+    request.name = NameOf(context, number, i);
+    if (numbered_) request.family = NameOf(context, "", i);
     request.reduction = reduction_;
     request.prescale = prescale_;
     request.postscale = postscale_;
     request.root = root_;
     if (together_ && names_.size() > 1) {
-      request.group = NameOf(number, 0);
+      request.group = NameOf(context, number, 0);
       request.group_size = static_cast<uint32_t>(names_.size());
     }
     if (kind_ != NamedKind::kBarrier && kind_ != NamedKind::kJoin) {
@@ -237,9 +259,10 @@ class NamedKernel : public tf::AsyncOpKernel {
   bool numbered_ = false;
   bool together_ = false;
   NamedReduction reduction_ = NamedReduction::kSum;
-  // Attributes are floats; factors such as 1/3 travel as the same double on all ranks.
-  float prescale_ = 1, postscale_ = 1;
+  double prescale_ = 1, postscale_ = 1;
   int root_ = 0;
+  int tensors_ = 0;
+  int called_ = 0;
 };
 
 template <NamedKind kKind>
@@ -251,14 +274,12 @@ class PlainNamedKernel : public NamedKernel {
 class NamedAllToAllKernel : public NamedKernel {
  public:
   explicit NamedAllToAllKernel(tf::OpKernelConstruction* construction)
-      : NamedKernel(construction, NamedKind::kAllToAll) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensors_));
-  }
+      : NamedKernel(construction, NamedKind::kAllToAll) {}
 
  protected:
   // No splits: as many rows to each rank.
   void Fill(tf::OpKernelContext* context, int ranks, int i, NamedRequest* request) override {
-    const tf::Tensor& splits = context->input(tensors_ + i);
+    const tf::Tensor& splits = context->input(tensors() + called() + i);
     if (splits.dims() != 1) {
       request->refusal = InvalidArgument(absl::StrCat("alltoall '", request->name, "': got splits of shape ",
                                                       splits.shape().DebugString(), ", wanted [", ranks, "]"));
@@ -278,14 +299,11 @@ class NamedAllToAllKernel : public NamedKernel {
   Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) override {
     tf::Tensor* received = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(
-        tensors_ + i, tf::TensorShape({static_cast<int64_t>(outcome.received.size())}), &received)));
+        tensors() + i, tf::TensorShape({static_cast<int64_t>(outcome.received.size())}), &received)));
     const auto fill = [&](auto values) { std::copy(outcome.received.begin(), outcome.received.end(), values.data()); };
     received->dtype() == tf::DT_INT32 ? fill(received->vec<int32_t>()) : fill(received->vec<int64_t>());
     return OkStatus();
   }
-
- private:
-  int tensors_ = 0;
 };
 
 class NamedJoinKernel : public NamedKernel {

@@ -55,6 +55,7 @@ class ShmCommunicator final : public Communicator {
   // Does nothing in a fork of the process that made the communicator.
   void Leave() override;
   int Link(int rank) const override { return waiter_->peers().socket(rank); }
+  int DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
 
  private:

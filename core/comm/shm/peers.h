@@ -38,6 +38,8 @@ class Peers {
   pid_t pid(int rank) const { return entries_[rank].pid; }
   // -1 for a rank that was not added. Stays owned.
   int socket(int rank) const { return entries_[rank].socket.get(); }
+  // Readable once its process has ended; -1 where it can't be seen. Stays owned.
+  int pidfd(int rank) const { return entries_[rank].pidfd.get(); }
 
  private:
   // Of one peer; both descriptors are invalid for the own rank.

@@ -84,6 +84,9 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_int,
     ]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int]
+    capi.lockstep_cancel_join.argtypes = [ctypes.c_int, ctypes.c_char_p]
+    capi.lockstep_next_number.argtypes = [ctypes.c_int, ctypes.c_char_p]
+    capi.lockstep_next_number.restype = ctypes.c_longlong
     capi.lockstep_lane_is_broken.argtypes = [ctypes.c_int]
     capi.lockstep_start_timeline.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
     capi.lockstep_stop_timeline.argtypes = [ctypes.c_int]
@@ -159,6 +162,23 @@ def open_lane(
 def close_lane(group: int) -> None:
     """Leaves a group: what this rank waits for in it ends with CancelledError. Does nothing without its lane."""
     _check(capi.lockstep_close_lane(group))
+
+
+def cancel_join(group: int, why: str) -> None:
+    """Gives up the join that this rank waits in, which ends with CancelledError; nothing where it waits in none."""
+    _check(capi.lockstep_cancel_join(group, why.encode()))
+
+
+def next_number(group: int, text: str) -> int:
+    """How often a group's lane was asked with this text, since it was opened or all its ranks have joined.
+
+    Raises:
+      tf.errors.FailedPreconditionError: there is no lane.
+    """
+    number = capi.lockstep_next_number(group, text.encode())
+    if number < 0:
+        _check(_ERRORS.index(tf.errors.FailedPreconditionError))
+    return number
 
 
 def lane_is_broken(group: int) -> bool:

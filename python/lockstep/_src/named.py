@@ -14,12 +14,10 @@ R times less; "times", R times the former. Horovod's documents mix the three.
 
 from __future__ import annotations
 
-import collections
-import itertools
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -30,12 +28,6 @@ from lockstep._src.context import context
 
 REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
 ALL = 0  # the group of all ranks
-
-# Of calls without a name, by group and kind: they count alike on all ranks of a group, whatever other groups do.
-_counters: dict[int, dict[str, itertools.count]] = collections.defaultdict(
-    lambda: collections.defaultdict(itertools.count)
-)
-_counters_lock = threading.Lock()
 
 
 def open_lane(
@@ -89,8 +81,6 @@ def open_lane(
         label=label,
         listener=-1 if listener is None else listener.fileno(),
     )
-    with _counters_lock:
-        _counters.pop(group, None)
 
 
 def close_lane(group: int = ALL) -> None:
@@ -143,7 +133,7 @@ def allreduce(
       tf.errors.FailedPreconditionError: the ranks differ in shape, type, reduction or factors; on every rank, with what
         each of them has. There is no lane.
     """
-    arguments = {"reduction": reduction, "prescale": prescale, "postscale": postscale}
+    arguments = {"reduction": reduction, **_factors(prescale, postscale)}
     return _run("allreduce", library.ops.lockstep_named_all_reduce, tensors, name, names, group, arguments)
 
 
@@ -159,7 +149,7 @@ def reducescatter(
     gradient: str = "sum",
 ) -> list[tf.Tensor]:
     """As `allreduce`, but each rank gets its share of the rows: the first ranks one more where they don't share."""
-    arguments = {"reduction": reduction, "prescale": prescale, "postscale": postscale, "gradient": gradient}
+    arguments = {"reduction": reduction, **_factors(prescale, postscale), "gradient": gradient}
     return _run("reducescatter", library.ops.lockstep_named_reduce_scatter, tensors, name, names, group, arguments)
 
 
@@ -222,8 +212,52 @@ def barrier(*, name: str | None = None, group: int = ALL) -> tf.Operation | None
 
 
 def join(*, group: int = ALL) -> tf.Tensor:
-    """Takes part in the other ranks' all-reduces with zeros until all have joined. int32: the rank that came last."""
-    return library.ops.lockstep_named_join(process_set=group, names=["join"], name="join")
+    """Takes part in the other ranks' all-reduces with zeros until all have joined. int32: the rank that came last.
+
+    What is cancelled (a step; eagerly by Ctrl-C) is back, and no longer takes part.
+    """
+
+    def op() -> tf.Tensor:
+        return library.ops.lockstep_named_join(process_set=group, names=["join"], name="join")
+
+    if not tf.executing_eagerly():
+        return op()
+    return _interruptible(op, lambda: library.cancel_join(group, "interrupted"))
+
+
+def _interruptible(run: Callable[[], Any], cancel: Callable[[], None]) -> Any:
+    """What `run()` gives, on a thread of its own: Python hears of no signal on one that is inside of an operation.
+
+    Args:
+      run: does one operation, eagerly.
+      cancel: ends it where it has begun.
+    """
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    def body() -> None:
+        # Where this thread's mode is not that of new ones, it runs here.
+        if not tf.executing_eagerly():
+            return
+        try:
+            outcome.append((run(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=body, name="lockstep join", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        while thread.is_alive():
+            cancel()
+            thread.join(0.1)
+        raise
+    if not outcome:
+        return run()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
 
 
 def rank_in(group: int = ALL) -> tf.Tensor:
@@ -253,22 +287,29 @@ def _leave_unordered(output: tf.Tensor) -> None:
 
 
 def count(kind: str, group: int = ALL) -> int:
-    """How many calls without a name there were of this kind: the number that makes a name of the next one."""
-    with _counters_lock:
-        return next(_counters[group][kind])
+    """How many calls without a name there were of this kind: the number that makes a name of the next one.
+
+    Counted from 0 anew when all ranks have joined, as those that joined early have made fewer calls.
+    """
+    return library.next_number(group, kind)
+
+
+def _factors(prescale: float, postscale: float) -> dict[str, str]:
+    """The attributes of an op; an attribute of type float has too few digits."""
+    return {"prescale": repr(float(prescale)), "postscale": repr(float(postscale))}
 
 
 def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None) -> dict[str, Any]:
-    """The attributes of an op that say what its tensors are called."""
-    if names is not None:
-        return {"names": list(names)}
+    """The arguments of an op that say what its tensors are called."""
     if not tf.executing_eagerly():
-        # The node's name, which is known when functions have been put in place.
-        return {"names": [""] * number}
-    if name is None:
-        # The lane counts: TensorFlow makes, and keeps, a kernel for each value of the attributes.
-        return {"names": [kind] * number, "numbered": True}
-    return {"names": [name] if number == 1 else [f"{name}.{i}" for i in range(number)]}
+        # Without names, the node's, which is known when functions have been put in place.
+        return {"names": [""] * number if names is None else list(names), "called": []}
+    # TensorFlow makes, and keeps, a kernel for each value of the attributes: names are an input, or the lane counts.
+    if names is None and name is None:
+        return {"names": [kind] * number, "numbered": True, "called": []}
+    if names is None:
+        names = [name] if number == 1 else [f"{name}.{i}" for i in range(number)]
+    return {"names": [""] * number, "called": [tf.constant(list(names))]}
 
 
 def _run(

@@ -18,11 +18,27 @@ def _text(op: tf.Operation, attribute: str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def _factor(op: tf.Operation, attribute: str) -> float:
+    return float(_text(op, attribute))
+
+
+def _tensors(op: tf.Operation) -> list[tf.Tensor]:
+    return list(op.inputs[: op.get_attr("N")])
+
+
 def _names(op: tf.Operation) -> list[str] | None:
     if op.get_attr("numbered"):
         return None
-    names = [name.decode() if isinstance(name, bytes) else name for name in op.get_attr("names")]
+    names = op.get_attr("names")
+    if op.get_attr("M"):
+        names = op.inputs[op.get_attr("N")].numpy().tolist()  # an eager call
+    names = [name.decode() if isinstance(name, bytes) else name for name in names]
     return [f"{name}/gradient" for name in names] if all(names) else None
+
+
+def _of_all(op: tf.Operation, gradients: list[tf.Tensor]) -> list[tf.Tensor | None]:
+    """Gradients of the tensors, and none of what stands behind them among the inputs."""
+    return [*gradients, *[None] * (len(op.inputs) - len(gradients))]
 
 
 def _dense(op: tf.Operation, gradients: tuple[Any, ...]) -> list[tf.Tensor]:
@@ -48,23 +64,28 @@ def _scaled(values: list[tf.Tensor], gradient: str, group: int) -> list[tf.Tenso
 
 
 @tf.RegisterGradient("LockstepNamedAllReduce")
-def _allreduce_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+def _allreduce_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     reduction, group = _text(op, "reduction"), op.get_attr("process_set")
-    factors = {"prescale": op.get_attr("postscale"), "postscale": op.get_attr("prescale")}
+    before, behind = _factor(op, "prescale"), _factor(op, "postscale")
     given = _dense(op, gradients)
     if reduction in ("sum", "mean"):
-        return named.allreduce(given, reduction, names=_names(op), group=group, **factors)
+        factors = {"prescale": behind, "postscale": before}
+        return _of_all(op, named.allreduce(given, reduction, names=_names(op), group=group, **factors))
     if reduction == "adasum":
         raise LookupError("allreduce: no gradient is defined for the reduction 'adasum'")
+    factors = {"prescale": behind, "postscale": before}
     summed = named.allreduce(given, "sum", names=_names(op), group=group, **factors)
-    inputs = list(op.inputs)
+    inputs = _tensors(op)
     if reduction == "product":
-        return [s * _others_product(op, i, x) for i, (s, x) in enumerate(zip(summed, inputs, strict=True))]
-    # Ranks that have the extreme value share it evenly, as in tf.reduce_max.
+        # behind * (before * own) * the product of before * other: each of the others brings its factor again.
+        return _of_all(op, [s * _others_product(op, i, x) for i, (s, x) in enumerate(zip(summed, inputs, strict=True))])
+    # Ranks that have the extreme value share it evenly, as in tf.reduce_max. A negative factor turns the order round.
+    if before < 0:
+        reduction = {"min": "max", "max": "min"}[reduction]
     extremes = named.allreduce(inputs, reduction, names=_more_names(op, "extreme"), group=group)
     has_it = [tf.cast(tf.equal(x, e), x.dtype) for x, e in zip(inputs, extremes, strict=True)]
     ranks_with_it = named.allreduce(has_it, "sum", names=_more_names(op, "ties"), group=group)
-    return [s * h / n for s, h, n in zip(summed, has_it, ranks_with_it, strict=True)]
+    return _of_all(op, [s * h / n for s, h, n in zip(summed, has_it, ranks_with_it, strict=True)])
 
 
 def _more_names(op: tf.Operation, what: str) -> list[str] | None:
@@ -73,9 +94,10 @@ def _more_names(op: tf.Operation, what: str) -> list[str] | None:
 
 
 def _others_product(op: tf.Operation, i: int, own: tf.Tensor) -> tf.Tensor:
-    """The product of the other ranks' values, also where some are zero: of all, gathered."""
+    """The product of the other ranks' scaled values, also where some are zero: of all, gathered."""
     group = op.get_attr("process_set")
     names = _more_names(op, "values")
+    own = own * tf.constant(_factor(op, "prescale"), own.dtype)
     (values,) = named.allgather([own[tf.newaxis]], names=names and [names[i]], group=group)
     before = tf.math.cumprod(values, axis=0, exclusive=True)
     behind = tf.math.cumprod(values, axis=0, exclusive=True, reverse=True)
@@ -83,23 +105,23 @@ def _others_product(op: tf.Operation, i: int, own: tf.Tensor) -> tf.Tensor:
 
 
 @tf.RegisterGradient("LockstepNamedReduceScatter")
-def _reducescatter_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+def _reducescatter_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     reduction, group = _text(op, "reduction"), op.get_attr("process_set")
     if reduction not in ("sum", "mean"):
         raise LookupError(f"reducescatter: no gradient is defined for the reduction {reduction!r}")
     gathered = named.allgather(_dense(op, gradients), names=_names(op), group=group)
-    factor = op.get_attr("prescale") * op.get_attr("postscale")
-    gathered = [value * tf.cast(factor, value.dtype) for value in gathered]
+    factor = _factor(op, "prescale") * _factor(op, "postscale")
+    gathered = [value * tf.constant(factor, value.dtype) for value in gathered]
     if reduction == "mean":
         gathered = _scaled(gathered, "mean", group)
-    return _scaled(gathered, _text(op, "gradient"), group)
+    return _of_all(op, _scaled(gathered, _text(op, "gradient"), group))
 
 
 @tf.RegisterGradient("LockstepNamedAllGather")
-def _allgather_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+def _allgather_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     group = op.get_attr("process_set")
     summed = named.allreduce(_dense(op, gradients), "sum", names=_names(op), group=group)
-    rows = [tf.shape(value, tf.int64)[:1] for value in op.inputs]
+    rows = [tf.shape(value, tf.int64)[:1] for value in _tensors(op)]
     names = _more_names(op, "rows")
     of_ranks = named.allgather(rows, names=names, group=group)
     rank = named.rank_in(group)
@@ -107,17 +129,17 @@ def _allgather_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tens
     for value, counts in zip(summed, of_ranks, strict=True):
         begin = tf.reduce_sum(counts[:rank])
         own.append(value[begin : begin + counts[rank]])
-    return _scaled(own, _text(op, "gradient"), group)
+    return _of_all(op, _scaled(own, _text(op, "gradient"), group))
 
 
 @tf.RegisterGradient("LockstepNamedBroadcast")
-def _broadcast_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+def _broadcast_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     group = op.get_attr("process_set")
     summed = named.allreduce(_dense(op, gradients), "sum", names=_names(op), group=group)
     # Every rank takes part in the sum; only the root's input had a part in the result.
     is_root = tf.equal(named.rank_in(group), op.get_attr("root"))
     kept = [tf.where(is_root, value, tf.zeros_like(value)) for value in summed]
-    return _scaled(kept, _text(op, "gradient"), group)
+    return _of_all(op, _scaled(kept, _text(op, "gradient"), group))
 
 
 @tf.RegisterGradient("LockstepNamedAllToAll")
@@ -128,7 +150,7 @@ def _alltoall_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     returned, _ = named.alltoall(given, received, names=_names(op), group=group)
     # Rows behind the splits were dropped.
     padded = []
-    for value, source in zip(returned, op.inputs[:count], strict=True):
+    for value, source in zip(returned, _tensors(op), strict=True):
         missing = tf.shape(source)[0] - tf.shape(value)[0]
         padded.append(tf.pad(value, [[0, missing]] + [[0, 0]] * (source.shape.rank - 1)))
-    return [*padded, *[None] * count]
+    return _of_all(op, padded)

@@ -1,0 +1,290 @@
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/strings.h"
+#include "core/comm/named_lane.h"
+#include "core/comm/named_messages.h"
+
+// Who drives the lane, its thread or a caller: what it hears, and what it does. What callers do beside is in
+// named_lane.cc.
+
+namespace lockstep {
+namespace {
+
+// How long who awaits an answer looks for it: the thread before it sleeps, a caller before it leaves that to the
+// thread.
+constexpr double kLookOut_s = 100e-6;
+// What a caller exchanges itself: it is a thread of TensorFlow's, which has other things to do.
+constexpr int64_t kCallersBytes = int64_t{256} << 10;
+// How often the thread looks what peers say while this rank waits for nothing.
+constexpr double kPark_s = 0.25;
+// How often a thread whose peers take nothing looks whether it is to leave.
+constexpr double kPush_s = 0.1;
+// How long to wait for the word of a rank that has ended an exchange.
+constexpr double kWord_s = 1;
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+int64_t BytesOf(const NamedBatch& batch) {
+  int64_t bytes = 0;
+  for (const NamedBatch::Entry& entry : batch.entries) bytes += batch.error.ok() ? TensorBytes(entry) : 0;
+  return bytes;
+}
+
+}  // namespace
+
+bool NamedLane::HasWork() const { return leaves_ || !works_.empty() || !todo_.empty(); }
+
+// Who has something to do looks by itself when that is done. A thread that sleeps is woken even where it has nothing to
+// do yet, so that it looks out for the answer.
+bool NamedLane::GoOn() {
+  if (!driven_) wanted_.notify_one();
+  if (!idle_) return false;
+  if (rank() == 0) Sequence();
+  idle_ = todo_.empty();
+  return std::exchange(sleeps_, false);
+}
+
+void NamedLane::Drive() {
+  const double end = Now() + kLookOut_s;
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      idle_ = false;
+      if (rank() == 0) Sequence();
+      const bool is_large = !todo_.empty() && BytesOf(todo_.front()) > kCallersBytes;
+      if (works_.empty() || leaves_ || is_large || (todo_.empty() && Now() >= end)) {
+        driven_ = false;
+        if (HasWork()) wanted_.notify_one();
+        return;
+      }
+      idle_ = todo_.empty();
+    }
+    DoAll();
+    for (const ControlLinks::Event& event : links_.Await(0)) Handle(event);
+  }
+}
+
+bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
+  using Clock = std::chrono::system_clock;  // the thread sanitizer follows no other
+  const auto is_wanted = [this] { return !driven_ && HasWork(); };
+  do {
+    const auto end = Clock::now() + std::chrono::duration<double>(kPark_s);
+    if (wanted_.wait_until(lock, std::chrono::time_point_cast<Clock::duration>(end), is_wanted)) return true;
+  } while (driven_);
+  return false;
+}
+
+// A core that has been given up takes some 20 us to come back, and with a yield, where others want it, milliseconds. So
+// the core is kept for as long as an exchange takes, and no longer.
+std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
+  const double end = Now() + kLookOut_s;
+  while (true) {
+    std::vector<ControlLinks::Event> events = links_.Await(0);
+    if (!events.empty()) return events;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_ || leaves_) *seconds = 0;
+      sleeps_ = *seconds != 0 && (works_.empty() || Now() >= end);
+      if (sleeps_ || *seconds == 0) return {};
+    }
+  }
+}
+
+void NamedLane::Run() {
+  bool drives = false;
+  while (true) {
+    std::vector<std::string> warnings;
+    double seconds = 0;
+    bool looks_out = false;
+    {
+      std::unique_lock lock(mutex_);
+      if (drives && !HasWork()) drives = driven_ = false;
+      const bool is_wanted = drives || Park(lock);
+      drives = driven_ = true;
+      if (leaves_) break;
+      if (rank() == 0) Sequence();
+      if (todo_.empty()) seconds = rank() == 0 && broken_.ok() ? stalls_.Look(sequencer_, Now(), &warnings) : -1;
+      if (!is_wanted) seconds = 0;
+      // Whoever brings work from here on wakes the thread.
+      looks_out = idle_ = seconds != 0;
+    }
+    for (const std::string& warning : warnings) {
+      options_.warn(StrCat(options_.label, options_.label.empty() ? "" : ": ", warning));
+    }
+    DoAll();
+    std::vector<ControlLinks::Event> events;
+    if (looks_out) events = LookOut(&seconds);
+    if (events.empty()) events = links_.Await(seconds);
+    {
+      const std::lock_guard lock(mutex_);
+      idle_ = sleeps_ = false;
+    }
+    for (const ControlLinks::Event& event : events) Handle(event);
+  }
+  for (int peer = 0; peer < size(); ++peer) links_.Send(peer, named_messages::OfLeft());
+  // A peer that takes nothing any more is not waited for long.
+  constexpr double kFarewell_s = 1;
+  for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) links_.Await(end - Now());
+  Break(Cancelled("this rank has left its job"));
+}
+
+std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
+  if (event.closed) return Unavailable(StrCat("rank ", event.rank, " died or closed its connection"));
+  switch (named_messages::KindOf(event.message)) {
+    case named_messages::kLeft: return Unavailable(StrCat("rank ", event.rank, " left the job"));
+    case named_messages::kEnded: return named_messages::ReadEnd(event.message);
+    default: return std::nullopt;
+  }
+}
+
+void NamedLane::Handle(const ControlLinks::Event& event) {
+  if (const std::optional<Status> why = EndIn(event)) {
+    // First what was said before.
+    DoAll();
+    return Break(*why);
+  }
+  const char kind = named_messages::KindOf(event.message);
+  if (kind == named_messages::kRequests && rank() == 0) {
+    if (auto requests = named_messages::ReadRequests(event.message)) {
+      const double now = Now();
+      const std::lock_guard lock(mutex_);
+      for (NamedRequest& request : *requests) {
+        timeline_.Asked(request, event.rank);
+        sequencer_.Add(event.rank, std::move(request), now);
+      }
+      return;
+    }
+  }
+  if (kind == named_messages::kCancelled && rank() == 0) {
+    if (const auto given_up = named_messages::ReadCancellation(event.message)) {
+      const std::lock_guard lock(mutex_);
+      const Status why = Cancelled(StrCat("rank ", event.rank, ": ", given_up->why));
+      return sequencer_.Cancel(event.rank, given_up->name, given_up->ticket, why);
+    }
+  }
+  if (kind == named_messages::kBatches && rank() != 0) {
+    if (auto batches = named_messages::ReadBatches(event.message, size())) {
+      const std::lock_guard lock(mutex_);
+      for (NamedBatch& batch : *batches) todo_.push_back(std::move(batch));
+      return;
+    }
+  }
+  Break(DataLoss(StrCat("rank ", event.rank, " sent a message to rank ", rank(), " that is none")));
+}
+
+void NamedLane::Sequence() {
+  if (!broken_.ok()) return;
+  std::vector<NamedBatch> batches = sequencer_.Take();
+  if (batches.empty()) return;
+  timeline_.Cycle();
+  for (const NamedBatch& batch : batches) timeline_.Ordered(batch);
+  if (size() > 1) {
+    for (const std::string& message : named_messages::OfBatches(batches)) {
+      for (int peer = 1; peer < size(); ++peer) links_.Send(peer, message);
+    }
+  }
+  for (NamedBatch& batch : batches) todo_.push_back(std::move(batch));
+}
+
+void NamedLane::DoAll() {
+  std::deque<NamedBatch> batches;
+  {
+    const std::lock_guard lock(mutex_);
+    batches.swap(todo_);
+  }
+  // The others have to know of a batch before rank 0 waits for them in it. What another rank has to say can wait, and
+  // has to, where rank 0 is in an exchange with it and does not listen.
+  while (rank() == 0 && !batches.empty() && !links_.Push(kPush_s)) {
+    const std::lock_guard lock(mutex_);
+    if (leaves_) return;
+  }
+  for (const NamedBatch& batch : batches) Do(batch);
+}
+
+void NamedLane::Do(const NamedBatch& batch) {
+  std::vector<std::unique_ptr<NamedWork>> owned;
+  std::vector<NamedWork*> works;
+  bool knows_all = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return;
+    for (const NamedBatch::Entry& entry : batch.entries) {
+      const uint64_t ticket = entry.tickets[rank()];
+      const auto found = works_.find(ticket);
+      std::unique_ptr<NamedWork> work;
+      if (found != works_.end()) {
+        work = std::move(found->second);
+        works_.erase(found);
+        if (work->request.kind == NamedKind::kJoin) {
+          join_.reset();
+        } else {
+          names_.erase(work->request.name);
+        }
+      }
+      // Joined ranks take part in sums.
+      const bool brings_zeros = ticket == NamedBatch::kNoTicket && entry.request.kind == NamedKind::kAllReduce;
+      knows_all = knows_all && (work != nullptr || brings_zeros);
+      // Ranks that had joined have made fewer calls: all of them count anew.
+      if (entry.request.kind == NamedKind::kJoin && batch.error.ok()) numbers_.clear();
+      works.push_back(work.get());
+      owned.push_back(std::move(work));
+    }
+  }
+  if (batch.entries.empty()) return;
+  Status failure = batch.error;
+  if (failure.ok() && !knows_all) {
+    failure = DataLoss(
+        StrCat(Describe(batch.entries.front().request), ": rank 0 says to do what rank ", rank(), " did not ask for"));
+  }
+  if (!failure.ok()) {
+    for (NamedWork* work : works) {
+      if (work != nullptr) work->done(failure, {});
+    }
+    timeline_.End(batch);
+    if (batch.error.ok()) Break(failure);
+    return;
+  }
+  timeline_.Begin(batch);
+  const Status status = exchange_.Run(batch, works, [this](const Status& error) { return CauseOf(error); });
+  timeline_.End(batch);
+  if (!status.ok()) Break(status);
+}
+
+// Who breaks says so over its links before it aborts the communicator, and the others hear it from rank 0.
+Status NamedLane::CauseOf(const Status& status) {
+  if (status.code() != StatusCode::kCancelled) return status;
+  for (const double end = Now() + kWord_s; Now() < end;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (leaves_) break;
+    }
+    for (const ControlLinks::Event& event : links_.Await(end - Now())) {
+      if (const std::optional<Status> why = EndIn(event)) return *why;
+    }
+  }
+  return status;
+}
+
+void NamedLane::Break(const Status& why) {
+  std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
+  bool leaves;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return;
+    broken_ = why;
+    leaves = leaves_;
+    works.swap(works_);
+    names_.clear();
+    join_.reset();
+    todo_.clear();
+  }
+  const std::string message = leaves ? named_messages::OfLeft() : named_messages::OfEnd(why);
+  for (int peer = 0; peer < size(); ++peer) links_.Send(peer, message);
+  // Nothing where the rank has left, or the communicator is what broke.
+  communicator_->Abort(why);
+  for (auto& [ticket, work] : works) work->done(why.WithPrefix(Describe(work->request) + ": "), {});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,182 @@
+// Ranks that leave, die or fork.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/strings.h"
+#include "core/comm/named_lane.h"
+#include "core/comm/named_lane_testing.h"
+
+namespace lockstep {
+namespace {
+
+TEST(NamedLane, EndsForAllWhenARankLeaves) {
+  const std::string address = testing::FreeLocalAddress();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto lane = NamedLane::Create(JobOptions({"shm", 3}, address, rank), {});
+      ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+      EXPECT_EQ(Ask(**lane, Request(NamedKind::kBarrier, "start", {}), kNothing).get().status, OkStatus());
+      if (rank == 2) return;
+      for (int i = 0; i < 2; ++i) {
+        const Status status = Ask(**lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status;
+        EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+        EXPECT_NE(status.message().find("rank 2 left the job"), std::string::npos) << status.ToString();
+      }
+      // Rank 1 needs rank 0 to hear of it.
+      std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 200 : 0));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Also where rank 0 goes, in the middle of exchanges, with requests pending on all ranks.
+TEST(NamedLane, NamesTheRankThatLeavesAnExchange) {
+  for (const int leaver : {0, 1}) {
+    const std::string address = testing::FreeLocalAddress();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto lane = NamedLane::Create(JobOptions({"shm", 3}, address, rank), {});
+        ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+        EXPECT_EQ(Await(**lane, Barrier("start")), OkStatus());
+        const std::vector<float> in(1 << 18, 1);
+        std::future<Outcome> never = Ask(**lane, Barrier(StrCat("only rank ", rank)), kNothing);
+        Status status;
+        std::thread leaves;
+        if (rank == leaver) {
+          leaves = std::thread([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            (*lane)->Leave();
+          });
+        }
+        for (int i = 0; status.ok(); ++i) {
+          status = Ask(**lane, Request(NamedKind::kAllReduce, StrCat("x", i), {1 << 18}), in).get().status;
+        }
+        const Status pending = never.get().status;
+        for (const Status& end : {status, pending}) {
+          EXPECT_EQ(end.code(), rank == leaver ? StatusCode::kCancelled : StatusCode::kUnavailable) << end.ToString();
+          EXPECT_TRUE(rank == leaver || Contains(end, StrCat("rank ", leaver, " left the job"))) << end.ToString();
+        }
+        if (leaves.joinable()) leaves.join();
+        // The others hear of it from rank 0.
+        if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// Named within seconds, whether the rank is waited for in the sequencer or in an exchange.
+TEST(NamedLaneProcesses, NameTheRankThatDied) {
+  for (const int victim : {0, 1}) {
+    RunProcesses(3,
+                 [&](std::unique_ptr<NamedLane> lane) -> std::string {
+                   if (lane->rank() == victim) raise(SIGKILL);
+                   const Status status = Await(*lane, Barrier("x"));
+                   // The others hear of it from rank 0.
+                   std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
+                   const bool named = Contains(status, StrCat("rank ", victim, " died"));
+                   return status.code() == StatusCode::kUnavailable && named ? "" : status.ToString();
+                 },
+                 {victim});
+  }
+}
+
+// Seconds until the lane is broken, with what is said then; nobody asks for anything meanwhile.
+std::string AwaitBreak(const NamedLane& lane, const std::string& text) {
+  for (int i = 0; i < 100 && lane.broken().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const Status broken = lane.broken();
+  return broken.code() == StatusCode::kUnavailable && Contains(broken, text) ? "" : broken.ToString();
+}
+
+// A child of the dead rank that has inherited its sockets, and lives on, hides nothing.
+TEST(NamedLaneProcesses, SeeADeathWhileNobodyAsksForAnything) {
+  for (const int victim : {0, 1}) {
+    RunProcesses(3,
+                 [&](std::unique_ptr<NamedLane> lane) -> std::string {
+                   if (lane->rank() == victim) {
+                     if (fork() == 0) {
+                       alarm(20);
+                       pause();
+                     }
+                     raise(SIGKILL);
+                   }
+                   const std::string error = AwaitBreak(*lane, StrCat("rank ", victim, " died"));
+                   std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
+                   return error;
+                 },
+                 {victim});
+  }
+}
+
+// A process that ends while it waits: at once, and the others hear who it was.
+TEST(NamedLaneProcesses, EndWithRequestsPending) {
+  for (const int leaver : {0, 1}) {
+    RunProcesses(2, [&](std::unique_ptr<NamedLane> lane) -> std::string {
+      if (lane->rank() != leaver) {
+        const Status status = Await(*lane, Barrier("x"));
+        const bool named = Contains(status, StrCat("rank ", leaver, " "));
+        return status.code() == StatusCode::kUnavailable && named ? "" : status.ToString();
+      }
+      NamedWork work;
+      work.request = Barrier("never");
+      work.done = [](const Status&, const NamedWork::Outcome&) {};
+      lane->Submit(std::move(work));
+      // Either in good order, or while the lane's thread runs on.
+      if (leaver == 0) {
+        (void)lane.release();
+        exit(0);
+      }
+      return "";
+    });
+  }
+}
+
+// It can ask for nothing, and takes nothing from its parent when it ends.
+TEST(NamedLaneProcesses, HaveForksThatHaveNoPartInIt) {
+  RunProcesses(2, [](std::unique_ptr<NamedLane> lane) -> std::string {
+    const std::string path = StrCat(::testing::TempDir(), "timeline_of_forks.json");
+    if (!lane->StartTimeline(path, false).ok()) return "no timeline";
+    const std::vector<float> in = {1};
+    const auto sum = [&](int i) {
+      return Ask(*lane, Request(NamedKind::kAllReduce, StrCat("x", i), {1}), in).get().As<float>();
+    };
+    for (int i = 0; i < 20; ++i) {
+      std::future<Outcome> pending = Ask(*lane, Request(NamedKind::kAllReduce, StrCat("p", i), {1}), in);
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(20);
+        const Status status = Await(*lane, Barrier("x"));
+        lane->Cancel(0, "not mine");
+        lane->Leave();
+        const bool right = status.code() == StatusCode::kFailedPrecondition &&
+                           Contains(status, "is a fork of the one") && lane->AllocateShared(100) == nullptr &&
+                           lane->NextNumber("x") == 0 && lane->pending() == 0;
+        lane.reset();
+        exit(right ? 0 : 1);
+      }
+      int status = -1;
+      if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        return StrCat("child ended with ", status);
+      }
+      if (pending.get().As<float>() != std::vector<float>{2} || sum(i) != std::vector<float>{2}) return "wrong sum";
+    }
+    const Status end = Await(*lane, Barrier("end"));
+    return end.ok() && lane->StopTimeline().ok() ? "" : end.ToString();
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,138 @@
+// Ranks that have no more data, and those that go on.
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/strings.h"
+#include "core/comm/named_lane.h"
+#include "core/comm/named_lane_testing.h"
+
+namespace lockstep {
+namespace {
+
+TEST(NamedLane, JoinedRanksBringWhatChangesNothing) {
+  RunRanks(2, [](NamedLane& lane) {
+    if (lane.rank() == 0) {
+      const std::vector<float> in = {3, -2};
+      const std::pair<NamedReduction, std::vector<float>> wanted[] = {{NamedReduction::kSum, {3, -2}},
+                                                                      {NamedReduction::kMean, {1.5, -1}},
+                                                                      {NamedReduction::kMin, {3, -2}},
+                                                                      {NamedReduction::kMax, {3, -2}},
+                                                                      {NamedReduction::kProduct, {3, -2}}};
+      for (const auto& [reduction, values] : wanted) {
+        NamedRequest request = Request(NamedKind::kAllReduce, "x", {2});
+        request.reduction = reduction;
+        EXPECT_EQ(Ask(lane, request, in).get().As<float>(), values) << NamedReductionName(reduction);
+      }
+    }
+    EXPECT_EQ(Ask(lane, Request(NamedKind::kJoin, "", {}), kNothing).get().more.last_joined, 0);
+  });
+}
+
+// A rank whose join is given up is back, and takes part in what comes.
+TEST(NamedLane, LetsARankGiveUpItsJoin) {
+  std::promise<void> is_back;
+  RunRanks(2, [&](NamedLane& lane) {
+    if (lane.rank() == 1) {
+      lane.CancelJoin("there is none");
+      std::future<Outcome> joined = Ask(lane, Join(), kNothing);
+      EXPECT_EQ(Await(lane, Join()), InvalidArgument("join: this rank waits for one of that name already"));
+      lane.CancelJoin("interrupted");
+      EXPECT_EQ(joined.get().status, Cancelled("rank 1: interrupted"));
+      is_back.set_value();
+    } else {
+      is_back.get_future().wait();
+    }
+    const std::vector<float> in = {1};
+    EXPECT_EQ(Ask(lane, Request(NamedKind::kAllReduce, "x", {1}), in).get().As<float>(), std::vector<float>{2});
+    // Nor does the name of a tensor stand in a join's way.
+    std::future<Outcome> tensor = Ask(lane, Request(NamedKind::kAllReduce, "join", {1}), in);
+    EXPECT_EQ(Await(lane, Join()), OkStatus());
+    EXPECT_EQ(tensor.get().status, OkStatus());
+  });
+}
+
+// What calls without a name are numbered by is the same on all ranks again.
+TEST(NamedLane, CountsAnewBehindAJoin) {
+  RunRanks(3, [](NamedLane& lane) {
+    const std::vector<float> in = {1};
+    const auto numbered = [&](NamedKind kind) {
+      NamedRequest request = Request(kind, "", {1});
+      request.family = NamedKindName(kind);
+      request.name = StrCat(request.family, ".", lane.NextNumber(request.family));
+      return Ask(lane, request, in).get();
+    };
+    // Rank 2 has less data than rank 1, and that less than rank 0.
+    for (int i = lane.rank(); i < 3; ++i) EXPECT_EQ(numbered(NamedKind::kAllReduce).status, OkStatus());
+    if (lane.rank() == 0) {
+      EXPECT_EQ(numbered(NamedKind::kAllGather).status.code(), StatusCode::kFailedPrecondition);
+    }
+    EXPECT_EQ(Ask(lane, Join(), kNothing).get().more.last_joined, 0);
+    EXPECT_EQ(numbered(NamedKind::kAllReduce).As<float>(), std::vector<float>{3});
+    EXPECT_EQ(numbered(NamedKind::kAllGather).As<float>(), std::vector<float>(3, 1));
+  });
+}
+
+// A rank that came back too early misses numbers: they are errors for it, one by one, until it has caught up.
+TEST(NamedLane, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
+  std::promise<void> were_made, is_back;
+  RunRanks(2, [&](NamedLane& lane) {
+    const std::vector<float> in = {1};
+    const auto numbered = [&] {
+      NamedRequest request = Request(NamedKind::kAllReduce, "", {1});
+      request.family = "allreduce";
+      request.name = StrCat("allreduce.", lane.NextNumber("allreduce"));
+      return Ask(lane, request, in).get();
+    };
+    if (lane.rank() == 0) {
+      EXPECT_EQ(Await(lane, Barrier("joins")),
+                FailedPrecondition("barrier 'joins': rank 1 has joined, and can take part in sums and the like alone "
+                                   "(allreduce)"));
+      for (int i = 0; i < 2; ++i) EXPECT_EQ(numbered().As<float>(), std::vector<float>{1});
+      were_made.set_value();
+      is_back.get_future().wait();
+    } else {
+      std::future<Outcome> joined = Ask(lane, Join(), kNothing);
+      were_made.get_future().wait();
+      lane.CancelJoin("interrupted");
+      EXPECT_EQ(joined.get().status.code(), StatusCode::kCancelled);
+      is_back.set_value();
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(numbered().status,
+                  FailedPrecondition(StrCat("allreduce 'allreduce.", i, "': it was done while the rank had joined")));
+      }
+    }
+    EXPECT_EQ(numbered().As<float>(), std::vector<float>{2});
+  });
+}
+
+// What was asked for before ranks joined is done, or ends, and waits for nobody.
+TEST(NamedLane, LeavesNothingBehindAJoin) {
+  RunRanks(2, [](NamedLane& lane) {
+    const std::vector<float> in = {1};
+    std::vector<std::future<Outcome>> futures;
+    if (lane.rank() == 1) {
+      futures.push_back(Ask(lane, Request(NamedKind::kAllReduce, "sum", {1}), in));
+      futures.push_back(Ask(lane, Request(NamedKind::kAllGather, "gather", {1}), in));
+      for (auto& future : AskAll(lane, Group("g", {Request(NamedKind::kAllReduce, "a", {1}), Barrier("b")}), in)) {
+        futures.push_back(std::move(future));
+      }
+    }
+    EXPECT_EQ(Await(lane, Join()), OkStatus());
+    if (lane.rank() == 0) return;
+    EXPECT_EQ(futures[0].get().As<float>(), std::vector<float>{1});
+    for (int i = 1; i < 4; ++i) {
+      const Status status = futures[i].get().status;
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.ToString();
+      EXPECT_TRUE(Contains(status, "rank 0 has joined")) << status.ToString();
+    }
+    EXPECT_EQ(lane.pending(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
