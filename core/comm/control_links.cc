@@ -20,6 +20,12 @@ constexpr size_t kHeaderBytes = 4;
 
 uint32_t LengthOf(std::string_view bytes) { return ByteReader(bytes).Number<uint32_t>(); }
 
+// Negative seconds are no limit.
+int PollMs(double seconds) {
+  constexpr double kMost_s = 3600;
+  return seconds < 0 ? -1 : static_cast<int>(std::ceil(std::min(seconds, kMost_s) * 1e3));
+}
+
 }  // namespace
 
 ControlLinks::ControlLinks(const std::vector<int>& sockets, const std::vector<int>& deaths)
@@ -76,15 +82,9 @@ std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
     }
   }
   awaited_.push_back({wake_.get(), POLLIN, 0});
-  constexpr double kMost_s = 3600;
-  const int timeout_ms = seconds < 0 ? -1 : static_cast<int>(std::ceil(std::min(seconds, kMost_s) * 1e3));
   std::vector<Event> events;
-  if (poll(awaited_.data(), awaited_.size(), timeout_ms) <= 0) return events;
-  if (awaited_.back().revents != 0) {
-    uint64_t count;
-    // Without a reader it would stay awake; nothing else can go wrong.
-    [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
-  }
+  if (poll(awaited_.data(), awaited_.size(), PollMs(seconds)) <= 0) return events;
+  if (awaited_.back().revents != 0) ForgetWakes();
   for (size_t rank = 0; rank < links_.size(); ++rank) {
     const pollfd &socket = awaited_[2 * rank], &death = awaited_[2 * rank + 1];
     if ((socket.revents & POLLOUT) != 0) {
@@ -145,6 +145,17 @@ bool ControlLinks::Push(double seconds) {
     if (deadline.Passed()) return false;
     poll(entries.data(), entries.size(), deadline.PollMs());
   }
+}
+
+void ControlLinks::Doze(double seconds) {
+  pollfd wake = {wake_.get(), POLLIN, 0};
+  if (poll(&wake, 1, PollMs(seconds)) > 0) ForgetWakes();
+}
+
+void ControlLinks::ForgetWakes() {
+  uint64_t count;
+  // There may be none any more; nothing else can go wrong.
+  [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
 }
 
 void ControlLinks::Wake() {

@@ -54,7 +54,10 @@ class ControlLinks {
   // thread of Await.
   bool Push(double seconds);
 
-  // Ends the Await of now, or the next one.
+  // Waits for Wake or for `seconds`, and does not listen. May run beside an Await, and then a Wake ends one of them.
+  void Doze(double seconds);
+
+  // Ends the Await or Doze of now, or the next one.
   void Wake();
 
   // Whether all that was sent has left.
@@ -70,6 +73,7 @@ class ControlLinks {
 
   // With mutex_ held.
   static void Flush(Link& link);
+  void ForgetWakes();
   // Reads what is there, without waiting: all of it where the peer is dead, and then nothing more.
   void Receive(int rank, bool dead, std::vector<Event>* events);
 

@@ -217,7 +217,6 @@ void NamedLane::Leave() {
   {
     const std::lock_guard lock(mutex_);
     leaves_ = true;
-    wanted_.notify_one();
   }
   links_.Wake();
   communicator_->Leave();

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -83,11 +82,11 @@ class NamedLane {
   }
   int64_t shared_bytes() const { return shared_bytes_; }
 
-  // Asks for what `works` say; waits for peers 0.1 ms at most. What this rank can see to be wrong by itself (negative
-  // counts, splits that are too many, a root that is none, a type without such a reduction) is told to all ranks, which
-  // get it as their error. A name that this rank waits for already is this rank's own error: that work's `done` gets
-  // INVALID_ARGUMENT here, and so do all members of its group that come with it; likewise with a name that is too long.
-  // The tickets are set by the lane, and returned for Cancel. A request of kind kJoin needs no name.
+  // Asks for what `works` say; waits 0.1 ms at most for peers to ask. What this rank can see to be wrong by itself
+  // (negative counts, splits that are too many, a root that is none, a type without such a reduction) is told to all
+  // ranks, which get it as their error. A name that this rank waits for already is this rank's own error: that work's
+  // `done` gets INVALID_ARGUMENT here, and so do all members of its group that come with it; likewise with a name that
+  // is too long. The tickets are set by the lane, and returned for Cancel. A request of kind kJoin needs no name.
   std::vector<uint64_t> Submit(std::vector<NamedWork> works);
   uint64_t Submit(NamedWork work);
 
@@ -133,7 +132,8 @@ class NamedLane {
   bool HasWork() const;
   // A caller's turn; driven_ is set for it.
   void Drive();
-  // The thread's wait, for something to do that nobody drives: true. False where it is time to see what peers say.
+  // The thread's wait, with mutex_ held at both ends, for something to do that nobody drives: true. False where it is
+  // time to see what peers say.
   bool Park(std::unique_lock<std::mutex>& lock);
   // While answers are awaited, looks for what comes for a moment before the thread sleeps. Sets `seconds` to 0 where
   // there is something to do.
@@ -174,8 +174,6 @@ class NamedLane {
   bool sleeps_ = false;                                             // guarded by mutex_: nor looks out
   bool leaves_ = false;                                             // guarded by mutex_
   Status broken_;                                                   // guarded by mutex_
-
-  std::condition_variable wanted_;  // of the thread, parked
 
   std::thread thread_;
 };

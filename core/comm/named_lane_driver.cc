@@ -18,7 +18,7 @@ constexpr double kLookOut_s = 100e-6;
 // What a caller exchanges itself: it is a thread of TensorFlow's, which has other things to do.
 constexpr int64_t kCallersBytes = int64_t{256} << 10;
 // How often the thread looks what peers say while this rank waits for nothing.
-constexpr double kPark_s = 0.25;
+constexpr double kPark_s = 0.1;
 // How often a thread whose peers take nothing looks whether it is to leave.
 constexpr double kPush_s = 0.1;
 // How long to wait for the word of a rank that has ended an exchange.
@@ -39,7 +39,7 @@ bool NamedLane::HasWork() const { return leaves_ || !works_.empty() || !todo_.em
 // Who has something to do looks by itself when that is done. A thread that sleeps is woken even where it has nothing to
 // do yet, so that it looks out for the answer.
 bool NamedLane::GoOn() {
-  if (!driven_) wanted_.notify_one();
+  if (!driven_) return true;
   if (!idle_) return false;
   if (rank() == 0) Sequence();
   idle_ = todo_.empty();
@@ -56,24 +56,27 @@ void NamedLane::Drive() {
       const bool is_large = !todo_.empty() && BytesOf(todo_.front()) > kCallersBytes;
       if (works_.empty() || leaves_ || is_large || (todo_.empty() && Now() >= end)) {
         driven_ = false;
-        if (HasWork()) wanted_.notify_one();
-        return;
+        if (!HasWork()) return;
+        break;
       }
       idle_ = todo_.empty();
     }
     DoAll();
     for (const ControlLinks::Event& event : links_.Await(0)) Handle(event);
   }
+  links_.Wake();
 }
 
+// A Wake that a driving caller takes is not lost: it wakes the thread when it ends and there is something to do.
 bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
-  using Clock = std::chrono::system_clock;  // the thread sanitizer follows no other
-  const auto is_wanted = [this] { return !driven_ && HasWork(); };
-  do {
-    const auto end = Clock::now() + std::chrono::duration<double>(kPark_s);
-    if (wanted_.wait_until(lock, std::chrono::time_point_cast<Clock::duration>(end), is_wanted)) return true;
-  } while (driven_);
-  return false;
+  for (double end = Now() + kPark_s, left = kPark_s; driven_ || !HasWork(); left = end - Now()) {
+    if (left <= 0 && !driven_) return false;
+    if (left <= 0) end = Now() + (left = kPark_s);
+    lock.unlock();
+    links_.Doze(left);
+    lock.lock();
+  }
+  return true;
 }
 
 // A core that has been given up takes some 20 us to come back, and with a yield, where others want it, milliseconds. So

@@ -178,7 +178,7 @@ TEST(NamedLane, EndsGroupsWhole) {
         // Behind a member that nobody misses comes one that rank 0 is late for.
         if (!first) fail({sum("a"), sum("b")}, StatusCode::kDeadlineExceeded, "rank 0 did not ask for it");
         // What rank 0 asks for would be given up as well, if it asked before rank 1 does.
-        if (first) std::this_thread::sleep_for(std::chrono::milliseconds(kSanitized ? 2000 : 600));
+        if (first) std::this_thread::sleep_for(std::chrono::milliseconds(kSanitized ? 2000 : 1000));
         EXPECT_EQ(Await(lane, Barrier("over")), OkStatus());
         for (auto& outcome : AskAll(lane, Group("g", {sum("a"), sum("b")}), in)) {
           EXPECT_EQ(outcome.get().As<float>(), std::vector<float>(4, 2));
