@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,25 +16,35 @@ DYNAMIC_PROCESS_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-def _seconds(variable: str, default: float) -> float:
-    text = os.environ.get(variable, "")
-    return float(text) if text else default
+def _variable(name: str, kind: type, default: Any) -> Any:
+    """A number from the environment, at least 0; ValueError for something else."""
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    wanted = "seconds, 0 or more" if kind is float else "a whole number, 0 or more"
+    try:
+        value = kind(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, wanted {wanted}") from None
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {text!r}, wanted {wanted}")
+    return value
 
 
 def stall_settings() -> dict[str, float]:
     """When tensors that some ranks did not ask for are warned of and given up, from Horovod's variables; seconds."""
     if os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0"):
         return {"stall_warning_s": 0, "stall_timeout_s": 0}
-    warning = _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)
-    timeout = _seconds("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)
+    warning = _variable("HOROVOD_STALL_CHECK_TIME_SECONDS", float, 60)
+    timeout = _variable("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", float, 0)
     # As in Horovod, where the job isn't ended before there was a warning.
     return {"stall_warning_s": warning, "stall_timeout_s": timeout if timeout > warning else 0}
 
 
 def fusion_settings() -> dict[str, int]:
     """Up to how many bytes small tensors travel together, from Horovod's variable; nothing where it is not set."""
-    threshold = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
-    return {"fusion_bytes": int(threshold)} if threshold else {}
+    threshold = _variable("HOROVOD_FUSION_THRESHOLD", int, None)
+    return {} if threshold is None else {"fusion_bytes": threshold}
 
 
 def _timeline_path() -> str:
@@ -75,7 +86,11 @@ class HorovodBasics:
                 raise ValueError(f"process_sets: got {process_sets!r}, wanted a list of process sets, or 'dynamic'")
             os.environ[DYNAMIC_PROCESS_SETS] = "1"
             process_sets = None
+        if isinstance(process_sets, sets.ProcessSet):
+            raise ValueError(f"process_sets: got {process_sets}, wanted a list of process sets, or 'dynamic'")
         wanted = list(process_sets or ())
+        if strange := [one for one in wanted if not isinstance(one, sets.ProcessSet)]:
+            raise ValueError(f"process_sets: got {strange[0]!r} in it, wanted hvd.ProcessSet(ranks)")
         if comm is not None and not isinstance(comm, Iterable):
             raise ValueError(f"comm: got {comm!r}, wanted a list of ranks: this installation has no MPI")
         ranks = list(comm or ()) or None

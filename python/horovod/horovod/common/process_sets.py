@@ -66,6 +66,15 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = named.ALL
 
 
+def number_of(process_set: ProcessSet, what: str) -> int:
+    """The number of a set that is in use, for what is called `what` in messages; ValueError where it is none."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"{what}: process_set is {process_set!r}, wanted a hvd.ProcessSet")
+    if process_set.process_set_id is None:
+        raise ValueError(f"{what}: {process_set} is not in use: give it to hvd.init or hvd.add_process_set first")
+    return process_set.process_set_id
+
+
 def number(process_sets: Sequence[ProcessSet]) -> None:
     """Gives sets the numbers under which the job has their ranks, as `hvd.init` does.
 
@@ -98,13 +107,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Ends a process set; all ranks of the job call it. False where it is not in use, and for the set of all ranks.
 
     Raises:
-      ValueError: HOROVOD_DYNAMIC_PROCESS_SETS=1 is not set.
+      ValueError: HOROVOD_DYNAMIC_PROCESS_SETS=1 is not set, or the ranks want to remove different ones; the set stays.
     """
     if process_set.process_set_id in (None, named.ALL):
         return False
     _check_dynamic("removing")
-    group, process_set.process_set_id = process_set.process_set_id, None
-    return named.remove_process_set(group)
+    was_there = named.remove_process_set(process_set.process_set_id)
+    process_set.process_set_id = None
+    return was_there
 
 
 def _check_dynamic(what: str) -> None:

@@ -50,7 +50,7 @@ def allreduce(
       products are those that calculus gives for the sum of all ranks' losses; Adasum has none.
 
     Raises:
-      ValueError: both `op` and `average`, or an `op` that is none.
+      ValueError: both `op` and `average`, or an `op`, a compression or a process set that is none.
       NotImplementedError: tf.IndexedSlices with a factor, or another `op` than Sum and Average.
       tf.errors.FailedPreconditionError: the ranks differ; says in what, and which rank has what.
     """
@@ -146,6 +146,8 @@ def _gather_slices(
 
 
 def _compress(tensors: Sequence[Any], compression: type[Compressor]) -> tuple[list[tf.Tensor], list[Any]]:
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression is {compression!r}, wanted hvd.Compression.none, fp16, bf16 or a Compressor")
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     return [tensor for tensor, _ in pairs], [context for _, context in pairs]
 

@@ -32,8 +32,11 @@ def broadcast_variables(
 
     Returns:
       In a graph the operation that does it; None eagerly, when it is done.
+
+    Raises:
+      ValueError: something in `variables` is none.
     """
-    variables = list(variables)
+    variables = mpi_ops.checked_variables("broadcast_variables", variables)
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
     if not tf.executing_eagerly():
@@ -70,8 +73,11 @@ def broadcast_object(
       ValueError: the ranks name different roots.
       tf.errors.InvalidArgumentError: the root is not in the set.
     """
-    root = mpi_ops.root_in(process_set, root_rank, f"broadcast_object {name or ''}".strip())
-    with mpi_ops._taking_part("broadcast_object", process_set, at_once=True) as group:
+    what = f"broadcast_object {name or ''}".strip()
+    with (
+        mpi_ops._taking_part("broadcast_object", process_set, at_once=True) as group,
+        mpi_ops.root_in(process_set, root_rank, what) as root,
+    ):
         is_root = mpi_ops.rank() == root_rank
         data = cloudpickle.dumps(obj) if is_root else b""
         received = named.broadcast_bytes(data, root, name=name, group=group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -45,6 +46,15 @@ def static_sets():
         hvd.init(process_sets=[hvd.ProcessSet([size])])
     with pytest.raises(ValueError, match="no MPI"):
         hvd.init(comm=object())
+    with pytest.raises(ValueError, match=r"process_sets: got \[0\] in it, wanted hvd.ProcessSet"):
+        hvd.init(process_sets=[[0]])
+    with pytest.raises(ValueError, match="process_sets: got ProcessSet.*, wanted a list"):
+        hvd.init(process_sets=hvd.ProcessSet([0]))
+    # What is wrong on one rank alone is told to all.
+    is_last = int(os.environ["LOCKSTEP_RANK"]) == size - 1
+    with pytest.raises(ValueError, match=rf"^rank {size - 1}: process set of the ranks \[0, {size}\]: wanted one"):
+        hvd.init(process_sets=[hvd.ProcessSet([0, size] if is_last else [0])])
+    assert not hvd.is_initialized()
     sets = [hvd.ProcessSet([0]), hvd.ProcessSet(range(size - 1, 0, -1))]
     hvd.init(process_sets=sets)
     rank = hvd.rank()
@@ -68,6 +78,11 @@ def static_sets():
         built = hvd.allreduce(tf.zeros([1]), process_set=other)
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {rank} is not a member of process set"):
             session.run(built)
+    with pytest.raises(ValueError, match=r"allreduce: process_set is \[0\], wanted a hvd.ProcessSet"):
+        hvd.allreduce(tf.zeros([1]), process_set=[0])
+    for outside in (hvd.barrier, lambda **where: hvd.allgather_object(1, **where)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {rank} is not a member of process set"):
+            outside(process_set=other)
     invalid = hvd.ProcessSet([0])
     with pytest.raises(ValueError, match="not in use"):
         hvd.allreduce(tf.zeros([1]), process_set=invalid)
@@ -110,6 +125,8 @@ def dynamic_sets():
     hvd.init(process_sets="dynamic")
     rank, size = hvd.rank(), hvd.size()
     assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: list(range(size))}
+    with pytest.raises(ValueError, match=rf"^rank {size - 1}: process set of the ranks \[0, {size}\]: wanted one"):
+        hvd.add_process_set([0, size] if rank == size - 1 else [0])
     first, others = hvd.add_process_set([0]), hvd.add_process_set(range(1, size))
     collectives_in(first if rank == 0 else others)
     with pytest.raises(ValueError, match="a duplicate of process set 2"):
@@ -124,6 +141,10 @@ def dynamic_sets():
     assert ends.process_set_id == 1
     if ends.included():
         collectives_in(ends)
+    # Ranks that want to remove different ones keep both.
+    with pytest.raises(ValueError, match="different process sets: rank 0 1, rank"):
+        hvd.remove_process_set(ends if rank == 0 else others)
+    assert (ends.process_set_id, others.process_set_id) == (1, 2)
     # What ranks want differs: all are told.
     if size > 2:
         with pytest.raises(ValueError, match=r"different process sets: rank 0 \[0, 2\], rank 1 \[1, 2\]"):
@@ -160,6 +181,11 @@ def objects_and_variables():
             assert hvd.allgather_object("x" * rank, name="texts") == ["x" * r for r in range(size)]
             with pytest.raises(ValueError, match="the ranks name different roots"):
                 hvd.broadcast_object(1, root_rank=min(rank, 1))
+            wrong = tf.errors.InvalidArgumentError
+            with pytest.raises(wrong, match=rf"root_rank is {size}, wanted one of the ranks \[0, "):
+                hvd.broadcast_object(1, root_rank=size)
+            with pytest.raises(ValueError, match=f"the ranks name different roots, by rank: .*{size}"):
+                hvd.broadcast_object(1, root_rank=size if rank == 0 else 0)
             # Functions and lambdas, too.
             assert [one(2) for one in hvd.allgather_object(lambda x: x * rank)] == [2 * r for r in range(size)]
     many = [tf.Variable(np.full([2, 3], rank + i), dtype=t) for i, t in enumerate([tf.float32, tf.int64, tf.float32])]
@@ -175,6 +201,19 @@ def objects_and_variables():
     (value,) = hvd.broadcast_(many[:1], size - 1)
     np.testing.assert_array_equal(value, np.full([2, 3], size - 1))
     np.testing.assert_array_equal(many[0], value)
+    # Keras' variables as well, and several types.
+    for is_eager in (True, False):
+        layer.variables[0].assign(tf.fill([3, 2], float(rank)))
+        many[1].assign(tf.fill([2, 3], tf.constant(rank, tf.int64)))
+        both = [layer.variables[0], many[1]]
+        broadcast = functools.partial(hvd.broadcast_, both, 1)
+        for got, variable in zip(broadcast() if is_eager else tf.function(broadcast)(), both, strict=True):
+            np.testing.assert_array_equal(got, np.ones(variable.shape))
+            np.testing.assert_array_equal(tf.convert_to_tensor(variable), got)
+    for wrong in (hvd.broadcast_, hvd.broadcast_variables):
+        assert not wrong([], 0)
+        with pytest.raises(ValueError, match="broadcast_.*: got ndarray, wanted variables"):
+            wrong([np.zeros([1])], 0)
 
     @tf.function
     def step(first):
