@@ -138,6 +138,7 @@ class Job:
         self._failed: Worker | None = None
         self._told_to_end = 0
         self._told_by: signal.Signals | None = None
+        self._remind_at: float | None = None  # of the second signal, which ends workers that the first did not
         self._kill_at: float | None = None
         self._broken_pipe = False
         self._started_at = time.monotonic()
@@ -147,7 +148,8 @@ class Job:
 
         Returns:
           0 if every worker returned 0; otherwise the exit code of the one that failed first, 128 plus the number of
-          the signal where one was killed, or where one came before there was any worker; 141 where the reader of our own output went away.
+          the signal where one was killed, or where one came before there was any worker; 141 where the reader of our
+          own output went away.
 
         Raises:
           LaunchError: the command cannot be executed.
@@ -209,10 +211,13 @@ class Job:
         self._notice_ends(selector)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._signal_all(signal.SIGKILL)
+        if self._remind_at is not None and time.monotonic() >= self._remind_at:
+            self._remind()
 
     def _patience(self) -> float | None:
         """For how many seconds nothing may happen; None: any time."""
-        return None if self._kill_at is None else max(0.05, self._kill_at - time.monotonic())
+        times = [at for at in (self._kill_at, self._remind_at) if at is not None]
+        return max(0.05, min(times) - time.monotonic()) if times else None
 
     def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
         try:
@@ -235,6 +240,14 @@ class Job:
             self._kill_at = self._kill_at or time.monotonic() + STOP_TIMEOUT_S
         else:
             self._signal_all(signum)
+            self._remind_at = time.monotonic() + STOP_TIMEOUT_S
+
+    def _remind(self) -> None:
+        """Says who goes on after a signal: a worker in an exchange that hangs doesn't hear of one."""
+        self._remind_at = None
+        running = ", ".join(worker.name for worker in self._workers if worker.code is None)
+        if running and self._kill_at is None:
+            self._report(f"{self._told_by.name} was handed on, and not followed yet by {running}; another ends them")
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         ended = [worker for worker in self._workers if worker.poll()]
