@@ -251,6 +251,17 @@ def test_on_workers(size):
 
 
 def alone():
+    for variable, wanted in (
+        ("HOROVOD_FUSION_THRESHOLD", "a whole number, 0 or more"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "seconds, 0 or more"),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "seconds, 0 or more"),
+    ):
+        for value in ("64MB", "-1"):
+            os.environ[variable] = value
+            with pytest.raises(ValueError, match=f"{variable} is '{value}', wanted {wanted}"):
+                hvd.init()
+        del os.environ[variable]
+    assert not hvd.is_initialized()
     hvd.init()
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()) == (0, 1, 0, 1, 1)
     np.testing.assert_array_equal(hvd.allreduce([1.0, 2.0], op=hvd.Average), [1, 2])
