@@ -31,9 +31,19 @@ def _variable(name: str, kind: type, default: Any) -> Any:
     return value
 
 
+def _is_set(name: str) -> bool:
+    """Whether a variable of the environment says yes; ValueError for neither yes nor no."""
+    text = os.environ.get(name, "").lower()
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    if text in ("1", "true", "yes", "on"):
+        return True
+    raise ValueError(f"{name} is {os.environ[name]!r}, wanted 0 or 1")
+
+
 def stall_settings() -> dict[str, float]:
     """When tensors that some ranks did not ask for are warned of and given up, from Horovod's variables; seconds."""
-    if os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0"):
+    if _is_set("HOROVOD_STALL_CHECK_DISABLE"):
         return {"stall_warning_s": 0, "stall_timeout_s": 0}
     warning = _variable("HOROVOD_STALL_CHECK_TIME_SECONDS", float, 60)
     timeout = _variable("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", float, 0)
@@ -98,7 +108,7 @@ class HorovodBasics:
         named.start(ranks, [one.ranks for one in wanted], **stall_settings(), **fusion_settings())
         sets.number(wanted)
         if not was_started and (path := _timeline_path()):
-            self.start_timeline(path, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"))
+            self.start_timeline(path, _is_set("HOROVOD_TIMELINE_MARK_CYCLES"))
 
     def shutdown(self) -> None:
         """Leaves the job. Nothing without one; the end of the program does the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 
 import numpy as np
@@ -261,6 +262,13 @@ def alone():
             with pytest.raises(ValueError, match=f"{variable} is '{value}', wanted {wanted}"):
                 hvd.init()
         del os.environ[variable]
+    os.environ["HOROVOD_STALL_CHECK_DISABLE"] = "perhaps"
+    with pytest.raises(ValueError, match="HOROVOD_STALL_CHECK_DISABLE is 'perhaps', wanted 0 or 1"):
+        hvd.init()
+    stall_settings = importlib.import_module("horovod.common.basics").stall_settings
+    for value, warns in (("true", False), ("1", False), ("false", True), ("0", True), ("", True)):
+        os.environ["HOROVOD_STALL_CHECK_DISABLE"] = value
+        assert (stall_settings()["stall_warning_s"] > 0) == warns
     assert not hvd.is_initialized()
     hvd.init()
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()) == (0, 1, 0, 1, 1)
