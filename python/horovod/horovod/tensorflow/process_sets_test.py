@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -187,6 +188,12 @@ def objects_and_variables():
                 hvd.broadcast_object(1, root_rank=size)
             with pytest.raises(ValueError, match=f"the ranks name different roots, by rank: .*{size}"):
                 hvd.broadcast_object(1, root_rank=size if rank == 0 else 0)
+            # What one rank cannot send, the others don't wait for.
+            strange = threading.Lock() if rank == 1 else rank
+            wanted = (TypeError, "cannot pickle") if rank == 1 else (ValueError, "the object of rank 1 cannot be pick")
+            for send in (hvd.allgather_object, functools.partial(hvd.broadcast_object, root_rank=1)):
+                with pytest.raises(wanted[0], match=wanted[1]):
+                    send(strange)
             # Functions and lambdas, too.
             assert [one(2) for one in hvd.allgather_object(lambda x: x * rank)] == [2 * r for r in range(size)]
     many = [tf.Variable(np.full([2, 3], rank + i), dtype=t) for i, t in enumerate([tf.float32, tf.int64, tf.float32])]
