@@ -11,8 +11,12 @@ import tensorflow as tf
 
 from horovod.common import process_sets as sets
 from lockstep import elastic, named
+from lockstep.launch import elastic_wire
 
 DYNAMIC_PROCESS_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
+# By one of these `lockstep` knows its job; by the others Horovod and MPI do.
+_OWN_LAUNCHER = ("LOCKSTEP_WORLD_SIZE", "LOCKSTEP_RANK", elastic_wire.ADDRESS, "TF_CONFIG")
+_OTHER_LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
@@ -39,6 +43,19 @@ def _is_set(name: str) -> bool:
     if text in ("1", "true", "yes", "on"):
         return True
     raise ValueError(f"{name} is {os.environ[name]!r}, wanted 0 or 1")
+
+
+def _check_launcher() -> None:
+    """ValueError where another launcher has started this process as one of several: each would train alone."""
+    if any(os.environ.get(name) for name in _OWN_LAUNCHER):
+        return
+    for name in _OTHER_LAUNCHERS:
+        size = os.environ.get(name, "")
+        if size not in ("", "1"):
+            raise ValueError(
+                f"{name} is {size}, but {_OWN_LAUNCHER[0]} is not set: this process was started by another launcher, "
+                f"and would train alone; start the job with this installation's horovodrun -np {size}"
+            )
 
 
 def stall_settings() -> dict[str, float]:
@@ -88,7 +105,8 @@ class HorovodBasics:
             HOROVOD_DYNAMIC_PROCESS_SETS=1.
 
         Raises:
-          ValueError: the environment is incomplete; `comm` or a process set is no list of ranks, or two sets are alike.
+          ValueError: the environment is incomplete, or another launcher's; `comm` or a process set is no list of
+            ranks, or two sets are alike.
           tf.errors.OpError: the ranks did not meet; says which are missing.
         """
         if isinstance(process_sets, str):
@@ -104,7 +122,8 @@ class HorovodBasics:
         if comm is not None and not isinstance(comm, Iterable):
             raise ValueError(f"comm: got {comm!r}, wanted a list of ranks: this installation has no MPI")
         ranks = list(comm or ()) or None
-        was_started = named.is_started()
+        if not (was_started := named.is_started()):
+            _check_launcher()
         named.start(ranks, [one.ranks for one in wanted], **stall_settings(), **fusion_settings())
         sets.number(wanted)
         if not was_started and (path := _timeline_path()):

@@ -276,6 +276,15 @@ def alone():
     for value, warns in (("true", False), ("1", False), ("false", True), ("0", True), ("", True)):
         os.environ["HOROVOD_STALL_CHECK_DISABLE"] = value
         assert (stall_settings()["stall_warning_s"] > 0) == warns
+    del os.environ["HOROVOD_STALL_CHECK_DISABLE"]
+    # Of another launcher, where each process would be a job of its own.
+    own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("LOCKSTEP_")}
+    for variable in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
+        os.environ[variable] = "2"
+        with pytest.raises(ValueError, match=f"{variable} is 2, but LOCKSTEP_WORLD_SIZE is not set.*horovodrun -np 2"):
+            hvd.init()
+        os.environ[variable] = "1"
+    os.environ.update(own)
     assert not hvd.is_initialized()
     hvd.init()
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()) == (0, 1, 0, 1, 1)
