@@ -317,6 +317,17 @@ def errors(mode):
             "'k0.*kind.*allreduce.*allgather",
             lambda: (hvd.allgather if is_last else hvd.allreduce)(np.zeros([2]), name="k0"),
         ),
+        # What is sparse on one rank and dense on another.
+        (
+            differs,
+            "'k1.*kind.*allreduce.*allgather",
+            lambda: hvd.allreduce(
+                tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+                if is_last
+                else tf.zeros([3, 2]),
+                name="k1",
+            ),
+        ),
     ]
     for error, message, build in cases:
         with pytest.raises(error, match=message):
