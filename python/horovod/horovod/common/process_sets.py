@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,9 +35,9 @@ class ProcessSet:
         if not isinstance(ranks_or_comm, Iterable):
             raise ValueError(f"ProcessSet: got {ranks_or_comm!r}, wanted a list of ranks: this installation has no MPI")
         ranks = list(ranks_or_comm)
-        if not all(isinstance(rank, int) for rank in ranks):
+        if not all(isinstance(rank, numbers.Integral) for rank in ranks):
             raise ValueError(f"ProcessSet: got {ranks!r}, wanted a list of ranks")
-        self.ranks = sorted(ranks)
+        self.ranks = sorted(map(int, ranks))
 
     def size(self) -> int | None:
         """Number of its ranks; None where it is not in use. ValueError where its number is no set's."""
@@ -120,5 +121,5 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def _check_dynamic(what: str) -> None:
     # Nothing here depends on it, but what works here should work with Horovod.
     value: Any = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "")
-    if value in ("", "0"):
+    if value.lower() in ("", "0", "false", "no", "off"):
         raise ValueError(f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {what} process sets after initialization.")

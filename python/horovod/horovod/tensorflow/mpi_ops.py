@@ -10,6 +10,7 @@ has. A process that is not in `process_set` gets InvalidArgumentError when the o
 from __future__ import annotations
 
 import contextlib
+import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -251,9 +252,12 @@ def root_in(process_set: ProcessSet, root_rank: int, what: str) -> Iterator[int]
     another root would wait for this rank. What runs inside then ends with an error in the caller's terms.
 
     Raises:
+      ValueError: the root is no integer, or the set is none.
       tf.errors.InvalidArgumentError: inside something ran, and the root is not in the set.
     """
     group = number_of(process_set, what)
+    if not isinstance(root_rank, numbers.Integral):
+        raise ValueError(f"{what}: root_rank is {root_rank!r}, wanted a rank")
     rank()  # says where there is no job
     ranks = named.ranks_of(group)
     if root_rank in ranks:

@@ -57,7 +57,9 @@ def static_sets():
     with pytest.raises(ValueError, match=rf"^rank {size - 1}: process set of the ranks \[0, {size}\]: wanted one"):
         hvd.init(process_sets=[hvd.ProcessSet([0, size] if is_last else [0])])
     assert not hvd.is_initialized()
-    sets = [hvd.ProcessSet([0]), hvd.ProcessSet(range(size - 1, 0, -1))]
+    with pytest.raises(ValueError, match="ProcessSet: got .*, wanted a list of ranks"):
+        hvd.ProcessSet([0, 1.0])
+    sets = [hvd.ProcessSet([0]), hvd.ProcessSet(np.arange(size - 1, 0, -1))]
     hvd.init(process_sets=sets)
     rank = hvd.rank()
     assert [one.process_set_id for one in sets] == [1, 2]
@@ -82,6 +84,8 @@ def static_sets():
             session.run(built)
     with pytest.raises(ValueError, match=r"allreduce: process_set is \[0\], wanted a hvd.ProcessSet"):
         hvd.allreduce(tf.zeros([1]), process_set=[0])
+    with pytest.raises(ValueError, match="broadcast float32: root_rank is None, wanted a rank"):
+        hvd.broadcast(tf.zeros([1]), None)
     for outside in (hvd.barrier, lambda **where: hvd.allgather_object(1, **where)):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {rank} is not a member of process set"):
             outside(process_set=other)
