@@ -322,7 +322,8 @@ class Discovery:
 
     def _take(self, code: int, printed: bytes) -> None:
         if code:
-            raise LaunchError(f"host discovery script {self._script!r} failed with exit code {code}")
+            how = f"failed with exit code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+            raise LaunchError(f"host discovery script {self._script!r} {how}")
         self._hosts.found(parse_discovered(printed.decode(errors="replace"), self._slots, self._script))
         self.has_list = True
 

@@ -208,6 +208,7 @@ def test_programs_that_ask_for_no_place_end_as_they_like(launch):
         ("exit 3", "host discovery script 'hosts.sh' failed with exit code 3"),
         ("echo nowhere:x", "hosts.sh printed 'nowhere:x', wanted host:slots, or host alone with --slots-per-host"),
         ("echo 192.0.2.1:4", "hosts.sh: host 192.0.2.1 is not this machine"),
+        ("kill -9 $$", "host discovery script 'hosts.sh' was killed by SIGKILL"),
         ("exec yes localhost", "host discovery script 'hosts.sh' printed more than 1 MiB"),
         ("head -c 9999 /dev/zero | tr '\\0' x", "hosts.sh printed '" + "x" * 200 + "...', wanted host:slots"),
     ],
