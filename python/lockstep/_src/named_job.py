@@ -57,8 +57,8 @@ def start(
       fusion_bytes: likewise.
 
     Raises:
-      ValueError: the environment is incomplete; this process is not among `ranks`; a set is empty, a duplicate, or has
-        a rank that is none; or ranks have different sets, which is said on all of them.
+      ValueError: the environment is incomplete; this process is not among `ranks`; or, which is said on all ranks: on
+        one of them a set is empty, a duplicate, or has a rank that is none, or ranks have different sets.
       tf.errors.OpError: the ranks did not meet; says which are missing.
       SystemExit, RuntimeError: of an elastic job, as `elastic.meet`.
     """
@@ -77,15 +77,20 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
     cluster = Cluster.from_environment(os.environ)
     ranks = _checked_ranks(ranks, cluster)
     sets: dict[int, list[int]] = {named.ALL: list(range(len(ranks)))}
-    for wanted in process_sets:
-        sets[len(sets)] = _checked_set(wanted, sets)
+    wrong = ""
+    try:
+        for wanted in process_sets:
+            sets[len(sets)] = _checked_set(wanted, sets)
+    except ValueError as error:  # told to all, which would wait for this rank
+        wrong = str(error)
     rank = ranks.index(cluster.rank)
     named.open_lane(rank=rank, size=len(ranks), **settings)
     try:
         # Where all take part, a local rank is what the launcher says: it may stand for a device.
         local = cluster.local_rank if len(ranks) == cluster.world_size else rank
-        own = {"host": _host(cluster), "local": local, "sets": list(sets.values())}
+        own = {"host": _host(cluster), "local": local, "sets": list(sets.values()), "wrong": wrong}
         all_ranks = [json.loads(data) for data in gather_bytes(json.dumps(own).encode(), name="start")]
+        _check_right([one["wrong"] for one in all_ranks])
         _check_alike([one["sets"] for one in all_ranks])
         hosts, local_ranks = ([one[what] for one in all_ranks] for what in ("host", "local"))
         _job = _Job(cluster, ranks, rank, hosts, local_ranks, {named.ALL: sets[named.ALL]})
@@ -204,14 +209,20 @@ def add_process_set(ranks: Sequence[int]) -> int:
     """Makes a process set of some ranks; all ranks of the job call it. Its number is the least that is free.
 
     Raises:
-      ValueError: a set of these ranks is there already, they are none, or not the same on all ranks.
+      ValueError: a set of these ranks is there already, they are none, or not the same on all ranks; on all of them.
       tf.errors.OpError: the ranks did not meet.
     """
     with _lock:
         job = _current()
-        members = _checked_set(ranks, job.sets)
-        asked = gather_bytes(json.dumps(members).encode(), name="add_process_set")
-        _check_alike([json.loads(data) for data in asked])
+        members, wrong = [], ""
+        try:
+            members = _checked_set(ranks, job.sets)
+        except ValueError as error:
+            wrong = str(error)
+        asked = gather_bytes(json.dumps([wrong, members]).encode(), name="add_process_set")
+        of_ranks = [json.loads(data) for data in asked]
+        _check_right([one for one, _ in of_ranks])
+        _check_alike([one for _, one in of_ranks])
         number = next(n for n in range(1, len(job.sets) + 1) if n not in job.sets)
         _open_set(number, members, _settings)
         return number
@@ -255,6 +266,13 @@ def _checked_set(ranks: Sequence[int], sets: dict[int, list[int]]) -> list[int]:
         if members == others:
             raise ValueError(f"process set of the ranks {members}: a duplicate of process set {number}")
     return members
+
+
+def _check_right(complaints: list[str]) -> None:
+    """ValueError with what is wrong on the first rank where something is; on all ranks."""
+    for rank, complaint in enumerate(complaints):
+        if complaint:
+            raise ValueError(complaint if len(set(complaints)) == 1 else f"rank {rank}: {complaint}")
 
 
 def _check_alike(values: list) -> None:

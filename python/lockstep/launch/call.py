@@ -91,7 +91,7 @@ def call_in(
 def _describe(worker: Worker, folder: Path) -> str:
     error = _of_rank(folder, "error", str(worker.rank))
     said = f": {error.read_text(errors='replace').strip()}" if error.exists() else ""
-    return f"rank {worker.rank} {worker.describe_end()}{said}"
+    return f"{worker.name} {worker.describe_end()}{said}"
 
 
 def _result(folder: Path, rank: str) -> Any:

@@ -17,6 +17,8 @@ from lockstep.launch.hosts import Host, is_this_machine, parse_hosts
 
 # A script that takes longer has failed.
 SCRIPT_TIMEOUT_S = 60
+# Of a line that is wrong, for messages.
+_MOST_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def _host(line: str, slots: int | None, script: str) -> Host:
         (host,) = parse_hosts(line)
     except (LaunchError, ValueError):
         wanted = "host:slots" + ("" if slots is not None else ", or host alone with --slots-per-host")
-        raise LaunchError(f"{script} printed {line!r}, wanted {wanted}") from None
+        shown = line if len(line) <= _MOST_SHOWN else line[:_MOST_SHOWN] + "..."
+        raise LaunchError(f"{script} printed {shown!r}, wanted {wanted}") from None
     return host
 
 

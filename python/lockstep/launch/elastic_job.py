@@ -25,6 +25,8 @@ from lockstep.launch.tasks import LOOPBACK
 
 # From the end of one run of the host discovery script to the start of the next.
 _DISCOVER_EVERY_S = 1.0
+# More than any list of hosts has: a script that goes on has lost its way.
+_MOST_PRINTED_BYTES = 1 << 20
 # For workers that are told to end before they are killed.
 _GRACE_S = 10.0
 _OF_A_ROUND = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
@@ -70,6 +72,7 @@ class ElasticJob(Job):
         self._driver = Driver(plan.limits, self._hosts)
         self._secret = secrets.token_hex(32)
         self._environment = environment
+        self._told: dict[str, str] | None = None  # what is the same for all workers, once there is a list of hosts
         # By number: those that run.
         self._numbered: dict[int, Worker] = {}
         self._exit_code: int | None = None
@@ -89,8 +92,7 @@ class ElasticJob(Job):
             self._discovery = self._closing.enter_context(
                 Discovery(self._plan.script, self._plan.slots, self._hosts, selector, self._console)
             )
-            self._discovery.run_first()
-        self._environment = self._shared(self._environment)
+            self._discovery.attend()
         self._go_on()
 
     @property
@@ -171,6 +173,10 @@ class ElasticJob(Job):
             self._console.message(line)
 
     def _go_on(self) -> None:
+        if self._told is None:
+            if self._discovery is not None and not self._discovery.has_list:
+                return
+            self._told = self._shared(self._environment)
         now = time.monotonic()
         actions = self._driver.next(now)
         while actions.start:  # Others may follow from what could not be started.
@@ -203,7 +209,7 @@ class ElasticJob(Job):
 
     def _launch(self, number: int, host: str, slot: int) -> None:
         environment = {
-            **self._environment,
+            **self._told,
             elastic_wire.WORKER: str(number),
             "HOROVOD_HOSTNAME": host,
             "HOROVOD_LOCAL_RANK": str(slot),
@@ -232,6 +238,7 @@ class ElasticJob(Job):
             self._service.say(number, {"is": "round", "rendezvous": f"{LOOPBACK}:{port}", **place})
 
     def _rename(self, worker: Worker, name: str, shows_progress: bool) -> None:
+        worker.name = name if name.startswith("worker") else f"rank {name}"
         for stream in worker.streams.values():
             stream.rename(b"[%s] " % name.encode(), shows_progress)
 
@@ -263,6 +270,9 @@ class Discovery:
       hosts: Is told what it printed.
       selector: Calls the functions that are registered with it.
       console: Is told when it fails, once for each way of failing.
+
+    Attributes:
+      has_list: The first list has come. Until then a failure is a LaunchError, of `attend` or of the selector's call.
     """
 
     def __init__(
@@ -274,22 +284,7 @@ class Discovery:
         self._printed = b""
         self._at = 0.0  # when it was started, or will be
         self._complaint = ""
-
-    def run_first(self) -> None:
-        """Waits for the first list.
-
-        Raises:
-          LaunchError: the script cannot be run, fails, or prints no list of hosts.
-        """
-        process = start_script(self._script)
-        try:
-            printed, _ = process.communicate(timeout=SCRIPT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise LaunchError(f"host discovery script {self._script!r}: no end after {SCRIPT_TIMEOUT_S} s") from None
-        finally:
-            _end_script(process)
-        self._take(process.returncode, printed)
-        self._at = time.monotonic() + _DISCOVER_EVERY_S
+        self.has_list = False
 
     def wake_at(self) -> float:
         """When `attend` has to be called though nothing happened."""
@@ -313,6 +308,9 @@ class Discovery:
         del events
         chunk = os.read(self._process.stdout.fileno(), 1 << 16)
         self._printed += chunk
+        if len(self._printed) > _MOST_PRINTED_BYTES:
+            self._close(f"host discovery script {self._script!r} printed more than {_MOST_PRINTED_BYTES >> 20} MiB")
+            return
         if chunk:
             return
         complaint = ""
@@ -324,18 +322,22 @@ class Discovery:
 
     def _take(self, code: int, printed: bytes) -> None:
         if code:
-            raise LaunchError(f"host discovery script {self._script!r} failed with exit code {code}")
+            how = f"failed with exit code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+            raise LaunchError(f"host discovery script {self._script!r} {how}")
         self._hosts.found(parse_discovered(printed.decode(errors="replace"), self._slots, self._script))
+        self.has_list = True
 
     def _close(self, complaint: str) -> None:
-        if complaint and complaint != self._complaint:
-            self._console.message(f"{complaint}; the hosts stay as they are")
-        self._complaint = complaint
         self._at = time.monotonic() + _DISCOVER_EVERY_S
         if self._process is not None:
             self._selector.unregister(self._process.stdout)
             _end_script(self._process)
             self._process = None
+        if complaint and not self.has_list:
+            raise LaunchError(complaint)
+        if complaint and complaint != self._complaint:
+            self._console.message(f"{complaint}; the hosts stay as they are")
+        self._complaint = complaint
 
     def __enter__(self) -> "Discovery":
         return self

@@ -208,6 +208,9 @@ def test_programs_that_ask_for_no_place_end_as_they_like(launch):
         ("exit 3", "host discovery script 'hosts.sh' failed with exit code 3"),
         ("echo nowhere:x", "hosts.sh printed 'nowhere:x', wanted host:slots, or host alone with --slots-per-host"),
         ("echo 192.0.2.1:4", "hosts.sh: host 192.0.2.1 is not this machine"),
+        ("kill -9 $$", "host discovery script 'hosts.sh' was killed by SIGKILL"),
+        ("exec yes localhost", "host discovery script 'hosts.sh' printed more than 1 MiB"),
+        ("head -c 9999 /dev/zero | tr '\\0' x", "hosts.sh printed '" + "x" * 200 + "...', wanted host:slots"),
     ],
 )
 def test_a_script_that_fails_at_first_is_an_error(launch, script, message):
@@ -223,3 +226,40 @@ def test_a_script_that_fails_later_changes_nothing(launch):
     code, lines, stderr = finish(job)
     assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
     assert stderr == "[lockstep] host discovery script 'hosts.sh' failed with exit code 4; the hosts stay as they are\n"
+
+
+def test_a_script_that_never_stops_later_changes_nothing(launch):
+    job = launch(
+        "-np", "1", script="test -e once && exec yes\ntouch once\necho localhost:1", worker="place()\ntime.sleep(2.5)"
+    )
+    code, lines, stderr = finish(job)
+    assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
+    assert stderr == "[lockstep] host discovery script 'hosts.sh' printed more than 1 MiB; the hosts stay as they are\n"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("script", ["sleep 60", "touch listed"])
+def test_a_signal_ends_a_job_that_has_no_workers_yet(launch, tmp_path, script, signum):
+    """While the first list is made, and while it has too few slots."""
+    job = launch("-np", "1", script=f"echo $$ > pid\n{script}", worker="")
+    deadline = time.monotonic() + DEADLINE_S
+    while not (tmp_path / ("listed" if "touch" in script else "pid")).exists():
+        assert time.monotonic() < deadline and job.poll() is None
+        time.sleep(0.02)
+    began = time.monotonic()
+    job.send_signal(signum)
+    code, _, _ = finish(job)
+    assert code == 128 + signum
+    assert time.monotonic() - began < 5
+
+
+def test_a_worker_without_a_rank_is_called_by_its_number(launch, tmp_path):
+    job = launch("-np", "1", "--min-np", "1", worker="time.sleep(60)")
+    deadline = time.monotonic() + DEADLINE_S
+    while not (tmp_path / "pid0").exists():
+        assert time.monotonic() < deadline and job.poll() is None
+        time.sleep(0.02)
+    job.send_signal(signal.SIGTERM)
+    code, _, stderr = finish(job)
+    assert code == 143
+    assert stderr.startswith("[lockstep] worker 0 (pid ") and "rank" not in stderr

@@ -26,6 +26,12 @@ OPTIONS = {
 _MAKE_ELASTIC = ("min_np", "max_np", "host_discovery_script")
 
 
+def check_whole(name: str, value: object) -> None:
+    """LaunchError: a value that was given is no whole number; programs may give anything."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise LaunchError(f"{name}: got {value!r}, wanted a whole number")
+
+
 @dataclass(frozen=True)
 class Elastic:
     """What was said about an elastic job; None where nothing was.
@@ -66,6 +72,8 @@ class Elastic:
         if given and not self:
             wanted = ", ".join(OPTIONS[name] for name in _MAKE_ELASTIC)
             raise LaunchError(f"{OPTIONS[given[0]]} is for elastic jobs: wanted one of {wanted} beside it")
+        for name in ("min_np", "max_np", "slots", "elastic_timeout", "reset_limit"):
+            check_whole(OPTIONS[name], getattr(self, name))
         for name in ("min_np", "max_np", "slots", "elastic_timeout"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise LaunchError(f"{OPTIONS[name]} {value}: wanted 1 or more")
@@ -86,8 +94,12 @@ class Elastic:
             raise LaunchError("got hosts and a host discovery script, wanted one of them")
 
     def _check_cooldown(self) -> None:
-        values = list(self.cooldown_range)
-        if len(values) != 2 or not 1 <= values[0] <= values[1] <= _MOST_COOLDOWN_S:
+        values = list(self.cooldown_range) if isinstance(self.cooldown_range, Sequence) else [self.cooldown_range]
+        if (
+            len(values) != 2
+            or not all(isinstance(value, int) for value in values)
+            or not 1 <= values[0] <= values[1] <= _MOST_COOLDOWN_S
+        ):
             raise LaunchError(
                 f"--blacklist-cooldown-range {' '.join(map(str, values))}: wanted two numbers of seconds, the lower "
                 f"first, from 1 to {_MOST_COOLDOWN_S}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.launch.elastic_job import Plan
-from lockstep.launch.elastic_request import Elastic
+from lockstep.launch.elastic_request import Elastic, check_whole
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_settings import stall_timeout_s, variables_of
 from lockstep.launch.hosts import Host, parse_hosts, place, read_hostfile
@@ -50,6 +50,8 @@ class Request:
         Raises:
           LaunchError: they contradict each other, or ask for what this version cannot do.
         """
+        for name, value in (("-np", self.num_proc), ("start timeout", self.start_timeout)):
+            check_whole(name, value)
         self.elastic.validate(self.num_proc, self.hosts is not None or self.hostfile is not None)
         if self.controller not in ("", "gloo"):
             raise LaunchError(f"controller {self.controller}: horovodrun starts processes itself; wanted gloo, or none")

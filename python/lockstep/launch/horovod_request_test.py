@@ -16,6 +16,12 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
     [
         ({}, "-np is missing: wanted the number of processes"),
         ({"num_proc": 0}, "-np 0: wanted 1 or more processes"),
+        ({"num_proc": "2"}, "-np: got '2', wanted a whole number"),
+        ({"num_proc": True}, "-np: got True, wanted a whole number"),
+        ({"num_proc": 1, "start_timeout": 0.5}, "start timeout: got 0.5, wanted a whole number"),
+        ({"num_proc": 2, "elastic": Elastic("1")}, "--min-np: got '1', wanted a whole number"),
+        ({"num_proc": 2, "elastic": Elastic(1, cooldown_range=5)}, "--blacklist-cooldown-range 5: wanted two"),
+        ({"num_proc": 2, "elastic": Elastic(1, cooldown_range="59")}, "--blacklist-cooldown-range 5 9: wanted two"),
         ({"num_proc": 1, "hosts": "a:1", "hostfile": "h"}, "got hosts and a hostfile, wanted one of them"),
         ({"num_proc": 1, "controller": "mpi"}, "controller mpi: horovodrun starts processes itself"),
         ({"num_proc": 1, "controller": "jsrun"}, "controller jsrun: "),

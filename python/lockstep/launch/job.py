@@ -42,6 +42,7 @@ class Worker:
 
     Attributes:
       rank: In the job.
+      name: For messages.
       pid: Also the number of its process group.
       code: Exit code, negative for the signal that killed it (as in subprocess); None while it runs.
       last_lines: The newest lines of its stdout and stderr.
@@ -56,6 +57,7 @@ class Worker:
     ):
         self._process = process
         self.rank = rank
+        self.name = f"rank {rank}"
         self.pid = process.pid
         self.code: int | None = None
         self.last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
@@ -135,6 +137,8 @@ class Job:
         self._by_pipe: dict[int, Worker] = {}
         self._failed: Worker | None = None
         self._told_to_end = 0
+        self._told_by: signal.Signals | None = None
+        self._remind_at: float | None = None  # of the second signal, which ends workers that the first did not
         self._kill_at: float | None = None
         self._broken_pipe = False
         self._started_at = time.monotonic()
@@ -144,7 +148,8 @@ class Job:
 
         Returns:
           0 if every worker returned 0; otherwise the exit code of the one that failed first, 128 plus the number of
-          the signal where one was killed; 141 where the reader of our own output went away.
+          the signal where one was killed, or where one came before there was any worker; 141 where the reader of our
+          own output went away.
 
         Raises:
           LaunchError: the command cannot be executed.
@@ -206,10 +211,13 @@ class Job:
         self._notice_ends(selector)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._signal_all(signal.SIGKILL)
+        if self._remind_at is not None and time.monotonic() >= self._remind_at:
+            self._remind()
 
     def _patience(self) -> float | None:
         """For how many seconds nothing may happen; None: any time."""
-        return None if self._kill_at is None else max(0.05, self._kill_at - time.monotonic())
+        times = [at for at in (self._kill_at, self._remind_at) if at is not None]
+        return max(0.05, min(times) - time.monotonic()) if times else None
 
     def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
         try:
@@ -225,12 +233,21 @@ class Job:
             self._signal_all(signum)
             return
         self._told_to_end += 1
+        self._told_by = signum
         if self._told_to_end > 1:
             self._console.message(f"{signum.name} once more: ending the workers")
             self._signal_all(signal.SIGTERM)
             self._kill_at = self._kill_at or time.monotonic() + STOP_TIMEOUT_S
         else:
             self._signal_all(signum)
+            self._remind_at = time.monotonic() + STOP_TIMEOUT_S
+
+    def _remind(self) -> None:
+        """Says who goes on after a signal: a worker in an exchange that hangs doesn't hear of one."""
+        self._remind_at = None
+        running = ", ".join(worker.name for worker in self._workers if worker.code is None)
+        if running and self._kill_at is None:
+            self._report(f"{self._told_by.name} was handed on, and not followed yet by {running}; another ends them")
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         ended = [worker for worker in self._workers if worker.poll()]
@@ -245,7 +262,7 @@ class Job:
             others = any(other.code is None for other in self._workers)
             seconds = time.monotonic() - self._started_at
             self._report(
-                f"rank {worker.rank} (pid {worker.pid}) {worker.describe_end()} after {seconds:.1f} s"
+                f"{worker.name} (pid {worker.pid}) {worker.describe_end()} after {seconds:.1f} s"
                 + ("; ending the other workers" if others else "")
             )
             self._stop()
@@ -276,18 +293,20 @@ class Job:
             worker.reap()
 
     def _result(self) -> int:
-        stuck = [worker.rank for worker in self._workers if worker.code is None]
+        stuck = [worker.name for worker in self._workers if worker.code is None]
         if stuck:
-            self._report(f"ranks {stuck} did not end on SIGKILL: they may wait for a device or a file system")
+            self._report(f"{', '.join(stuck)} did not end on SIGKILL: they may wait for a device or a file system")
         if self._failed is not None:
             self._show_failure(self._failed)
             return self._failed.code if self._failed.code > 0 else 128 - self._failed.code
+        if self._told_by is not None and not self._workers:
+            return 128 + self._told_by
         return 128 + signal.SIGPIPE if self._broken_pipe else 0
 
     def _show_failure(self, worker: Worker) -> None:
         if len(self._workers) > 1 and not self._told_to_end:
             lines = "\n".join("  " + line.decode(errors="replace") for line in worker.last_lines)
-            self._report(f"rank {worker.rank} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
+            self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
 
     def _report(self, text: str) -> None:
         if not self._broken_pipe:

@@ -225,6 +225,19 @@ def test_a_second_interrupt_ends_workers_that_ignore_the_first(launch, tmp_path)
     assert code == 128 + signal.SIGTERM
 
 
+def test_who_goes_on_after_a_signal_is_named(launch, tmp_path):
+    """A worker in an exchange that hangs does not hear of the first; its user may not know of the second."""
+    ends = "signal.signal(signal.SIGINT, lambda *a: sys.exit(0)) if os.environ['LOCKSTEP_RANK'] == '0' else "
+    process = launch("-n", "2", worker=ends + "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WRITE_PID + SLEEP)
+    _pids(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.readline()
+    assert said == "[lockstep] SIGINT was handed on, and not followed yet by rank 1; another ends them\n"
+    process.send_signal(signal.SIGINT)
+    code, _, _ = _finish(process)
+    assert code == 128 + signal.SIGTERM
+
+
 def test_user_signals_are_forwarded(launch, tmp_path):
     handle = 'def stop(*a): print("usr1"); sys.exit(0)\nsignal.signal(signal.SIGUSR1, stop)\n'
     process = launch("-n", "2", worker=handle + WRITE_PID + SLEEP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,30 +11,67 @@ import tensorflow as tf
 
 from horovod.common import process_sets as sets
 from lockstep import elastic, named
+from lockstep.launch import elastic_wire
 
 DYNAMIC_PROCESS_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
+# By one of these `lockstep` knows its job; by the others Horovod and MPI do.
+_OWN_LAUNCHER = ("LOCKSTEP_WORLD_SIZE", "LOCKSTEP_RANK", elastic_wire.ADDRESS, "TF_CONFIG")
+_OTHER_LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-def _seconds(variable: str, default: float) -> float:
-    text = os.environ.get(variable, "")
-    return float(text) if text else default
+def _variable(name: str, kind: type, default: Any) -> Any:
+    """A number from the environment, at least 0; ValueError for something else."""
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    wanted = "seconds, 0 or more" if kind is float else "a whole number, 0 or more"
+    try:
+        value = kind(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, wanted {wanted}") from None
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {text!r}, wanted {wanted}")
+    return value
+
+
+def _is_set(name: str) -> bool:
+    """Whether a variable of the environment says yes; ValueError for neither yes nor no."""
+    text = os.environ.get(name, "").lower()
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    if text in ("1", "true", "yes", "on"):
+        return True
+    raise ValueError(f"{name} is {os.environ[name]!r}, wanted 0 or 1")
+
+
+def _check_launcher() -> None:
+    """ValueError where another launcher has started this process as one of several: each would train alone."""
+    if any(os.environ.get(name) for name in _OWN_LAUNCHER):
+        return
+    for name in _OTHER_LAUNCHERS:
+        size = os.environ.get(name, "")
+        if size not in ("", "1"):
+            raise ValueError(
+                f"{name} is {size}, but {_OWN_LAUNCHER[0]} is not set: this process was started by another launcher, "
+                f"and would train alone; start the job with this installation's horovodrun -np {size}"
+            )
 
 
 def stall_settings() -> dict[str, float]:
     """When tensors that some ranks did not ask for are warned of and given up, from Horovod's variables; seconds."""
-    if os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0"):
+    if _is_set("HOROVOD_STALL_CHECK_DISABLE"):
         return {"stall_warning_s": 0, "stall_timeout_s": 0}
-    warning = _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)
-    timeout = _seconds("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)
+    warning = _variable("HOROVOD_STALL_CHECK_TIME_SECONDS", float, 60)
+    timeout = _variable("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", float, 0)
     # As in Horovod, where the job isn't ended before there was a warning.
     return {"stall_warning_s": warning, "stall_timeout_s": timeout if timeout > warning else 0}
 
 
 def fusion_settings() -> dict[str, int]:
     """Up to how many bytes small tensors travel together, from Horovod's variable; nothing where it is not set."""
-    threshold = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
-    return {"fusion_bytes": int(threshold)} if threshold else {}
+    threshold = _variable("HOROVOD_FUSION_THRESHOLD", int, None)
+    return {} if threshold is None else {"fusion_bytes": threshold}
 
 
 def _timeline_path() -> str:
@@ -67,7 +105,8 @@ class HorovodBasics:
             HOROVOD_DYNAMIC_PROCESS_SETS=1.
 
         Raises:
-          ValueError: the environment is incomplete; `comm` or a process set is no list of ranks, or two sets are alike.
+          ValueError: the environment is incomplete, or another launcher's; `comm` or a process set is no list of
+            ranks, or two sets are alike.
           tf.errors.OpError: the ranks did not meet; says which are missing.
         """
         if isinstance(process_sets, str):
@@ -75,15 +114,20 @@ class HorovodBasics:
                 raise ValueError(f"process_sets: got {process_sets!r}, wanted a list of process sets, or 'dynamic'")
             os.environ[DYNAMIC_PROCESS_SETS] = "1"
             process_sets = None
+        if isinstance(process_sets, sets.ProcessSet):
+            raise ValueError(f"process_sets: got {process_sets}, wanted a list of process sets, or 'dynamic'")
         wanted = list(process_sets or ())
+        if strange := [one for one in wanted if not isinstance(one, sets.ProcessSet)]:
+            raise ValueError(f"process_sets: got {strange[0]!r} in it, wanted hvd.ProcessSet(ranks)")
         if comm is not None and not isinstance(comm, Iterable):
             raise ValueError(f"comm: got {comm!r}, wanted a list of ranks: this installation has no MPI")
         ranks = list(comm or ()) or None
-        was_started = named.is_started()
+        if not (was_started := named.is_started()):
+            _check_launcher()
         named.start(ranks, [one.ranks for one in wanted], **stall_settings(), **fusion_settings())
         sets.number(wanted)
         if not was_started and (path := _timeline_path()):
-            self.start_timeline(path, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"))
+            self.start_timeline(path, _is_set("HOROVOD_TIMELINE_MARK_CYCLES"))
 
     def shutdown(self) -> None:
         """Leaves the job. Nothing without one; the end of the program does the same."""

@@ -192,10 +192,13 @@ def run_fn(
         worker = _member()
         notification_manager.init()
         notification_manager.register_listener(state)
-        keeps_state = False
+        keeps_state = has_changed = False
         try:
             while True:
                 try:
+                    # What the program does in a changed job may lose a peer as well.
+                    if has_changed:
+                        state.on_reset()
                     if not keeps_state:
                         state.sync()
                     if worker is not None:
@@ -211,9 +214,9 @@ def run_fn(
                 if worker is not None:
                     worker.keeps_state = keeps_state
                 reset()
+                has_changed = True
                 # Whether the state is sent around is the same on all ranks.
                 keeps_state = keeps_state and (worker is None or worker.place.all_keep_state)
-                state.on_reset()
         finally:
             notification_manager.remove_listener(state)
 

@@ -135,3 +135,22 @@ def test_a_failure_while_the_state_is_sent_is_survived():
     state = Failing()
     assert run_fn(lambda state: 5, lambda: None)(state) == 5
     assert state.calls == ["restore", "reset", "sync"]
+
+
+def test_a_failure_while_the_program_adapts_is_survived():
+    state, failures = Recorder(), [HostsUpdatedInterrupt(True), HorovodInternalError()]
+
+    def adapt():
+        state.calls.append("callback")
+        if failures:
+            raise failures.pop()
+
+    def train(state):
+        if failures:
+            raise failures.pop(0)
+        return 5
+
+    state.register_reset_callbacks([adapt])
+    assert run_fn(train, lambda: None)(state) == 5
+    begin_anew = ["reset", "callback"]
+    assert state.calls == ["sync", *begin_anew, "restore", *begin_anew, "sync"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,9 +35,9 @@ class ProcessSet:
         if not isinstance(ranks_or_comm, Iterable):
             raise ValueError(f"ProcessSet: got {ranks_or_comm!r}, wanted a list of ranks: this installation has no MPI")
         ranks = list(ranks_or_comm)
-        if not all(isinstance(rank, int) for rank in ranks):
+        if not all(isinstance(rank, numbers.Integral) for rank in ranks):
             raise ValueError(f"ProcessSet: got {ranks!r}, wanted a list of ranks")
-        self.ranks = sorted(ranks)
+        self.ranks = sorted(map(int, ranks))
 
     def size(self) -> int | None:
         """Number of its ranks; None where it is not in use. ValueError where its number is no set's."""
@@ -64,6 +65,15 @@ class ProcessSet:
 
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = named.ALL
+
+
+def number_of(process_set: ProcessSet, what: str) -> int:
+    """The number of a set that is in use, for what is called `what` in messages; ValueError where it is none."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"{what}: process_set is {process_set!r}, wanted a hvd.ProcessSet")
+    if process_set.process_set_id is None:
+        raise ValueError(f"{what}: {process_set} is not in use: give it to hvd.init or hvd.add_process_set first")
+    return process_set.process_set_id
 
 
 def number(process_sets: Sequence[ProcessSet]) -> None:
@@ -98,17 +108,18 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Ends a process set; all ranks of the job call it. False where it is not in use, and for the set of all ranks.
 
     Raises:
-      ValueError: HOROVOD_DYNAMIC_PROCESS_SETS=1 is not set.
+      ValueError: HOROVOD_DYNAMIC_PROCESS_SETS=1 is not set, or the ranks want to remove different ones; the set stays.
     """
     if process_set.process_set_id in (None, named.ALL):
         return False
     _check_dynamic("removing")
-    group, process_set.process_set_id = process_set.process_set_id, None
-    return named.remove_process_set(group)
+    was_there = named.remove_process_set(process_set.process_set_id)
+    process_set.process_set_id = None
+    return was_there
 
 
 def _check_dynamic(what: str) -> None:
     # Nothing here depends on it, but what works here should work with Horovod.
     value: Any = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "")
-    if value in ("", "0"):
+    if value.lower() in ("", "0", "false", "no", "off"):
         raise ValueError(f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {what} process sets after initialization.")

@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
+from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.output import Console
 from lockstep.spark.training import run_function
 
 _START_TIMEOUT_S = 600
+_START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 
 
 def run(
@@ -65,7 +67,7 @@ def run(
     import cloudpickle  # The data service does without.
 
     del use_gloo, extra_mpi_args
-    timeout = start_timeout or int(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", _START_TIMEOUT_S))
+    timeout = start_timeout or _start_timeout_s()
     request = Request(
         num_proc=num_proc,
         network_interfaces=sorted(nics or ()),
@@ -83,3 +85,10 @@ def run(
         environment=env,
         console=Console(*files, timestamps=prefix_output_with_timestamp),
     )
+
+
+def _start_timeout_s() -> int:
+    text = os.environ.get(_START_TIMEOUT) or str(_START_TIMEOUT_S)
+    if not text.isdigit() or int(text) < 1:
+        raise LaunchError(f"{_START_TIMEOUT}={text!r}: wanted seconds, 1 or more")
+    return int(text)

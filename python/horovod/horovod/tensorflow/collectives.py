@@ -50,7 +50,7 @@ def allreduce(
       products are those that calculus gives for the sum of all ranks' losses; Adasum has none.
 
     Raises:
-      ValueError: both `op` and `average`, or an `op` that is none.
+      ValueError: both `op` and `average`, or an `op`, a compression or a process set that is none.
       NotImplementedError: tf.IndexedSlices with a factor, or another `op` than Sum and Average.
       tf.errors.FailedPreconditionError: the ranks differ; says in what, and which rank has what.
     """
@@ -126,13 +126,13 @@ def _gather_slices(
 ) -> list[tf.IndexedSlices]:
     """The rows of all ranks, divided by their number for an average."""
 
-    def gather(tensors: list[tf.Tensor], what: str) -> list[tf.Tensor]:
-        own_name = None if name is None else f"{name}.{what}"
+    def gather(tensors: list[tf.Tensor], own_name: str | None) -> list[tf.Tensor]:
         return mpi_ops.grouped_allgather(tensors, own_name, ignore_name_scope, process_set)
 
     travelling, contexts = _compress([one.values for one in slices], compression)
-    values = _decompress(gather(travelling, "values"), contexts, compression)
-    indices = gather([one.indices for one in slices], "indices")
+    # Values have the tensor's own name: a rank that has a dense tensor of that name is told so.
+    values = _decompress(gather(travelling, name), contexts, compression)
+    indices = gather([one.indices for one in slices], name and f"{name}.indices")
     if op == Average:
         # In a graph as it is when it runs, since an elastic job's may change.
         eager = tf.executing_eagerly()
@@ -146,6 +146,8 @@ def _gather_slices(
 
 
 def _compress(tensors: Sequence[Any], compression: type[Compressor]) -> tuple[list[tf.Tensor], list[Any]]:
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression is {compression!r}, wanted hvd.Compression.none, fp16, bf16 or a Compressor")
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     return [tensor for tensor, _ in pairs], [context for _, context in pairs]
 

@@ -57,6 +57,15 @@ def reductions(mode):
         hvd.allreduce(own, average=True, op=hvd.Sum)
     with pytest.raises(ValueError, match="op: got 17"):
         hvd.allreduce(own, op=17)
+    with pytest.raises(ValueError, match="compression is None, wanted hvd.Compression"):
+        hvd.allreduce(own, compression=None)
+    # Of integers each factor cuts off what is behind the point, as the average does.
+    got = run(mode, lambda: hvd.allreduce(np.int32([3, -3]), op=hvd.Sum, prescale_factor=0.5))
+    np.testing.assert_array_equal(got, np.int32([1, -1]) * hvd.size())
+    got = run(mode, lambda: hvd.allreduce(np.int32([3, -3]), op=hvd.Sum, postscale_factor=0.25 / hvd.size()))
+    np.testing.assert_array_equal(got, [0, 0])
+    got = run(mode, lambda: hvd.allreduce(np.int32([-2 if rank else -1])))
+    np.testing.assert_array_equal(got, [int((1 - 2 * hvd.size()) / hvd.size())])
     # Orthogonal gradients are added.
     basis = np.eye(hvd.size(), dtype=np.float32)
     np.testing.assert_allclose(run(mode, lambda: hvd.allreduce(basis[rank], op=hvd.Adasum)), np.ones(hvd.size()))
@@ -125,6 +134,9 @@ def exchanges(mode):
         np.testing.assert_array_equal(run(mode, lambda own=own: hvd.allgather(own)), wanted.astype(dtype))
         got = run(mode, lambda own=own: hvd.broadcast(own[:1], root_rank=size - 1))
         np.testing.assert_array_equal(got, everyone[size - 1][:1].astype(dtype))
+    # Of slices the tensor that they stand for.
+    got = run(mode, lambda: hvd.allgather(tf.IndexedSlices(tf.constant([rank]), tf.constant([1]), tf.constant([2]))))
+    np.testing.assert_array_equal(got, np.stack([np.zeros(size), np.arange(size)], 1).ravel())
     got = run(mode, lambda: hvd.grouped_allgather([everyone[rank], np.int64([rank])]))
     np.testing.assert_array_equal(got[0], everyone.reshape(-1, 2))
     np.testing.assert_array_equal(got[1], range(size))
@@ -153,6 +165,11 @@ def exchanges(mode):
     )
     np.testing.assert_allclose(got[0], 0.5 * shares.sum(0))
     np.testing.assert_allclose(got[1], shares.sum(0))
+    # Integers are not compressed.
+    whole = np.full([size], 70000, np.int64)
+    got = run(mode, lambda: hvd.reducescatter(whole, op=hvd.Sum, compression=hvd.Compression.fp16))
+    np.testing.assert_array_equal(got, [70000 * size])
+    assert hvd.grouped_allgather([]) == [] and hvd.grouped_reducescatter([]) == []
     places = run(mode, lambda: [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()])
     assert places == [rank, size, rank, size]
 
@@ -277,7 +294,12 @@ def errors(mode):
             lambda: hvd.allreduce(np.zeros([2]), prescale_factor=0.5 if is_last else 1.0, name="a3"),
         ),
         (differs, "broadcast 'b0.*root", lambda: hvd.broadcast(np.zeros([2]), root_rank=int(is_last), name="b0")),
-        (wrong, f"root_rank is {size}, wanted", lambda: hvd.broadcast(np.zeros([2]), root_rank=size, name="b1")),
+        (wrong, f"root(_rank)? is {size}, wanted", lambda: hvd.broadcast(np.zeros([2]), root_rank=size, name="b1")),
+        (
+            wrong,
+            f"'b2': root is {size}, wanted 0 to {last}" if not is_last else f"root(_rank)? is {size}, wanted",
+            lambda: hvd.broadcast(np.zeros([2]), root_rank=size if is_last else 0, name="b2"),
+        ),
         (differs, r"allgather 'g0.*\[2\].*\[3\]", lambda: hvd.allgather(np.zeros([1, 3 if is_last else 2]), name="g0")),
         (wrong, "allgather 'g1.*scalar", lambda: hvd.allgather(np.float32(1), name="g1")),
         (wrong, "reducescatter 'r0.*scalar", lambda: hvd.reducescatter(np.float32(1), name="r0")),
@@ -294,6 +316,17 @@ def errors(mode):
             differs,
             "'k0.*kind.*allreduce.*allgather",
             lambda: (hvd.allgather if is_last else hvd.allreduce)(np.zeros([2]), name="k0"),
+        ),
+        # What is sparse on one rank and dense on another.
+        (
+            differs,
+            "'k1.*kind.*allreduce.*allgather",
+            lambda: hvd.allreduce(
+                tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+                if is_last
+                else tf.zeros([3, 2]),
+                name="k1",
+            ),
         ),
     ]
     for error, message, build in cases:

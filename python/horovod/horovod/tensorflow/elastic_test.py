@@ -23,7 +23,7 @@ from lockstep.launch.output import Console
 from lockstep.launch.process import starts_call
 
 # For all jobs together.
-DEADLINE_S = 150
+DEADLINE_S = 240
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 COLLECTIVES = {
     "allreduce": lambda: hvd.allreduce(X, name="x"),
@@ -37,6 +37,13 @@ COLLECTIVES = {
     "barrier": hvd.barrier,
     "broadcast_object": lambda: hvd.broadcast_object({"x": 1}),
 }
+# What a rank does when it dies, and its rank: two follow each other.
+DEATHS = [
+    ("saved.1", "restored.0"),
+    ("trains.2", "restored.1"),
+    *(("trains.2", f"{what}.{rank}") for what in ("variables sent", "adapts") for rank in (0, 1)),
+    ("saved.0",),
+]
 
 
 def run_job(train, console, *, size=3, spares=0, script=None) -> int:
@@ -103,6 +110,58 @@ def lose_a_rank_in_each_collective():
 
     assert train(state) == len(COLLECTIVES) and state.history == list(COLLECTIVES)
     assert len(calls) == 1 + len(resets)
+    print("done")
+
+
+def lose_ranks_while_the_state_moves():
+    """When it was saved, put back, sent in part, or is adapted to."""
+    hvd.init()
+
+    def moment(name):
+        for i, deaths in enumerate(DEATHS):
+            for death in deaths:
+                # Once all three have the state the first of two dies, and the second before they have it again.
+                if not Path(f"{i}.{death}").exists():
+                    if death == f"{name}.{hvd.rank()}" and (death != deaths[0] or hvd.size() == 3):
+                        Path(f"{i}.{death}").touch()
+                        die()
+                    return
+
+    class State(hvd.elastic.TensorFlowState):
+        def save(self):
+            super().save()
+            moment("saved")
+
+        def restore(self):
+            super().restore()
+            moment("restored")
+
+    def send(objects):
+        moment("variables sent")
+        return hvd.broadcast_object(objects)
+
+    weights = tf.Variable(np.full([3], hvd.rank(), np.float32))
+    state = State([weights], step=0)
+    state._bcast_object = send
+    state.register_reset_callbacks([lambda: moment("adapts")])
+
+    @hvd.elastic.run
+    def train(state):
+        assert committed(0) <= state.step
+        while state.step < 3 + len(DEATHS):
+            while hvd.size() < 3:
+                state.check_host_updates()
+                time.sleep(0.01)
+            everyone = hvd.allgather(weights[None]).numpy()
+            np.testing.assert_array_equal(everyone, np.full([3, 3], state.step if state.step else everyone[0, 0]))
+            moment("trains")
+            state.step += 1
+            weights.assign(np.full([3], state.step, np.float32))
+            state.commit()
+            committed(state.step)
+
+    train(state)
+    np.testing.assert_array_equal(weights, np.full([3], 3 + len(DEATHS)))
     print("done")
 
 
@@ -196,6 +255,7 @@ def fail_by_itself():
 
 JOBS = {
     "collectives": lambda console: run_job(lose_a_rank_in_each_collective, console, spares=len(COLLECTIVES)),
+    "moments": lambda console: run_job(lose_ranks_while_the_state_moves, console, spares=sum(map(len, DEATHS))),
     "fit": lambda console: run_job(fit, console, script="sh hosts.sh"),
     "graph": lambda console: run_job(train_in_a_graph, console, size=2),
     "failure": lambda console: run_job(fail_by_itself, console, size=2),
@@ -244,6 +304,12 @@ def test_a_rank_that_dies_in_any_collective_is_survived(jobs):
     code, stdout, stderr = jobs("collectives")
     assert (code, stdout) == (0, ["[0] done", "[1] done", "[2] done"]), stderr
     assert stderr.count("was killed by SIGKILL; no new workers on 127.0.0.") == len(COLLECTIVES)
+
+
+def test_ranks_that_die_while_the_state_moves_are_survived(jobs):
+    code, stdout, stderr = jobs("moments")
+    assert (code, stdout) == (0, ["[0] done", "[1] done", "[2] done"]), stderr
+    assert stderr.count("was killed by SIGKILL; no new workers on 127.0.0.") == sum(map(len, DEATHS))
 
 
 def test_fit_goes_on_with_the_batch_behind_the_last_commit(jobs):

@@ -32,8 +32,11 @@ def broadcast_variables(
 
     Returns:
       In a graph the operation that does it; None eagerly, when it is done.
+
+    Raises:
+      ValueError: something in `variables` is none.
     """
-    variables = list(variables)
+    variables = mpi_ops.checked_variables("broadcast_variables", variables)
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
     if not tf.executing_eagerly():
@@ -67,15 +70,20 @@ def broadcast_object(
       process_set: whose ranks take part.
 
     Raises:
-      ValueError: the ranks name different roots.
+      ValueError: the ranks name different roots, or the object cannot be pickled; the root gets the pickler's error.
       tf.errors.InvalidArgumentError: the root is not in the set.
     """
-    root = mpi_ops.root_in(process_set, root_rank, f"broadcast_object {name or ''}".strip())
-    with mpi_ops._taking_part("broadcast_object", process_set, at_once=True) as group:
+    what = f"broadcast_object {name or ''}".strip()
+    with (
+        mpi_ops._taking_part("broadcast_object", process_set, at_once=True) as group,
+        mpi_ops.root_in(process_set, root_rank, what) as root,
+    ):
         is_root = mpi_ops.rank() == root_rank
-        data = cloudpickle.dumps(obj) if is_root else b""
+        data, failure = _pickled(obj) if is_root else (b"", None)
         received = named.broadcast_bytes(data, root, name=name, group=group)
-    return obj if is_root else cloudpickle.loads(received)
+    if failure is not None:
+        raise failure
+    return obj if is_root else _unpickled(received, what, root_rank)
 
 
 def broadcast_object_fn(
@@ -98,7 +106,38 @@ def allgather_object(
       session: not needed.
       name: the same on all ranks; calls without one are numbered.
       process_set: whose ranks take part.
+
+    Raises:
+      ValueError: the object of another rank cannot be pickled; that rank gets the pickler's error.
     """
+    what = f"allgather_object {name or ''}".strip()
     with mpi_ops._taking_part("allgather_object", process_set, at_once=True) as group:
-        gathered = named.gather_bytes(cloudpickle.dumps(obj), name=name, group=group)
-    return [cloudpickle.loads(data) for data in gathered]
+        data, failure = _pickled(obj)
+        gathered = named.gather_bytes(data, name=name, group=group)
+        ranks = named.ranks_of(group)
+    if failure is not None:
+        raise failure
+    return [_unpickled(data, what, rank) for data, rank in zip(gathered, ranks, strict=True)]
+
+
+class _Failure:
+    """Travels instead of an object that cannot be pickled: the others would wait for it."""
+
+    def __init__(self, why: str):
+        self.why = why
+
+
+def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
+    """The object as bytes; and the error, where these are a _Failure."""
+    try:
+        return cloudpickle.dumps(obj), None
+    except Exception as error:  # whatever an object's own code raises
+        return cloudpickle.dumps(_Failure(f"{type(error).__name__}: {error}")), error
+
+
+def _unpickled(data: bytes, what: str, rank: int) -> Any:
+    """The object of a rank; ValueError where it could not be pickled."""
+    obj = cloudpickle.loads(data)
+    if isinstance(obj, _Failure):
+        raise ValueError(f"{what}: the object of rank {rank} cannot be pickled: {obj.why}")
+    return obj

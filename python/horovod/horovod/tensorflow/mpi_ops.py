@@ -10,16 +10,23 @@ has. A process that is not in `process_set` gets InvalidArgumentError when the o
 from __future__ import annotations
 
 import contextlib
+import numbers
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from horovod.common.basics import HorovodBasics
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    number_of,
+    remove_process_set,
+)
 from horovod.common.util import get_average_backwards_compatibility_fun, num_rank_is_power_2
+from horovod.tensorflow.place_ops import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from horovod.tensorflow.util import _executing_eagerly, as_it_is
 from lockstep import named
 
@@ -77,7 +84,12 @@ __all__ = [
     "global_process_set",
     "grouped_allgather",
     "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
     "remove_process_set",
+    "size_op",
 ]
 
 
@@ -112,10 +124,7 @@ def _taking_part(what: str, process_set: ProcessSet, at_once: bool = False) -> I
         the operation runs.
 
     """
-    group = process_set.process_set_id
-    if group is None:
-        raise ValueError(f"{what}: {process_set} is not in use: give it to hvd.init or hvd.add_process_set first")
-    own = rank()
+    group, own = number_of(process_set, what), rank()
     ranks = named.ranks_of(group)
     if own in ranks:
         yield group
@@ -240,20 +249,30 @@ def allgather(
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
-def root_in(process_set: ProcessSet, root_rank: int, what: str) -> int:
+@contextlib.contextmanager
+def root_in(process_set: ProcessSet, root_rank: int, what: str) -> Iterator[int]:
     """The rank in `process_set` of a rank of the job, as roots are given.
 
+    Of one that is not in the set, a number that is no rank, which the lane refuses on all ranks: those that name
+    another root would wait for this rank. What runs inside then ends with an error in the caller's terms.
+
     Raises:
-      tf.errors.InvalidArgumentError: it is not in the set.
+      ValueError: the root is no integer, or the set is none.
+      tf.errors.InvalidArgumentError: inside something ran, and the root is not in the set.
     """
-    if process_set.process_set_id is None:
-        raise ValueError(f"{what}: {process_set} is not in use: give it to hvd.init or hvd.add_process_set first")
+    group = number_of(process_set, what)
+    if not isinstance(root_rank, numbers.Integral):
+        raise ValueError(f"{what}: root_rank is {root_rank!r}, wanted a rank")
     rank()  # says where there is no job
-    ranks = named.ranks_of(process_set.process_set_id)
-    if root_rank not in ranks:
+    ranks = named.ranks_of(group)
+    if root_rank in ranks:
+        yield ranks.index(root_rank)
+        return
+    try:
+        yield -1 if 0 <= root_rank < len(ranks) else root_rank
+    except tf.errors.InvalidArgumentError as error:
         message = f"{what}: root_rank is {root_rank}, wanted one of the ranks {ranks}"
-        raise tf.errors.InvalidArgumentError(None, None, message)
-    return ranks.index(root_rank)
+        raise tf.errors.InvalidArgumentError(error.node_def, error.op, message) from None
 
 
 def _grouped_broadcast(
@@ -264,8 +283,8 @@ def _grouped_broadcast(
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
     def run(tensors: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
-        root = root_in(process_set, root_rank, f"broadcast {name or tensors[0].dtype.name}")
-        with _taking_part("broadcast", process_set) as group:
+        what = f"broadcast {name or tensors[0].dtype.name}"
+        with _taking_part("broadcast", process_set) as group, root_in(process_set, root_rank, what) as root:
             naming = _naming("Broadcast", tensors, name, ignore_name_scope)
             return named.broadcast(tensors, root, **naming, group=group, gradient="mean")
 
@@ -298,6 +317,15 @@ def broadcast(
     return _grouped_broadcast([tensor], root_rank, name, ignore_name_scope, process_set)[0]
 
 
+def checked_variables(what: str, variables: Iterable[Any]) -> list[Any]:
+    """Variables of whatever kind; ValueError, which calls the caller `what`, for what cannot be set."""
+    variables = list(variables)
+    for variable in variables:
+        if not hasattr(variable, "assign"):
+            raise ValueError(f"{what}: got {type(variable).__name__}, wanted variables, which can be set")
+    return variables
+
+
 @as_it_is
 def broadcast_(
     variables: Sequence[tf.Variable],
@@ -311,9 +339,9 @@ def broadcast_(
       Their values. In a graph, running those sets the variables.
 
     Raises:
-      ValueError: some of them are resources and some are not.
+      ValueError: some of them are resources and some are not, or one is no variable.
     """
-    variables = list(variables)
+    variables = checked_variables("broadcast_", variables)
     if len({hasattr(variable, "handle") for variable in variables}) > 1:
         raise ValueError("broadcast_: some variables are resources and some are references, wanted all of one kind")
     values = _grouped_broadcast(variables, root_rank, name, False, process_set)
@@ -372,45 +400,3 @@ def join() -> tf.Tensor:
     """
     rank()
     return named.join()
-
-
-@as_it_is
-def _when_it_runs(ask: Callable[[], int], name: str | None) -> tf.Tensor:
-    """int32: what `ask` says when the operation runs."""
-    if _executing_eagerly():
-        return tf.constant(ask(), tf.int32)
-    answer = tf.numpy_function(lambda: np.int32(ask()), [], tf.int32, name=name)
-    answer.set_shape([])
-    return answer
-
-
-def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32: number of ranks of a process set, when the operation runs."""
-    return _when_it_runs(lambda: size() and len(named.ranks_of(process_set_id)), name)
-
-
-def rank_op(name: str | None = None) -> tf.Tensor:
-    """int32: this process's rank, when the operation runs."""
-    return _when_it_runs(rank, name)
-
-
-def local_size_op(name: str | None = None) -> tf.Tensor:
-    """int32: number of processes on this host, when the operation runs."""
-    return _when_it_runs(local_size, name)
-
-
-def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """int32: this process's rank on its host, when the operation runs."""
-    return _when_it_runs(local_rank, name)
-
-
-def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32: 1 where this process is in a process set, 0 where not; -1 before `init`, -3 where there is no such set."""
-
-    def included() -> int:
-        if not is_initialized():
-            return -1
-        sets = named.process_sets()
-        return int(rank() in sets[process_set_id]) if process_set_id in sets else -3
-
-    return _when_it_runs(included, name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -45,7 +48,18 @@ def static_sets():
         hvd.init(process_sets=[hvd.ProcessSet([size])])
     with pytest.raises(ValueError, match="no MPI"):
         hvd.init(comm=object())
-    sets = [hvd.ProcessSet([0]), hvd.ProcessSet(range(size - 1, 0, -1))]
+    with pytest.raises(ValueError, match=r"process_sets: got \[0\] in it, wanted hvd.ProcessSet"):
+        hvd.init(process_sets=[[0]])
+    with pytest.raises(ValueError, match="process_sets: got ProcessSet.*, wanted a list"):
+        hvd.init(process_sets=hvd.ProcessSet([0]))
+    # What is wrong on one rank alone is told to all.
+    is_last = int(os.environ["LOCKSTEP_RANK"]) == size - 1
+    with pytest.raises(ValueError, match=rf"^rank {size - 1}: process set of the ranks \[0, {size}\]: wanted one"):
+        hvd.init(process_sets=[hvd.ProcessSet([0, size] if is_last else [0])])
+    assert not hvd.is_initialized()
+    with pytest.raises(ValueError, match="ProcessSet: got .*, wanted a list of ranks"):
+        hvd.ProcessSet([0, 1.0])
+    sets = [hvd.ProcessSet([0]), hvd.ProcessSet(np.arange(size - 1, 0, -1))]
     hvd.init(process_sets=sets)
     rank = hvd.rank()
     assert [one.process_set_id for one in sets] == [1, 2]
@@ -68,6 +82,13 @@ def static_sets():
         built = hvd.allreduce(tf.zeros([1]), process_set=other)
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {rank} is not a member of process set"):
             session.run(built)
+    with pytest.raises(ValueError, match=r"allreduce: process_set is \[0\], wanted a hvd.ProcessSet"):
+        hvd.allreduce(tf.zeros([1]), process_set=[0])
+    with pytest.raises(ValueError, match="broadcast float32: root_rank is None, wanted a rank"):
+        hvd.broadcast(tf.zeros([1]), None)
+    for outside in (hvd.barrier, lambda **where: hvd.allgather_object(1, **where)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {rank} is not a member of process set"):
+            outside(process_set=other)
     invalid = hvd.ProcessSet([0])
     with pytest.raises(ValueError, match="not in use"):
         hvd.allreduce(tf.zeros([1]), process_set=invalid)
@@ -110,6 +131,8 @@ def dynamic_sets():
     hvd.init(process_sets="dynamic")
     rank, size = hvd.rank(), hvd.size()
     assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: list(range(size))}
+    with pytest.raises(ValueError, match=rf"^rank {size - 1}: process set of the ranks \[0, {size}\]: wanted one"):
+        hvd.add_process_set([0, size] if rank == size - 1 else [0])
     first, others = hvd.add_process_set([0]), hvd.add_process_set(range(1, size))
     collectives_in(first if rank == 0 else others)
     with pytest.raises(ValueError, match="a duplicate of process set 2"):
@@ -124,6 +147,10 @@ def dynamic_sets():
     assert ends.process_set_id == 1
     if ends.included():
         collectives_in(ends)
+    # Ranks that want to remove different ones keep both.
+    with pytest.raises(ValueError, match="different process sets: rank 0 1, rank"):
+        hvd.remove_process_set(ends if rank == 0 else others)
+    assert (ends.process_set_id, others.process_set_id) == (1, 2)
     # What ranks want differs: all are told.
     if size > 2:
         with pytest.raises(ValueError, match=r"different process sets: rank 0 \[0, 2\], rank 1 \[1, 2\]"):
@@ -160,6 +187,17 @@ def objects_and_variables():
             assert hvd.allgather_object("x" * rank, name="texts") == ["x" * r for r in range(size)]
             with pytest.raises(ValueError, match="the ranks name different roots"):
                 hvd.broadcast_object(1, root_rank=min(rank, 1))
+            wrong = tf.errors.InvalidArgumentError
+            with pytest.raises(wrong, match=rf"root_rank is {size}, wanted one of the ranks \[0, "):
+                hvd.broadcast_object(1, root_rank=size)
+            with pytest.raises(ValueError, match=f"the ranks name different roots, by rank: .*{size}"):
+                hvd.broadcast_object(1, root_rank=size if rank == 0 else 0)
+            # What one rank cannot send, the others don't wait for.
+            strange = threading.Lock() if rank == 1 else rank
+            wanted = (TypeError, "cannot pickle") if rank == 1 else (ValueError, "the object of rank 1 cannot be pick")
+            for send in (hvd.allgather_object, functools.partial(hvd.broadcast_object, root_rank=1)):
+                with pytest.raises(wanted[0], match=wanted[1]):
+                    send(strange)
             # Functions and lambdas, too.
             assert [one(2) for one in hvd.allgather_object(lambda x: x * rank)] == [2 * r for r in range(size)]
     many = [tf.Variable(np.full([2, 3], rank + i), dtype=t) for i, t in enumerate([tf.float32, tf.int64, tf.float32])]
@@ -175,6 +213,19 @@ def objects_and_variables():
     (value,) = hvd.broadcast_(many[:1], size - 1)
     np.testing.assert_array_equal(value, np.full([2, 3], size - 1))
     np.testing.assert_array_equal(many[0], value)
+    # Keras' variables as well, and several types.
+    for is_eager in (True, False):
+        layer.variables[0].assign(tf.fill([3, 2], float(rank)))
+        many[1].assign(tf.fill([2, 3], tf.constant(rank, tf.int64)))
+        both = [layer.variables[0], many[1]]
+        broadcast = functools.partial(hvd.broadcast_, both, 1)
+        for got, variable in zip(broadcast() if is_eager else tf.function(broadcast)(), both, strict=True):
+            np.testing.assert_array_equal(got, np.ones(variable.shape))
+            np.testing.assert_array_equal(tf.convert_to_tensor(variable), got)
+    for wrong in (hvd.broadcast_, hvd.broadcast_variables):
+        assert not wrong([], 0)
+        with pytest.raises(ValueError, match="broadcast_.*: got ndarray, wanted variables"):
+            wrong([np.zeros([1])], 0)
 
     @tf.function
     def step(first):
@@ -212,6 +263,33 @@ def test_on_workers(size):
 
 
 def alone():
+    for variable, wanted in (
+        ("HOROVOD_FUSION_THRESHOLD", "a whole number, 0 or more"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "seconds, 0 or more"),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "seconds, 0 or more"),
+    ):
+        for value in ("64MB", "-1"):
+            os.environ[variable] = value
+            with pytest.raises(ValueError, match=f"{variable} is '{value}', wanted {wanted}"):
+                hvd.init()
+        del os.environ[variable]
+    os.environ["HOROVOD_STALL_CHECK_DISABLE"] = "perhaps"
+    with pytest.raises(ValueError, match="HOROVOD_STALL_CHECK_DISABLE is 'perhaps', wanted 0 or 1"):
+        hvd.init()
+    stall_settings = importlib.import_module("horovod.common.basics").stall_settings
+    for value, warns in (("true", False), ("1", False), ("false", True), ("0", True), ("", True)):
+        os.environ["HOROVOD_STALL_CHECK_DISABLE"] = value
+        assert (stall_settings()["stall_warning_s"] > 0) == warns
+    del os.environ["HOROVOD_STALL_CHECK_DISABLE"]
+    # Of another launcher, where each process would be a job of its own.
+    own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("LOCKSTEP_")}
+    for variable in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
+        os.environ[variable] = "2"
+        with pytest.raises(ValueError, match=f"{variable} is 2, but LOCKSTEP_WORLD_SIZE is not set.*horovodrun -np 2"):
+            hvd.init()
+        os.environ[variable] = "1"
+    os.environ.update(own)
+    assert not hvd.is_initialized()
     hvd.init()
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()) == (0, 1, 0, 1, 1)
     np.testing.assert_array_equal(hvd.allreduce([1.0, 2.0], op=hvd.Average), [1, 2])

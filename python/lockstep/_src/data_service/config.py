@@ -85,7 +85,19 @@ class TfDataServiceConfig:
             raise ValueError(f"the data service's config has no {error.args[0]!r}") from None
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"the data service's config is malformed: {error}") from None
+        parsed._check()
         return parsed
+
+    def _check(self) -> None:
+        wrong = ""
+        if self.dispatcher_side not in SIDES:
+            wrong = f"dispatcher_side is {self.dispatcher_side!r}, wanted {' or '.join(SIDES)}"
+        for name in ("dispatchers", "workers_per_dispatcher", "timeout"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+                wrong = f"{name} is {value!r}, wanted more than 0"
+        if wrong:
+            raise ValueError(f"the data service's config is malformed: {wrong}")
 
     def write(self, filename: str | os.PathLike[str]) -> None:
         """Writes the file: readers see the old one, none, or all of the new one. OSError: it cannot be written."""

@@ -66,6 +66,9 @@ def test_without_waiting_the_file_has_to_be_there(file):
         ({"key": None}, "has no 'key'"),
         ({"addresses": {"lo": [1]}}, "malformed"),
         ({"dispatchers": "many"}, "malformed.*many"),
+        ({"dispatchers": 0}, "dispatchers is 0, wanted more than 0"),
+        ({"timeout": "soon"}, "timeout is 'soon', wanted more than 0"),
+        ({"dispatcher_side": "foo"}, "dispatcher_side is 'foo', wanted compute or training"),
     ],
 )
 def test_what_is_no_config_is_refused_with_the_files_name(file, change, said):
