@@ -103,6 +103,7 @@ void NamedLane::Run() {
     bool looks_out = false;
     {
       std::unique_lock lock(mutex_);
+      if (rank() == 0) Sequence();
       if (drives && !HasWork()) drives = driven_ = false;
       const bool is_wanted = drives || Park(lock);
       drives = driven_ = true;
