@@ -160,8 +160,6 @@ def local_sources():
 
 def partial_tapes():
     layer, other = tf.keras.layers.Dense(1, use_bias=False), tf.keras.layers.Dense(1, use_bias=False)
-    with pytest.raises(ValueError, match="no weights yet"):
-        hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layer)
     for wrong in ([layer, 3], 3):
         with pytest.raises(ValueError, match="tf.keras.layers.Layer type"):
             hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=wrong)
@@ -228,8 +226,10 @@ def process_sets():
 # Optimizers of TensorFlow 1: on workers.
 
 
-def nodes_of(graph, kind):
-    return sum(node.op == kind for node in graph.as_graph_def().node)
+def exchanges_in(graph):
+    """How many gradients travel; what is agreed about them aside."""
+    names = [node.attr["names"].list.s[0] for node in graph.as_graph_def().node if node.op == "LockstepNamedAllReduce"]
+    return sum(not name.endswith(b"variables_with_gradients_which") for name in names)
 
 
 def monitored_session():
@@ -246,7 +246,7 @@ def monitored_session():
         assert opt.get_slot(w, "accumulator") is not None
         assert opt.get_name() == "DistributedAdagradOptimizer"
         assert len(opt.variables()) == 2
-        assert nodes_of(graph, "LockstepNamedAllReduce") == 1
+        assert exchanges_in(graph) == 1
         hooks = [hvd.BroadcastGlobalVariablesHook(0), tf1.train.StopAtStepHook(num_steps=5)]
         with tf1.train.MonitoredTrainingSession(hooks=hooks) as session:
             while not session.should_stop():
@@ -301,7 +301,7 @@ def exchanged_once():
 
             (got,), graph = train_once(build)
             np.testing.assert_allclose(got, np.array([1.0, 2.0]) - factor)
-            assert nodes_of(graph, "LockstepNamedAllReduce") == 1
+            assert exchanges_in(graph) == 1
     # Noise of this rank on top: a mean may be taken again, a sum may not.
     for op in (hvd.Average, hvd.Sum):
 
@@ -329,7 +329,7 @@ def local_variables_of_tensorflow1():
 
         (got,), graph = train_once(build)
         np.testing.assert_allclose(got, np.array([1.0, 2.0]) - factor * (1 + hvd.rank()))
-        assert nodes_of(graph, "LockstepNamedAllReduce") == 0
+        assert exchanges_in(graph) == 0
 
 
 def passes_of_tensorflow1():
