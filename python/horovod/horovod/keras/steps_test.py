@@ -293,36 +293,16 @@ CASES = [
 ]
 
 
-def all_cases(names):
+def all_cases():
     hvd.init()
-    failures = []
-    import time
-
-    t0 = time.time()
     for case in CASES:
-        if names and case.__name__ not in names:
-            continue
         try:
             case()
         except Exception as error:
-            if not names:
-                raise AssertionError(f"case {case.__name__}") from error
-            import traceback
-
-            traceback.print_exc()
-            failures.append(case.__name__ + traceback.format_exc())
+            raise AssertionError(f"case {case.__name__}") from error
         hvd_tf.barrier(name=case.__name__)
-        print(case.__name__, time.time() - t0, file=__import__("sys").stderr)
-        t0 = time.time()
     hvd.shutdown()
-    if os.environ.get("SHOW"):
-        raise ValueError
-    assert not failures, "\n".join(failures)
 
 
 def test_steps_on_two_workers():
-    call_workers(
-        functools.partial(all_cases, os.environ.get("CASES", "").split()),
-        2,
-        timeout_s=float(os.environ.get("T", "200")),
-    )
+    call_workers(all_cases, 2, timeout_s=240)
