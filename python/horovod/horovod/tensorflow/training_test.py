@@ -1,4 +1,4 @@
-"""Tapes, optimizers of TensorFlow 1 and batch normalization on two workers, against numpy and plain TensorFlow."""
+"""Tapes and optimizers of TensorFlow 1 on two workers, against numpy and plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -400,43 +400,6 @@ def eager_tensorflow1():
     np.testing.assert_allclose(v, [-2.0, -1.0])
 
 
-# Batch normalization: on workers.
-
-
-def batch_normalization():
-    """Ranks have 3 and 5 rows: one mean over 8, of what is far from 0; also gradients."""
-    values = 1000.0 + np.random.default_rng(1).normal(size=[8, 2, 3]).astype(np.float32)
-    weights = np.random.default_rng(2).normal(size=[8, 2, 3]).astype(np.float32)
-    begin, end = ((0, 3), (3, 8))[hvd.rank()]
-    for axis in (-1, 1):
-        plain = tf.keras.layers.BatchNormalization(axis=axis)
-        synced = hvd.SyncBatchNormalization(axis=axis)
-        results = []
-        for layer, rows in ((plain, slice(None)), (synced, slice(begin, end))):
-            x = tf.constant(values[rows])
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = tf.function(layer)(x, training=True)
-                loss = tf.reduce_sum(tf.convert_to_tensor(y) * weights[rows])
-            results.append([y.numpy(), tape.gradient(loss, x).numpy()])
-        for of_all, mine in zip(*results, strict=True):
-            np.testing.assert_allclose(mine, of_all[begin:end], rtol=1e-3, atol=1e-3)
-        np.testing.assert_allclose(synced.moving_mean, plain.moving_mean, rtol=1e-5)
-        np.testing.assert_allclose(synced.moving_variance, plain.moving_variance, rtol=1e-4)
-        copy = hvd.SyncBatchNormalization.from_config(synced.get_config())
-        assert copy.axis == synced.axis
-    # A rank without rows, twice, and as layers of one model.
-    empty = tf.constant(values[:4] if hvd.rank() == 0 else values[:0])
-    layer, plain = hvd.SyncBatchNormalization(), tf.keras.layers.BatchNormalization()
-    for _ in range(2):
-        layer(empty, training=True), plain(tf.constant(values[:4]), training=True)
-    np.testing.assert_allclose(layer.moving_variance, plain.moving_variance, rtol=1e-4)
-    layers = [hvd.SyncBatchNormalization(), hvd.SyncBatchNormalization()]
-    assert layers[0].name != layers[1].name
-    with pytest.raises(ValueError, match="fused"):
-        hvd.SyncBatchNormalization(fused=True)
-
-
 CASES = [
     reductions,
     options_of_tapes,
@@ -451,7 +414,6 @@ CASES = [
     passes_of_tensorflow1,
     adasum_of_tensorflow1,
     eager_tensorflow1,
-    batch_normalization,
 ]
 
 
