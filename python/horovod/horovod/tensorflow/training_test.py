@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from lockstep._src import elastic
 from lockstep.testing import call_workers
 
 tf1 = tf.compat.v1
@@ -392,6 +394,47 @@ def adasum_of_tensorflow1():
         hvd.DistributedOptimizer(optimizer, op=hvd.Adasum, average_aggregated_gradients=True)
 
 
+def passes_of_another_job_are_forgotten():
+    """Of sums, and of steps that Adasum combines; in graphs of elastic jobs, which these pretend to be."""
+
+    def join():
+        hvd.barrier()
+        hvd.shutdown()
+        hvd.init(process_sets=SETS)
+
+    def optimizer(op):
+        return hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), op=op, backward_passes_per_step=3)
+
+    # Of Adasum alike on both ranks, so that it is their mean.
+    for op, factor in ((hvd.Average, 4.5), (hvd.Adasum, 3.0)):
+
+        def loss(v, op=op):
+            return tf.reduce_sum(v) * (1.0 if op == hvd.Adasum else 1.0 + hvd.rank())
+
+        with tf.Graph().as_default(), tf1.Session() as session, mock.patch.object(elastic, "member", lambda: True):
+            v = tf1.get_variable("v", initializer=tf.constant([0.0]))
+            train = optimizer(op).minimize(loss(v))
+            session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+            for _ in range(1 + hvd.rank()):
+                session.run(train)
+            with mock.patch.object(elastic, "member", lambda: None):
+                join()
+            begin = session.run(v)
+            for n in range(1, 7):
+                session.run(train)
+                if n % 3 == 0:
+                    np.testing.assert_allclose(session.run(v), begin - factor * (n // 3))
+        v, eager = tf.Variable([0.0]), optimizer(op)
+        for _ in range(1 + hvd.rank()):
+            eager.minimize(lambda v=v: loss(v), var_list=[v])
+        join()
+        begin = v.numpy()
+        for n in range(1, 7):
+            eager.minimize(lambda v=v: loss(v), var_list=[v])
+            if n % 3 == 0:
+                np.testing.assert_allclose(v, begin - factor * (n // 3))
+
+
 def eager_tensorflow1():
     v = tf.Variable([1.0, 2.0])
     opt = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
@@ -413,6 +456,7 @@ CASES = [
     local_variables_of_tensorflow1,
     passes_of_tensorflow1,
     adasum_of_tensorflow1,
+    passes_of_another_job_are_forgotten,
     eager_tensorflow1,
 ]
 

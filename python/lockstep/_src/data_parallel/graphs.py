@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from lockstep._src import elastic
 
@@ -27,7 +28,8 @@ class LocalVariables:
 
     def __init__(self, track: Track | None = None) -> None:
         self._track = track
-        self._variables: list[tf.Variable] = []
+        self._eager: list[tf.Variable] = []
+        self._in_graphs: list[tf.Variable] = []
         # In a graph of an elastic job, of which meeting the values are.
         self._meeting: tf.Variable | None = None
         elastic.forget_at_meetings(self)
@@ -38,6 +40,7 @@ class LocalVariables:
             zeros = tf.zeros(shape, dtype)
             if tf.executing_eagerly():
                 variable = tf.Variable(zeros, trainable=False, name=name)
+                self._eager.append(variable)
             else:
                 collections = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
                 variable = tf.compat.v1.Variable(
@@ -45,15 +48,15 @@ class LocalVariables:
                 )
                 if self._track is not None:
                     self._track(variable)
-        self._variables.append(variable)
+                self._in_graphs.append(variable)
         return variable
 
     def forget(self) -> None:
         """Makes them zeros; those of a graph of TensorFlow 1 are when it runs, by `renewed`."""
-        with tf.init_scope():
-            if tf.executing_eagerly():
-                for variable in self._variables:
-                    variable.assign(tf.zeros_like(variable))
+        # A job may be joined while a graph is being built.
+        with context.eager_mode():
+            for variable in self._eager:
+                variable.assign(tf.zeros_like(variable))
 
     def renewed(self) -> list[Any]:
         """What has to run before they are used, when all have been made."""
@@ -65,7 +68,7 @@ class LocalVariables:
         now = tf.numpy_function(lambda: np.int64(elastic.meetings), [], tf.int64)
 
         def renew() -> tf.Tensor:
-            zeros = [v.assign(tf.zeros_like(v), read_value=False) for v in self._variables if v is not meeting]
+            zeros = [v.assign(tf.zeros_like(v), read_value=False) for v in self._in_graphs if v is not meeting]
             with after([*zeros, meeting.assign(now, read_value=False)]):
                 return tf.constant(0)
 
