@@ -312,6 +312,43 @@ def checkpoints_and_models():
         assert hasattr(other.optimizer, "register_local_var")
 
 
+def models_with_loss_scales():
+    """Saved and loaded with a LossScaleOptimizer, either way around: its scale, slots and steps go along."""
+    scales = keras.optimizers if KERAS3 else keras.mixed_precision
+    x = np.array([[1.0], [2.0]], np.float32)
+    folder = Path(tempfile.mkdtemp())
+    for i, wrap in enumerate(
+        (
+            lambda: scales.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), initial_scale=4.0),
+            lambda: hvd.DistributedOptimizer(scales.LossScaleOptimizer(keras.optimizers.Adam(0.1), initial_scale=4.0)),
+        )
+    ):
+        model = line(wrap())
+        # Of one step the gradient is not finite.
+        model.fit(
+            np.array([[1.0], [np.inf], [2.0]], np.float32), np.ones([3, 1]), batch_size=1, shuffle=False, verbose=0
+        )
+        model.save(folder / f"{i}.keras")
+        loaded = hvd.load_model(folder / f"{i}.keras")
+        plain = keras.models.load_model(folder / f"{i}.keras")
+        assert not hasattr(plain.optimizer, "register_local_var")
+        for each in (model, loaded, plain):
+            scale = each.optimizer.dynamic_scale if KERAS3 else each.optimizer.loss_scale
+            # Keras 2 saves no scale in this format.
+            assert float(tf.convert_to_tensor(scale)) == (2.0 if KERAS3 or each is model else 4.0)
+            each.fit(x, 3 * x, batch_size=1, shuffle=False, verbose=0)
+        for each in (model, loaded):
+            np.testing.assert_allclose(each.get_weights(), plain.get_weights(), rtol=1e-5)
+            assert int(each.optimizer.iterations) == int(plain.optimizer.iterations)
+        # Wrapped again: sums, once.
+        again = hvd.DistributedOptimizer(loaded.optimizer, op=hvd.Sum)
+        weight, before = loaded.trainable_variables[0], loaded.get_weights()[0]
+        plain.optimizer.apply_gradients([(tf.constant([[6.0]]), plain.trainable_variables[0])])
+        again.apply_gradients([(tf.constant([[2.0 * (1 + hvd.rank())]]), weight)])
+        assert np.abs(loaded.get_weights()[0] - before).max() > 1e-3
+        np.testing.assert_allclose(loaded.get_weights(), plain.get_weights(), rtol=1e-5)
+
+
 def apply_to(optimizer, variables, gradient):
     optimizer.apply_gradients([(gradient, v) for v in variables])
 
@@ -359,6 +396,7 @@ CASES = [
     process_sets_and_names,
     class_config_and_state,
     checkpoints_and_models,
+    models_with_loss_scales,
     skipped_steps,
     host_values,
 ]

@@ -250,7 +250,8 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
 
 
 def _has_state(optimizer: Any) -> bool:
-    # Keras 3; Keras 2; Keras 2, legacy.
+    # Of a LossScaleOptimizer, what is inside. Keras 3; Keras 2; Keras 2, legacy.
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
 
 
