@@ -194,6 +194,7 @@ class Reducer:
                     _make_others_skip([result[i] for i in local], shared, result)
                 tensor_prefix = "" if generic else f"{prefix}/"
                 names = {i: f"{tensor_prefix}grad_{n}" for n, i in enumerate(shared)}
+                # Before any gradient travels, so that none is left waiting; in a graph beside the forward pass.
                 everyones = [(result[i], v) for i, v in enumerate(variables) if not are_local[i]]
                 with after(self._agree(everyones, tensor_prefix)):
                     for group in self._groups(shared, variables):
