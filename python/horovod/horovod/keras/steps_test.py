@@ -13,7 +13,7 @@ import tensorflow as tf
 import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
 import horovod.tensorflow.keras as hvd_tf_keras
-from lockstep.testing import call_workers
+from lockstep.testing import call_workers, run_cases
 
 KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer if KERAS3 else keras.mixed_precision.LossScaleOptimizer
@@ -295,12 +295,7 @@ CASES = [
 
 def all_cases():
     hvd.init()
-    for case in CASES:
-        try:
-            case()
-        except Exception as error:
-            raise AssertionError(f"case {case.__name__}") from error
-        hvd_tf.barrier(name=case.__name__)
+    run_cases(CASES, lambda name: hvd_tf.barrier(name=name))
     hvd.shutdown()
 
 

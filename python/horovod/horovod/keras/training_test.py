@@ -15,7 +15,7 @@ import tensorflow as tf
 import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
 import horovod.tensorflow.keras as hvd_tf_keras
-from lockstep.testing import call_workers
+from lockstep.testing import call_workers, run_cases
 
 KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
 SETS = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
@@ -404,12 +404,7 @@ CASES = [
 
 def all_cases():
     hvd_tf.init(process_sets=SETS)
-    for case in CASES:
-        try:
-            case()
-        except Exception as error:
-            raise AssertionError(f"case {case.__name__}") from error
-        hvd_tf.barrier(name=case.__name__)
+    run_cases(CASES, lambda name: hvd_tf.barrier(name=name))
     hvd_tf.shutdown()
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from lockstep.testing import call_workers
+from lockstep.testing import call_workers, run_cases
 
 tf1 = tf.compat.v1
 KERAS3 = hasattr(tf.keras, "__version__") and int(tf.keras.__version__.partition(".")[0]) >= 3
@@ -173,12 +173,7 @@ CASES = [
 
 def all_cases():
     hvd.init()
-    for case in CASES:
-        try:
-            case()
-        except Exception as error:
-            raise AssertionError(f"case {case.__name__}") from error
-        hvd.barrier(name=case.__name__)
+    run_cases(CASES, lambda name: hvd.barrier(name=name))
     hvd.shutdown()
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from lockstep._src import elastic
-from lockstep.testing import call_workers
+from lockstep.testing import call_workers, run_cases
 
 tf1 = tf.compat.v1
 SETS = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
@@ -463,12 +463,7 @@ CASES = [
 
 def all_cases():
     hvd.init(process_sets=SETS)
-    for case in CASES:
-        try:
-            case()
-        except Exception as error:
-            raise AssertionError(f"case {case.__name__}") from error
-        hvd.barrier(name=case.__name__)
+    run_cases(CASES, lambda name: hvd.barrier(name=name))
     hvd.shutdown()
 
 

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from lockstep._src.data_parallel import keras_patches
-from lockstep._src.data_parallel.reducer import Exchange, Gradient
+from lockstep._src.data_parallel.exchange import Exchange
+from lockstep._src.data_parallel.reducer import Gradient
 from lockstep._src.data_parallel.updates import Updates
 
 _UPDATES = "_lockstep_updates"

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.data_parallel.reducer import Exchange, Gradient, Reducer, delivered_by_tapes
+from lockstep._src.data_parallel.exchange import Exchange
+from lockstep._src.data_parallel.reducer import Gradient, Reducer, delivered_by_tapes
 
 _NONE = tf.UnconnectedGradients.NONE
 

@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src import named
+from lockstep._src.data_parallel.exchange import Compressor, Exchange
 from lockstep._src.data_parallel.graphs import LocalVariables, after
-from lockstep._src.data_parallel.reducer import Compressor, Exchange, Gradient
+from lockstep._src.data_parallel.reducer import Gradient
 from lockstep._src.data_parallel.updates import Updates
 
 _Optimizer = tf.compat.v1.train.Optimizer

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lockstep._src.data_parallel.exchange import Exchange
 from lockstep._src.data_parallel.graphs import Track
 from lockstep._src.data_parallel.passes import Passes
-from lockstep._src.data_parallel.reducer import Delivered, Exchange, Gradient, Reducer, delivered_by_tapes
+from lockstep._src.data_parallel.reducer import Delivered, Gradient, Reducer, delivered_by_tapes
 
 
 class Updates:
