@@ -51,7 +51,7 @@ PARAMETERS = {
         "scale_local_gradients=",
     },
     "horovod.tensorflow.keras.callbacks": _CALLBACKS,
-    "horovod.keras.callbacks": _CALLBACKS,
+    "horovod.keras.callbacks": _CALLBACKS | {"BestModelCheckpoint": "monitor= verbose= mode= save_freq="},
     "horovod.spark": {
         "run": "fn args= kwargs= num_proc= start_timeout= use_mpi= use_gloo= extra_mpi_args= env= stdout= stderr= "
         "verbose= nics= prefix_output_with_timestamp= executable="

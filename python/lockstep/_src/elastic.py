@@ -14,6 +14,7 @@ import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -213,16 +214,37 @@ def member() -> Member | None:
         return _member
 
 
+meetings = 0  # How often this process has met others, in whatever job.
+_at_meetings: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def forget_at_meetings(holder: Any) -> None:
+    """Has `holder.forget()` called whenever this process has met others, as long as there is the object.
+
+    For what ranks have begun together, and cannot complete among others.
+    """
+    _at_meetings.add(holder)
+
+
 def meet(connect: Callable[[], None]) -> None:
     """Calls `connect`, which meets the other workers at the place that the environment says.
 
-    In an elastic job, after a place was asked for; again, in another round, where a worker died meanwhile.
+    In an elastic job, after a place was asked for; again, in another round, where a worker died meanwhile. Then what
+    `forget_at_meetings` was given forgets.
 
     Raises:
       SystemExit: an elastic job has no place for this worker any more; with 0.
       RuntimeError: an elastic job has failed.
       tf.errors.OpError: as `connect`.
     """
+    global meetings
+    _connect(connect)
+    meetings += 1
+    for holder in list(_at_meetings):
+        holder.forget()
+
+
+def _connect(connect: Callable[[], None]) -> None:
     worker = member()
     if worker is None:
         return connect()

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.tensorflow.exchange import make_exchange, weights_of
+from horovod.tensorflow.exchange import layers_of, make_exchange
 from lockstep.data_parallel import is_exchanging, make_exchanging_keras_optimizer
 
 
@@ -16,10 +16,10 @@ def make_optimizer(optimizer: Any, name: str | None, op: int, local_layers: Any 
     """An optimizer of Keras that exchanges gradients; `exchange` are arguments of `make_exchange`."""
     if op not in (hvd.Average, hvd.Sum):
         raise ValueError("op currently only supports Average and Sum")
-    weights = weights_of(local_layers)
+    layers = layers_of(local_layers)
     made = make_exchanging_keras_optimizer(optimizer, make_exchange(op=op, **exchange), name)
-    for weight in weights:
-        made.register_local_var(weight)
+    for layer in layers:
+        made.register_local_layer(layer)
     return made
 
 
@@ -61,7 +61,7 @@ def PartialDistributedOptimizer(  # noqa: N802
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As `DistributedOptimizer`, but gradients of the trainable weights of `local_layers` are not exchanged.
+    """As `DistributedOptimizer`, but gradients of the weights of `local_layers` are not exchanged.
 
     Args:
       optimizer: as there, like all others.
@@ -76,7 +76,7 @@ def PartialDistributedOptimizer(  # noqa: N802
       average_aggregated_gradients: likewise.
       groups: likewise.
       process_set: likewise.
-      local_layers: a layer of Keras, or several, which have weights already.
+      local_layers: a layer of Keras, or several; their weights may be made later.
       scale_local_gradients: likewise.
     """
     return make_optimizer(

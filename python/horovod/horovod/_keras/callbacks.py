@@ -33,8 +33,11 @@ def _plain(variable: Any) -> Any:
 
 
 def _optimizer_variables(optimizer: Any) -> list[Any]:
+    """All of them; of a LossScaleOptimizer also the scale, which Keras 2 doesn't count among them."""
     variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)
+    scale = getattr(optimizer, "_loss_scale", None)
+    scales = [scale._current_loss_scale, scale._counter] if hasattr(scale, "_current_loss_scale") else []
+    return [*(variables() if callable(variables) else variables), *scales]
 
 
 def _name_in_slots(variable: Any) -> str:
@@ -153,7 +156,8 @@ class LearningRateSchedule(_Callback):
       steps_per_epoch: needed where the data does not tell.
 
     Raises:
-      ValueError: `initial_lr` is None; when training begins, steps per epoch are needed and not known.
+      ValueError: `initial_lr` is None; when training begins, steps per epoch are needed and not known, or the
+        optimizer has a schedule of its own.
     """
 
     def __init__(
@@ -180,6 +184,12 @@ class LearningRateSchedule(_Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Finds out how many steps an epoch has, where that is needed."""
+        rate = _own_rate(self.model.optimizer)
+        if callable(rate):
+            raise ValueError(
+                f"{type(self).__name__}: the optimizer's learning rate is {rate!r}, which cannot be set; give the "
+                "optimizer a number"
+            )
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
@@ -253,6 +263,13 @@ class LearningRateWarmup(LearningRateSchedule):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._learning_rate():g}.")
 
 
+def _own_rate(optimizer: Any) -> Any:
+    """What an optimizer has for its learning rate: a variable, a number or a schedule."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    hyper = getattr(optimizer, "_hyper", None)  # of Keras 2, legacy
+    return getattr(optimizer, "_learning_rate", None) if hyper is None else hyper.get("learning_rate")
+
+
 def _momentum_buffers(model: Any) -> Iterable[Any]:
     """What the optimizer adds up of former steps, in which learning rates are a factor; nothing before the first step.
 
@@ -278,39 +295,25 @@ def _scale(buffer: Any, factor: float) -> None:
 
 
 class BestModelCheckpoint:
-    """Saves the model when it is better than ever before. On rank 0, say: each rank that has it saves.
+    """Saves the model when it is better than ever before; rank 0 does, whichever ranks have the callback.
 
     Args:
-      monitor: the metric.
-      verbose: as of `ModelCheckpoint`, like all others.
-      save_weights_only: likewise.
-      mode: likewise.
-      save_freq: likewise.
       filepath: where; may be set later, as the attribute `filepath`.
+      save_weights_only: as of `ModelCheckpoint`.
+      **options: likewise.
 
     Raises:
       ValueError: when training begins, there is no `filepath`.
     """
 
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        save_weights_only: bool = False,
-        mode: str = "auto",
-        save_freq: str | int = "epoch",
-        filepath: Any = None,
-    ):
+    def __init__(self, filepath: Any, save_weights_only: bool, **options: Any):
         # Keras looks at the ending of a name at once.
         unnamed = "unnamed.weights.h5" if save_weights_only else "unnamed.keras"
         super().__init__(
             filepath=unnamed if filepath is None else filepath,
-            monitor=monitor,
-            verbose=verbose,
             save_best_only=True,
             save_weights_only=save_weights_only,
-            mode=mode,
-            save_freq=save_freq,
+            **options,
         )
         if filepath is None:
             self.filepath = None
@@ -320,3 +323,8 @@ class BestModelCheckpoint:
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: set `filepath`, where the best model is saved, before training")
         super().on_train_begin(logs)
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        # Several ranks would write one file.
+        if not hvd.is_initialized() or hvd.rank() == 0:
+            super()._save_model(*args, **kwargs)

@@ -67,11 +67,11 @@ def make_exchange(
     )
 
 
-def weights_of(local_layers: Any) -> list[Any]:
-    """The trainable weights of a layer, or of several.
+def layers_of(local_layers: Any) -> list[Any]:
+    """A layer, or several, as a list.
 
     Raises:
-      ValueError: something is no layer, or has no weights yet.
+      ValueError: something is no layer.
     """
     layer_classes = tuple(
         {
@@ -83,10 +83,7 @@ def weights_of(local_layers: Any) -> list[Any]:
     if local_layers is None:
         return []
     layers = [local_layers] if isinstance(local_layers, layer_classes) else local_layers
-    if not isinstance(layers, Iterable) or not all(isinstance(layer, layer_classes) for layer in layers):
+    layers = list(layers) if isinstance(layers, Iterable) else [layers]
+    if not all(isinstance(layer, layer_classes) for layer in layers):
         raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
-    layers = list(layers)
-    for layer in layers:
-        if not layer.built:
-            raise ValueError(f"local_layers: {layer.name} has no weights yet, build it or call it first")
-    return [weight for layer in layers for weight in layer.trainable_weights]
+    return layers

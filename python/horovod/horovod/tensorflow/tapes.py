@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.exchange import make_exchange, weights_of
+from horovod.tensorflow.exchange import layers_of, make_exchange
 from horovod.tensorflow.mpi_ops import Average
 from lockstep.data_parallel import make_exchanging_tape, make_variables_callable
 
@@ -79,7 +79,7 @@ def PartialDistributedGradientTape(  # noqa: N802
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As `hvd.DistributedGradientTape`, but gradients of the trainable weights of `local_layers` are not exchanged.
+    """As `hvd.DistributedGradientTape`, but gradients of the weights of `local_layers` are not exchanged.
 
     Args:
       gradtape: as there, like all others.
@@ -92,10 +92,10 @@ def PartialDistributedGradientTape(  # noqa: N802
       num_groups: likewise.
       groups: likewise.
       process_set: likewise.
-      local_layers: a layer of Keras, or several, which have weights already.
+      local_layers: a layer of Keras, or several; their weights may be made later.
       scale_local_gradients: likewise.
     """
-    weights = weights_of(local_layers)
+    layers = layers_of(local_layers)
     tape = DistributedGradientTape(
         gradtape,
         device_dense,
@@ -109,6 +109,6 @@ def PartialDistributedGradientTape(  # noqa: N802
         process_set,
         scale_local_gradients,
     )
-    for weight in weights:
-        tape.register_local_source(weight)
+    for layer in layers:
+        tape.register_local_layer(layer)
     return tape

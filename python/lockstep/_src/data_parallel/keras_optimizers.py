@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from lockstep._src.data_parallel.reducer import Exchange, Gradient
+from lockstep._src.data_parallel import keras_patches
+from lockstep._src.data_parallel.exchange import Exchange
+from lockstep._src.data_parallel.reducer import Gradient
 from lockstep._src.data_parallel.updates import Updates
 
 _UPDATES = "_lockstep_updates"
@@ -33,7 +35,11 @@ class _Exchanging:
     @property
     def _updates(self) -> Updates:
         # Made at first use, as Keras makes optimizers in several ways; past what it tracks for checkpoints.
-        return vars(self).setdefault(_UPDATES, Updates(self._lockstep_exchange, self._lockstep_name))
+        if _UPDATES not in vars(self):
+            updates = Updates(self._lockstep_exchange, self._lockstep_name, keras_patches.tracker(self._lockstep_base))
+            updates.reducer.skips_steps = hasattr(self, "inner_optimizer")
+            vars(self)[_UPDATES] = updates
+        return vars(self)[_UPDATES]
 
     @property
     def _agg_helper(self) -> Any:
@@ -43,6 +49,10 @@ class _Exchanging:
     def register_local_var(self, var: Any) -> None:
         """From now on gradients of `var` stay on this rank."""
         self._updates.reducer.register_local(var)
+
+    def register_local_layer(self, layer: Any) -> None:
+        """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
+        self._updates.reducer.register_local_layer(layer)
 
     def _exchanged(self, grads_and_vars: Sequence[tuple[Gradient, Any]]) -> list[tuple[Gradient, Any]]:
         variables = [v for _, v in grads_and_vars]
@@ -71,22 +81,29 @@ class _Keras3(_Exchanging):
     @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Any] | None = None) -> None:
         """Exchanges gradients and applies them."""
+        apply = super().apply
+        self.apply_exchanged(self, grads, trainable_variables, lambda gradients: apply(gradients, trainable_variables))
+
+    def apply_exchanged(
+        self,
+        outer: Any,
+        grads: Sequence[Gradient],
+        trainable_variables: Sequence[Any] | None,
+        apply: Callable[[list[Gradient]], None],
+    ) -> None:
+        """Exchanges gradients, and applies them by `apply` of `outer`, which is this one or one around it."""
         variables = trainable_variables
-        if variables is None and self.built:
+        if variables is None and outer.built:
             variables = self._trainable_variables
         if not grads or variables is None:
-            return super().apply(grads, trainable_variables)
-        apply = super().apply
-
-        def apply_all(gradients: list[Gradient]) -> None:
-            apply(gradients, trainable_variables)
+            return apply(list(grads))
 
         def build() -> None:
-            if not self.built:
-                self.build(list(variables))
-                self.built = True
+            if not outer.built:
+                outer.build(list(variables))
+                outer.built = True
 
-        self._updates.apply(list(grads), list(variables), apply_all, self._count_pass, build)
+        self._updates.apply(list(grads), list(variables), apply, self._count_pass, build)
         return None
 
 
@@ -114,14 +131,18 @@ class _Keras2(_Exchanging):
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies gradients; those that were not exchanged are, first."""
+        apply = super().apply_gradients
+        return self.apply_exchanged(grads_and_vars, lambda pairs: apply(pairs, *args, **kwargs))
+
+    def apply_exchanged(self, grads_and_vars: Any, apply: Callable[[list[tuple[Gradient, Any]]], Any]) -> Any:
+        """Exchanges gradients, and applies them by `apply`, of this optimizer or of one around it."""
         pairs = list(grads_and_vars)
         if not pairs:
-            return super().apply_gradients(pairs, *args, **kwargs)
+            return apply(pairs)
         variables = [v for _, v in pairs]
-        apply = super().apply_gradients
 
         def apply_all(gradients: list[Gradient]) -> Any:
-            return apply(list(zip(gradients, variables, strict=True)), *args, **kwargs)
+            return apply(list(zip(gradients, variables, strict=True)))
 
         def build() -> None:
             with tf.init_scope():
@@ -199,14 +220,11 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
 
     Raises:
       TypeError: it is no optimizer of Keras.
-      NotImplementedError: several passes, of Keras 2 in graphs of TensorFlow 1, where nothing initializes the sums.
     """
     mixin = _mixin(optimizer)
     if mixin is _Keras2 and not tf.__internal__.tf2.enabled():
         # Keras would, when a model is compiled with it, and leave out what is done here.
         optimizer, mixin = _to_legacy(optimizer), _Keras2Legacy
-    if mixin is not _Keras3 and exchange.passes > 1 and not tf.compat.v1.executing_eagerly_outside_functions():
-        raise NotImplementedError("several passes are not implemented for Keras 2 in graphs of TensorFlow 1")
     base = type(optimizer)._lockstep_base if is_exchanging(optimizer) else type(optimizer)
     members = {
         "__doc__": base.__doc__,
@@ -217,17 +235,24 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
     }
     cls = types.new_class(base.__name__, (mixin, base), exec_body=lambda namespace: namespace.update(members))
     if mixin is _Keras3:
-        _exchange_outside_of_loss_scales()
+        keras_patches.patch_keras3(is_exchanging)
+    else:
+        keras_patches.patch_keras2(keras_patches.root_of(base), is_exchanging)
     made = None if _has_state(optimizer) else _from_config(cls, optimizer)
     if made is None:
         made = object.__new__(cls)
         vars(made).update(vars(optimizer))
         vars(made).pop(_UPDATES, None)
+    inner = getattr(made, "inner_optimizer", None)
+    if is_exchanging(inner):
+        # Of a LossScaleOptimizer that had state; once is enough.
+        inner.__class__ = inner._lockstep_base
     return made
 
 
 def _has_state(optimizer: Any) -> bool:
-    # Keras 3; Keras 2; Keras 2, legacy.
+    # Of a LossScaleOptimizer, what is inside. Keras 3; Keras 2; Keras 2, legacy.
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
 
 
@@ -247,36 +272,6 @@ def _iterations(optimizer: Any) -> Any:
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     found = getattr(optimizer, "_iterations", None)
     return optimizer.iterations if found is None else found
-
-
-@functools.cache
-def _exchange_outside_of_loss_scales() -> None:
-    """Has Keras 3's `LossScaleOptimizer` exchange before it looks whether gradients are finite.
-
-    Keras puts one around an optimizer of a model that computes in float16, and calls the optimizer on ranks alone
-    whose own gradients are finite: the others would be waited for in vain. Others' optimizers are not changed.
-    """
-    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
-
-    LossScaleOptimizer.apply = _exchanging_first(LossScaleOptimizer.apply)
-
-
-def _exchanging_first(apply: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(apply)
-    @tf.autograph.experimental.do_not_convert
-    def wrapped(outer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        inner = outer.inner_optimizer
-        if not is_exchanging(inner) or is_exchanging(outer):
-            return apply(outer, grads, trainable_variables)
-        updates = inner._updates
-        if updates.passes is not None:
-            raise NotImplementedError(
-                f"{updates.reducer.name}: several passes inside of a LossScaleOptimizer; wrap the LossScaleOptimizer"
-            )
-        variables = inner._trainable_variables if trainable_variables is None else trainable_variables
-        return apply(outer, updates.compute(list(grads), list(variables)), trainable_variables)
-
-    return wrapped
 
 
 @functools.cache

@@ -8,89 +8,25 @@ all of one type in one call.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from lockstep._src import named
 from lockstep._src.data_parallel import provenance
+from lockstep._src.data_parallel.exchange import Exchange
+from lockstep._src.data_parallel.graphs import after
 from lockstep._src.data_parallel.provenance import Origin
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 # Of equal values they give this value: what was reduced before may be reduced again.
 _IDEMPOTENT = ("mean", "min", "max", "adasum")
-
-
-class Ranks(Protocol):
-    """The ranks that exchange. Asked when gradients are, so they may come into being later."""
-
-    process_set_id: int
-
-    def included(self) -> bool:
-        """Whether this process is one of them."""
-
-    def size(self) -> int:
-        """How many they are."""
-
-
-class Compressor(Protocol):
-    """What gradients are made into before they travel."""
-
-    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """What travels, and what `decompress` is to know."""
-
-    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """What came, as it was before."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Exchange:
-    """How gradients are exchanged.
-
-    Attributes:
-      ranks: which exchange. On a process that is not one of them gradients stay as they are.
-      reduction: one of `named.REDUCTIONS`; slices know "mean" and "sum".
-      predivide_factor: of a mean, gradients are divided by so much before they are summed, and multiplied behind it.
-      compression: what travels; None: the gradients themselves.
-      sparse_as_dense: slices are made dense before.
-      groups: what is all there before any of it travels: into how many groups gradients are divided, or lists of
-        variables, where others are a group each. None: each by itself.
-      scale_local: gradients of local variables are divided by the number of ranks: they are of a mean as well, where
-        what they are computed from came from all ranks.
-      passes: over how many calls gradients are summed before they are exchanged.
-      average_passes: they are averaged instead.
-      device_dense: where dense gradients are exchanged; "": wherever.
-      device_sparse: where slices are.
-    """
-
-    ranks: Ranks
-    reduction: str = "mean"
-    predivide_factor: float = 1.0
-    compression: Compressor | None = None
-    sparse_as_dense: bool = False
-    groups: int | Sequence[Sequence[Any]] | None = None
-    scale_local: bool = True
-    passes: int = 1
-    average_passes: bool = False
-    device_dense: str = ""
-    device_sparse: str = ""
-
-    def __post_init__(self) -> None:
-        if self.reduction not in named.REDUCTIONS:
-            raise ValueError(f"reduction is {self.reduction!r}, wanted one of {', '.join(named.REDUCTIONS)}")
-        if self.predivide_factor != 1.0 and self.reduction != "mean":
-            raise ValueError(
-                f"predivide_factor is {self.predivide_factor}, which is of a mean, not of {self.reduction}"
-            )
-        if self.passes < 1:
-            raise ValueError(f"passes is {self.passes}, wanted at least 1")
-        if isinstance(self.groups, int) and self.groups < 1:
-            raise ValueError(f"groups is {self.groups}, wanted at least 1, or lists of variables")
 
 
 def key(variable: Any) -> int:
@@ -132,20 +68,32 @@ class Reducer:
     Args:
       exchange: how.
       name: begins the names of what it exchanges.
+
+    Attributes:
+      skips_steps: whether gradients are looked at before they are applied, and a step is skipped where one is not
+        finite. Then all ranks see it, also where it is the gradient of a variable of one rank.
     """
 
     def __init__(self, exchange: Exchange, name: str) -> None:
         self.exchange = exchange
         self.name = name
+        self.skips_steps = False
         self._local: dict[int, Any] = {}
+        self._local_layers: list[Any] = []
 
     def register_local(self, variable: Any) -> None:
         """From now on gradients of this variable stay on this rank."""
         self._local[key(variable)] = variable
 
-    def is_local(self, variable: Any) -> bool:
-        """Whether gradients of a variable stay on this rank."""
-        return key(variable) in self._local
+    def register_local_layer(self, layer: Any) -> None:
+        """From now on gradients of the weights that a layer of Keras has, or will have, stay on this rank."""
+        self._local_layers.append(layer)
+
+    def are_local(self, variables: Sequence[Any]) -> list[bool]:
+        """Of which variables gradients stay on this rank."""
+        built = [layer for layer in self._local_layers if layer.built]
+        local = {*self._local, *(key(v) for layer in built for v in layer.weights)}
+        return [key(v) in local for v in variables]
 
     def reduce(self, gradients: Sequence[Gradient], variables: Sequence[Any], generic: bool = False) -> list[Gradient]:
         """Exchanges gradients, those of local variables excepted.
@@ -159,22 +107,31 @@ class Reducer:
           What is to be applied, in the same order.
 
         Raises:
-          NotImplementedError: slices, and a reduction that is neither "mean" nor "sum".
+          NotImplementedError: slices, and a reduction that is neither "mean" nor "sum"; XLA.
           ValueError: there is no job, or it doesn't have these ranks.
+          tf.errors.FailedPreconditionError: ranks have gradients of different variables; on all of them, in a graph
+            when it runs.
         """
         exchange = self.exchange
+        _check_runs_outside_of_xla(self.name)
         if exchange.ranks.process_set_id is None:
             raise ValueError(f"{self.name}: {exchange.ranks} is not in use: the job doesn't have it, or not any more")
         result = [self._dense(gradient) for gradient in gradients]
-        local = [i for i, v in enumerate(variables) if result[i] is not None and self.is_local(v)]
-        shared = [i for i, v in enumerate(variables) if result[i] is not None and not self.is_local(v)]
+        are_local = self.are_local(variables)
+        local = [i for i, is_local in enumerate(are_local) if result[i] is not None and is_local]
+        shared = [i for i, is_local in enumerate(are_local) if result[i] is not None and not is_local]
         prefix = self._prefix()
         with tf.name_scope(f"{prefix}/"):
             if exchange.ranks.included():
+                if self.skips_steps and local:
+                    _make_others_skip([result[i] for i in local], shared, result)
                 tensor_prefix = "" if generic else f"{prefix}/"
                 names = {i: f"{tensor_prefix}grad_{n}" for n, i in enumerate(shared)}
-                for group in self._groups(shared, variables):
-                    self._reduce_group(group, result, names)
+                # Before any gradient travels, so that none is left waiting; in a graph beside the forward pass.
+                everyones = [(result[i], v) for i, v in enumerate(variables) if not are_local[i]]
+                with after(self._agree(everyones, tensor_prefix)):
+                    for group in self._groups(shared, variables):
+                        self._reduce_group(group, result, names)
             if exchange.scale_local and local:
                 ranks = self._ranks()
                 for i in local:
@@ -195,11 +152,14 @@ class Reducer:
         Raises:
           ValueError: it cannot be told, and it would make a difference.
         """
-        fresh = self.unexchanged(gradients, variables, trusted)
-        result = list(gradients)
-        reduced = self.reduce([result[i] for i in fresh], [variables[i] for i in fresh]) if fresh else []
-        for i, gradient in zip(fresh, reduced, strict=True):
-            result[i] = gradient
+        result, fresh = list(gradients), self.unexchanged(gradients, variables, trusted)
+        missing = [i for i, gradient in enumerate(gradients) if gradient is None]
+        if fresh or len(missing) == len(result):
+            # What this rank has no gradient of is part of what ranks have to have in common.
+            places = sorted([*fresh, *missing])
+            reduced = self.reduce([result[i] for i in places], [variables[i] for i in places])
+            for i, gradient in zip(places, reduced, strict=True):
+                result[i] = gradient
         return result
 
     def unexchanged(
@@ -214,9 +174,11 @@ class Reducer:
             origin = provenance.origin(gradient, unrelated)
             if origin is Origin.EXCHANGED:
                 continue
-            if trusted is not None and tf.executing_eagerly() and variable in trusted:
+            may_repeat = self._may_repeat(variable) and self.exchange.passes == 1
+            # A gradient that was handed out may have been dropped, and be that of another step: it is repeated.
+            if trusted is not None and tf.executing_eagerly() and variable in trusted and not may_repeat:
                 continue
-            if not self._may_repeat(variable) and (origin is Origin.MIXED or variable in delivered_by_tapes):
+            if not may_repeat and (origin is Origin.MIXED or variable in delivered_by_tapes):
                 raise ValueError(
                     f"{self.name}: the gradient of {getattr(variable, 'name', variable)} may have been exchanged: it "
                     "was changed outside of a tf.function, or with values of this rank. It cannot be told, and to "
@@ -226,7 +188,7 @@ class Reducer:
         return fresh
 
     def _may_repeat(self, variable: Any) -> bool:
-        if self.is_local(variable):
+        if self.are_local([variable])[0]:
             return not self.exchange.scale_local
         return self.exchange.reduction in _IDEMPOTENT
 
@@ -245,6 +207,21 @@ class Reducer:
         while type(graph).__name__ in ("CondBranchFuncGraph", "WhileBodyFuncGraph"):
             graph = graph.outer_graph
         return graph.unique_name(prefix)
+
+    def _agree(self, pairs: Sequence[tuple[Gradient, Any]], prefix: str) -> list[Any]:
+        """Fails, on all ranks, where they don't have gradients of the same variables.
+
+        Otherwise those of one variable would meet those of another one, or be waited for in vain. Nothing is sent: what
+        ranks differ in is the shape, [0, variables, those of them with a gradient, a checksum of which].
+        """
+        kinds = [
+            (type(gradient).__name__ == "IndexedSlices", gradient is None, str(getattr(variable, "shape", None)))
+            for gradient, variable in pairs
+        ]
+        there = sum(gradient is not None for gradient, _ in pairs)
+        nothing = tf.zeros([0, len(pairs), there, zlib.crc32(repr(kinds).encode()) & 0x7FFFFFFF], tf.int32)
+        names = [f"{prefix}variables_with_gradients_which"]
+        return named.allreduce([nothing], names=names, group=self.exchange.ranks.process_set_id)
 
     def _groups(self, shared: list[int], variables: Sequence[Any]) -> list[list[int]]:
         groups = self.exchange.groups
@@ -333,16 +310,38 @@ class Reducer:
         return named.size_of(ranks.process_set_id) if ranks.included() else ranks.size()
 
 
+def _check_runs_outside_of_xla(name: str) -> None:
+    if not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise NotImplementedError(
+            f"{name}: XLA cannot compile the exchange of gradients; compile the model, or the tf.function, with "
+            "jit_compile=False"
+        )
+
+
+def _make_others_skip(local: Sequence[Any], shared: Sequence[int], result: list[Gradient]) -> None:
+    """Adds NaN to one of the gradients that are exchanged, where a local one is not finite."""
+    floating = [i for i in shared if result[i].dtype.is_floating]
+    dense = [i for i in floating if not isinstance(result[i], tf.IndexedSlices)]
+    for i in (dense or floating)[:1]:
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(getattr(g, "values", g))) for g in local])
+        tell = tf.where(finite, tf.zeros([], result[i].dtype), tf.constant(float("nan"), result[i].dtype))
+        result[i] = _with_values(result[i], lambda values, tell=tell: values + tell)
+
+
 @contextlib.contextmanager
 def _on(device: str) -> Iterator[None]:
     with tf.device(device) if device else contextlib.nullcontext():
         yield
 
 
-def _divided(gradient: Any, ranks: Any) -> Any:
+def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_divided(gradient.values, ranks), gradient.indices, gradient.dense_shape)
-    return gradient / tf.cast(ranks, gradient.dtype)
+        return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
+    return change(gradient)
+
+
+def _divided(gradient: Any, ranks: Any) -> Any:
+    return _with_values(gradient, lambda values: values / tf.cast(ranks, values.dtype))
 
 
 def _by_type(run: Any, tensors: list[tf.Tensor], names: list[str]) -> list[tf.Tensor]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.data_parallel.reducer import Exchange, Gradient, Reducer, delivered_by_tapes
+from lockstep._src.data_parallel.exchange import Exchange
+from lockstep._src.data_parallel.reducer import Gradient, Reducer, delivered_by_tapes
 
 _NONE = tf.UnconnectedGradients.NONE
 
@@ -22,6 +23,10 @@ class _Exchanging:
     def register_local_source(self, source: Any) -> None:
         """From now on gradients of `source` stay on this rank."""
         self._reducer.register_local(source)
+
+    def register_local_layer(self, layer: Any) -> None:
+        """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
+        self._reducer.register_local_layer(layer)
 
     @tf.autograph.experimental.do_not_convert
     def gradient(
@@ -59,9 +64,10 @@ class _Exchanging:
     ) -> tuple[list[tuple[Any, Gradient]], list[tuple[Any, Gradient]]]:
         """Pairs of a source and its gradient: those of local sources, and the others."""
         gradients = self.gradient(target, sources, output_gradients, use_generic_names)
-        pairs = list(zip(sources, gradients, strict=True))
-        local = [(s, g) for s, g in pairs if self._reducer.is_local(s)]
-        return local, [(s, g) for s, g in pairs if not self._reducer.is_local(s)]
+        local, others = [], []
+        for source, gradient, is_local in zip(sources, gradients, self._reducer.are_local(sources), strict=True):
+            (local if is_local else others).append((source, gradient))
+        return local, others
 
 
 def make_exchanging(tape: tf.GradientTape, exchange: Exchange, name: str) -> Any:

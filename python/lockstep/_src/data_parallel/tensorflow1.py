@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src import named
-from lockstep._src.data_parallel.graphs import after, local_variable
-from lockstep._src.data_parallel.reducer import Compressor, Exchange, Gradient
+from lockstep._src.data_parallel.exchange import Compressor, Exchange
+from lockstep._src.data_parallel.graphs import LocalVariables, after
+from lockstep._src.data_parallel.reducer import Gradient
 from lockstep._src.data_parallel.updates import Updates
 
 _Optimizer = tf.compat.v1.train.Optimizer
@@ -112,6 +113,7 @@ class AdasumOptimizer(_Wrapper):
         super().__init__(optimizer, name, use_locking)
         self._compression = compression
         self._steps = steps
+        self._made = LocalVariables()
         self._counter: tf.Variable | None = None
         self._starts: dict[Any, tf.Variable] = {}
 
@@ -142,10 +144,11 @@ class AdasumOptimizer(_Wrapper):
 
     def _combine_sometimes(self, variables: list[tf.Variable], train: Callable[[], Any]) -> Any:
         if self._counter is None:
-            self._counter = local_variable("adasum_steps", [], tf.int32)
-            self._starts = {v.ref(): local_variable("start", v.shape, v.dtype.base_dtype) for v in variables}
+            self._counter = self._made.make("adasum_steps", [], tf.int32)
+            self._starts = {v.ref(): self._made.make("start", v.shape, v.dtype.base_dtype) for v in variables}
         starts = [self._starts[v.ref()] for v in variables]
-        step = self._counter.read_value()
+        with after(self._made.renewed()):
+            step = self._counter.read_value()
         nothing = functools.partial(tf.constant, 0)
 
         def begin() -> tf.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensorflow import keras
 
 from horovod._keras import callbacks as _impl
@@ -24,4 +26,24 @@ class LearningRateWarmupCallback(_impl.LearningRateWarmup, keras.callbacks.Callb
 
 
 class BestModelCheckpoint(_impl.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
-    """Saves the model when it is better than ever before. See `horovod._keras.callbacks.BestModelCheckpoint`."""
+    """Saves the model when it is better than ever before. See `horovod._keras.callbacks.BestModelCheckpoint`.
+
+    Args:
+      monitor: as of `ModelCheckpoint`, like all that follow.
+      verbose: likewise.
+      save_weights_only: likewise.
+      mode: likewise.
+      save_freq: likewise.
+      filepath: where; may be set later, as the attribute `filepath`.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        filepath: Any = None,
+    ):
+        super().__init__(filepath, save_weights_only, monitor=monitor, verbose=verbose, mode=mode, save_freq=save_freq)
