@@ -233,24 +233,26 @@ def _interruptible(run: Callable[[], Any], cancel: Callable[[], None]) -> Any:
       cancel: ends it where it has begun.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
+    ended = threading.Event()
 
     def body() -> None:
-        # Where this thread's mode is not that of new ones, it runs here.
-        if not tf.executing_eagerly():
-            return
         try:
-            outcome.append((run(), None))
+            # Where this thread's mode is not that of new ones, it runs there.
+            if tf.executing_eagerly():
+                outcome.append((run(), None))
         except BaseException as error:
             outcome.append((None, error))
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=body, name="lockstep join", daemon=True)
-    thread.start()
+    threading.Thread(target=body, name="lockstep join", daemon=True).start()
     try:
-        thread.join()
+        # Not by Thread.join, which takes a thread for ended where it was interrupted itself (Python 3.11).
+        ended.wait()
     except BaseException:
-        while thread.is_alive():
+        while not ended.is_set():
             cancel()
-            thread.join(0.1)
+            ended.wait(0.1)
         raise
     if not outcome:
         return run()

@@ -159,7 +159,7 @@ def interrupted_program(opened, how):
     else:
         named.open_lane()
         named.barrier(name="start")
-    with pytest.raises(tf.errors.InternalError, match="rank 1 (left|died)"):
+    with pytest.raises(tf.errors.InternalError, match="rank 1 .*(left|died)"):
         # A joined rank takes part in sums, and no other one does.
         while how == "join":
             named.allreduce([tf.constant(1.0)], name="x")
