@@ -66,11 +66,11 @@ void NamedLane::Run() {
     }
     for (const ControlLinks::Event& event : events) Handle(event);
   }
-  for (int peer = 0; peer < size(); ++peer) links_.Send(peer, named_messages::OfLeft());
+  // Tells the others as well.
+  Break(Cancelled("this rank has left its job"));
   // A peer that takes nothing any more is not waited for long.
   constexpr double kFarewell_s = 1;
   for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) links_.Await(end - Now());
-  Break(Cancelled("this rank has left its job"));
 }
 
 std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
