@@ -210,14 +210,17 @@ Status NamedLane::CauseOf(const Status& status) {
   return status;
 }
 
-void NamedLane::Break(const Status& why) {
+void NamedLane::Break(const Status& cause) {
+  Status why = cause;
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
   bool leaves;
   {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) return;
-    broken_ = why;
     leaves = leaves_;
+    // Whatever others say of a rank that leaves: it knows better.
+    if (leaves) why = Cancelled("this rank has left its job");
+    broken_ = why;
     works.swap(works_);
     names_.clear();
     join_.reset();
