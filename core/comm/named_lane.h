@@ -149,8 +149,8 @@ class NamedLane {
   void Do(const NamedBatch& batch);
   // What ended an exchange with this status: a rank that breaks says more over its link than the communicator does.
   Status CauseOf(const Status& status);
-  // Ends everything of this rank with `why`, and tells the others.
-  void Break(const Status& why);
+  // Ends everything of this rank with `cause`, and tells the others.
+  void Break(const Status& cause);
 
   const ForkGuard fork_;
   const std::unique_ptr<Communicator> communicator_;

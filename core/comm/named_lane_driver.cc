@@ -127,11 +127,11 @@ void NamedLane::Run() {
     }
     for (const ControlLinks::Event& event : events) Handle(event);
   }
-  for (int peer = 0; peer < size(); ++peer) links_.Send(peer, named_messages::OfLeft());
+  // Tells the others as well.
+  Break(Cancelled("this rank has left its job"));
   // A peer that takes nothing any more is not waited for long.
   constexpr double kFarewell_s = 1;
   for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) links_.Await(end - Now());
-  Break(Cancelled("this rank has left its job"));
 }
 
 std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
@@ -271,14 +271,17 @@ Status NamedLane::CauseOf(const Status& status) {
   return status;
 }
 
-void NamedLane::Break(const Status& why) {
+void NamedLane::Break(const Status& cause) {
+  Status why = cause;
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
   bool leaves;
   {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) return;
-    broken_ = why;
     leaves = leaves_;
+    // Whatever others say of a rank that leaves: it knows better.
+    if (leaves) why = Cancelled("this rank has left its job");
+    broken_ = why;
     works.swap(works_);
     names_.clear();
     join_.reset();
