@@ -71,6 +71,44 @@ TEST(ControlLinks, RefusesMessagesThatAreTooLong) {
   EXPECT_TRUE(events[0].closed);
 }
 
+// A peer that announces 2 GiB and goes on sending: it is hung up on before any of it has been kept.
+TEST(ControlLinks, KeepsNothingOfAMessageThatIsTooLong) {
+  Pair pair(SOCK_STREAM);
+  ControlLinks links({pair.first.get()});
+  ASSERT_EQ(send(pair.second.get(), "\0\0\0\x80", 4, 0), 4);
+  std::thread sender([&] {
+    const std::string piece(ControlLinks::kPieceBytes, 'x');
+    // Ends with the socket; 1 GiB would be a failure that takes a moment.
+    for (int i = 0; i < (1 << 14) && send(pair.second.get(), piece.data(), piece.size(), MSG_NOSIGNAL) > 0; ++i) {
+    }
+  });
+  const auto events = links.Await(kLong_s);
+  pair.first = UniqueFd();
+  sender.join();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_TRUE(events[0].closed);
+  EXPECT_TRUE(events[0].message.empty());
+}
+
+// One that sends without end doesn't keep the others from their turn, whatever its messages are.
+TEST(ControlLinks, GivesEveryPeerItsTurn) {
+  Pair noisy(SOCK_STREAM), quiet(SOCK_STREAM);
+  ControlLinks links({noisy.first.get(), quiet.first.get()});
+  ControlLinks other({quiet.second.get()});
+  ASSERT_TRUE(other.Send(0, "here").ok());
+  std::thread sender([&] {
+    const std::string piece(ControlLinks::kPieceBytes, '\0');  // empty messages
+    while (send(noisy.second.get(), piece.data(), piece.size(), MSG_NOSIGNAL) > 0) {
+    }
+  });
+  const auto events = links.Await(kLong_s);
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back().rank, 1);
+  EXPECT_EQ(events.back().message, "here");
+  noisy.first = UniqueFd();
+  sender.join();
+}
+
 TEST(ControlLinks, IsWokenByAnotherThread) {
   const Pair pair;
   ControlLinks links({pair.first.get()});

@@ -94,7 +94,8 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
       const double now = Now();
       for (NamedRequest& request : requests) {
         timeline_.Asked(request, 0);
-        sequencer_.Add(0, std::move(request), now);
+        // This rank's own requests are never repeated: Register sees to it.
+        (void)sequencer_.Add(0, std::move(request), now);
       }
     } else if (!requests.empty()) {
       ByteWriter writer;
@@ -283,8 +284,10 @@ void NamedLane::HandleRequests(int rank, ByteReader& reader) {
   for (uint32_t i = 0; i < count && reader.good(); ++i) {
     NamedRequest request = ReadNamedRequest(reader);
     if (!reader.good()) break;
+    // As Submit has done there already, and every rank relies on it.
+    if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
     timeline_.Asked(request, rank);
-    sequencer_.Add(rank, std::move(request), now);
+    if (!sequencer_.Add(rank, std::move(request), now).ok()) reader.Spoil();
   }
 }
 
@@ -350,7 +353,11 @@ void NamedLane::Do(const NamedBatch& batch) {
   }
   const NamedBatch::Entry& entry = batch.entries.front();
   const bool takes_zeros = entry.request.kind == NamedKind::kAllReduce;
-  if (!takes_zeros && std::find(works.begin(), works.end(), nullptr) != works.end()) {
+  bool asked = takes_zeros || std::find(works.begin(), works.end(), nullptr) == works.end();
+  for (size_t i = 0; i < works.size() && asked; ++i) {
+    asked = works[i] == nullptr || IsAnswerTo(batch.entries[i], works[i]->request, rank());
+  }
+  if (!asked) {
     const Status why = DataLoss(StrCat(Describe(entry.request), ": rank 0 says to do what this rank did not ask for"));
     for (NamedWork* work : works) {
       if (work != nullptr) work->done(why, {});

@@ -66,11 +66,17 @@ struct NamedRequest {
   bool operator==(const NamedRequest& other) const;
 };
 
+// Larger than any tensor: what a peer says of sizes is refused beyond it, so that they can be added and multiplied.
+inline constexpr int64_t kMostTensorBytes = int64_t{1} << 50;
+
+// Whether `rows` rows of a request's shape have a size that can be: of its own rows, or of another rank's.
+bool HasPossibleSize(const NamedRequest& request, int64_t rows);
+
 // "[2,3]"
 std::string ShapeText(const std::vector<int64_t>& shape);
 
 // Appends to a message, and reads from one. Reading spoils the reader where what is there is no request: unknown kinds,
-// types or codes, negative dimensions.
+// types or codes, negative dimensions, tensors of more than kMostTensorBytes.
 void Write(const NamedRequest& request, ByteWriter& writer);
 NamedRequest ReadNamedRequest(ByteReader& reader);
 

@@ -34,6 +34,16 @@ bool CanTravelTogether(const NamedRequest& a, const NamedRequest& b) {
   return false;
 }
 
+// What is exchanged must have sizes that can be, and travel together. Of what failed the ranks may have asked for
+// anything.
+bool CanBeDone(const NamedBatch& batch, const NamedBatch::Entry& entry) {
+  const auto possible = [&](int64_t rows) { return HasPossibleSize(entry.request, rows); };
+  return std::all_of(entry.rows.begin(), entry.rows.end(), possible) &&
+         std::all_of(entry.splits.begin(), entry.splits.end(),
+                     [&](const auto& from) { return std::all_of(from.begin(), from.end(), possible); }) &&
+         (batch.entries.empty() || CanTravelTogether(batch.entries.front().request, entry.request));
+}
+
 }  // namespace
 
 bool NamedBatch::Entry::operator==(const Entry& other) const {
@@ -75,18 +85,29 @@ NamedBatch ReadNamedBatch(ByteReader& reader, int ranks) {
         for (int64_t& rows : from) rows = read_rows();
       }
     }
+    if (batch.error.ok() && reader.good() && !CanBeDone(batch, entry)) reader.Spoil();
     batch.entries.push_back(std::move(entry));
   }
   return batch;
 }
 
+bool IsAnswerTo(const NamedBatch::Entry& entry, const NamedRequest& request, int rank) {
+  if (request.kind == NamedKind::kJoin) return entry.request.kind == NamedKind::kJoin;
+  if (entry.request.name != request.name || !CheckAgreement({&entry.request, &request}).ok()) return false;
+  if (entry.request.kind != NamedKind::kBarrier && entry.rows[rank] != request.rows()) return false;
+  return entry.request.kind != NamedKind::kAllToAll || entry.splits[rank] == request.splits;
+}
+
 Sequencer::Sequencer(const SequencerOptions& options) : options_(options), joins_(options.ranks, kNoTicket) {}
 
-void Sequencer::Add(int rank, NamedRequest request, double now) {
+Status Sequencer::Add(int rank, NamedRequest request, double now) {
   if (request.kind == NamedKind::kJoin) return Join(rank, std::move(request));
   const std::string name = request.name;
   auto [found, is_new] = pending_.try_emplace(name);
   Pending& pending = found->second;
+  if (!is_new && pending.made[rank]) {
+    return DataLoss(StrCat("rank ", rank, " asked for ", Describe(request), " again, before it was answered"));
+  }
   if (is_new) {
     pending.requests.resize(options_.ranks);
     pending.made.assign(options_.ranks, false);
@@ -94,7 +115,8 @@ void Sequencer::Add(int rank, NamedRequest request, double now) {
   }
   pending.requests[rank] = std::move(request);
   pending.made[rank] = true;
-  if (IsComplete(pending)) Complete(name, Judge(pending));
+  if (!pending.complete && IsComplete(pending)) Complete(name, Judge(pending));
+  return OkStatus();
 }
 
 std::vector<NamedBatch> Sequencer::Take() {
@@ -213,16 +235,20 @@ Status Sequencer::Judge(const Pending& pending) const {
                                    " joined, and can take part in sums and the like alone (allreduce)"));
 }
 
-void Sequencer::Join(int rank, NamedRequest request) {
+Status Sequencer::Join(int rank, NamedRequest request) {
+  if (joins_[rank] != kNoTicket || request.ticket == kNoTicket) {
+    return DataLoss(StrCat("rank ", rank, " joined again, before all have"));
+  }
   joins_[rank] = request.ticket;
   last_joined_ = rank;
   CompleteAll();
-  if (std::find(joins_.begin(), joins_.end(), kNoTicket) != joins_.end()) return;
+  if (std::find(joins_.begin(), joins_.end(), kNoTicket) != joins_.end()) return OkStatus();
   NamedBatch batch;
   request.root = last_joined_;
   batch.entries.push_back({std::move(request), joins_, std::vector<int64_t>(options_.ranks, 0), {}});
   ready_.push_back(std::move(batch));
   joins_.assign(options_.ranks, kNoTicket);
+  return OkStatus();
 }
 
 void Sequencer::CompleteAll() {

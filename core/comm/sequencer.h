@@ -34,9 +34,13 @@ struct NamedBatch {
   bool operator==(const NamedBatch& other) const;
 };
 
-// A message, and back. `ranks`: R. Reading spoils the reader where what is there is no batch of R ranks.
+// A message, and back. `ranks`: R. Reading spoils the reader where what is there is no batch of R ranks: sizes that
+// can't be, or entries that can't be done by one exchange.
 void Write(const NamedBatch& batch, ByteWriter& writer);
 NamedBatch ReadNamedBatch(ByteReader& reader, int ranks);
+
+// Whether an entry is what `rank` asked for, in everything that says which of its memory is read and written.
+bool IsAnswerTo(const NamedBatch::Entry& entry, const NamedRequest& request, int rank);
 
 struct SequencerOptions {
   int ranks = 1;
@@ -49,8 +53,8 @@ struct SequencerOptions {
 // complete. What is complete at the same time and of one kind goes into one batch; there is no clock in it, so requests
 // gather while batches run.
 //
-//   sequencer.Add(rank, request, now);                     // of each that comes in
-//   for (const NamedBatch& batch : sequencer.Take()) ...;  // once nothing more is there to add
+//   LOCKSTEP_RETURN_IF_ERROR(sequencer.Add(rank, request, now));  // of each that comes in
+//   for (const NamedBatch& batch : sequencer.Take()) ...;         // once nothing more is there to add
 //
 // Joined ranks (kJoin) take part in all-reduces with zeros; everything else that is asked for meanwhile fails. A join
 // is answered when all ranks have joined; then they are all back.
@@ -61,8 +65,9 @@ class Sequencer {
  public:
   explicit Sequencer(const SequencerOptions& options);
 
-  // `now` is in seconds, by a clock that never goes back.
-  void Add(int rank, NamedRequest request, double now);
+  // `now` is in seconds, by a clock that never goes back. DATA_LOSS where the rank has made a request of this name that
+  // was not answered yet: nothing is changed.
+  Status Add(int rank, NamedRequest request, double now);
 
   // What has become complete since the last call.
   std::vector<NamedBatch> Take();
@@ -102,7 +107,7 @@ class Sequencer {
   void Ready(const std::vector<std::string>& names, const Status& error);
   // What keeps a complete request from being done; OK where nothing does.
   Status Judge(const Pending& pending) const;
-  void Join(int rank, NamedRequest request);
+  Status Join(int rank, NamedRequest request);
   // After a change of who has joined.
   void CompleteAll();
   NamedBatch::Entry EntryOf(const Pending& pending) const;

@@ -65,7 +65,7 @@ TEST(NamedBatch, SurvivesTheWire) {
     NamedRequest request = Request("a", NamedKind::kAllToAll, 5 + rank);
     request.shape = {3 + rank, 2};
     request.splits = {rank, 2};
-    sequencer.Add(rank, request, 0);
+    EXPECT_TRUE(sequencer.Add(rank, request, 0).ok());
   }
   const std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
@@ -83,13 +83,13 @@ TEST(NamedBatch, SurvivesTheWire) {
 
 TEST(Sequencer, FollowsTheOrderInWhichRequestsBecomeComplete) {
   Sequencer sequencer({.ranks = 3, .fusion_bytes = 0});
-  sequencer.Add(0, Request("a"), 0);
-  sequencer.Add(0, Request("b"), 0);
-  sequencer.Add(1, Request("b"), 0);
-  sequencer.Add(2, Request("a"), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("a"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Request("b"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(1, Request("b"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(2, Request("a"), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
-  sequencer.Add(2, Request("b"), 0);
-  sequencer.Add(1, Request("a"), 0);
+  EXPECT_TRUE(sequencer.Add(2, Request("b"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(1, Request("a"), 0).ok());
   const std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 2u);
   EXPECT_EQ(NamesOf(batches[0]), Names{"b"});
@@ -100,15 +100,15 @@ TEST(Sequencer, FollowsTheOrderInWhichRequestsBecomeComplete) {
 TEST(Sequencer, PutsWhatIsReadyTogetherIntoOneBatch) {
   Sequencer sequencer({.ranks = 1, .fusion_bytes = 100});
   // 32 bytes each: three fit.
-  for (const char* name : {"a", "b"}) sequencer.Add(0, Request(name), 0);
-  sequencer.Add(0, Request("gather", NamedKind::kAllGather), 0);
+  for (const char* name : {"a", "b"}) EXPECT_TRUE(sequencer.Add(0, Request(name), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Request("gather", NamedKind::kAllGather), 0).ok());
   NamedRequest halves = Request("halves");
   halves.dtype = DType::kFloat16;
-  sequencer.Add(0, halves, 0);
-  for (const char* name : {"c", "d"}) sequencer.Add(0, Request(name), 0);
+  EXPECT_TRUE(sequencer.Add(0, halves, 0).ok());
+  for (const char* name : {"c", "d"}) EXPECT_TRUE(sequencer.Add(0, Request(name), 0).ok());
   NamedRequest large = Request("large");
   large.shape = {1000};
-  sequencer.Add(0, large, 0);
+  EXPECT_TRUE(sequencer.Add(0, large, 0).ok());
   std::vector<Names> names;
   for (const NamedBatch& batch : sequencer.Take()) names.push_back(NamesOf(batch));
   EXPECT_EQ(names, (std::vector<Names>{{"a", "b", "c"}, {"gather"}, {"halves"}, {"d"}, {"large"}}));
@@ -123,15 +123,15 @@ TEST(Sequencer, DoesAGroupTogetherOrNotAtAll) {
     request.shape = {rows};
     return request;
   };
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("a", 1), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1), 0);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("b", 1), 0).ok());
   std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(NamesOf(batches[0]), (Names{"a", "b"}));
 
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1 + rank), 0);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("a", 1), 0).ok());
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("b", 1 + rank), 0).ok());
   batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(batches[0].entries.size(), 2u);
@@ -176,7 +176,7 @@ TEST(Sequencer, NamesWhatRanksDisagreeOn) {
       NamedRequest request = Request("x", c.kind);
       if (c.kind == NamedKind::kAllToAll) request.splits = {0, 0, 0};
       if (rank == 1) c.change(request);
-      sequencer.Add(rank, request, 0);
+      EXPECT_TRUE(sequencer.Add(rank, request, 0).ok());
     }
     const std::vector<NamedBatch> batches = sequencer.Take();
     ASSERT_EQ(batches.size(), 1u);
@@ -187,10 +187,10 @@ TEST(Sequencer, NamesWhatRanksDisagreeOn) {
 
 TEST(Sequencer, LetsJoinedRanksTakePartInSumsAlone) {
   Sequencer sequencer({.ranks = 2});
-  sequencer.Add(0, Request("sum", NamedKind::kAllReduce, 1), 0);
-  sequencer.Add(0, Request("gather", NamedKind::kAllGather, 2), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("sum", NamedKind::kAllReduce, 1), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Request("gather", NamedKind::kAllGather, 2), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
-  sequencer.Add(1, Request("", NamedKind::kJoin, 10), 0);
+  EXPECT_TRUE(sequencer.Add(1, Request("", NamedKind::kJoin, 10), 0).ok());
   std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 2u);
   EXPECT_EQ(batches[0].error.message(),
@@ -198,21 +198,21 @@ TEST(Sequencer, LetsJoinedRanksTakePartInSumsAlone) {
   EXPECT_EQ(batches[1].error, OkStatus());
   EXPECT_EQ(batches[1].entries[0].tickets, (std::vector<uint64_t>{1, NamedBatch::kNoTicket}));
 
-  sequencer.Add(0, Request("", NamedKind::kJoin, 3), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("", NamedKind::kJoin, 3), 0).ok());
   batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(batches[0].entries[0].request.root, 0);  // joined last
   EXPECT_EQ(batches[0].entries[0].tickets, (std::vector<uint64_t>{3, 10}));
 
   // All are back.
-  sequencer.Add(0, Request("sum"), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("sum"), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
 }
 
 TEST(Sequencer, KnowsWhoIsWaitedForAndGivesUp) {
   Sequencer sequencer({.ranks = 3});
-  sequencer.Add(1, Request("x"), 5);
-  sequencer.Add(2, Request("x"), 7);
+  EXPECT_TRUE(sequencer.Add(1, Request("x"), 5).ok());
+  EXPECT_TRUE(sequencer.Add(2, Request("x"), 7).ok());
   EXPECT_EQ(sequencer.WaitingSince(), 5);
   const std::vector<Sequencer::Wait> waits = sequencer.Waiting();
   ASSERT_EQ(waits.size(), 1u);
@@ -263,13 +263,75 @@ TEST(Sequencer, DoesEveryRequestOnceWhateverTheOrder) {
       }
       if (with_some.empty()) break;
       const int rank = with_some[random() % with_some.size()];
-      sequencer.Add(rank, left[rank].back(), 0);
+      EXPECT_TRUE(sequencer.Add(rank, left[rank].back(), 0).ok());
       left[rank].pop_back();
       if (random() % 8 == 0) take();
     }
     take();
     EXPECT_EQ(done, std::vector<int>(kRequests, 1));
   }
+}
+
+// A peer that repeats itself would otherwise complete a request twice, and take a member of a group from under it.
+TEST(Sequencer, RefusesARequestThatWasNotAnsweredYet) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest member = Request("a");
+  member.group = "g";
+  member.group_size = 2;
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(sequencer.Add(rank, member, 0).ok());
+  EXPECT_EQ(sequencer.Add(1, member, 0).code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(sequencer.Take().empty());
+  ASSERT_TRUE(sequencer.Add(0, Request("", NamedKind::kJoin, 1), 0).ok());
+  EXPECT_EQ(sequencer.Add(0, Request("", NamedKind::kJoin, 2), 0).code(), StatusCode::kDataLoss);
+}
+
+TEST(NamedBatch, IsRefusedWithSizesThatCannotBe) {
+  NamedBatch::Entry entry = {Request("a", NamedKind::kAllGather), {1, 2}, {4, 4}, {}};
+  const auto is_read = [&] {
+    ByteWriter writer;
+    Write(NamedBatch{{entry}, OkStatus()}, writer);
+    const std::string bytes = writer.Take();
+    ByteReader reader(bytes);
+    (void)ReadNamedBatch(reader, 2);
+    return reader.Complete();
+  };
+  EXPECT_TRUE(is_read());
+  entry.rows[1] = kMostTensorBytes;  // of rows of two numbers
+  EXPECT_FALSE(is_read());
+  entry.rows[1] = 4;
+  entry.request.shape = {0, int64_t{1} << 32, int64_t{1} << 32};  // no bytes, in rows of 2^66
+  EXPECT_FALSE(is_read());
+}
+
+TEST(NamedBatch, IsRefusedWhereItsEntriesCannotBeDoneByOneExchange) {
+  NamedBatch batch;
+  batch.entries = {{Request("a"), {1, 2}, {4, 4}, {}}, {Request("b", NamedKind::kBroadcast), {3, 4}, {4, 4}, {}}};
+  for (const bool fails : {false, true}) {
+    batch.error = fails ? FailedPrecondition("the ranks differ") : OkStatus();
+    ByteWriter writer;
+    Write(batch, writer);
+    const std::string bytes = writer.Take();
+    ByteReader reader(bytes);
+    (void)ReadNamedBatch(reader, 2);
+    EXPECT_EQ(reader.Complete(), fails);  // an error may be that of a whole group
+  }
+}
+
+TEST(NamedBatch, IsAnAnswerOnlyToWhatTheRankAskedFor) {
+  NamedRequest own = Request("a", NamedKind::kAllToAll, 7);
+  own.splits = {1, 3};
+  const NamedBatch::Entry entry = {own, {6, 7}, {2, 4}, {{1, 1}, {1, 3}}};
+  EXPECT_TRUE(IsAnswerTo(entry, own, 1));
+  EXPECT_FALSE(IsAnswerTo(entry, own, 0));  // of other rows
+  NamedRequest other = own;
+  other.name = "b";
+  EXPECT_FALSE(IsAnswerTo(entry, other, 1));
+  other = own;
+  other.dtype = DType::kInt8;
+  EXPECT_FALSE(IsAnswerTo(entry, other, 1));
+  other = own;
+  other.splits = {3, 1};
+  EXPECT_FALSE(IsAnswerTo(entry, other, 1));
 }
 
 }  // namespace
