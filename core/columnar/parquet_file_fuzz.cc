@@ -1,3 +1,5 @@
+#include "core/columnar/parquet_file.h"
+
 #include <arrow/array/builder_binary.h>
 #include <arrow/array/builder_nested.h>
 #include <arrow/array/builder_primitive.h>
@@ -11,7 +13,6 @@
 #include <algorithm>
 
 #include "core/base/unique_fd.h"
-#include "core/columnar/parquet_file.h"
 #include "core/fuzzing/fuzz.h"
 
 // A file as input reads it: its footer, each column in pieces, and rows that a filter keeps. Whatever the file holds,
@@ -44,13 +45,12 @@ std::shared_ptr<arrow::Table> Rows() {
     for (int64_t j = 0; j < 2; ++j) ok = ok && numbers->Append(static_cast<float>(i + j) / 2).ok();
   }
   Require(ok, "memory for a table");
-  return arrow::Table::Make(arrow::schema({{"id", arrow::int64(), false},
-                                           {"flag", arrow::boolean()},
-                                           {"text", arrow::utf8()},
-                                           {"list", arrow::list(arrow::int32())},
-                                           {"vector", arrow::fixed_size_list(arrow::float32(), 2)}}),
-                            std::vector<std::shared_ptr<arrow::Array>>{*ids.Finish(), *flags.Finish(), *texts.Finish(),
-                                                                       *lists.Finish(), *vectors.Finish()});
+  return arrow::Table::Make(
+      arrow::schema({arrow::field("id", arrow::int64(), false), arrow::field("flag", arrow::boolean()),
+                     arrow::field("text", arrow::utf8()), arrow::field("list", arrow::list(arrow::int32())),
+                     arrow::field("vector", arrow::fixed_size_list(arrow::float32(), 2))}),
+      std::vector<std::shared_ptr<arrow::Array>>{*ids.Finish(), *flags.Finish(), *texts.Finish(), *lists.Finish(),
+                                                 *vectors.Finish()});
 }
 
 std::string FileOf(const std::shared_ptr<parquet::WriterProperties>& properties, int64_t group_rows) {
@@ -138,8 +138,8 @@ class Input {
   }
 
   void Select(ParquetFile& file, const std::vector<int>& groups, int64_t rows, const std::vector<Field>& fields) const {
-    const Filter filter = {{{"id", FilterOp::kGreater, {{FilterValue::Kind::kInteger, "17"}}},
-                            {"text", FilterOp::kNotEqual, {{FilterValue::Kind::kString, "row 8"}}}}};
+    const Filter filter = {{{"id", FilterTerm::Op::kGreater, {{FilterValue::Kind::kInt64, "17"}}},
+                            {"text", FilterTerm::Op::kNotEqual, {{FilterValue::Kind::kString, "row 8"}}}}};
     if (!Ok(file.GroupsThatMayPass(filter, fields).status())) return;
     const auto selector = file.OpenSelector(groups, filter);
     if (!Ok(selector.status())) return;

@@ -1,8 +1,9 @@
+#include "core/comm/control_links.h"
+
 #include <sys/socket.h>
 
 #include "core/base/bytes.h"
 #include "core/base/unique_fd.h"
-#include "core/comm/control_links.h"
 #include "core/fuzzing/fuzz.h"
 
 // What a peer writes to a link: the first two bytes say over what kind of socket and in pieces of what size.

@@ -1,3 +1,5 @@
+#include "core/comm/rendezvous.h"
+
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -5,7 +7,6 @@
 #include <thread>
 
 #include "core/base/strings.h"
-#include "core/comm/rendezvous.h"
 #include "core/comm/rendezvous_wire.h"
 #include "core/fuzzing/fuzz.h"
 

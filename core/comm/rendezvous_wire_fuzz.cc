@@ -1,4 +1,5 @@
 #include "core/comm/rendezvous_wire.h"
+
 #include "core/fuzzing/fuzz.h"
 
 // The frames of a rendezvous and what is in them. The key is known here: a frame with a right tag is what a rank says

@@ -1,4 +1,5 @@
 #include "core/comm/run_agreement.h"
+
 #include "core/fuzzing/fuzz.h"
 
 // The lists of collectives that ranks exchange where their fingerprints differ.

@@ -1,6 +1,7 @@
+#include "core/comm/sequencer.h"
+
 #include <cmath>
 
-#include "core/comm/sequencer.h"
 #include "core/fuzzing/fuzz.h"
 
 // Requests and batches of named collectives. The first byte says what the rest is: a batch as rank 0 sends it, or what

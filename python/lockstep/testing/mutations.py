@@ -1,0 +1,92 @@
+"""Inputs that nobody should have written: for what reads text or files that somebody else wrote.
+
+The Python side of `core/fuzzing/fuzz.h`: well-formed inputs, and the same mutations of them each time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+SECONDS = "LOCKSTEP_FUZZ_SECONDS"
+# Values at which lengths, counts and parsers go wrong.
+_TEXTS = (
+    b"0", b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"[]", b"{}", b"\0", b"\n", b"\xff",
+    b"\xc3\xa9", b"4294967296", b"9" * 5000, b"[" * 100_000, b'{"a":' * 20_000, "²".encode(), "٣".encode(), b"\\ud800", b",", b":",
+)  # fmt: skip
+
+
+def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
+    """Mutation `number` of some inputs: one of them with one to eight changes."""
+    draw = random.Random(f"{seed} {number}")
+    data = bytearray(draw.choice(seeds))
+    for _ in range(2 ** draw.randrange(4)):
+        at = draw.randrange(len(data) + 1)
+        end = min(len(data), at + draw.randint(1, 16))
+        kind = draw.randrange(8)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == 1 and at < len(data):
+            data[at] = draw.randrange(256)
+        elif kind == 2:
+            del data[at:]
+        elif kind == 3:
+            del data[at:end]
+        elif kind == 4:
+            data[at:at] = data[at:end]
+        elif kind in (5, 6):
+            data[at : draw.choice((at, end))] = draw.choice(_TEXTS)
+        else:
+            data[at:at] = draw.choice(seeds)
+    return bytes(data)
+
+
+def mutations(seeds: Sequence[bytes], inputs: int, seed: int = 1) -> Iterator[bytes]:
+    """The inputs, and as many mutations of them."""
+    yield from seeds
+    for number in range(inputs):
+        yield mutation(seeds, number, seed)
+
+
+def feed(
+    name: str, reads: Callable[[bytes], object], seeds: Sequence[bytes], refused: type[Exception] | tuple, inputs: int
+) -> int:
+    """Has `reads` read mutations of well-formed inputs, and prints how many and for how long.
+
+    With the environment variable LOCKSTEP_FUZZ_SECONDS so long instead, with mutations that no test has had.
+
+    Args:
+      name: Of what reads, for messages.
+      reads: Reads an input, or raises one of `refused`.
+      seeds: Inputs that it reads; checked.
+      refused: What it may raise. A message of these is a sentence, so not empty.
+      inputs: How many mutations.
+
+    Returns:
+      How many of them it read.
+
+    Raises:
+      AssertionError: it raised something else, which is the cause.
+    """
+    for data in seeds:
+        reads(data)
+    seconds = float(os.environ.get(SECONDS, 0))
+    seed = 1 if not seconds else random.SystemRandom().randrange(1 << 32)
+    begin, number, read = time.monotonic(), 0, 0
+    while time.monotonic() - begin < seconds if seconds else number < inputs:
+        data = mutation(seeds, number, seed)
+        number += 1
+        try:
+            reads(data)
+            read += 1
+        except refused as error:
+            assert str(error), f"{name} refused mutation {number - 1} of seed {seed} without a word: {data[:200]!r}"
+        except Exception as error:
+            raise AssertionError(f"{name}: mutation {number - 1} of seed {seed}, {data[:200]!r}: {error!r}") from error
+    print(
+        f"fuzz {name}: seed {seed}, {len(seeds)} seeds and {number} inputs ({read} of them read) in "
+        f"{time.monotonic() - begin:.1f} s, no finding"
+    )
+    return read
