@@ -158,6 +158,7 @@ std::vector<std::string> Seeds() {
           StrCat("\x03", wire::kMagic, std::string("\x01\0\0\0", 4), std::string(wire::kNonceBytes, 'h'), 'W',
                  std::string(wire::kTagBytes, 'x')),
           StrCat("\x04", answer),
+          StrCat("\x04", wire::Encode(wire::Answer{OkStatus(), "nonce", {"of rank 0 alone"}})),
           StrCat("\x04", refused)};
 }
 

@@ -1,44 +1,16 @@
-"""What the launcher and its workers read of others: each input is understood, or refused by an error that says so."""
+"""What the launcher reads of others: each input is understood, or refused by an error that says so."""
 
 import json
 
 import pytest
 
-from lockstep._src.cluster import Cluster
 from lockstep.launch import elastic_hosts, hosts
 from lockstep.launch.elastic_wire import Channel, WireError
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.tasks import tasks_of
-from lockstep.testing.mutations import feed
+from lockstep.testing.mutations import TF_CONFIGS, feed, named, text_of
 
 INPUTS = 1000
-
-_CLUSTERS = [
-    json.dumps({"cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]}, "task": {"type": "worker", "index": 1}}),
-    json.dumps({"cluster": {"worker": {"0": "[::1]:1", "1": "[::1]:2"}}, "task": {"type": "worker", "index": "0"}}),
-    json.dumps({"cluster": {"chief": ["a:1"], "ps": ["b:2"]}, "task": {"type": "ps", "index": 0}}),
-    json.dumps({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}, "environment": "cloud"}),
-    "{}",
-]
-TF_CONFIGS = [text.encode() for text in _CLUSTERS]
-
-
-def text_of(data: bytes) -> str:
-    """As the system hands an environment variable to Python: it ends at a zero, and any bytes become text."""
-    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
-
-
-def named(name, reads, *errors):
-    """`reads`, whose errors have to begin with what they are about."""
-
-    def check(data):
-        try:
-            return reads(data)
-        except errors as error:
-            assert name in str(error), str(error)
-            raise
-
-    return check
 
 
 def test_tf_config_of_a_launcher():
@@ -48,32 +20,6 @@ def test_tf_config_of_a_launcher():
         return tasks.hosts, tasks.neighbours, tasks.ports
 
     assert feed("TF_CONFIG (launcher)", named("TF_CONFIG", reads, LaunchError), TF_CONFIGS, LaunchError, INPUTS) > 10
-
-
-def test_tf_config_of_a_worker():
-    def reads(data):
-        cluster = Cluster.from_environment({"TF_CONFIG": text_of(data)})
-        assert 0 <= cluster.rank < cluster.world_size
-        assert 0 <= cluster.local_rank < cluster.local_world_size
-
-    assert feed("TF_CONFIG (worker)", named("TF_CONFIG", reads, ValueError), TF_CONFIGS, ValueError, INPUTS) > 10
-
-
-def test_variables_of_a_launcher():
-    names = ("LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE", "LOCKSTEP_LOCAL_RANK", "LOCKSTEP_LOCAL_WORLD_SIZE")
-
-    def reads(data):
-        environ = dict(zip(names, text_of(data).split("|"), strict=False))
-        cluster = Cluster.from_environment(environ)
-        assert 0 <= cluster.rank < cluster.world_size
-
-    feed(
-        "launcher's variables",
-        named("LOCKSTEP_", reads, ValueError),
-        [b"0|2|0|2", b"1|2", b"3|4|1|2"],
-        ValueError,
-        INPUTS,
-    )
 
 
 def test_hosts():

@@ -5,17 +5,48 @@ The Python side of `core/fuzzing/fuzz.h`: well-formed inputs, and the same mutat
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 SECONDS = "LOCKSTEP_FUZZ_SECONDS"
 # Values at which lengths, counts and parsers go wrong.
 _TEXTS = (
     b"0", b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"[]", b"{}", b"\0", b"\n", b"\xff",
-    b"\xc3\xa9", b"4294967296", b"9" * 5000, b"[" * 100_000, b'{"a":' * 20_000, "²".encode(), "٣".encode(), b"\\ud800", b",", b":",
+    b"\xc3\xa9", b"4294967296", b"9" * 5000, b"[" * 100_000, b'{"a":' * 20_000, "²".encode(), "٣".encode(), b"\\ud800",
+    b",", b":",
 )  # fmt: skip
+# Of several tasks, of one, in both forms, and none.
+TF_CONFIGS = [
+    json.dumps(config).encode()
+    for config in (
+        {"cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]}, "task": {"type": "worker", "index": 1}},
+        {"cluster": {"worker": {"0": "[::1]:1", "1": "[::1]:2"}}, "task": {"type": "worker", "index": "0"}},
+        {"cluster": {"chief": ["a:1"], "ps": ["b:2"]}, "task": {"type": "ps", "index": 0}},
+        {"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}, "environment": "cloud"},
+        {},
+    )
+]
+
+
+def text_of(data: bytes) -> str:
+    """As the system hands an environment variable to Python: it ends at a zero, and any bytes become text."""
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def named(name: str, reads: Callable[[bytes], object], error: type[Exception]) -> Callable[[bytes], object]:
+    """`reads`, whose errors have to say what they are about."""
+
+    def check(data: bytes) -> object:
+        try:
+            return reads(data)
+        except error as refused:
+            assert name in str(refused), str(refused)
+            raise
+
+    return check
 
 
 def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
@@ -41,13 +72,6 @@ def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
         else:
             data[at:at] = draw.choice(seeds)
     return bytes(data)
-
-
-def mutations(seeds: Sequence[bytes], inputs: int, seed: int = 1) -> Iterator[bytes]:
-    """The inputs, and as many mutations of them."""
-    yield from seeds
-    for number in range(inputs):
-        yield mutation(seeds, number, seed)
 
 
 def feed(

@@ -2,8 +2,8 @@
 
     {"base": "model.ckpt-0", "increments": [], "crc32": 1203977041}
 
-The checksum is CRC-32 of the content without it, as `json.dumps` writes it with sorted keys and no blanks. It is against
-damage, not against somebody who means to change the file.
+The checksum is CRC-32 of the content without it, as `json.dumps` writes it with sorted keys and no blanks. It is
+against damage, not against somebody who means to change the file.
 """
 
 from __future__ import annotations
