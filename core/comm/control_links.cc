@@ -18,8 +18,8 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kHeaderBytes = 4;
-// What is read of a peer at a time.
-constexpr size_t kTurnBytes = size_t{1} << 20;
+// What is read of a peer at a time: more than most sockets hold.
+constexpr size_t kTurnBytes = 4 * ControlLinks::kPieceBytes;
 
 uint32_t LengthOf(std::string_view bytes) { return ByteReader(bytes).Number<uint32_t>(); }
 

@@ -129,7 +129,10 @@ std::vector<NamedBatch> Sequencer::Take() {
     while (at < batches.size() && !(ready.error.ok() && std::all_of(ready.entries.begin(), ready.entries.end(), fits)))
       ++at;
     int64_t size = 0;
-    for (const NamedBatch::Entry& entry : ready.entries) size += BytesOf(entry);
+    // What failed may have any size, as ranks may differ in it; nothing joins it. The sum of a group has an end.
+    for (const NamedBatch::Entry& entry : ready.entries) {
+      if (ready.error.ok()) size = std::min(size + BytesOf(entry), kMostTensorBytes);
+    }
     if (at == batches.size()) {
       batches.push_back(std::move(ready));
       bytes.push_back(size);

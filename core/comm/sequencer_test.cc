@@ -334,5 +334,18 @@ TEST(NamedBatch, IsAnAnswerOnlyToWhatTheRankAskedFor) {
   EXPECT_FALSE(IsAnswerTo(entry, other, 1));
 }
 
+// Ranks that differ in the size of a row: the error has no size, and its computation no overflow.
+TEST(Sequencer, FailsWhatRanksAskForInSizesThatDontGoTogether) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest many = Request("a", NamedKind::kAllGather), wide = many;
+  many.shape = {int64_t{1} << 45, 1};
+  wide.shape = {1, int64_t{1} << 45};
+  ASSERT_TRUE(sequencer.Add(0, many, 0).ok());
+  ASSERT_TRUE(sequencer.Add(1, wide, 0).ok());
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error.code(), StatusCode::kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace lockstep
