@@ -42,6 +42,7 @@ ReduceOp OpOf(const NamedRequest& request) {
 // Of the rank that brings most: the same number on all ranks.
 int64_t MostBytes(const NamedBatch::Entry& entry) {
   const NamedRequest& request = entry.request;
+  if (!HasData(request.kind)) return 0;
   int64_t rows = 0;
   for (const int64_t of_rank : entry.rows) rows = std::max(rows, of_rank);
   return rows * RowBytes(request);

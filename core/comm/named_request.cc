@@ -166,6 +166,7 @@ int64_t NamedRequest::RowElements() const { return shape.empty() ? 1 : Product(s
 
 // Empty dimensions count as one: sizes of a row are computed where there are no rows, too.
 bool HasPossibleSize(const NamedRequest& request, int64_t rows) {
+  if (!HasData(request.kind)) return true;
   int64_t bytes = DTypeSize(request.dtype);
   const auto multiply = [&bytes](int64_t by) {
     return !__builtin_mul_overflow(bytes, std::max<int64_t>(by, 1), &bytes) && bytes <= kMostTensorBytes;

@@ -15,6 +15,9 @@ namespace lockstep {
 enum class NamedKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier, kJoin };
 inline constexpr int kNamedKindCount = 7;
 
+// Whether anything but the request itself travels: what has none has no shape either, whatever a request says.
+constexpr bool HasData(NamedKind kind) { return kind != NamedKind::kBarrier && kind != NamedKind::kJoin; }
+
 // How values of the ranks become one: as ReduceOp, and the adaptive sum of whole tensors. The mean of integers is
 // their sum divided by the ranks and cut off.
 enum class NamedReduction : uint8_t { kSum, kMean, kMin, kMax, kProduct, kAdasum };

@@ -14,6 +14,7 @@ constexpr uint64_t kNoTicket = NamedBatch::kNoTicket;
 
 // What the largest part of an exchange holds, roughly: for the limit of a batch.
 int64_t BytesOf(const NamedBatch::Entry& entry) {
+  if (!HasData(entry.request.kind)) return 0;
   int64_t rows = 0;
   for (const int64_t of_rank : entry.rows) rows = std::max(rows, of_rank);
   return rows * entry.request.RowElements() * DTypeSize(entry.request.dtype);

@@ -347,5 +347,24 @@ TEST(Sequencer, FailsWhatRanksAskForInSizesThatDontGoTogether) {
   EXPECT_EQ(batches[0].error.code(), StatusCode::kFailedPrecondition);
 }
 
+// Ranks agree on nothing in a barrier but its name.
+TEST(Sequencer, DoesABarrierWhateverShapesItsRequestsHave) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest many = Request("a", NamedKind::kBarrier), wide = many;
+  many.shape = {INT64_MAX};
+  wide.shape = {1, INT64_MAX};
+  ASSERT_TRUE(sequencer.Add(0, wide, 0).ok());
+  ASSERT_TRUE(sequencer.Add(1, many, 0).ok());
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error, OkStatus());
+  ByteWriter writer;
+  Write(batches[0], writer);
+  const std::string bytes = writer.Take();
+  ByteReader reader(bytes);
+  EXPECT_EQ(ReadNamedBatch(reader, 2), batches[0]);
+  EXPECT_TRUE(reader.Complete());
+}
+
 }  // namespace
 }  // namespace lockstep
