@@ -9,7 +9,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 SECONDS = "LOCKSTEP_FUZZ_SECONDS"
 # Values at which lengths, counts and parsers go wrong.
@@ -74,18 +74,30 @@ def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
     return bytes(data)
 
 
+def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
+    """(seed, number) of each input of a run; a line at its end says how many there were, and in what time.
+
+    With the environment variable LOCKSTEP_FUZZ_SECONDS for so long, with a seed of its own, instead of so many.
+    """
+    seconds = float(os.environ.get(SECONDS, 0))
+    seed = random.SystemRandom().randrange(1 << 32) if seconds else 1
+    begin, number = time.monotonic(), 0
+    while time.monotonic() - begin < seconds if seconds else number < inputs:
+        yield seed, number
+        number += 1
+    print(f"fuzz {name}: seed {seed}, {number} inputs in {time.monotonic() - begin:.1f} s, no finding")
+
+
 def feed(
     name: str, reads: Callable[[bytes], object], seeds: Sequence[bytes], refused: type[Exception] | tuple, inputs: int
 ) -> int:
-    """Has `reads` read mutations of well-formed inputs, and prints how many and for how long.
-
-    With the environment variable LOCKSTEP_FUZZ_SECONDS so long instead, with mutations that no test has had.
+    """Has `reads` read well-formed inputs, and mutations of them: as many as `rounds` says.
 
     Args:
       name: Of what reads, for messages.
       reads: Reads an input, or raises one of `refused`.
       seeds: Inputs that it reads; checked.
-      refused: What it may raise. A message of these is a sentence, so not empty.
+      refused: What it may raise of others. A message of these is a sentence, so not empty.
       inputs: How many mutations.
 
     Returns:
@@ -96,21 +108,14 @@ def feed(
     """
     for data in seeds:
         reads(data)
-    seconds = float(os.environ.get(SECONDS, 0))
-    seed = 1 if not seconds else random.SystemRandom().randrange(1 << 32)
-    begin, number, read = time.monotonic(), 0, 0
-    while time.monotonic() - begin < seconds if seconds else number < inputs:
+    read = 0
+    for seed, number in rounds(name, inputs):
         data = mutation(seeds, number, seed)
-        number += 1
         try:
             reads(data)
             read += 1
         except refused as error:
-            assert str(error), f"{name} refused mutation {number - 1} of seed {seed} without a word: {data[:200]!r}"
+            assert str(error), f"{name} refused mutation {number} of seed {seed} without a word: {data[:200]!r}"
         except Exception as error:
-            raise AssertionError(f"{name}: mutation {number - 1} of seed {seed}, {data[:200]!r}: {error!r}") from error
-    print(
-        f"fuzz {name}: seed {seed}, {len(seeds)} seeds and {number} inputs ({read} of them read) in "
-        f"{time.monotonic() - begin:.1f} s, no finding"
-    )
+            raise AssertionError(f"{name}: mutation {number} of seed {seed}, {data[:200]!r}: {error!r}") from error
     return read
