@@ -78,7 +78,7 @@ class TfDataServiceConfig:
                     for name, found in config["addresses"].items()
                 },
                 key=bytes.fromhex(config["key"]),
-                timeout=int(config.get("timeout", DEFAULT_TIMEOUT_S)),
+                timeout=_seconds(config.get("timeout", DEFAULT_TIMEOUT_S)),
                 job=str(config.get("job", "")),
             )
         except KeyError as error:
@@ -121,6 +121,12 @@ class TfDataServiceConfig:
         while (text := _text(path)) is None:
             time.sleep(_POLL_S)
         return _parse(path, text)
+
+
+def _seconds(timeout: Any) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout < float("inf"):
+        raise ValueError(f"timeout is {timeout!r}, wanted seconds")
+    return timeout
 
 
 def running(path: Path) -> TfDataServiceConfig | None:
