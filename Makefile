@@ -14,17 +14,17 @@ cmake := $(VENV)/bin/cmake
 ctest := $(VENV)/bin/ctest
 cpp_files := git ls-files '*.h' '*.cc'
 
-# core_build,FOLDER,OPTIONS: configures (once) and builds the core alone.
+# core_build,FOLDER,OPTIONS,TARGET: configures (once) and builds the core alone, or a target of it.
 define core_build
 { test -f $(1)/build.ninja || $(cmake) -S . -B $(1) -G Ninja -DLOCKSTEP_BUILD_OPS=OFF \
   -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython3_EXECUTABLE=$(abspath $(python)) $(2) >/dev/null; } && \
-$(cmake) --build $(1) -j $(JOBS) -- --quiet
+$(cmake) --build $(1) -j $(JOBS) $(if $(3),--target $(3)) -- --quiet
 endef
 
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
-	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test)'
+	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test), SECONDS=60 (make fuzz)'
 
 .PHONY: setup
 setup: ## the virtual environment with TensorFlow, the op library and the façades
@@ -73,6 +73,15 @@ asan: ## the core's tests with the address and undefined behaviour sanitizers
 .PHONY: tsan
 tsan: ## the core's tests with the thread sanitizer
 	$(call sanitized,tsan,thread)
+
+# Seconds of each target.
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz: setup ## feed what reads others' bytes with what nobody should have written, SECONDS=60 for each target
+	@tools/setup.sh tests fuzz
+	@$(call core_build,build/fuzz-tf-$(TF),-DLOCKSTEP_BUILD_FUZZERS=ON -DCMAKE_CXX_COMPILER=clang++ \
+	  -DLOCKSTEP_SANITIZE=fuzzer-no-link$(comma)address$(comma)undefined,lockstep_fuzzers)
+	@tools/fuzz.sh build/fuzz-tf-$(TF) $(SECONDS)
 
 comma := ,
 

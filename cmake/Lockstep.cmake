@@ -1,5 +1,5 @@
-# One helper for every folder of the core: a static library of its *.cc files, a test binary of its *_test.cc and a
-# benchmark binary of its *_benchmark.cc, all with the same flags.
+# One helper for every folder of the core: a static library of its *.cc files, a test binary of its *_test.cc, a
+# benchmark binary of its *_benchmark.cc and a program of each of its *_fuzz.cc, all with the same flags.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -26,9 +26,11 @@ function(lockstep_library name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cc")
   set(tests ${sources})
   set(benchmarks ${sources})
+  set(fuzzers ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
   list(FILTER benchmarks INCLUDE REGEX "_benchmark\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_(test|benchmark)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|benchmark|fuzz)\\.cc$")
 
   if(sources)
     add_library(lockstep_${name} STATIC ${sources})
@@ -46,6 +48,21 @@ function(lockstep_library name)
     target_compile_options(lockstep_${name}_test PRIVATE -O1)  # half the time to compile
     add_test(NAME ${name} COMMAND lockstep_${name}_test)
     set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+  endif()
+  if(LOCKSTEP_BUILD_TESTS OR LOCKSTEP_BUILD_FUZZERS)
+    foreach(fuzzer ${fuzzers})
+      get_filename_component(target "${fuzzer}" NAME_WE)
+      add_executable(${target} "${fuzzer}")
+      target_link_libraries(${target} lockstep_${name} ${ARG_TEST_DEPS} lockstep_fuzzing)
+      target_compile_options(${target} PRIVATE -O1)
+      if(LOCKSTEP_BUILD_FUZZERS)
+        target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+        add_dependencies(lockstep_fuzzers ${target})
+      else()
+        add_test(NAME ${target} COMMAND ${target})
+        set_tests_properties(${target} PROPERTIES TIMEOUT 300)
+      endif()
+    endforeach()
   endif()
   if(LOCKSTEP_BUILD_BENCHMARKS AND benchmarks)
     add_executable(lockstep_${name}_benchmark ${benchmarks})

@@ -20,8 +20,8 @@ except ModuleNotFoundError:  # Python 3.10, where the build brings the same unde
 
 _INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 _CPP_SUFFIXES = {".h", ".cc", ".cu"}
-# Tests and benchmarks, and headers that they share.
-_CPP_TEST = re.compile(r"_(test|benchmark)\.(cc|cu|h)$|(^|/)test_\w+\.h$")
+# Tests, benchmarks and fuzz targets, and headers that they share.
+_CPP_TEST = re.compile(r"_(test|benchmark|fuzz)\.(cc|cu|h)$|(^|/)test_\w+\.h$")
 # Comments, and strings and characters whose text could look like code or like a comment.
 _CPP_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 _NOT_OURS = {"build", "third_party"}

@@ -3,7 +3,7 @@
 # op library built against its TensorFlow and installed into it together with the façades (Python files are then taken
 # from this tree), and Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh core|python|ops|tests|spark|bench|peers|lint ...
+# Usage: tools/setup.sh core|python|ops|tests|spark|bench|peers|lint|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -122,6 +122,7 @@ for part in "$@"; do
     peers) make_peers ;;
     spark) make_environment && make_spark ;;
     lint) debian_packages clang-format clang-tidy ;;
+    fuzz) debian_packages clang libclang-rt-dev ;;
     *) die "unknown part '$part'" ;;
   esac
 done

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <parquet/arrow/writer.h>
+#include <parquet/properties.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -227,6 +228,45 @@ TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
     EXPECT_THAT(status.message(), testing::StartsWith("file '" + path + "'")) << "round " << round;
   }
   EXPECT_GT(errors, 100);
+}
+
+// The values of a column are the last bytes of what the footer says of it: not encoded, not compressed and never null,
+// each is 8 bytes. With the writer's checksums every flip in them is an error. Without, a flip is another value, which
+// nothing in the format tells from the one that was written.
+TEST_F(ReaderTest, AFlipInThePagesOfAFileWithChecksumsIsAnErrorAlways) {
+  constexpr int64_t kRows = 64;
+  arrow::Int64Builder ids;
+  for (int64_t i = 0; i < kRows; ++i) ASSERT_TRUE(ids.Append(i).ok());
+  const auto table = arrow::Table::Make(arrow::schema({arrow::field("id", arrow::int64(), false)}),
+                                        std::vector<std::shared_ptr<arrow::Array>>{*ids.Finish()});
+  for (const bool checksums : {true, false}) {
+    parquet::WriterProperties::Builder properties;
+    properties.disable_dictionary()->disable_statistics();
+    if (checksums) properties.enable_page_checksum();
+    const std::string path = folder_ + "/checked";
+    auto file = *arrow::io::FileOutputStream::Open(path);
+    ASSERT_TRUE(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file, kRows, properties.build()).ok());
+    ASSERT_TRUE(file->Close().ok());
+    std::ifstream in(path, std::ios::binary);
+    const std::string whole((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    // Where the values 0 and 1 stand one behind the other.
+    const size_t values = whole.find(std::string(8, '\0') + '\1' + std::string(7, '\0'));
+    ASSERT_NE(values, std::string::npos);
+    for (size_t bit = 0; bit < 8 * 8 * kRows; bit += 7) {
+      std::string damaged = whole;
+      damaged[values + bit / 8] ^= static_cast<char>(1 << bit % 8);
+      std::ofstream(path, std::ios::binary).write(damaged.data(), static_cast<std::streamsize>(damaged.size()));
+      SourceOptions options = OptionsOf({path}, kRows, 1);
+      options.fields = {{"id", {ValueType::kInt64, 0, {}}, {}}};
+      auto source = Source::Make(options);
+      ASSERT_TRUE(source.ok()) << source.status().ToString();
+      const auto batch = Reader(*source, 0).Next();
+      EXPECT_EQ(batch.ok(), !checksums) << "bit " << bit;
+      if (batch.ok()) continue;
+      EXPECT_EQ(batch.status().code(), StatusCode::kDataLoss);
+      EXPECT_THAT(batch.status().message(), testing::StartsWith("file '" + path + "' column 'id': "));
+    }
+  }
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kHeaderBytes = 4;
+// What is read of a peer at a time: more than most sockets hold.
+constexpr size_t kTurnBytes = 4 * ControlLinks::kPieceBytes;
 
 uint32_t LengthOf(std::string_view bytes) { return ByteReader(bytes).Number<uint32_t>(); }
 
@@ -101,12 +103,16 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
   Link& link = links_[rank];
   std::array<char, kPieceBytes> buffer;
   bool closed = false;
-  while (!closed) {
+  size_t received = 0;
+  // A peer that sends without end has its turn again after the others: what lies here unread never grows beyond the
+  // message that it is a part of. One that is dead sends no more.
+  while (!closed && (dead || received < kTurnBytes)) {
     const ssize_t n = recv(link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     closed = n <= 0;
     if (n > 0) link.in.append(buffer.data(), static_cast<size_t>(n));
+    if (n > 0) received += static_cast<size_t>(n);
     if (!dead && n > 0 && static_cast<size_t>(n) < buffer.size()) break;
   }
   closed = closed || dead;

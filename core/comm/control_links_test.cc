@@ -91,6 +91,48 @@ TEST(ControlLinks, RefusesMessagesThatAreTooLong) {
   EXPECT_TRUE(events[0].closed);
 }
 
+// A peer that announces 2 GiB and goes on sending: it is hung up on before any of it has been kept.
+TEST(ControlLinks, KeepsNothingOfAMessageThatIsTooLong) {
+  Pair pair(SOCK_STREAM);
+  ControlLinks links({pair.first.get()});
+  ASSERT_EQ(send(pair.second.get(), "\0\0\0\x80", 4, 0), 4);
+  std::thread sender([&] {
+    const std::string piece(ControlLinks::kPieceBytes, 'x');
+    // Ends with the socket; 1 GiB would be a failure that takes a moment.
+    for (int i = 0; i < (1 << 14) && send(pair.second.get(), piece.data(), piece.size(), MSG_NOSIGNAL) > 0; ++i) {
+    }
+  });
+  const auto events = links.Await(kLong_s);
+  pair.first = UniqueFd();
+  sender.join();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_TRUE(events[0].closed);
+  EXPECT_TRUE(events[0].message.empty());
+}
+
+// One that sends without end doesn't keep the others from their turn: it is left while there is more to read.
+TEST(ControlLinks, GivesEveryPeerItsTurn) {
+  const Pair noisy(SOCK_STREAM), quiet(SOCK_STREAM);
+  const int most = 1 << 20;  // the system takes less: twice 208 KiB as a rule
+  setsockopt(noisy.second.get(), SOL_SOCKET, SO_SNDBUF, &most, sizeof(most));
+  ControlLinks links({noisy.first.get(), quiet.first.get()});
+  ControlLinks other({quiet.second.get()});
+  ASSERT_TRUE(other.Send(0, "here").ok());
+  const std::string message = std::string("\xFC\x0F\0\0", 4) + std::string(4092, 'x');
+  size_t sent = 0;
+  while (send(noisy.second.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(message.size())) {
+    sent += message.size();
+  }
+  constexpr size_t kTurn = 256 << 10;
+  ASSERT_GT(sent, kTurn + ControlLinks::kPieceBytes) << "the socket took too little for this test";
+  const auto events = links.Await(kLong_s);
+  ASSERT_FALSE(events.empty());
+  EXPECT_LE(events.size(), kTurn / message.size() + 1);
+  EXPECT_EQ(events.back().rank, 1);
+  EXPECT_EQ(events.back().message, "here");
+}
+
 TEST(ControlLinks, IsWokenByAnotherThread) {
   const Pair pair;
   ControlLinks links({pair.first.get()});

@@ -4,6 +4,19 @@
 #include <utility>
 
 namespace lockstep {
+namespace {
+
+// What is exchanged must have sizes that can be, and travel together. Of what failed the ranks may have asked for
+// anything.
+bool CanBeDone(const NamedBatch& batch, const NamedBatch::Entry& entry) {
+  const auto possible = [&](int64_t rows) { return HasPossibleSize(entry.request, rows); };
+  return std::all_of(entry.rows.begin(), entry.rows.end(), possible) &&
+         std::all_of(entry.splits.begin(), entry.splits.end(),
+                     [&](const auto& from) { return std::all_of(from.begin(), from.end(), possible); }) &&
+         (batch.entries.empty() || CanTravelTogether(batch.entries.front().request, entry.request));
+}
+
+}  // namespace
 
 bool NamedBatch::Entry::operator==(const Entry& other) const {
   return request == other.request && tickets == other.tickets && rows == other.rows && splits == other.splits;
@@ -26,6 +39,7 @@ bool CanTravelTogether(const NamedRequest& a, const NamedRequest& b) {
 }
 
 int64_t TensorBytes(const NamedBatch::Entry& entry) {
+  if (!HasData(entry.request.kind)) return 0;
   int64_t rows = 0;
   for (const int64_t of_rank : entry.rows) rows = std::max(rows, of_rank);
   return rows * entry.request.RowElements() * DTypeSize(entry.request.dtype);
@@ -70,9 +84,17 @@ NamedBatch ReadNamedBatch(ByteReader& reader, int ranks) {
         for (int64_t& rows : from) rows = read_rows();
       }
     }
+    if (batch.error.ok() && reader.good() && !CanBeDone(batch, entry)) reader.Spoil();
     batch.entries.push_back(std::move(entry));
   }
   return batch;
+}
+
+bool IsAnswerTo(const NamedBatch::Entry& entry, const NamedRequest& request, int rank) {
+  if (request.kind == NamedKind::kJoin) return entry.request.kind == NamedKind::kJoin;
+  if (entry.request.name != request.name || !CheckAgreement({&entry.request, &request}).ok()) return false;
+  if (entry.request.kind != NamedKind::kBarrier && entry.rows[rank] != request.rows()) return false;
+  return entry.request.kind != NamedKind::kAllToAll || entry.splits[rank] == request.splits;
 }
 
 }  // namespace lockstep

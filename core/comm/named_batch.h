@@ -40,8 +40,12 @@ int64_t TensorBytes(const NamedBatch::Entry& entry);
 // What an entry takes in a message, roughly.
 int64_t WireBytes(const NamedBatch::Entry& entry);
 
-// A message, and back. `ranks`: R. Reading spoils the reader where what is there is no batch of R ranks.
+// A message, and back. `ranks`: R. Reading spoils the reader where what is there is no batch of R ranks: sizes that
+// can't be, or entries that can't be done by one exchange.
 void Write(const NamedBatch& batch, ByteWriter& writer);
 NamedBatch ReadNamedBatch(ByteReader& reader, int ranks);
+
+// Whether an entry is what `rank` asked for, in everything that says which of its memory is read and written.
+bool IsAnswerTo(const NamedBatch::Entry& entry, const NamedRequest& request, int rank);
 
 }  // namespace lockstep

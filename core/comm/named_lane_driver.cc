@@ -154,11 +154,14 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
     if (auto requests = named_messages::ReadRequests(event.message)) {
       const double now = Now();
       const std::lock_guard lock(mutex_);
+      bool are_new = true;
       for (NamedRequest& request : *requests) {
+        // As Submit has done there already, and every rank relies on it.
+        if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
         timeline_.Asked(request, event.rank);
-        sequencer_.Add(event.rank, std::move(request), now);
+        are_new = are_new && sequencer_.Add(event.rank, std::move(request), now).ok();
       }
-      return;
+      if (are_new) return;
     }
   }
   if (kind == named_messages::kCancelled && rank() == 0) {
@@ -229,7 +232,8 @@ void NamedLane::Do(const NamedBatch& batch) {
       }
       // Joined ranks take part in sums.
       const bool brings_zeros = ticket == NamedBatch::kNoTicket && entry.request.kind == NamedKind::kAllReduce;
-      knows_all = knows_all && (work != nullptr || brings_zeros);
+      const bool is_answer = work != nullptr && (!batch.error.ok() || IsAnswerTo(entry, work->request, rank()));
+      knows_all = knows_all && (is_answer || brings_zeros);
       // Ranks that had joined have made fewer calls: all of them count anew.
       if (entry.request.kind == NamedKind::kJoin && batch.error.ok()) numbers_.clear();
       works.push_back(work.get());

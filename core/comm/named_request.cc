@@ -170,6 +170,19 @@ int64_t NamedRequest::WireBytes() const {
 
 int64_t NamedRequest::RowElements() const { return shape.empty() ? 1 : Product(shape.begin() + 1, shape.end()); }
 
+// Empty dimensions count as one: sizes of a row are computed where there are no rows, too.
+bool HasPossibleSize(const NamedRequest& request, int64_t rows) {
+  if (!HasData(request.kind)) return true;
+  int64_t bytes = DTypeSize(request.dtype);
+  const auto multiply = [&bytes](int64_t by) {
+    return !__builtin_mul_overflow(bytes, std::max<int64_t>(by, 1), &bytes) && bytes <= kMostTensorBytes;
+  };
+  for (size_t i = 1; i < request.shape.size(); ++i) {
+    if (!multiply(request.shape[i])) return false;
+  }
+  return multiply(rows);
+}
+
 bool NamedRequest::operator==(const NamedRequest& other) const {
   return ticket == other.ticket && kind == other.kind && name == other.name && family == other.family &&
          dtype == other.dtype && reduction == other.reduction && prescale == other.prescale &&
@@ -216,6 +229,7 @@ NamedRequest ReadNamedRequest(ByteReader& reader) {
   request.group = reader.String();
   request.group_size = reader.Number<uint32_t>();
   request.refusal = ReadStatus(reader);
+  if (!HasPossibleSize(request, request.rows())) reader.Spoil();
   return request;
 }
 

@@ -15,6 +15,9 @@ namespace lockstep {
 enum class NamedKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier, kJoin };
 inline constexpr int kNamedKindCount = 7;
 
+// Whether anything but the request itself travels: what has none has no shape either, whatever a request says.
+constexpr bool HasData(NamedKind kind) { return kind != NamedKind::kBarrier && kind != NamedKind::kJoin; }
+
 // How values of the ranks become one: as ReduceOp, and the adaptive sum of whole tensors. The mean of integers is
 // their sum divided by the ranks and cut off.
 enum class NamedReduction : uint8_t { kSum, kMean, kMin, kMax, kProduct, kAdasum };
@@ -71,11 +74,17 @@ struct NamedRequest {
   bool operator==(const NamedRequest& other) const;
 };
 
+// Larger than any tensor: what a peer says of sizes is refused beyond it, so that they can be added and multiplied.
+inline constexpr int64_t kMostTensorBytes = int64_t{1} << 50;
+
+// Whether `rows` rows of a request's shape have a size that can be: of its own rows, or of another rank's.
+bool HasPossibleSize(const NamedRequest& request, int64_t rows);
+
 // "[2,3]"
 std::string ShapeText(const std::vector<int64_t>& shape);
 
 // Appends to a message, and reads from one. Reading spoils the reader where what is there is no request: unknown kinds,
-// types or codes, negative dimensions.
+// types or codes, negative dimensions, tensors of more than kMostTensorBytes.
 void Write(const NamedRequest& request, ByteWriter& writer);
 NamedRequest ReadNamedRequest(ByteReader& reader);
 

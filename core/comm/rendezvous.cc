@@ -304,6 +304,10 @@ class Guest {
     const std::optional<wire::Answer> answer = wire::DecodeAnswer(body);
     if (!answer) return DataLoss("rendezvous: rank 0's answer cannot be read");
     LOCKSTEP_RETURN_IF_ERROR(answer->status);
+    if (answer->notes.size() != static_cast<size_t>(options_.size)) {
+      return DataLoss(
+          StrCat("rendezvous: rank 0's answer has ", answer->notes.size(), " notes, wanted ", options_.size));
+    }
     return Meeting{answer->notes, MeetingKey(options_.secret, answer->nonce)};
   }
 

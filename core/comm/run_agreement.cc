@@ -48,14 +48,17 @@ std::optional<std::string> At(const List& list, size_t index) {
   return index < list.size() ? std::optional(list[index]) : std::nullopt;
 }
 
-// Finds the first place at which not all lists are the same, and names the ranks by what they have there. Called only
-// for lists that differ: of equal ones the search would have no end.
+// Finds the first place at which not all lists are the same, and names the ranks by what they have there. Nothing where
+// they are the same.
 std::string Difference(const std::vector<List>& lists) {
+  size_t most = 0;
+  for (const List& list : lists) most = std::max(most, list.size());
   size_t index = 0;
-  while (std::all_of(lists.begin(), lists.end(),
-                     [&](const List& list) { return At(list, index) == At(lists[0], index); })) {
+  while (index < most && std::all_of(lists.begin(), lists.end(),
+                                     [&](const List& list) { return At(list, index) == At(lists[0], index); })) {
     ++index;
   }
+  if (index == most) return "";
   std::map<std::optional<std::string>, std::vector<size_t>> ranks_with;
   for (size_t rank = 0; rank < lists.size(); ++rank) ranks_with[At(lists[rank], index)].push_back(rank);
   std::string message = StrCat("the ranks run different graphs: collective ", index + 1, " is");
@@ -114,7 +117,17 @@ Status RunAgreement::Reach(Communicator& communicator, std::span<const std::stri
   const std::string list = Serialize(operations);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string lists,
                             Gather(communicator, list.data(), {DType::kUInt8, 1}, static_cast<int64_t>(list.size())));
-  return FailedPrecondition(Difference(Parse(lists)));
+  return Disagreement(lists, communicator.size());
+}
+
+Status RunAgreement::Disagreement(std::string_view lists, int ranks) {
+  const std::vector<List> parsed = Parse(lists);
+  if (parsed.size() != static_cast<size_t>(ranks)) {
+    return DataLoss(StrCat(kName, ": got the lists of ", parsed.size(), " ranks, wanted ", ranks));
+  }
+  std::string difference = Difference(parsed);
+  if (difference.empty()) return DataLoss(StrCat(kName, ": the ranks' fingerprints differ, their lists don't"));
+  return FailedPrecondition(std::move(difference));
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 
 #include "core/base/status.h"
@@ -39,6 +40,10 @@ class RunAgreement {
   // it. FAILED_PRECONDITION on every rank, with the first operation that differs and what each rank has, where they are
   // not; the communicator stays usable, and the next Reach asks again. Other errors are the communicator's.
   Status Reach(Communicator& communicator, std::span<const std::string> operations);
+
+  // Of the lists of all ranks as they come over the wire, which `ranks` of them there should be: FAILED_PRECONDITION
+  // with the first difference; DATA_LOSS where they are not so many, or don't differ.
+  static Status Disagreement(std::string_view lists, int ranks);
 
  private:
   mutable std::mutex mutex_;

@@ -65,5 +65,14 @@ TEST(RunAgreementTest, TellsListsApartByWhereTheirOperationsEnd) {
   EXPECT_NE(RunAgreement::Fingerprint(List{}), RunAgreement::Fingerprint(List{""}));
 }
 
+// What comes over the wire need not be what the fingerprints said.
+TEST(RunAgreementTest, RefusesListsThatCannotBeThoseOfTheRanks) {
+  const std::string same("a\n\0a\n\0", 6), one("a\n\0", 3);
+  EXPECT_EQ(RunAgreement::Disagreement(same, 2).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(RunAgreement::Disagreement(one, 2).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(RunAgreement::Disagreement("", 2).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(RunAgreement::Disagreement(std::string("a\n\0\0", 4), 2).code(), StatusCode::kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -33,9 +33,16 @@ std::string Some(const std::vector<std::string>& names) {
 
 Sequencer::Sequencer(const SequencerOptions& options) : options_(options), joins_(options.ranks, kNoTicket) {}
 
-void Sequencer::Add(int rank, NamedRequest request, double now) {
+Status Sequencer::Add(int rank, NamedRequest request, double now) {
   if (request.kind == NamedKind::kJoin) return Join(rank, std::move(request));
-  if (const Status late = TakeLate(rank, request); !late.ok()) return Answer(rank, std::move(request), late);
+  const auto before = pending_.find(request.name);
+  if (before != pending_.end() && before->second.made[rank]) {
+    return DataLoss(StrCat("rank ", rank, " asked for ", Describe(request), " again, before it was answered"));
+  }
+  if (const Status late = TakeLate(rank, request); !late.ok()) {
+    Answer(rank, std::move(request), late);
+    return OkStatus();
+  }
   const std::string name = request.name;
   auto [found, is_new] = pending_.try_emplace(name);
   Pending& pending = found->second;
@@ -56,10 +63,11 @@ void Sequencer::Add(int rank, NamedRequest request, double now) {
   }
   pending.requests[rank] = std::move(request);
   pending.made[rank] = true;
-  if (IsComplete(pending)) {
+  if (!pending.complete && IsComplete(pending)) {
     pending.complete = true;
     complete_.push_back(name);
   }
+  return OkStatus();
 }
 
 std::vector<NamedBatch> Sequencer::Take() {
@@ -69,7 +77,8 @@ std::vector<NamedBatch> Sequencer::Take() {
   for (NamedBatch& ready : std::exchange(ready_, {})) {
     int64_t size = 0, wire_size = 0;
     for (const NamedBatch::Entry& entry : ready.entries) {
-      size += TensorBytes(entry);
+      // What failed may have any size, as ranks may differ in it; nothing joins it. The sum of a group has an end.
+      if (ready.error.ok()) size = std::min(size + TensorBytes(entry), kMostTensorBytes);
       wire_size += WireBytes(entry);
     }
     // Into the first batch that it can travel with, or one of its own.
@@ -311,7 +320,10 @@ Status Sequencer::Judge(const Pending& pending) const {
                                    " joined, and can take part in sums and the like alone (allreduce)"));
 }
 
-void Sequencer::Join(int rank, NamedRequest request) {
+Status Sequencer::Join(int rank, NamedRequest request) {
+  if (joins_[rank] != kNoTicket || request.ticket == kNoTicket) {
+    return DataLoss(StrCat("rank ", rank, " joined again, before all have"));
+  }
   joins_[rank] = request.ticket;
   last_joined_ = rank;
   for (auto& [name, pending] : pending_) {
@@ -320,7 +332,7 @@ void Sequencer::Join(int rank, NamedRequest request) {
     complete_.push_back(name);
   }
   for (const auto& [name, group] : groups_) touched_groups_.push_back(name);
-  if (std::find(joins_.begin(), joins_.end(), kNoTicket) != joins_.end()) return;
+  if (std::find(joins_.begin(), joins_.end(), kNoTicket) != joins_.end()) return OkStatus();
   // All that was asked for comes before the end of the joins, and nothing is left.
   Settle();
   late_groups_.clear();
@@ -330,6 +342,7 @@ void Sequencer::Join(int rank, NamedRequest request) {
   batch.entries.push_back({std::move(request), joins_, std::vector<int64_t>(options_.ranks, 0), {}});
   ready_.push_back(std::move(batch));
   joins_.assign(options_.ranks, kNoTicket);
+  return OkStatus();
 }
 
 NamedBatch::Entry Sequencer::EntryOf(const Pending& pending) const {

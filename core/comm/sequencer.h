@@ -20,8 +20,8 @@ struct SequencerOptions {
 // complete. What is complete at the same time and of one kind goes into one batch; there is no clock in it, so requests
 // gather while batches run.
 //
-//   sequencer.Add(rank, request, now);                     // of each that comes in
-//   for (const NamedBatch& batch : sequencer.Take()) ...;  // once nothing more is there to add
+//   LOCKSTEP_RETURN_IF_ERROR(sequencer.Add(rank, request, now));  // of each that comes in
+//   for (const NamedBatch& batch : sequencer.Take()) ...;         // once nothing more is there to add
 //
 // Groups are done whole or fail whole: what spoils one member ends all of them, on all ranks, and those that a rank
 // brings later. A group begins with its first member and ends when it was handed out by Take; then its name is free
@@ -39,8 +39,9 @@ class Sequencer {
  public:
   explicit Sequencer(const SequencerOptions& options);
 
-  // `now` is in seconds, by a clock that never goes back.
-  void Add(int rank, NamedRequest request, double now);
+  // `now` is in seconds, by a clock that never goes back. DATA_LOSS where the rank has made a request of this name that
+  // was not answered yet: nothing is changed.
+  Status Add(int rank, NamedRequest request, double now);
 
   // What has become complete since the last call.
   std::vector<NamedBatch> Take();
@@ -103,7 +104,7 @@ class Sequencer {
   void Answer(int rank, NamedRequest request, const Status& error);
   // What keeps a complete request from being done; OK where nothing does.
   Status Judge(const Pending& pending) const;
-  void Join(int rank, NamedRequest request);
+  Status Join(int rank, NamedRequest request);
   NamedBatch::Entry EntryOf(const Pending& pending) const;
 
   const SequencerOptions options_;

@@ -65,17 +65,17 @@ TEST(SequencerGroups, AreDoneTogetherOrNotAtAll) {
     request.shape = {rows};
     return request;
   };
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("a", 1), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1), 0);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("b", 1), 0).ok());
   std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   ASSERT_EQ(batches[0].entries.size(), 2u);
   EXPECT_EQ(batches[0].entries[0].request.name, "a");
   EXPECT_EQ(batches[0].entries[1].request.name, "b");
 
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("a", 1), 0);
-  for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, member("b", 1 + rank), 0);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("a", 1), 0).ok());
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, member("b", 1 + rank), 0).ok());
   batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(batches[0].entries.size(), 2u);
@@ -87,7 +87,7 @@ TEST(SequencerGroups, FailWithTheirFirstMember) {
   Ends ends(sequencer);
   const auto all_but_last = [&] {
     for (const char* name : {"a", "b"}) {
-      for (int rank = 0; rank < 2; ++rank) sequencer.Add(rank, Member(name), 0);
+      for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(sequencer.Add(rank, Member(name), 0).ok());
     }
     ends.Take();
   };
@@ -97,27 +97,27 @@ TEST(SequencerGroups, FailWithTheirFirstMember) {
   all_but_last();
   const NamedRequest given_up = Member("a");
   // By the ticket of a member that all others wait for as well.
-  sequencer.Add(2, given_up, 0);
+  EXPECT_TRUE(sequencer.Add(2, given_up, 0).ok());
   ends.Take();
   sequencer.Cancel(2, "a", given_up.ticket, Cancelled("enough"));
   ends.Expect(5, StatusCode::kCancelled, "enough");
   // Rank 2 brings the other one, which it said there is.
-  sequencer.Add(2, Member("b"), 0);
+  EXPECT_TRUE(sequencer.Add(2, Member("b"), 0).ok());
   ends.Expect(1, StatusCode::kCancelled, "enough");
   // Joined ranks have no part in a gather, and so not in its group.
-  sequencer.Add(0, Member("a"), 0);
+  EXPECT_TRUE(sequencer.Add(0, Member("a"), 0).ok());
   NamedRequest gather = Member("b");
   gather.kind = NamedKind::kAllGather;
-  sequencer.Add(0, gather, 0);
+  EXPECT_TRUE(sequencer.Add(0, gather, 0).ok());
   for (const int rank : {1, 2}) {
     NamedRequest join;
     join.kind = NamedKind::kJoin;
     join.ticket = next_ticket++;
-    sequencer.Add(rank, join, 0);
+    EXPECT_TRUE(sequencer.Add(rank, join, 0).ok());
   }
   ends.Expect(2, StatusCode::kFailedPrecondition, "allgather 'b': ranks 1 and 2 have joined");
   // The group's name is free again, where ranks 1 and 2 have joined.
-  for (const char* name : {"a", "b"}) sequencer.Add(0, Member(name), 0);
+  for (const char* name : {"a", "b"}) EXPECT_TRUE(sequencer.Add(0, Member(name), 0).ok());
   ends.Expect(2, StatusCode::kOk, "");
 }
 
@@ -125,7 +125,7 @@ TEST(SequencerGroups, AreTheSameOnAllRanks) {
   Sequencer sequencer({.ranks = 2});
   Ends ends(sequencer);
   const auto add = [&](int rank, const std::vector<std::string>& names, uint32_t size, const std::string& group = "g") {
-    for (const std::string& name : names) sequencer.Add(rank, Member(name, size, group), 0);
+    for (const std::string& name : names) EXPECT_TRUE(sequencer.Add(rank, Member(name, size, group), 0).ok());
   };
   add(0, {"a", "b"}, 2);
   add(1, {"a", "c"}, 2);
@@ -154,8 +154,8 @@ TEST(SequencerGroups, AreTheSameOnAllRanks) {
 // A rank that has not brought all of a group is who is waited for, also where no single request lacks it.
 TEST(SequencerGroups, SayWhoIsWaitedFor) {
   Sequencer sequencer({.ranks = 2});
-  for (const int rank : {0, 1}) sequencer.Add(rank, Member("a"), 5);
-  sequencer.Add(0, Member("b"), 5);
+  for (const int rank : {0, 1}) EXPECT_TRUE(sequencer.Add(rank, Member("a"), 5).ok());
+  EXPECT_TRUE(sequencer.Add(0, Member("b"), 5).ok());
   EXPECT_TRUE(sequencer.Take().empty());
   EXPECT_EQ(sequencer.WaitingSince(), 5);
   const std::vector<Sequencer::Wait> waits = sequencer.Waiting();
@@ -210,7 +210,7 @@ TEST(SequencerGroups, EndEveryMemberOnce) {
       const NamedRequest request = left[rank].back();
       left[rank].pop_back();
       open[{rank, request.ticket}] = true;
-      sequencer.Add(rank, request, 0);
+      EXPECT_TRUE(sequencer.Add(rank, request, 0).ok());
       if (random() % 4 == 0) take();
       if (random() % 40 == 0) sequencer.Cancel(rank, request.name, request.ticket, Cancelled("enough"));
     }
@@ -222,7 +222,7 @@ TEST(SequencerGroups, EndEveryMemberOnce) {
       join.kind = NamedKind::kJoin;
       join.ticket = ++ticket;
       open[{rank, join.ticket}] = true;
-      sequencer.Add(rank, join, 0);
+      EXPECT_TRUE(sequencer.Add(rank, join, 0).ok());
     }
     take();
     EXPECT_TRUE(open.empty()) << open.size();

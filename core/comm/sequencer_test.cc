@@ -66,7 +66,7 @@ TEST(NamedBatch, SurvivesTheWire) {
     NamedRequest request = Request("a", NamedKind::kAllToAll, 5 + rank);
     request.shape = {3 + rank, 2};
     request.splits = {rank, 2};
-    sequencer.Add(rank, request, 0);
+    EXPECT_TRUE(sequencer.Add(rank, request, 0).ok());
   }
   const std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
@@ -84,13 +84,13 @@ TEST(NamedBatch, SurvivesTheWire) {
 
 TEST(Sequencer, FollowsTheOrderInWhichRequestsBecomeComplete) {
   Sequencer sequencer({.ranks = 3, .fusion_bytes = 0});
-  sequencer.Add(0, Request("a"), 0);
-  sequencer.Add(0, Request("b"), 0);
-  sequencer.Add(1, Request("b"), 0);
-  sequencer.Add(2, Request("a"), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("a"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Request("b"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(1, Request("b"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(2, Request("a"), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
-  sequencer.Add(2, Request("b"), 0);
-  sequencer.Add(1, Request("a"), 0);
+  EXPECT_TRUE(sequencer.Add(2, Request("b"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(1, Request("a"), 0).ok());
   const std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 2u);
   EXPECT_EQ(NamesOf(batches[0]), Names{"b"});
@@ -101,15 +101,15 @@ TEST(Sequencer, FollowsTheOrderInWhichRequestsBecomeComplete) {
 TEST(Sequencer, PutsWhatIsReadyTogetherIntoOneBatch) {
   Sequencer sequencer({.ranks = 1, .fusion_bytes = 100});
   // 32 bytes each: three fit.
-  for (const char* name : {"a", "b"}) sequencer.Add(0, Request(name), 0);
-  sequencer.Add(0, Request("gather", NamedKind::kAllGather), 0);
+  for (const char* name : {"a", "b"}) EXPECT_TRUE(sequencer.Add(0, Request(name), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Request("gather", NamedKind::kAllGather), 0).ok());
   NamedRequest halves = Request("halves");
   halves.dtype = DType::kFloat16;
-  sequencer.Add(0, halves, 0);
-  for (const char* name : {"c", "d"}) sequencer.Add(0, Request(name), 0);
+  EXPECT_TRUE(sequencer.Add(0, halves, 0).ok());
+  for (const char* name : {"c", "d"}) EXPECT_TRUE(sequencer.Add(0, Request(name), 0).ok());
   NamedRequest large = Request("large");
   large.shape = {1000};
-  sequencer.Add(0, large, 0);
+  EXPECT_TRUE(sequencer.Add(0, large, 0).ok());
   std::vector<Names> names;
   for (const NamedBatch& batch : sequencer.Take()) names.push_back(NamesOf(batch));
   EXPECT_EQ(names, (std::vector<Names>{{"a", "b", "c"}, {"gather"}, {"halves"}, {"d"}, {"large"}}));
@@ -153,7 +153,7 @@ TEST(Sequencer, NamesWhatRanksDisagreeOn) {
       NamedRequest request = Request("x", c.kind);
       if (c.kind == NamedKind::kAllToAll) request.splits = {0, 0, 0};
       if (rank == 1) c.change(request);
-      sequencer.Add(rank, request, 0);
+      EXPECT_TRUE(sequencer.Add(rank, request, 0).ok());
     }
     const std::vector<NamedBatch> batches = sequencer.Take();
     ASSERT_EQ(batches.size(), 1u);
@@ -164,10 +164,10 @@ TEST(Sequencer, NamesWhatRanksDisagreeOn) {
 
 TEST(Sequencer, LetsJoinedRanksTakePartInSumsAlone) {
   Sequencer sequencer({.ranks = 2});
-  sequencer.Add(0, Request("sum", NamedKind::kAllReduce, 1), 0);
-  sequencer.Add(0, Request("gather", NamedKind::kAllGather, 2), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("sum", NamedKind::kAllReduce, 1), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Request("gather", NamedKind::kAllGather, 2), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
-  sequencer.Add(1, Request("", NamedKind::kJoin, 10), 0);
+  EXPECT_TRUE(sequencer.Add(1, Request("", NamedKind::kJoin, 10), 0).ok());
   std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 2u);
   EXPECT_EQ(batches[0].error.message(),
@@ -175,21 +175,21 @@ TEST(Sequencer, LetsJoinedRanksTakePartInSumsAlone) {
   EXPECT_EQ(batches[1].error, OkStatus());
   EXPECT_EQ(batches[1].entries[0].tickets, (std::vector<uint64_t>{1, NamedBatch::kNoTicket}));
 
-  sequencer.Add(0, Request("", NamedKind::kJoin, 3), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("", NamedKind::kJoin, 3), 0).ok());
   batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(batches[0].entries[0].request.root, 0);  // joined last
   EXPECT_EQ(batches[0].entries[0].tickets, (std::vector<uint64_t>{3, 10}));
 
   // All are back.
-  sequencer.Add(0, Request("sum"), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("sum"), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
 }
 
 TEST(Sequencer, KnowsWhoIsWaitedForAndGivesUp) {
   Sequencer sequencer({.ranks = 3});
-  sequencer.Add(1, Request("x"), 5);
-  sequencer.Add(2, Request("x"), 7);
+  EXPECT_TRUE(sequencer.Add(1, Request("x"), 5).ok());
+  EXPECT_TRUE(sequencer.Add(2, Request("x"), 7).ok());
   EXPECT_EQ(sequencer.WaitingSince(), 5);
   const std::vector<Sequencer::Wait> waits = sequencer.Waiting();
   ASSERT_EQ(waits.size(), 1u);
@@ -207,7 +207,7 @@ TEST(Sequencer, KnowsWhoIsWaitedForAndGivesUp) {
 // By its ticket: of a request that is complete, or not this one, nothing is given up.
 TEST(Sequencer, GivesUpTheRequestOfATicketAlone) {
   Sequencer sequencer({.ranks = 2});
-  sequencer.Add(1, Request("x", NamedKind::kAllReduce, 7), 0);
+  EXPECT_TRUE(sequencer.Add(1, Request("x", NamedKind::kAllReduce, 7), 0).ok());
   sequencer.Cancel(1, "x", 6, Cancelled("an earlier one"));
   sequencer.Cancel(0, "x", 7, Cancelled("another rank's"));
   sequencer.Cancel(1, "y", 7, Cancelled("another name"));
@@ -218,19 +218,19 @@ TEST(Sequencer, GivesUpTheRequestOfATicketAlone) {
   EXPECT_EQ(batches[0].error, Cancelled("this one"));
   EXPECT_EQ(batches[0].entries[0].tickets, (std::vector<uint64_t>{NamedBatch::kNoTicket, 7}));
 
-  sequencer.Add(1, Request("x", NamedKind::kAllReduce, 8), 0);
-  sequencer.Add(0, Request("x", NamedKind::kAllReduce, 1), 0);
+  EXPECT_TRUE(sequencer.Add(1, Request("x", NamedKind::kAllReduce, 8), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Request("x", NamedKind::kAllReduce, 1), 0).ok());
   sequencer.Cancel(1, "x", 8, Cancelled("too late"));
   batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(batches[0].error, OkStatus());
 
-  sequencer.Add(1, Request("join", NamedKind::kJoin, 9), 0);
+  EXPECT_TRUE(sequencer.Add(1, Request("join", NamedKind::kJoin, 9), 0).ok());
   sequencer.Cancel(1, "join", 9, Cancelled("interrupted"));
   batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(batches[0].error, Cancelled("interrupted"));
-  sequencer.Add(0, Request("x", NamedKind::kAllReduce, 2), 0);
+  EXPECT_TRUE(sequencer.Add(0, Request("x", NamedKind::kAllReduce, 2), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
 }
 
@@ -242,11 +242,11 @@ TEST(Sequencer, AnswersNumbersThatHaveFailed) {
     request.family = "allreduce";
     return request;
   };
-  sequencer.Add(1, numbered(7), 0);
+  EXPECT_TRUE(sequencer.Add(1, numbered(7), 0).ok());
   sequencer.Fail("allreduce.5", DeadlineExceeded("late"));
   EXPECT_EQ(sequencer.Take().size(), 1u);
   for (const int rank : {0, 2}) {
-    sequencer.Add(rank, numbered(40 + rank), 0);
+    EXPECT_TRUE(sequencer.Add(rank, numbered(40 + rank), 0).ok());
     const std::vector<NamedBatch> batches = sequencer.Take();
     ASSERT_EQ(batches.size(), 1u);
     EXPECT_EQ(batches[0].error, DeadlineExceeded("late"));
@@ -254,7 +254,7 @@ TEST(Sequencer, AnswersNumbersThatHaveFailed) {
     EXPECT_EQ(batches[0].entries[0].tickets[1], NamedBatch::kNoTicket);
   }
   // Now it is forgotten.
-  sequencer.Add(0, numbered(50), 0);
+  EXPECT_TRUE(sequencer.Add(0, numbered(50), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
 }
 
@@ -268,7 +268,7 @@ TEST(Sequencer, MakesNoBatchThatIsTooLongToBeSaid) {
       request.shape = {1};
       if (in_group) request.group = "g";
       request.group_size = in_group ? 600 : 1;
-      sequencer.Add(0, std::move(request), 0);
+      EXPECT_TRUE(sequencer.Add(0, std::move(request), 0).ok());
     }
     size_t entries = 0;
     const std::vector<NamedBatch> batches = sequencer.Take();
@@ -319,13 +319,107 @@ TEST(Sequencer, DoesEveryRequestOnceWhateverTheOrder) {
       }
       if (with_some.empty()) break;
       const int rank = with_some[random() % with_some.size()];
-      sequencer.Add(rank, left[rank].back(), 0);
+      EXPECT_TRUE(sequencer.Add(rank, left[rank].back(), 0).ok());
       left[rank].pop_back();
       if (random() % 8 == 0) take();
     }
     take();
     EXPECT_EQ(done, std::vector<int>(kRequests, 1));
   }
+}
+
+// A peer that repeats itself would otherwise complete a request twice, and take a member of a group from under it.
+TEST(Sequencer, RefusesARequestThatWasNotAnsweredYet) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest member = Request("a");
+  member.group = "g";
+  member.group_size = 2;
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(sequencer.Add(rank, member, 0).ok());
+  EXPECT_EQ(sequencer.Add(1, member, 0).code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(sequencer.Take().empty());
+  ASSERT_TRUE(sequencer.Add(0, Request("", NamedKind::kJoin, 1), 0).ok());
+  EXPECT_EQ(sequencer.Add(0, Request("", NamedKind::kJoin, 2), 0).code(), StatusCode::kDataLoss);
+}
+
+TEST(NamedBatch, IsRefusedWithSizesThatCannotBe) {
+  NamedBatch::Entry entry = {Request("a", NamedKind::kAllGather), {1, 2}, {4, 4}, {}};
+  const auto is_read = [&] {
+    ByteWriter writer;
+    Write(NamedBatch{{entry}, OkStatus()}, writer);
+    const std::string bytes = writer.Take();
+    ByteReader reader(bytes);
+    (void)ReadNamedBatch(reader, 2);
+    return reader.Complete();
+  };
+  EXPECT_TRUE(is_read());
+  entry.rows[1] = kMostTensorBytes;  // of rows of two numbers
+  EXPECT_FALSE(is_read());
+  entry.rows[1] = 4;
+  entry.request.shape = {0, int64_t{1} << 32, int64_t{1} << 32};  // no bytes, in rows of 2^66
+  EXPECT_FALSE(is_read());
+}
+
+TEST(NamedBatch, IsRefusedWhereItsEntriesCannotBeDoneByOneExchange) {
+  NamedBatch batch;
+  batch.entries = {{Request("a"), {1, 2}, {4, 4}, {}}, {Request("b", NamedKind::kBroadcast), {3, 4}, {4, 4}, {}}};
+  for (const bool fails : {false, true}) {
+    batch.error = fails ? FailedPrecondition("the ranks differ") : OkStatus();
+    ByteWriter writer;
+    Write(batch, writer);
+    const std::string bytes = writer.Take();
+    ByteReader reader(bytes);
+    (void)ReadNamedBatch(reader, 2);
+    EXPECT_EQ(reader.Complete(), fails);  // an error may be that of a whole group
+  }
+}
+
+TEST(NamedBatch, IsAnAnswerOnlyToWhatTheRankAskedFor) {
+  NamedRequest own = Request("a", NamedKind::kAllToAll, 7);
+  own.splits = {1, 3};
+  const NamedBatch::Entry entry = {own, {6, 7}, {2, 4}, {{1, 1}, {1, 3}}};
+  EXPECT_TRUE(IsAnswerTo(entry, own, 1));
+  EXPECT_FALSE(IsAnswerTo(entry, own, 0));  // of other rows
+  NamedRequest other = own;
+  other.name = "b";
+  EXPECT_FALSE(IsAnswerTo(entry, other, 1));
+  other = own;
+  other.dtype = DType::kInt8;
+  EXPECT_FALSE(IsAnswerTo(entry, other, 1));
+  other = own;
+  other.splits = {3, 1};
+  EXPECT_FALSE(IsAnswerTo(entry, other, 1));
+}
+
+// Ranks that differ in the size of a row: the error has no size, and its computation no overflow.
+TEST(Sequencer, FailsWhatRanksAskForInSizesThatDontGoTogether) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest many = Request("a", NamedKind::kAllGather), wide = many;
+  many.shape = {int64_t{1} << 45, 1};
+  wide.shape = {1, int64_t{1} << 45};
+  ASSERT_TRUE(sequencer.Add(0, many, 0).ok());
+  ASSERT_TRUE(sequencer.Add(1, wide, 0).ok());
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error.code(), StatusCode::kFailedPrecondition);
+}
+
+// Ranks agree on nothing in a barrier but its name.
+TEST(Sequencer, DoesABarrierWhateverShapesItsRequestsHave) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest many = Request("a", NamedKind::kBarrier), wide = many;
+  many.shape = {INT64_MAX};
+  wide.shape = {1, INT64_MAX};
+  ASSERT_TRUE(sequencer.Add(0, wide, 0).ok());
+  ASSERT_TRUE(sequencer.Add(1, many, 0).ok());
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error, OkStatus());
+  ByteWriter writer;
+  Write(batches[0], writer);
+  const std::string bytes = writer.Take();
+  ByteReader reader(bytes);
+  EXPECT_EQ(ReadNamedBatch(reader, 2), batches[0]);
+  EXPECT_TRUE(reader.Complete());
 }
 
 }  // namespace

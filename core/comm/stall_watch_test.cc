@@ -19,7 +19,7 @@ TEST(StallWatch, WarnsAgainAndAgainAndGivesUp) {
   StallWatch watch({.warning_s = 10, .timeout_s = 25});
   std::vector<std::string> warnings;
   EXPECT_EQ(watch.Look(sequencer, 0, &warnings), 2.5);
-  sequencer.Add(1, Barrier("x"), 1);
+  EXPECT_TRUE(sequencer.Add(1, Barrier("x"), 1).ok());
   EXPECT_EQ(watch.Look(sequencer, 10, &warnings), 1);
   EXPECT_TRUE(warnings.empty());
   EXPECT_EQ(watch.Look(sequencer, 11, &warnings), 2.5);
@@ -36,7 +36,7 @@ TEST(StallWatch, WarnsAgainAndAgainAndGivesUp) {
 
 TEST(StallWatch, NeverLooksWhereItHasNothingToSay) {
   Sequencer sequencer({2});
-  sequencer.Add(1, Barrier("x"), 1);
+  EXPECT_TRUE(sequencer.Add(1, Barrier("x"), 1).ok());
   std::vector<std::string> warnings;
   EXPECT_LT(StallWatch({.warning_s = 0, .timeout_s = 0}).Look(sequencer, 1000, &warnings), 0);
   EXPECT_TRUE(warnings.empty());

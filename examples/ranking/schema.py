@@ -149,7 +149,7 @@ class SplitWriter:
     def _put(self, table: pa.Table) -> None:
         if self._writer is None:
             path = self._folder / f"part-{self._files:05d}.parquet"
-            self._writer = pq.ParquetWriter(path, self._arrow, compression="zstd")
+            self._writer = pq.ParquetWriter(path, self._arrow, compression="zstd", write_page_checksum=True)
             self._files += 1
         self._writer.write_table(table, row_group_size=self._group)
         self._rows_in_file += table.num_rows

@@ -244,9 +244,11 @@ class RestoreTablesKernel : public TablesKernel {
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
       // Of an empty table everything is known: what comes now is no change.
       if (track_) table.table().TrackChanges();
-      return TableReader(&file, &table, names_[t], changes_, rank_, world_size_)
-          .Restore()
-          .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));
+      const Status status = TableReader(&file, &table, names_[t], changes_, rank_, world_size_)
+                                .Restore()
+                                .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));
+      // Of a file that was cut off. Training loops take this code for the end of their data.
+      return status.code() == StatusCode::kOutOfRange ? DataLoss(status.message()) : status;
     });
   }
 

@@ -57,16 +57,13 @@ Status TableReader::Restore() {
   if (counts && Has(layout_.Of("keys_filtered"))) LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/false));
   LOCKSTEP_RETURN_IF_ERROR(RestoreFilter());
   if (Has(layout_.Of("clock"))) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor clock, Read(layout_.Of("clock"), tf::DT_INT64));
-    if (clock.NumElements() != 2) {
-      return InvalidArgument(absl::StrCat("its clock is ", clock.shape().DebugString(), ", wanted [2]"));
-    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor clock, Read(layout_.Of("clock"), tf::DT_INT64, {2}));
     // Restoring keys has set it to the latest step that any was seen in.
     const auto numbers = clock.flat<int64_t>();
     table_->set_clock({std::max(numbers(0), table_->clock().step), numbers(1)});
   }
   if (Has(layout_.Of("link"))) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64));
+    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64, {2}));
     table_->set_link(link.flat<int64_t>()(0));
   }
   return OkStatus();
@@ -98,7 +95,7 @@ Status TableReader::CheckShapes() {
 
 Status TableReader::CheckLink() {
   if (!changes_) return OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64));
+  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64, {2}));
   const int64_t previous = link.flat<int64_t>()(1);
   if (previous == table_->link()) return OkStatus();
   return FailedPrecondition(absl::StrCat("it builds on checkpoint number ", previous, ", and the table holds number ",
@@ -108,7 +105,7 @@ Status TableReader::CheckLink() {
 Status TableReader::RestoreSlots() {
   if (!Has(layout_.Of("slots"))) return OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor names, Read(layout_.Of("slots"), tf::DT_STRING));
-  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor initials, Read(layout_.Of("slot_initials"), tf::DT_FLOAT));
+  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor initials, Read(layout_.Of("slot_initials"), tf::DT_FLOAT, names.shape()));
   for (int64_t s = 0; s < names.NumElements(); ++s) {
     const std::string name(names.flat<tf::tstring>()(s));
     LOCKSTEP_ASSIGN_OR_RETURN(const int number,
@@ -128,7 +125,7 @@ Status TableReader::RestoreRemoved() {
 Status TableReader::RestoreFilter() {
   const AdmissionOptions& admission = table_->table().options().admission;
   if (!Has(layout_.Of("filter")) || !admission.bloom()) return OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor made_for, Read(layout_.Of("filter_options"), tf::DT_DOUBLE));
+  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor made_for, Read(layout_.Of("filter_options"), tf::DT_DOUBLE, {2}));
   const auto sizes = made_for.flat<double>();
   if (sizes(0) != static_cast<double>(*admission.bloom_keys) || sizes(1) != *admission.bloom_false_positives) {
     return InvalidArgument(absl::StrCat("its Bloom filter is for ", sizes(0), " keys and a share of ", sizes(1),
@@ -138,11 +135,14 @@ Status TableReader::RestoreFilter() {
   tf::DataType type;
   tf::TensorShape shape;
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->LookupDtypeAndShape(layout_.Of("filter"), &type, &shape)));
+  if (shape.dims() != 2) {
+    return InvalidArgument(absl::StrCat("its Bloom filters are ", shape.DebugString(), ", wanted [workers,bytes]"));
+  }
   const int writers = static_cast<int>(shape.dim_size(0));
   const int step = std::gcd(writers, world_size_);
   for (int writer = rank_ % step; writer < writers; writer += step) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor counters,
-                              ReadRows(layout_.Of("filter"), tf::DT_UINT8, writer, writer + 1));
+                              ReadRows(layout_.Of("filter"), tf::DT_UINT8, writer, writer + 1, shape.dim_size(1)));
     const auto* bytes = static_cast<const uint8_t*>(Data(counters));
     LOCKSTEP_RETURN_IF_ERROR(table_->table().RestoreFilter({bytes, static_cast<size_t>(counters.NumElements())}));
   }
@@ -166,10 +166,11 @@ Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
   const std::string filtered = admitted ? "" : "_filtered";
   LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor keys,
                             ReadRows(admitted ? layout_.keys() : layout_.Of("keys_filtered"),
-                                     table_->strings() != nullptr ? tf::DT_STRING : tf::DT_INT64, begin, end));
+                                     table_->strings() != nullptr ? tf::DT_STRING : tf::DT_INT64, begin, end, 1));
   TableRows part;
   if (admitted) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor rows, ReadRows(layout_.values(), tf::DT_FLOAT, begin, end));
+    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor rows,
+                              ReadRows(layout_.values(), tf::DT_FLOAT, begin, end, table_->dim()));
     part.rows = StoredRows(table_->table().options().row_type, rows);
     // Slots of the table that the checkpoint doesn't have begin anew.
     for (const DynamicTable::Slot& slot : table_->table().slots()) {
@@ -177,7 +178,7 @@ Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
     }
     for (size_t s = 0; s < slots_.names.size(); ++s) {
       LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor slot,
-                                ReadRows(layout_.slot(slots_.names[s]), tf::DT_FLOAT, begin, end));
+                                ReadRows(layout_.slot(slots_.names[s]), tf::DT_FLOAT, begin, end, table_->dim()));
       const auto* values = static_cast<const float*>(Data(slot));
       part.slots[slots_.numbers[s]].assign(values, values + slot.NumElements());
     }
@@ -185,7 +186,7 @@ Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
   const auto read_counts = [&]<typename Count>(const char* what, std::vector<Count>* counts) -> Status {
     const std::string name = absl::StrCat(layout_.Of(what), filtered);
     if (!Has(name)) return OkStatus();
-    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor values, ReadRows(name, tf::DT_INT64, begin, end));
+    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor values, ReadRows(name, tf::DT_INT64, begin, end, 1));
     *counts = Values<Count>(values);
     return OkStatus();
   };
@@ -226,6 +227,11 @@ Result<bool> TableReader::Concerns(bool admitted, int64_t begin, int64_t end) {
   LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor parts, Read(name, tf::DT_INT64));
   const auto offsets = parts.flat<int64_t>();
   const int writers = static_cast<int>(offsets.size()) - 1;
+  // Rows that no worker is said to have written would be left out without a word.
+  if (writers < 1 || offsets(0) != 0 || offsets(writers) < end ||
+      !std::is_sorted(offsets.data(), offsets.data() + offsets.size())) {
+    return DataLoss(absl::StrCat("tensor '", name, "' does not say which worker wrote which of ", end, " rows"));
+  }
   const int step = std::gcd(writers, world_size_);
   for (int writer = rank_ % step; writer < writers; writer += step) {
     if (offsets(writer) < end && begin < offsets(writer + 1)) return true;
@@ -249,15 +255,25 @@ Result<tf::Tensor> TableReader::Read(const std::string& name, tf::DataType dtype
   return read_.emplace(name, tensor).first->second;
 }
 
-Result<tf::Tensor> TableReader::ReadRows(const std::string& name, tf::DataType dtype, int64_t begin, int64_t end) {
+Result<tf::Tensor> TableReader::Read(const std::string& name, tf::DataType dtype, const tf::TensorShape& shape) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor tensor, Read(name, dtype));
+  if (tensor.shape() == shape) return tensor;
+  return InvalidArgument(
+      absl::StrCat("tensor '", name, "' is ", tensor.shape().DebugString(), ", wanted ", shape.DebugString()));
+}
+
+Result<tf::Tensor> TableReader::ReadRows(const std::string& name, tf::DataType dtype, int64_t begin, int64_t end,
+                                         int64_t width) {
   if (!Has(name)) return NotFound(absl::StrCat("it has no tensor '", name, "'"));
   tf::DataType type;
   tf::TensorShape shape;
   std::vector<tf::TensorSlice> slices;
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->LookupDtypeAndShape(name, &type, &shape)));
-  if (type != dtype || shape.dims() < 1 || shape.dim_size(0) < end) {
+  if (type != dtype || shape.dims() < 1 || shape.dim_size(0) < end ||
+      shape.num_elements() != shape.dim_size(0) * width) {
     return InvalidArgument(absl::StrCat("tensor '", name, "' is ", tf::DataTypeString(type), shape.DebugString(),
-                                        ", wanted ", tf::DataTypeString(dtype), " with ", end, " rows or more"));
+                                        ", wanted ", tf::DataTypeString(dtype), " with ", end, " rows or more of ",
+                                        width));
   }
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->LookupTensorSlices(name, &slices)));
   if (slices.empty()) {
@@ -285,6 +301,15 @@ Result<std::map<int64_t, int64_t>> TableReader::Pieces(const std::string& name) 
     pieces[whole ? 0 : slice.start(0)] = whole ? shape.dim_size(0) : slice.start(0) + slice.length(0);
   }
   if (slices.empty()) pieces[0] = shape.dim_size(0);
+  int64_t next = 0;
+  for (const auto& [begin, end] : pieces) {
+    if (begin != next || end < begin) break;
+    next = end;
+  }
+  if (next != shape.dim_size(0)) {
+    return DataLoss(
+        absl::StrCat("tensor '", name, "' of ", shape.dim_size(0), " rows has none from row ", next, " on"));
+  }
   return pieces;
 }
 

@@ -60,9 +60,13 @@ class TableReader {
   bool Has(const std::string& name) { return file_->Contains(name); }
   // A small tensor, whole; those that were read before are kept.
   Result<tensorflow::Tensor> Read(const std::string& name, tensorflow::DataType dtype);
-  // Rows [begin, end) of a tensor.
-  Result<tensorflow::Tensor> ReadRows(const std::string& name, tensorflow::DataType dtype, int64_t begin, int64_t end);
-  // The pieces in which a tensor was written: begin -> end.
+  // The same, of `shape`.
+  Result<tensorflow::Tensor> Read(const std::string& name, tensorflow::DataType dtype,
+                                  const tensorflow::TensorShape& shape);
+  // Rows [begin, end) of a tensor, of `width` values each.
+  Result<tensorflow::Tensor> ReadRows(const std::string& name, tensorflow::DataType dtype, int64_t begin, int64_t end,
+                                      int64_t width);
+  // The pieces in which a tensor was written, begin -> end: one behind the other, from 0 to its last row.
   Result<std::map<int64_t, int64_t>> Pieces(const std::string& name);
 
   tensorflow::BundleReader* const file_;

@@ -36,12 +36,14 @@ UniqueFd MakeSocket() {
   return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// The address with this abstract name: a zero byte, then the name, whose end is told by the length and not by a zero.
+// The address with this abstract name: a zero byte, then the name, whose end is told by the length and not by a zero. A
+// name that is longer than any can be is cut off: nobody listens there.
 socklen_t MakeAddress(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), std::min(name.size(), sizeof(address.sun_path) - 1));
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const size_t size = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), size);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
 }
 
 // Remembers what the kernel knows of the process at the other end. The credentials were noted when it connected, or

@@ -46,5 +46,14 @@ TEST(MeshTest, SilentCallersAreLimitedInNumberAndDisturbNobody) {
   EXPECT_TRUE(other.ok()) << other.status().ToString();
 }
 
+// A rank's note may say anything.
+TEST(MeshTest, ANameThatIsLongerThanAnyIsOneThatNobodyListensAt) {
+  Result<Mesh> mesh = Mesh::Listen();
+  ASSERT_TRUE(mesh.ok());
+  const Result<Peers> joined =
+      mesh->Join(1, {std::string(1000, 'x'), mesh->name()}, Sha256("key"), Deadline::After(30));
+  EXPECT_EQ(joined.status().code(), StatusCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace lockstep::shm

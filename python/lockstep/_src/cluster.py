@@ -18,6 +18,8 @@ SECRET = "LOCKSTEP_SECRET"
 _TRAINERS = ("chief", "worker")
 # Tasks beside the job, each a job of its own: one evaluates checkpoints, the other has nothing to do.
 _BESIDE = ("evaluator", "ps")
+# More than any job has: what is listed by worker has an end.
+_MOST_WORKERS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Task:
             return None
         try:
             config = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"TF_CONFIG is no JSON ({error}): {text!r}") from None
         if not isinstance(config, dict):
             raise ValueError(f"TF_CONFIG: got {text!r}, wanted an object with 'cluster' and 'task'")
@@ -46,7 +48,7 @@ class Task:
         try:
             cluster = {str(kind): _addresses(hosts) for kind, hosts in cluster.items()}
             task_type, task_id = str(config["task"]["type"]), int(config["task"]["index"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"TF_CONFIG: got {text!r}, wanted 'cluster' (lists of host:port) and 'task' with 'type' and 'index' "
                 f"({type(error).__name__}: {error})"
@@ -125,6 +127,8 @@ class Cluster:
     @classmethod
     def _launched(cls, environ: Mapping[str, str], task: Task | None) -> Cluster:
         size = _integer(environ, WORLD_SIZE, None, 1)
+        if size > _MOST_WORKERS:
+            raise ValueError(f"{WORLD_SIZE}: got {size}, wanted at most {_MOST_WORKERS}")
         rank = _integer(environ, RANK, None, 0)
         if rank >= size:
             raise ValueError(f"{RANK}: got {rank}, wanted less than {WORLD_SIZE}, which is {size}")

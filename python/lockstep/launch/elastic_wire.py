@@ -104,7 +104,7 @@ class Channel:
         self.is_known = True
         try:
             message = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
             raise WireError("a message that is no object")

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from lockstep.launch.errors import LaunchError
 
-_HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.]+\]):(?P<slots>\d+)$")
-_LINE = re.compile(r"(?P<name>\S+)\s+slots\s*=\s*(?P<slots>\d+)$")
+_HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.]+\]):(?P<slots>[0-9]{1,9})$")
+_LINE = re.compile(r"(?P<name>\S+)\s+slots\s*=\s*(?P<slots>[0-9]{1,9})$")
+# Of DNS. Longer ones take the system minutes to refuse.
+_LONGEST_NAME = 253
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,11 @@ def is_this_machine(name: str) -> bool:
     """
     if name in ("localhost", socket.gethostname()):
         return True
+    if len(name) > _LONGEST_NAME:
+        raise LaunchError(f"host {name[:40]}... has a name of {len(name)} characters; wanted at most {_LONGEST_NAME}")
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError) as error:
         raise LaunchError(f"host {name} cannot be resolved: {getattr(error, 'strerror', None) or error}") from None
     return any(_can_bind(family, address) for family, _, _, _, address in found)
 

@@ -1,6 +1,7 @@
 """The tasks of a job, as TF_CONFIG names them. A launcher is started once for each task, and starts its workers."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from lockstep.launch.errors import LaunchError
 LOOPBACK = "127.0.0.1"
 # Tasks that have no rank: one evaluates checkpoints, the other would keep parameters, which workers keep themselves.
 _BESIDE = ("evaluator", "ps")
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Tasks:
     def ports(self) -> set[int]:
         """Ports that the cluster gives to tasks, those beside the job among them."""
         given = [*self.addresses, *(address for tasks in self.beside.values() for address in _addresses(tasks))]
-        return {int(port) for port in (address.rpartition(":")[2] for address in given) if port.isdigit()}
+        return {int(port) for port in (address.rpartition(":")[2] for address in given) if _PORT.fullmatch(port)}
 
 
 def tasks_of(tf_config: str | None) -> Tasks:
@@ -64,7 +66,7 @@ def tasks_of(tf_config: str | None) -> Tasks:
         role, index = config["task"]["type"], int(config["task"].get("index", 0))
         sizes = {kind: len(_addresses(tasks)) for kind, tasks in cluster.items()}
         chief, workers = (_addresses(cluster.get(kind, [])) for kind in ("chief", "worker"))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise LaunchError(
             f"TF_CONFIG is no cluster description ({type(error).__name__}: {error}): {tf_config}"
         ) from None
@@ -113,5 +115,5 @@ def _check_addresses(addresses: tuple[str, ...]) -> None:
     for address, count in Counter(addresses).items():
         if count > 1:
             raise LaunchError(f"TF_CONFIG: {count} tasks have the address {address}; wanted a port for each")
-        if not address.rpartition(":")[2].isdigit():
+        if not _PORT.fullmatch(address.rpartition(":")[2]):
             raise LaunchError(f"TF_CONFIG: a task has the address {address!r}; wanted host:port")

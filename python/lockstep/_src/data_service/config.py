@@ -78,12 +78,12 @@ class TfDataServiceConfig:
                     for name, found in config["addresses"].items()
                 },
                 key=bytes.fromhex(config["key"]),
-                timeout=config.get("timeout", DEFAULT_TIMEOUT_S),
+                timeout=_seconds(config.get("timeout", DEFAULT_TIMEOUT_S)),
                 job=str(config.get("job", "")),
             )
         except KeyError as error:
             raise ValueError(f"the data service's config has no {error.args[0]!r}") from None
-        except (TypeError, AttributeError, ValueError) as error:
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"the data service's config is malformed: {error}") from None
         parsed._check()
         return parsed
@@ -121,7 +121,7 @@ class TfDataServiceConfig:
         """
         path = Path(filename)
         if not wait_for_file_creation:
-            return _parse(path, path.read_text(encoding="utf-8"))
+            return _parse(path, path.read_text(encoding="utf-8", errors="replace"))
         found = _text(path)
         if found is not None:
             try:
@@ -133,6 +133,12 @@ class TfDataServiceConfig:
         while (text := _text(path)) is None:
             time.sleep(_POLL_S)
         return _parse(path, text)
+
+
+def _seconds(timeout: Any) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout < float("inf"):
+        raise ValueError(f"timeout is {timeout!r}, wanted seconds")
+    return timeout
 
 
 def running(path: Path) -> TfDataServiceConfig | None:
@@ -178,13 +184,13 @@ def _parse(path: Path, text: str) -> TfDataServiceConfig:
         if isinstance(content, dict) and _FAILED in content:
             raise ComputeJobError(f"{FAILED}{content[_FAILED]}")
         return TfDataServiceConfig.from_dict(content)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 def _text(path: Path) -> str | None:
     with contextlib.suppress(FileNotFoundError):
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors="replace")  # _parse says what is wrong
     return None
 
 

@@ -146,7 +146,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a message that is no JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ProtocolError(f"a message that is no JSON object but {type(parsed).__name__}")

@@ -468,9 +468,9 @@ def test_best_checkpoint_is_kept_also_when_training_starts_again(tmp_path):
     directory = tmp_path / "best"
     evaluate_each_step([1, 3, 2], [BestCheckpoint("score", directory)])
     assert weight_in(directory) == 2
-    assert json.loads((directory / "best.json").read_text()) == {
-        **{"metric": "score", "value": 3.0, "global_step": 2, "checkpoint": "best-2"}
-    }
+    best = json.loads((directory / "best.json").read_text())
+    assert best.pop("crc32")
+    assert best == {"metric": "score", "value": 3.0, "global_step": 2, "checkpoint": "best-2"}
     evaluate_each_step([1, 2, 2.5], [BestCheckpoint("score", directory)])
     assert weight_in(directory) == 2
     evaluate_each_step([4, 2, 2], [BestCheckpoint("score", directory)])
@@ -478,6 +478,11 @@ def test_best_checkpoint_is_kept_also_when_training_starts_again(tmp_path):
     assert {path.stem for path in directory.glob("best-*")} == {"best-1"}  # older ones are deleted
     with pytest.raises(ValueError, match="is of the metric 'score', wanted 'loss'"):
         evaluate_each_step([1], [BestCheckpoint("loss", directory)])
+    written = (directory / "best.json").read_text()
+    for damaged in (written.replace("4.0", "5.0"), written[:-3], ""):
+        (directory / "best.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"BestCheckpoint: .*/best/best\.json is damaged"):
+            evaluate_each_step([1], [BestCheckpoint("score", directory)])
 
 
 @pytest.mark.parametrize("policy", [EarlyStopping, BestCheckpoint])

@@ -6,7 +6,6 @@ workers, with worker 0's results; so all workers decide alike.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from lockstep._src import agreement
 from lockstep._src.context import context as _context
+from lockstep._src.saving import sealed
 from lockstep._src.scope import scope
 
 _tf1 = tf.compat.v1
@@ -157,7 +157,7 @@ class BestCheckpoint:
             # Whole or not there, as the checkpoint.
             aside = self._file + ".tmp"
             with _gfile.GFile(aside, "w") as file:
-                file.write(json.dumps(best))
+                file.write(sealed.seal(best))
             _gfile.rename(aside, self._file, overwrite=True)
 
     @property
@@ -167,8 +167,8 @@ class BestCheckpoint:
     def _read(self) -> float | None:
         if not (_context.is_chief and _gfile.exists(self._file)):
             return None
-        with _gfile.GFile(self._file) as file:
-            best = json.loads(file.read())
+        with _gfile.GFile(self._file, "rb") as file:
+            best = sealed.unseal(file.read(), f"BestCheckpoint: {self._file}")
         if best["metric"] != self._best.metric:
             raise ValueError(
                 f"BestCheckpoint: {self._file} is of the metric {best['metric']!r}, wanted {self._best.metric!r}; "

@@ -42,7 +42,7 @@ def copy_tensors(source: str, names: Collection[str], target: str) -> None:
       target: prefix of the checkpoint to write; its folder exists.
 
     Raises:
-      ValueError: the source's index is no table in the known format, or lacks a tensor.
+      ValueError: the source's index is damaged, is no table in the known format, or lacks a tensor.
       tf.errors.DataLossError: a data file of the source is shorter than its index says.
 
     """
@@ -113,18 +113,29 @@ def _read_table(path: str) -> dict[bytes, bytes]:
         data = file.read()
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise ValueError(f"{path} is no index of a checkpoint in TensorFlow's format")
-    # Where something is known of the table (which is nothing), and where its blocks are listed.
-    _, position = _handle(data, len(data) - _FOOTER_BYTES)
-    listed, _ = _handle(data, position)
-    table = {}
-    for _, where in _entries(data, *listed, path):
-        block, _ = _handle(where, 0)
-        table.update(_entries(data, *block, path))
-    return table
+    try:
+        # Where something is known of the table (which is nothing), and where its blocks are listed.
+        _, position = _handle(data, len(data) - _FOOTER_BYTES)
+        listed, _ = _handle(data, position)
+        table = {}
+        for _, where in _entries(data, *listed, path):
+            block, _ = _handle(where, 0)
+            table.update(_entries(data, *block, path))
+        return table
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def _entries(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the block at a place of the data."""
+    """Keys and values of the block at a place of the data.
+
+    Behind it are how it is compressed, and the checksum of both.
+    """
+    end = offset + size + 1
+    if size < 4 or end + 4 > len(data):
+        raise ValueError(f"{path} is damaged: it ends before a block does")
+    if struct.unpack_from("<I", data, end)[0] != _masked_crc32c(data[offset:end]):
+        raise ValueError(f"{path} is damaged: a block at byte {offset} has another checksum")
     if data[offset + size] != 0:
         raise ValueError(f"{path} is compressed, wanted an index as TensorFlow writes it")
     restarts = struct.unpack_from("<I", data, offset + size - 4)[0]

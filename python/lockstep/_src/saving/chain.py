@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import tensorflow as tf
+
+from lockstep._src.saving import sealed
 
 FOLDER = ".incremental_checkpoint"
 _gfile = tf.io.gfile
@@ -27,10 +28,10 @@ class Chain:
         path = cls._path(directory)
         if not _gfile.exists(path):
             return None
-        with _gfile.GFile(path) as file:
-            text = file.read()
+        with _gfile.GFile(path, "rb") as file:
+            data = file.read()
         try:
-            read = json.loads(text)
+            read = sealed.unseal(data, path)
             return cls(read["base"], list(read["increments"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} does not say which increments there are: {error}") from error
@@ -39,7 +40,7 @@ class Chain:
         """Puts it in its place at once."""
         path = self._path(directory)
         _gfile.makedirs(os.path.dirname(path))
-        text = json.dumps({"base": self.base, "increments": self.increments}, indent=1)
+        text = sealed.seal({"base": self.base, "increments": self.increments})
         if "://" in path:  # has no sync: a file is complete when it is closed
             with _gfile.GFile(f"{path}.new", "w") as file:
                 file.write(text)

@@ -244,6 +244,28 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
     return wrapped
 
 
+def restore_by_name(restore: Callable[..., None]) -> Callable[..., None]:
+    """`Saver.restore` that says which checkpoint is damaged.
+
+    TensorFlow doesn't: of a data file that was cut off it says that fewer bytes were read than asked for, as the error
+    that a training loop takes for the end of its data.
+    """
+
+    @functools.wraps(restore)
+    def wrapped(sess: Any, save_path: Any) -> None:
+        try:
+            restore(sess, save_path)
+        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+            path = tf.compat.as_str(save_path)
+            if path in error.message and isinstance(error, tf.errors.DataLossError):
+                raise
+            raise tf.errors.DataLossError(
+                error.node_def, error.op, f"checkpoint {path} is damaged: {error.message}"
+            ) from error
+
+    return wrapped
+
+
 # Arguments of a saver, and the options that say what they are where they are not given.
 _KEEP = {
     "max_to_keep": "keep_checkpoint_max",
@@ -279,6 +301,7 @@ def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
                 with tf.name_scope("save"):
                     state_barrier = collectives.barrier(name="save_recorded")
             self.save = save_on_all(self.save, self, state_barrier)
+            self.restore = restore_by_name(self.restore)
         original(self, *args, **kwargs)
 
     return wrapped

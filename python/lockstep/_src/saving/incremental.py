@@ -180,6 +180,7 @@ def _saver_of_changes() -> tf_saver.Saver:
         with tf.name_scope("save_changes"):
             barrier = collectives.barrier(name="save_changes_recorded")
     saver.save = checkpoint.save_on_all(saver.save, saver, barrier)
+    saver.restore = checkpoint.restore_by_name(saver.restore)
     return saver
 
 

@@ -172,6 +172,16 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
         broken(lambda prefix: damage(f"{prefix}7"))
     with pytest.raises(ValueError, match="chain.json does not say which"):
         broken(lambda prefix: Path(os.path.dirname(prefix), "chain.json").write_text("{"))
+
+    def shorten(prefix):
+        # Still JSON, of a chain that is a shorter one.
+        chain = Path(os.path.dirname(prefix), "chain.json")
+        content = json.loads(chain.read_text())
+        content["increments"].pop()
+        chain.write_text(json.dumps(content))
+
+    with pytest.raises(ValueError, match="chain.json does not say which increments there are.*checksum"):
+        broken(shorten)
     # Another full checkpoint in the place of the one that they build on.
     with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*and the table holds number"):
         other, _ = saved(tmp_path / "other", [2])
@@ -207,6 +217,7 @@ def test_sessions_save_increments_and_go_on_from_them(tmp_path):
         shutil.move(tmp_path / "killed", folder)
         with open(f"{folder}/.incremental_checkpoint/chain.json") as file:
             chain = json.load(file)
+        assert chain.pop("crc32")
         assert chain == {"base": "model.ckpt-0", "increments": [f"model.ckpt-0-to-{i}" for i in (2, 4)]}
         with tf.Graph().as_default():
             program = Program()

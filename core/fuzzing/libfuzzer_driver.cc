@@ -1,0 +1,24 @@
+// A target as libFuzzer wants it. Before libFuzzer reads the folder of its corpus, the first argument that is no
+// option, the target's seeds are written there.
+#include <sys/stat.h>
+
+#include <fstream>
+#include <string>
+
+#include "core/fuzzing/fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) { return lockstep::fuzzing::Fuzz(data, size); }
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  for (int i = 1; i < *argc; ++i) {
+    const std::string folder = (*argv)[i];
+    struct stat info = {};
+    if (folder.starts_with("-") || stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) continue;
+    int number = 0;
+    for (const std::string& seed : lockstep::fuzzing::Seeds()) {
+      std::ofstream(folder + "/seed-" + std::to_string(number++), std::ios::binary) << seed;
+    }
+    break;
+  }
+  return 0;
+}

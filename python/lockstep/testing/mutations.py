@@ -1,0 +1,121 @@
+"""Inputs that nobody should have written: for what reads text or files that somebody else wrote.
+
+The Python side of `core/fuzzing/fuzz.h`: well-formed inputs, and the same mutations of them each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+SECONDS = "LOCKSTEP_FUZZ_SECONDS"
+# Values at which lengths, counts and parsers go wrong.
+_TEXTS = (
+    b"0", b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"[]", b"{}", b"\0", b"\n", b"\xff",
+    b"\xc3\xa9", b"4294967296", b"9" * 5000, b"[" * 100_000, b'{"a":' * 20_000, "²".encode(), "٣".encode(), b"\\ud800",
+    b",", b":",
+)  # fmt: skip
+# Of several tasks, of one, in both forms, and none.
+TF_CONFIGS = [
+    json.dumps(config).encode()
+    for config in (
+        {"cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]}, "task": {"type": "worker", "index": 1}},
+        {"cluster": {"worker": {"0": "[::1]:1", "1": "[::1]:2"}}, "task": {"type": "worker", "index": "0"}},
+        {"cluster": {"chief": ["a:1"], "ps": ["b:2"]}, "task": {"type": "ps", "index": 0}},
+        {"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}, "environment": "cloud"},
+        {},
+    )
+]
+
+
+def text_of(data: bytes) -> str:
+    """As the system hands an environment variable to Python: it ends at a zero, and any bytes become text."""
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def named(name: str, reads: Callable[[bytes], object], error: type[Exception]) -> Callable[[bytes], object]:
+    """`reads`, whose errors have to say what they are about."""
+
+    def check(data: bytes) -> object:
+        try:
+            return reads(data)
+        except error as refused:
+            assert name in str(refused), str(refused)
+            raise
+
+    return check
+
+
+def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
+    """Mutation `number` of some inputs: one of them with one to eight changes."""
+    draw = random.Random(f"{seed} {number}")
+    data = bytearray(draw.choice(seeds))
+    for _ in range(2 ** draw.randrange(4)):
+        at = draw.randrange(len(data) + 1)
+        end = min(len(data), at + draw.randint(1, 16))
+        kind = draw.randrange(8)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == 1 and at < len(data):
+            data[at] = draw.randrange(256)
+        elif kind == 2:
+            del data[at:]
+        elif kind == 3:
+            del data[at:end]
+        elif kind == 4:
+            data[at:at] = data[at:end]
+        elif kind in (5, 6):
+            data[at : draw.choice((at, end))] = draw.choice(_TEXTS)
+        else:
+            data[at:at] = draw.choice(seeds)
+    return bytes(data)
+
+
+def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
+    """(seed, number) of each input of a run; a line at its end says how many there were, and in what time.
+
+    With the environment variable LOCKSTEP_FUZZ_SECONDS for so long, with a seed of its own, instead of so many.
+    """
+    seconds = float(os.environ.get(SECONDS, 0))
+    seed = random.SystemRandom().randrange(1 << 32) if seconds else 1
+    begin, number = time.monotonic(), 0
+    while time.monotonic() - begin < seconds if seconds else number < inputs:
+        yield seed, number
+        number += 1
+    print(f"fuzz {name}: seed {seed}, {number} inputs in {time.monotonic() - begin:.1f} s, no finding")
+
+
+def feed(
+    name: str, reads: Callable[[bytes], object], seeds: Sequence[bytes], refused: type[Exception] | tuple, inputs: int
+) -> int:
+    """Has `reads` read well-formed inputs, and mutations of them: as many as `rounds` says.
+
+    Args:
+      name: Of what reads, for messages.
+      reads: Reads an input, or raises one of `refused`.
+      seeds: Inputs that it reads; checked.
+      refused: What it may raise of others. A message of these is a sentence, so not empty.
+      inputs: How many mutations.
+
+    Returns:
+      How many of them it read.
+
+    Raises:
+      AssertionError: it raised something else, which is the cause.
+    """
+    for data in seeds:
+        reads(data)
+    read = 0
+    for seed, number in rounds(name, inputs):
+        data = mutation(seeds, number, seed)
+        try:
+            reads(data)
+            read += 1
+        except refused as error:
+            assert str(error), f"{name} refused mutation {number} of seed {seed} without a word: {data[:200]!r}"
+        except Exception as error:
+            raise AssertionError(f"{name}: mutation {number} of seed {seed}, {data[:200]!r}: {error!r}") from error
+    return read
