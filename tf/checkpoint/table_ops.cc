@@ -228,6 +228,11 @@ class EndSnapshotsKernel : public TablesKernel {
   }
 };
 
+// What a reader says of a file that was cut off has the code that training loops take for the end of their data.
+Status Damage(const Status& status) {
+  return status.code() == StatusCode::kOutOfRange ? DataLoss(status.message()) : status;
+}
+
 class RestoreTablesKernel : public TablesKernel {
  public:
   explicit RestoreTablesKernel(tf::OpKernelConstruction* construction) : TablesKernel(construction) {
@@ -240,15 +245,13 @@ class RestoreTablesKernel : public TablesKernel {
   Status Run(tf::OpKernelContext* context) override {
     const std::string prefix(context->input(0).scalar<tf::tstring>()());
     tf::BundleReader file(context->env(), prefix);
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.status()).WithPrefix(absl::StrCat("checkpoint ", prefix, ": ")));
+    LOCKSTEP_RETURN_IF_ERROR(
+        Damage(FromTensorFlow(file.status())).WithPrefix(absl::StrCat("checkpoint ", prefix, ": ")));
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
       // Of an empty table everything is known: what comes now is no change.
       if (track_) table.table().TrackChanges();
-      const Status status = TableReader(&file, &table, names_[t], changes_, rank_, world_size_)
-                                .Restore()
-                                .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));
-      // Of a file that was cut off. Training loops take this code for the end of their data.
-      return status.code() == StatusCode::kOutOfRange ? DataLoss(status.message()) : status;
+      return Damage(TableReader(&file, &table, names_[t], changes_, rank_, world_size_).Restore())
+          .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));
     });
   }
 

@@ -69,6 +69,8 @@ def read_hostfile(path: str) -> list[Host]:
 
 def _host(found: re.Match[str], where: str) -> Host:
     host = Host(found["name"].strip("[]"), int(found["slots"]))
+    if not host.name:
+        raise LaunchError(f"{where}: got a host without a name, wanted one")
     if host.slots < 1:
         raise LaunchError(f"{where}: {host.name} has no slots; wanted 1 or more")
     return host

@@ -41,6 +41,7 @@ def test_a_hostfile_may_have_empty_lines_and_comments(tmp_path):
         ("localhost\n", "line 1: got 'localhost', wanted `host slots=N`"),
         ("a slots=1\nb:2\n", "line 2: got 'b:2', wanted `host slots=N`"),
         ("a slots=x\n", "line 1: got 'a slots=x'"),
+        ("[] slots=1\n", "line 1: got a host without a name"),
         ("# nothing\n", "it names no host"),
     ],
 )
