@@ -77,7 +77,7 @@ TEST(NamedExchange, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
 // Where there is none for the exchange itself, all ranks hear of it, and go on. (Sanitizers end the process instead.)
 TEST(NamedExchange, TellsAllRanksWhereOneHasNoMemoryToExchangeIn) {
   if (kSanitized) GTEST_SKIP() << "sanitizers refuse to fail an allocation";
-  constexpr int64_t kTooMuch = int64_t{1} << 55;
+  constexpr int64_t kTooMuch = kMostTensorBytes / sizeof(float);
   RunRanks(2, [](NamedLane& lane) {
     for (const NamedReduction reduction : {NamedReduction::kSum, NamedReduction::kAdasum}) {
       NamedRequest request = Request(NamedKind::kAllReduce, "x", {kTooMuch});

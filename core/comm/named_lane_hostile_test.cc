@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/bytes.h"
 #include "core/base/strings.h"
 #include "core/comm/control_links.h"
 #include "core/comm/named_lane.h"
+#include "core/comm/named_messages.h"
 #include "core/comm/test_job.h"
 
 namespace lockstep {
@@ -50,7 +50,7 @@ Status AskALiar(int liar, const Lie& lie) {
     if (liar == 0) {
       for (const auto& event : links.Await(kPatience_s)) heard = event.message;
     }
-    ASSERT_TRUE(links.Send(1 - liar, lie(heard)).ok());
+    links.Send(1 - liar, lie(heard));
     EXPECT_TRUE(links.Push(kPatience_s));
     may_go.wait();
   });
@@ -72,27 +72,7 @@ Status AskALiar(int liar, const Lie& lie) {
   return ended.get();
 }
 
-std::string Requests(const std::vector<NamedRequest>& requests) {
-  ByteWriter writer;
-  writer.Number(uint8_t{'r'});
-  writer.Number(static_cast<uint32_t>(requests.size()));
-  for (const NamedRequest& request : requests) Write(request, writer);
-  return writer.Take();
-}
-
-std::string Batches(const std::vector<NamedBatch>& batches) {
-  ByteWriter writer;
-  writer.Number(uint8_t{'b'});
-  writer.Number(static_cast<uint32_t>(batches.size()));
-  for (const NamedBatch& batch : batches) Write(batch, writer);
-  return writer.Take();
-}
-
-// The request in what a rank has sent.
-NamedRequest Asked(std::string_view heard) {
-  ByteReader reader(heard.substr(5));
-  return ReadNamedRequest(reader);
-}
+std::string Requests(const std::vector<NamedRequest>& requests) { return named_messages::OfRequests(requests).front(); }
 
 TEST(NamedLaneHostile, RankZeroSurvivesWhatIsNoRequest) {
   NamedRequest member = Sum({4});
@@ -105,7 +85,8 @@ TEST(NamedLaneHostile, RankZeroSurvivesWhatIsNoRequest) {
         Requests({huge}), Requests({member, member})}) {
     const Status status = AskALiar(1, [&](std::string_view) { return message; });
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
-    EXPECT_NE(status.message().find("rank 1 sent a message that is none"), std::string::npos) << status.ToString();
+    EXPECT_NE(status.message().find("rank 1 sent a message to rank 0 that is none"), std::string::npos)
+        << status.ToString();
   }
 }
 
@@ -132,14 +113,15 @@ TEST(NamedLaneHostile, ARankDoesOnlyWhatItHasAskedFor) {
   };
   for (const auto& change : lies) {
     const Status status = AskALiar(0, [&](std::string_view heard) {
-      NamedRequest request = Asked(heard);
+      NamedRequest request = named_messages::ReadRequests(heard)->front();
       const uint64_t ticket = request.ticket;
       change(request);
       const int64_t rows = request.rows();
-      return Batches({{{{request, {NamedBatch::kNoTicket, ticket}, {0, rows}, {}}}, OkStatus()}});
+      return named_messages::OfBatches({{{{request, {NamedBatch::kNoTicket, ticket}, {0, rows}, {}}}, OkStatus()}})
+          .front();
     });
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-    EXPECT_NE(status.message().find("rank 0 says to do what this rank did not ask for"), std::string::npos)
+    EXPECT_NE(status.message().find("rank 0 says to do what rank 1 did not ask for"), std::string::npos)
         << status.ToString();
   }
 }
@@ -148,7 +130,8 @@ TEST(NamedLaneHostile, ARankSurvivesWhatIsNoBatch) {
   for (const std::string& message : {std::string(), std::string("r\0\0\0\0", 5), std::string("b\xFF\xFF\xFF\xFF", 5)}) {
     const Status status = AskALiar(0, [&](std::string_view) { return message; });
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-    EXPECT_NE(status.message().find("rank 0 sent a message that is none"), std::string::npos) << status.ToString();
+    EXPECT_NE(status.message().find("rank 0 sent a message to rank 1 that is none"), std::string::npos)
+        << status.ToString();
   }
 }
 
