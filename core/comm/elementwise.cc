@@ -35,7 +35,6 @@ bool WithType(DType dtype, const Work& work) {
 // Cut off; what is beyond the type's range becomes its end, and no number 0, where C++ leaves it open.
 template <typename T>
 T FromDouble(double value) {
-  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(value);
   using Limits = std::numeric_limits<T>;
   // The largest number itself may be no double; the one above it is.
   if (value >= std::ldexp(1.0, Limits::digits)) return Limits::max();
@@ -49,7 +48,12 @@ void Scale(DType dtype, double factor, const void* in, int64_t count, void* out)
   const bool done = WithType(dtype, [&]<typename T>(T) {
     const auto* from = static_cast<const T*>(in);
     auto* to = static_cast<T*>(out);
-    for (int64_t i = 0; i < count; ++i) to[i] = FromDouble<T>(static_cast<double>(from[i]) * factor);
+    if constexpr (std::is_floating_point_v<T>) {
+      const T own = static_cast<T>(factor);
+      for (int64_t i = 0; i < count; ++i) to[i] = from[i] * own;
+    } else {
+      for (int64_t i = 0; i < count; ++i) to[i] = FromDouble<T>(static_cast<double>(from[i]) * factor);
+    }
   });
   if (done) return;
   const auto* from = static_cast<const uint16_t*>(in);

@@ -7,9 +7,10 @@
 
 namespace lockstep {
 
-// out[i] = in[i] * factor, for `count` elements of any type but bool, whose values are copied. float16 and bfloat16 are
-// multiplied as floats and rounded once; floats as doubles; of integers the product of doubles is cut off, and ends
-// with the type's range. `out` may be `in`. A pure function; thread-safe.
+// out[i] = in[i] * factor, for `count` elements of any type but bool, whose values are copied. As in TensorFlow the
+// factor becomes a number of the elements' type first; float16 and bfloat16 are multiplied as floats and rounded once;
+// of integers the product of doubles is cut off, and ends with the type's range. `out` may be `in`. A pure function;
+// thread-safe.
 void Scale(DType dtype, double factor, const void* in, int64_t count, void* out);
 
 // out[i] = in[i] / divisor, cut off, of integers. divisor: not 0.

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/comm/named_lane_testing.h"
+#include "core/comm/test_lane.h"
 
 namespace lockstep {
 namespace {

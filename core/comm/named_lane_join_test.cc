@@ -9,7 +9,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/named_lane.h"
-#include "core/comm/named_lane_testing.h"
+#include "core/comm/test_lane.h"
 
 namespace lockstep {
 namespace {

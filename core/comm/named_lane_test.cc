@@ -13,8 +13,8 @@
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
-#include "core/comm/named_lane_testing.h"
 #include "core/comm/rendezvous_wire.h"
+#include "core/comm/test_lane.h"
 
 namespace lockstep {
 namespace {

@@ -355,8 +355,8 @@ std::unique_ptr<tfd::IteratorBase> ParquetDataset::MakeIteratorInternal(const st
 class ParquetDatasetOp : public tfd::DatasetOpKernel {
  public:
   explicit ParquetDatasetOp(tensorflow::OpKernelConstruction* ctx) : DatasetOpKernel(ctx) {
-    ParquetAttributes::ForEach(attributes_,
-                        [&](const char* name, auto& member) { OP_REQUIRES_OK(ctx, ctx->GetAttr(name, &member)); });
+    ParquetAttributes::ForEach(
+        attributes_, [&](const char* name, auto& member) { OP_REQUIRES_OK(ctx, ctx->GetAttr(name, &member)); });
   }
 
  protected:

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from lockstep._src import elastic
 from lockstep.testing import call_workers, run_cases
 
 tf1 = tf.compat.v1
@@ -411,13 +410,17 @@ def passes_of_another_job_are_forgotten():
         def loss(v, op=op):
             return tf.reduce_sum(v) * (1.0 if op == hvd.Adasum else 1.0 + hvd.rank())
 
-        with tf.Graph().as_default(), tf1.Session() as session, mock.patch.object(elastic, "member", lambda: True):
+        with (
+            tf.Graph().as_default(),
+            tf1.Session() as session,
+            mock.patch("lockstep._src.elastic.member", lambda: True),
+        ):
             v = tf1.get_variable("v", initializer=tf.constant([0.0]))
             train = optimizer(op).minimize(loss(v))
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             for _ in range(1 + hvd.rank()):
                 session.run(train)
-            with mock.patch.object(elastic, "member", lambda: None):
+            with mock.patch("lockstep._src.elastic.member", lambda: None):
                 join()
             begin = session.run(v)
             for n in range(1, 7):
