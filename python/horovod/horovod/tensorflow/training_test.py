@@ -420,7 +420,7 @@ def passes_of_another_job_are_forgotten():
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             for _ in range(1 + hvd.rank()):
                 session.run(train)
-            with mock.patch("lockstep._src.elastic.member", lambda: None):
+            with mock.patch(member, lambda: None):
                 join()
             begin = session.run(v)
             for n in range(1, 7):
