@@ -404,17 +404,14 @@ def passes_of_another_job_are_forgotten():
     def optimizer(op):
         return hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), op=op, backward_passes_per_step=3)
 
+    member = "lockstep._src.elastic.member"
     # Of Adasum alike on both ranks, so that it is their mean.
     for op, factor in ((hvd.Average, 4.5), (hvd.Adasum, 3.0)):
 
         def loss(v, op=op):
             return tf.reduce_sum(v) * (1.0 if op == hvd.Adasum else 1.0 + hvd.rank())
 
-        with (
-            tf.Graph().as_default(),
-            tf1.Session() as session,
-            mock.patch("lockstep._src.elastic.member", lambda: True),
-        ):
+        with tf.Graph().as_default(), tf1.Session() as session, mock.patch(member, lambda: True):
             v = tf1.get_variable("v", initializer=tf.constant([0.0]))
             train = optimizer(op).minimize(loss(v))
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
