@@ -67,7 +67,7 @@ def test_without_waiting_the_file_has_to_be_there(file):
         ({"addresses": {"lo": [1]}}, "malformed"),
         ({"dispatchers": "many"}, "malformed.*many"),
         ({"dispatchers": 0}, "dispatchers is 0, wanted more than 0"),
-        ({"timeout": "soon"}, "timeout is 'soon', wanted more than 0"),
+        ({"timeout": "soon"}, "timeout is 'soon', wanted seconds"),
         ({"dispatcher_side": "foo"}, "dispatcher_side is 'foo', wanted compute or training"),
     ],
 )
