@@ -113,7 +113,6 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
     closed = n <= 0;
     if (n > 0) link.in.append(buffer.data(), static_cast<size_t>(n));
     if (n > 0) received += static_cast<size_t>(n);
-    if (!dead && n > 0 && static_cast<size_t>(n) < buffer.size()) break;
   }
   closed = closed || dead;
   size_t done = 0;

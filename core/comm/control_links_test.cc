@@ -64,6 +64,16 @@ TEST(ControlLinks, ReportsAnEndOnce) {
   EXPECT_TRUE(links.flushed());
 }
 
+// However many messages they are: what is said last must not wait for so many turns.
+TEST(ControlLinks, HearsAtOnceWhatHasCome) {
+  const Pair pair;
+  ControlLinks here({pair.first.get()}), there({pair.second.get()});
+  for (int i = 0; i < 100; ++i) there.Send(0, std::to_string(i));
+  const auto events = here.Await(kLong_s);
+  ASSERT_EQ(events.size(), 100u);
+  EXPECT_EQ(events.back().message, "99");
+}
+
 // A child of a dead peer may keep the socket open: what the peer said before is heard, and then the end.
 TEST(ControlLinks, ReportsADeathWhereTheSocketStaysOpen) {
   const Pair pair;

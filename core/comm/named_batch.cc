@@ -91,6 +91,8 @@ NamedBatch ReadNamedBatch(ByteReader& reader, int ranks) {
 }
 
 bool IsAnswerTo(const NamedBatch::Entry& entry, const NamedRequest& request, int rank) {
+  // What the rank refuses fails on all.
+  if (!request.refusal.ok()) return false;
   if (request.kind == NamedKind::kJoin) return entry.request.kind == NamedKind::kJoin;
   if (entry.request.name != request.name || !CheckAgreement({&entry.request, &request}).ok()) return false;
   if (entry.request.kind != NamedKind::kBarrier && entry.rows[rank] != request.rows()) return false;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/float_mode.h"
 #include "core/base/strings.h"
 #include "core/comm/adasum.h"
 #include "core/comm/elementwise.h"
@@ -99,6 +100,7 @@ Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> w
 }
 
 Status NamedExchange::Exchange(std::span<Part> parts) {
+  const GradualUnderflow mode;
   const NamedRequest& request = parts.front().entry.request;
   switch (request.kind) {
     case NamedKind::kAllReduce: return request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
@@ -294,7 +296,12 @@ Status NamedExchange::Gather(std::span<Part> parts) {
   }
   // The exchange goes on without a result for which there is no memory; its error comes back then.
   const Status& no_memory = parts.front().status;
-  const Allocate allocate = [&](std::span<const int64_t>) -> Result<void*> {
+  const Allocate allocate = [&](std::span<const int64_t> counts) -> Result<void*> {
+    // The memory is of the size that rank 0 has said.
+    const int64_t announced = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (announced != incoming) {
+      return DataLoss(StrCat("the ranks send ", announced, " bytes to rank ", own, ", wanted ", incoming));
+    }
     if (alone && !no_memory.ok()) return no_memory;
     return static_cast<void*>(out);
   };

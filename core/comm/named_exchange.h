@@ -19,9 +19,10 @@ struct NamedWork {
   // The rank's tensor, of the request's type and shape. Read until `done`.
   const void* in = nullptr;
   // Gives the memory for the result, of the request's type and this shape; may be null where that has no elements, and
-  // may be the memory of `in` in an all-reduce or broadcast. Called at most once, on the lane's thread; never for
-  // barriers and joins. Where it fails, this rank gets that error, and the others their results; or, where there is no
-  // memory either for what the others need of this rank, that error with this rank's number.
+  // may be the memory of `in` in an all-reduce or broadcast. Called at most once, by who drives the lane, which may
+  // be any caller of Submit; never for barriers and joins. It asks the lane for nothing but memory. Where it fails,
+  // this rank gets that error, and the others their results; or, where there is no memory either for what the others
+  // need of this rank, that error with this rank's number.
   std::function<Result<void*>(std::span<const int64_t> shape)> allocate;
   struct Outcome {
     // Of an all-to-all: rows that came from each rank, [R].
@@ -29,12 +30,13 @@ struct NamedWork {
     // Of a join: the rank that joined last.
     int last_joined = -1;
   };
-  // The end of the request; called once, on the lane's thread or in Submit.
+  // The end of the request; called once, by who drives the lane or in Submit. It may ask lanes for more, and must not
+  // destroy one.
   std::function<void(const Status& status, const Outcome& outcome)> done;
 };
 
 // Does what a batch says, by the collectives of a communicator: small tensors of a batch are packed one behind the
-// other and travel in one exchange. Every rank runs the same batches in the same order. For one thread.
+// other and travel in one exchange. Every rank runs the same batches in the same order. For one thread at a time.
 class NamedExchange {
  public:
   explicit NamedExchange(Communicator& communicator) : communicator_(communicator) {}

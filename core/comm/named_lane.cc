@@ -94,7 +94,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
   {
     const std::lock_guard lock(mutex_);
     // Where this rank waits for others already, a peer is late.
-    drives = !driven_ && works_.empty();
+    drives = !driven_ && works_.empty() && !ThisThreadDrives();
     refusals = Refuse(works);
     std::vector<NamedRequest> requests;
     requests.reserve(works.size());
@@ -110,7 +110,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
   }
   // So that the thread does not wake only to wait for the lock.
   if (wake) links_.Wake();
-  if (drives) Drive();
+  if (drives) Drive(tickets);
   for (size_t i = 0; i < works.size(); ++i) {
     if (!refusals[i].ok()) works[i].done(refusals[i], {});
   }

@@ -68,7 +68,7 @@ class NamedLane {
   // Meets the other ranks, as Context::Create, whose errors it returns; RESOURCE_EXHAUSTED also where there can't be
   // another thread. The communicator is the lane's alone, and the purpose that of a lane with this label.
   static Result<std::unique_ptr<NamedLane>> Create(ContextOptions context, const NamedLaneOptions& options);
-  // As Leave; waits until the batch that runs has ended, with CANCELLED. Not on the lane's own thread.
+  // As Leave; waits until the batch that runs has ended, with CANCELLED. Not within what a request calls.
   ~NamedLane();
 
   int rank() const { return communicator_->rank(); }
@@ -82,7 +82,8 @@ class NamedLane {
   }
   int64_t shared_bytes() const { return shared_bytes_; }
 
-  // Asks for what `works` say; waits 0.1 ms at most for peers to ask. What this rank can see to be wrong by itself
+  // Asks for what `works` say; waits 0.1 ms at most for peers to ask, and
+  // for as long as a small exchange takes. What this rank can see to be wrong by itself
   // (negative counts, splits that are too many, a root that is none, a type without such a reduction) is told to all
   // ranks, which get it as their error. A name that this rank waits for already is this rank's own error: that work's
   // `done` gets INVALID_ARGUMENT here, and so do all members of its group that come with it; likewise with a name that
@@ -130,8 +131,10 @@ class NamedLane {
   bool GoOn();
   // With mutex_ held: whether the thread is needed.
   bool HasWork() const;
-  // A caller's turn; driven_ is set for it.
-  void Drive();
+  // A caller's turn, until what it asks for has ended; driven_ is set for it.
+  void Drive(const std::vector<uint64_t>& tickets);
+  // Whether this thread drives a lane, this one or another: from within it may ask for more, and must not wait there.
+  static bool& ThisThreadDrives();
   // The thread's wait, with mutex_ held at both ends, for something to do that nobody drives: true. False where it is
   // time to see what peers say.
   bool Park(std::unique_lock<std::mutex>& lock);
@@ -163,7 +166,7 @@ class NamedLane {
 
   mutable std::mutex mutex_;
   Sequencer sequencer_;                                             // guarded by mutex_
-  std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what the thread is to do
+  std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what is to be done
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
   std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_ but the join
   std::optional<uint64_t> join_;                                    // guarded by mutex_: the ticket of that

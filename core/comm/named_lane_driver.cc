@@ -46,16 +46,25 @@ bool NamedLane::GoOn() {
   return std::exchange(sleeps_, false);
 }
 
-void NamedLane::Drive() {
+bool& NamedLane::ThisThreadDrives() {
+  static thread_local bool drives = false;
+  return drives;
+}
+
+void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
   const double end = Now() + kLookOut_s;
+  ThisThreadDrives() = true;
   while (true) {
     {
       const std::lock_guard lock(mutex_);
       idle_ = false;
       if (rank() == 0) Sequence();
-      const bool is_large = !todo_.empty() && BytesOf(todo_.front()) > kCallersBytes;
-      if (works_.empty() || leaves_ || is_large || (todo_.empty() && Now() >= end)) {
-        driven_ = false;
+      int64_t bytes = 0;
+      for (const NamedBatch& batch : todo_) bytes = std::min(bytes + BytesOf(batch), kMostTensorBytes);
+      // Others may go on asking.
+      const bool waits = std::any_of(tickets.rbegin(), tickets.rend(), [&](uint64_t t) { return works_.count(t) > 0; });
+      if (!waits || leaves_ || bytes > kCallersBytes || (todo_.empty() && Now() >= end)) {
+        driven_ = ThisThreadDrives() = false;
         if (!HasWork()) return;
         break;
       }
@@ -97,6 +106,7 @@ std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
 
 void NamedLane::Run() {
   bool drives = false;
+  ThisThreadDrives() = true;
   while (true) {
     std::vector<std::string> warnings;
     double seconds = 0;
@@ -231,7 +241,8 @@ void NamedLane::Do(const NamedBatch& batch) {
         }
       }
       // Joined ranks take part in sums.
-      const bool brings_zeros = ticket == NamedBatch::kNoTicket && entry.request.kind == NamedKind::kAllReduce;
+      const bool brings_zeros = ticket == NamedBatch::kNoTicket && entry.request.kind == NamedKind::kAllReduce &&
+                                entry.request.reduction != NamedReduction::kAdasum;
       const bool is_answer = work != nullptr && (!batch.error.ok() || IsAnswerTo(entry, work->request, rank()));
       knows_all = knows_all && (is_answer || brings_zeros);
       // Ranks that had joined have made fewer calls: all of them count anew.
@@ -268,7 +279,7 @@ Status NamedLane::CauseOf(const Status& status) {
       const std::lock_guard lock(mutex_);
       if (leaves_) break;
     }
-    for (const ControlLinks::Event& event : links_.Await(end - Now())) {
+    for (const ControlLinks::Event& event : links_.Await(kPush_s)) {
       if (const std::optional<Status> why = EndIn(event)) return *why;
     }
   }

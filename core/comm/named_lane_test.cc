@@ -1,10 +1,14 @@
 #include "core/comm/named_lane.h"
 
 #include <gtest/gtest.h>
+#include <xmmintrin.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstring>
 #include <future>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -176,6 +180,53 @@ TEST(NamedLane, TakesThousandsOfRequestsAtOnce) {
     }
     lane.Submit(std::move(works));
     EXPECT_EQ(all.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready) << right;
+  });
+}
+
+// TensorFlow's threads take numbers near zero for zero, others don't. Whoever drives: all ranks get the same bits.
+TEST(NamedLane, GivesTheSameBitsWhateverTheModeOfItsCallers) {
+  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+  RunRanks(2, [&](NamedLane& lane) {
+    if (lane.rank() == 0) _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
+    const uint32_t bits = 71362;  // 1e-40
+    std::vector<float> in(1);
+    std::memcpy(in.data(), &bits, sizeof(bits));
+    for (int i = 0; i < 20; ++i) {
+      // Now the one rank is late, now the other: a caller drives, or the thread.
+      if (i % 3 == lane.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      const Outcome got = Ask(lane, Request(NamedKind::kAllReduce, "x", {1}), in).get();
+      EXPECT_EQ(got.As<uint32_t>(), std::vector<uint32_t>{2 * bits});
+    }
+  });
+}
+
+// What answers a request may ask for more, of this lane and of others, whose drivers may be doing the same.
+TEST(NamedLane, MayBeAskedForMoreByWhatItAnswers) {
+  const std::string other_address = testing::FreeLocalAddress();
+  RunRanks(2, [&](NamedLane& lane) {
+    NamedLaneOptions options;
+    options.label = "other";
+    auto other = NamedLane::Create(JobOptions({"shm", 2}, other_address, lane.rank()), options);
+    ASSERT_TRUE(other.ok()) << other.status().ToString();
+    const auto ask = [](NamedLane& first, NamedLane& second, int i) {
+      auto ended = std::make_shared<std::promise<Status>>();
+      auto [work, unused] = WorkOf(Barrier(StrCat("first", i)), kNothing);
+      work.done = [&second, ended, i](const Status& status, const NamedWork::Outcome&) {
+        auto [next, unused_too] = WorkOf(Barrier(StrCat("second", i)), kNothing);
+        next.done = [ended, status](const Status& then, const NamedWork::Outcome&) {
+          ended->set_value(status.ok() ? then : status);
+        };
+        second.Submit(std::move(next));
+      };
+      first.Submit(std::move(work));
+      return ended->get_future();
+    };
+    std::thread beside([&] {
+      for (int i = 0; i < 200; ++i) EXPECT_EQ(ask(**other, lane, i).get(), OkStatus());
+    });
+    for (int i = 1000; i < 1200; ++i) EXPECT_EQ(ask(lane, **other, i).get(), OkStatus());
+    beside.join();
+    EXPECT_EQ(Await(**other, Barrier("end")), OkStatus());
   });
 }
 

@@ -237,6 +237,10 @@ Status CheckArguments(const NamedRequest& request, int ranks) {
   const auto refuse = [&](const auto&... text) { return InvalidArgument(StrCat(Describe(request), ": ", text...)); };
   const bool by_rows = request.kind == NamedKind::kReduceScatter || request.kind == NamedKind::kAllGather ||
                        request.kind == NamedKind::kAllToAll;
+  if (!HasPossibleSize(request, request.rows())) {
+    return refuse("a tensor of shape ", ShapeText(request.shape), ", wanted rows of which each, and which together, ",
+                  "have at most ", kMostTensorBytes, " bytes");
+  }
   if (by_rows && request.shape.empty()) return refuse("got a scalar, wanted a tensor with a first dimension");
   if (request.kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= ranks)) {
     return refuse("root is ", request.root, ", wanted 0 to ", ranks - 1);

@@ -141,6 +141,13 @@ void Sequencer::Cancel(int rank, const std::string& name, uint64_t ticket, const
   Settle();
   if (HasJoined(rank) && joins_[rank] == ticket) {
     joins_[rank] = kNoTicket;
+    // What was complete without it, and waits for its group, misses it now.
+    for (auto& [pending_name, pending] : pending_) {
+      if (!pending.complete || IsComplete(pending)) continue;
+      pending.complete = false;
+      const auto made = std::find(pending.made.begin(), pending.made.end(), true) - pending.made.begin();
+      --groups_.at(pending.requests[made].group).complete;
+    }
     NamedRequest join;
     join.kind = NamedKind::kJoin;
     join.name = name;
@@ -234,7 +241,9 @@ void Sequencer::FailWhole(const std::string& name, const Status& why) {
         if (group.brought[rank] == 0 || group.brought[rank] >= group.wanted[rank]) continue;
         left += late.left[rank] = group.wanted[rank] - group.brought[rank];
       }
-      if (left > 0) late_groups_[request.group] = std::move(late);
+      if (left == 0) continue;
+      const auto [before, is_first] = late_groups_.try_emplace(request.group, late);
+      for (int rank = 0; rank < options_.ranks && !is_first; ++rank) before->second.left[rank] += late.left[rank];
     }
   }
   Ready(names, why);

@@ -230,5 +230,39 @@ TEST(SequencerGroups, EndEveryMemberOnce) {
   }
 }
 
+// A join that is given up: what was complete without the rank misses it again, and is held against what it brings.
+TEST(SequencerGroups, MissARankThatIsBackFromAJoin) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest join;
+  join.kind = NamedKind::kJoin;
+  join.name = "join";
+  join.ticket = next_ticket++;
+  EXPECT_TRUE(sequencer.Add(1, join, 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Member("a"), 0).ok());
+  EXPECT_TRUE(sequencer.Take().empty());
+  sequencer.Cancel(1, "join", join.ticket, Cancelled("enough"));
+  ASSERT_EQ(sequencer.Take().size(), 1u);
+  NamedRequest other = Member("a");
+  other.shape = {5};
+  EXPECT_TRUE(sequencer.Add(1, other, 0).ok());
+  EXPECT_TRUE(sequencer.Add(1, Member("b"), 0).ok());
+  EXPECT_TRUE(sequencer.Add(0, Member("b"), 0).ok());
+  Ends(sequencer).Expect(4, StatusCode::kFailedPrecondition, "rank 0 has [4]; rank 1 has [5]");
+}
+
+// Given up for one rank and then for the other, before their last members have come: each of them gets its answer.
+TEST(SequencerGroups, AnswerWhatComesLateOfBothRanks) {
+  Sequencer sequencer({.ranks = 2});
+  Ends ends(sequencer);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(sequencer.Add(rank, Member("a", 3), 0).ok());
+    sequencer.Fail("a", Cancelled("enough"));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const char* name : {"b", "c"}) EXPECT_TRUE(sequencer.Add(rank, Member(name, 3), 0).ok());
+  }
+  ends.Expect(6, StatusCode::kCancelled, "enough");
+}
+
 }  // namespace
 }  // namespace lockstep
