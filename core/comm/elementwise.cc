@@ -71,12 +71,21 @@ void Scale(DType dtype, double factor, const void* in, int64_t count, void* out)
   }
 }
 
-void DivideIntegers(DType dtype, int64_t divisor, const void* in, int64_t count, void* out) {
-  WithType(dtype, [&]<typename T>(T) {
+void Divide(DType dtype, int64_t divisor, const void* in, int64_t count, void* out) {
+  const bool done = WithType(dtype, [&]<typename T>(T) {
     const auto* from = static_cast<const T*>(in);
     auto* to = static_cast<T*>(out);
     for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i] / static_cast<T>(divisor));
   });
+  if (done) return;
+  const auto* from = static_cast<const uint16_t*>(in);
+  auto* to = static_cast<uint16_t*>(out);
+  const auto single = static_cast<float>(divisor);
+  if (dtype == DType::kFloat16) {
+    for (int64_t i = 0; i < count; ++i) to[i] = FloatToFloat16(Float16ToFloat(from[i]) / single);
+  } else if (dtype == DType::kBFloat16) {
+    for (int64_t i = 0; i < count; ++i) to[i] = FloatToBFloat16(BFloat16ToFloat(from[i]) / single);
+  }
 }
 
 void FillNeutral(ReduceOp op, DType dtype, int64_t count, void* out) {

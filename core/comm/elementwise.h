@@ -13,8 +13,8 @@ namespace lockstep {
 // thread-safe.
 void Scale(DType dtype, double factor, const void* in, int64_t count, void* out);
 
-// out[i] = in[i] / divisor, cut off, of integers. divisor: not 0.
-void DivideIntegers(DType dtype, int64_t divisor, const void* in, int64_t count, void* out);
+// out[i] = in[i] / divisor, of integers cut off; bools are left alone. divisor: not 0. `out` may be `in`.
+void Divide(DType dtype, int64_t divisor, const void* in, int64_t count, void* out);
 
 // Fills `out` with what changes nothing: 0 of a sum or mean, 1 of a product, infinity or the largest number of kMin,
 // and the other end of kMax.

@@ -51,7 +51,7 @@ void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, voi
 void ScaleBehind(const NamedRequest& request, int ranks, const void* in, int64_t count, void* out) {
   const void* from = in;
   if (request.reduction == NamedReduction::kMean && !IsFloatingPoint(request.dtype)) {
-    DivideIntegers(request.dtype, ranks, from, count, out);
+    Divide(request.dtype, ranks, from, count, out);
     from = out;
   }
   if (request.postscale != 1) return Scale(request.dtype, request.postscale, from, count, out);

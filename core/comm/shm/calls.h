@@ -2,32 +2,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string_view>
 
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
+#include "core/comm/call.h"
 #include "core/comm/shm/layout.h"
 #include "core/comm/shm/segment.h"
 #include "core/comm/shm/waiter.h"
 
 namespace lockstep::shm {
-
-// What a rank is about to do, as it is compared between ranks. Views: name and counts have to outlive the call. What a
-// kind of call does not use keeps its default, the same on all ranks.
-struct Call {
-  CallKind kind;
-  std::string_view name;
-  DType dtype = DType::kUInt8;
-  ReduceOp op = ReduceOp::kSum;
-  // Of a Broadcast.
-  int root = 0;
-  // Elements of an item.
-  int64_t width = 1;
-  int64_t count = 0;                     // elements, items or bytes
-  std::span<const int64_t> counts = {};  // per rank, where the call has such
-  bool count_agrees = true;              // whether count and counts have to be the same on all ranks
-};
 
 // The start of every collective: each rank writes down what it calls, announces it, and waits until all have. Then each
 // compares a 64-bit fingerprint of its own call with everyone's, and so do all see together that they agree, disagree,
@@ -65,8 +48,8 @@ class Calls {
   Status Begin(const Call& call, const void* payload, int64_t payload_bytes);
 
   // Takes part with a refusal; the outcome is that refusal or that of a lower rank, and never OK. `why` is not OK; its
-  // text is cut off where it is longer than a record has room for.
-  Status Decline(std::string_view name, const Status& why);
+  // text is cut off where it is longer than a record has room for. `verbatim`: it says already whose it is.
+  Status Decline(std::string_view name, const Status& why, bool verbatim);
 
   // What ranks brought to the call that was begun last.
   const Announcement& announcement(int rank) const { return segment_->block(rank).flag.announcements[number_ & 1]; }

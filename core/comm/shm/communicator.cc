@@ -4,15 +4,15 @@
 
 #include <utility>
 
-#include "core/comm/shm/bootstrap.h"
 #include "core/comm/shm/copy.h"
 
 namespace lockstep::shm {
 
-Result<std::unique_ptr<Communicator>> ShmCommunicator::Create(const ContextOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Attachment attachment, Attach(options));
-  return std::unique_ptr<Communicator>(
-      new ShmCommunicator(std::move(attachment.segment), options.rank, std::move(attachment.waiter)));
+Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(const ContextOptions& options, Group group) {
+  const int index = group.index;
+  LOCKSTEP_ASSIGN_OR_RETURN(Attachment attachment, Attach(options, std::move(group)));
+  return std::unique_ptr<ShmCommunicator>(
+      new ShmCommunicator(std::move(attachment.segment), index, std::move(attachment.waiter)));
 }
 
 ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::unique_ptr<Waiter> waiter)
@@ -42,9 +42,9 @@ Status ShmCommunicator::Barrier(std::string_view name) {
   return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0);
 }
 
-Status ShmCommunicator::Decline(std::string_view name, const Status& why) {
+Status ShmCommunicator::Decline(std::string_view name, const Status& why, bool verbatim) {
   if (why.ok()) return InvalidArgument("Decline needs an error that says why");
-  return calls_.Decline(name, why);
+  return calls_.Decline(name, why, verbatim);
 }
 
 }  // namespace lockstep::shm

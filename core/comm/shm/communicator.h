@@ -10,6 +10,7 @@
 #include "core/comm/communicator.h"
 #include "core/comm/context.h"
 #include "core/comm/reduce.h"
+#include "core/comm/shm/bootstrap.h"
 #include "core/comm/shm/calls.h"
 #include "core/comm/shm/heap.h"
 #include "core/comm/shm/segment.h"
@@ -34,8 +35,8 @@ namespace lockstep::shm {
 // lists of staged exchanges.
 class ShmCommunicator final : public Communicator {
  public:
-  // Meets the other ranks. Their options have to agree. Blocks for up to rendezvous_timeout_s; errors are Attach's.
-  static Result<std::unique_ptr<Communicator>> Create(const ContextOptions& options);
+  // Of ranks that have met (bootstrap.h).
+  static Result<std::unique_ptr<ShmCommunicator>> Create(const ContextOptions& options, Group group);
   ~ShmCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -50,13 +51,26 @@ class ShmCommunicator final : public Communicator {
   Status AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
                    const Allocate& allocate) override;
   Status Barrier(std::string_view name) override;
-  Status Decline(std::string_view name, const Status& why) override;
+  Status Decline(std::string_view name, const Status& why) override { return Decline(name, why, /*verbatim=*/false); }
   void Abort(const Status& why) override { waiter_->Abort(why); }
   // Does nothing in a fork of the process that made the communicator.
   void Leave() override;
   int Link(int rank) const override { return waiter_->peers().socket(rank); }
   int DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
+
+  // For who joins backends (hosts/communicator.h).
+  //
+  // Compares a call that is made of several, and does nothing else.
+  Status Agree(const Call& call) { return calls_.Begin(call, nullptr, 0); }
+  // `verbatim`: `why` says already whose it is.
+  Status Decline(std::string_view name, const Status& why, bool verbatim);
+  // AllReduce with another reduction, and AllGatherV of another item, than what the ranks compare.
+  Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
+  Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
+  // Ends all, with what is returned from then on; nothing after another end.
+  void Break(const Status& error) { waiter_->End(error); }
+  bool broken() const { return waiter_->broken(); }
 
  private:
   // How a contribution that is not reduced travels: the payload of its announcement, as it lies in memory.
@@ -82,11 +96,6 @@ class ShmCommunicator final : public Communicator {
   };
 
   ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::unique_ptr<Waiter> waiter);
-
-  // One count for each rank, none negative, and `in` there if they are not all zero. INVALID_ARGUMENT otherwise, before
-  // anything is exchanged.
-  Status CheckCounts(std::string_view call, std::string_view name, std::span<const int64_t> counts,
-                     const void* in) const;
 
   // reductions.cc. Begin was called for those that are in place or staged, since what was announced decides between the
   // two; those in a slot call it themselves, behind their copy.

@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
-#include "core/base/strings.h"
+#include "core/comm/arguments.h"
 #include "core/comm/shm/communicator.h"
 #include "core/comm/shm/copy.h"
 #include "core/comm/shm/staging.h"
@@ -28,29 +27,9 @@
 namespace lockstep::shm {
 namespace {
 
-int64_t Sum(std::span<const int64_t> counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
-
 // To where a rank receives, if it does: null after an allocation that failed.
 void Deliver(void* to, const void* from, int64_t bytes) {
   if (to != nullptr) CopyToResult(to, from, bytes, bytes);
-}
-
-// The memory for what is received. A rank that cannot get it still goes through the exchange, so that its peers don't
-// wait, and fails afterwards.
-struct Received {
-  Status status;
-  char* data = nullptr;
-};
-
-// Asks the caller for memory, once. Null for no items is right.
-Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts,
-                     const Allocate& allocate) {
-  Result<void*> memory = allocate(counts);
-  if (!memory.ok()) return {memory.status(), nullptr};
-  if (*memory == nullptr && Sum(counts) > 0) {
-    return {InvalidArgument(StrCat(call, " '", name, "': no memory was given for ", Sum(counts), " items")), nullptr};
-  }
-  return {OkStatus(), static_cast<char*>(*memory)};
 }
 
 }  // namespace
@@ -115,10 +94,7 @@ Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const 
 
 // The root alone has a source; the others announce an empty slot, so that they count neither as staged nor as in place.
 Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
-  if (root < 0 || root >= size_ || bytes < 0 || (bytes > 0 && data == nullptr)) {
-    return InvalidArgument(
-        StrCat("broadcast '", name, "': ", bytes, " bytes at ", data, " of root ", root, " among ", size_, " ranks"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
   Source source = {Source::kInSlot, 0};
   if (rank_ == root) {
@@ -138,21 +114,24 @@ Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes
 // A staged contribution is read by all peers from the same outbox: the sender copies it once, whatever R is.
 Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
                                    const Allocate& allocate) {
-  if (count < 0 || item.width < 0 || (count * item.bytes() > 0 && in == nullptr)) {
-    return InvalidArgument(StrCat("allgather '", name, "': ", count, " items of width ", item.width, " at ", in));
-  }
-  const Call call = {.kind = CallKind::kAllGatherV,
-                     .name = name,
-                     .dtype = item.dtype,
-                     .width = item.width,
-                     .count = count,
-                     .count_agrees = false};
+  return AllGatherAs({.kind = CallKind::kAllGatherV,
+                      .name = name,
+                      .dtype = item.dtype,
+                      .width = item.width,
+                      .count = count,
+                      .count_agrees = false},
+                     item, count, in, allocate);
+}
+
+Status ShmCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, const void* in,
+                                    const Allocate& allocate) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllGather(call.name, item, count, in));
   LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, count * item.bytes(), count));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
   std::array<int64_t, kMaxRanks> counts;
   for (int rank = 0; rank < size_; ++rank) counts[rank] = SourceOf(rank).count;
-  const Received received = AllocateFor("allgather", name, std::span(counts).first(size_), allocate);
+  const Received received = AllocateFor("allgather", call.name, std::span(counts).first(size_), allocate);
   std::vector<Flow> incoming;
   int64_t longest = 0;
   char* to = received.data;
@@ -184,8 +163,7 @@ Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t cou
 // for lower ranks come first), and how long the longest flow between any two ranks is.
 Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                   const void* in, const Allocate& allocate) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, send_counts, in));
-  if (item.width < 0) return InvalidArgument(StrCat("alltoall '", name, "': items of width ", item.width));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
   const int64_t width = item.bytes();
   const Call call = {.kind = CallKind::kAllToAllV,
                      .name = name,
@@ -193,7 +171,7 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
                      .width = item.width,
                      .counts = send_counts,
                      .count_agrees = false};
-  LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, Sum(send_counts) * width, 0));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, SumOf(send_counts) * width, 0));
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
   std::array<int64_t, kMaxRanks> counts;
@@ -208,7 +186,7 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
     const char* data = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
     const int64_t bytes = counts[rank] * width;
     if (data != nullptr)
-      Deliver(to, data + Sum(theirs.first(rank_)) * width, bytes);
+      Deliver(to, data + SumOf(theirs.first(rank_)) * width, bytes);
     else if (rank != rank_)
       incoming.push_back({rank, to, bytes, rank_ * piece});
     if (to != nullptr) to += bytes;
@@ -219,29 +197,13 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
       if (to_rank == rank) continue;
       longest = std::max(longest, theirs[to_rank] * width);
       if (rank != rank_) continue;
-      char* from = static_cast<char*>(const_cast<void*>(in)) + Sum(theirs.first(to_rank)) * width;
+      char* from = static_cast<char*>(const_cast<void*>(in)) + SumOf(theirs.first(to_rank)) * width;
       outgoing.push_back({to_rank, from, theirs[to_rank] * width, to_rank * piece});
     }
   }
   if (longest > 0) LOCKSTEP_RETURN_IF_ERROR(Stream(longest, piece, outgoing, incoming));
   if (AnyInPlace()) LOCKSTEP_RETURN_IF_ERROR(AwaitReaders());
   return received.status;
-}
-
-Status ShmCommunicator::CheckCounts(std::string_view call, std::string_view name, std::span<const int64_t> counts,
-                                    const void* in) const {
-  if (static_cast<int>(counts.size()) != size_) {
-    return InvalidArgument(
-        StrCat(call, " '", name, "': ", counts.size(), " counts, wanted one for each of ", size_, " ranks"));
-  }
-  for (int rank = 0; rank < size_; ++rank) {
-    if (counts[rank] < 0)
-      return InvalidArgument(StrCat(call, " '", name, "': count ", counts[rank], " for rank ", rank));
-  }
-  if (in == nullptr && Sum(counts) > 0) {
-    return InvalidArgument(StrCat(call, " '", name, "': no memory of ", Sum(counts), " items to send"));
-  }
-  return OkStatus();
 }
 
 }  // namespace lockstep::shm

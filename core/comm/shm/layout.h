@@ -7,7 +7,7 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
+#include "core/comm/call.h"
 
 // What lies where in the shared memory of a job. One segment, made by rank 0 and mapped by all. R ranks, D = kDepth:
 //
@@ -71,9 +71,6 @@ enum class RankState : uint32_t {
   kAborted,  // its user called Abort
   kBroken,   // a call of it failed; the error is in LastWords
 };
-
-// Which collective. Part of the fingerprint. kDecline stands in place of any of the others.
-enum class CallKind : uint8_t { kAllReduce, kReduceScatter, kBroadcast, kAllGatherV, kAllToAllV, kBarrier, kDecline };
 
 // One rank's announcement of one call, beside its progress in one cache line, so that a small call costs one line per
 // peer. `payload` is the contribution itself where it is small enough, or says where it is: Places (reductions.cc) or

@@ -2,8 +2,9 @@
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <tuple>
 
-#include "core/base/strings.h"
+#include "core/comm/arguments.h"
 #include "core/comm/shm/communicator.h"
 #include "core/comm/shm/copy.h"
 #include "core/comm/shm/staging.h"
@@ -53,16 +54,6 @@ std::array<int64_t, kMaxRanks + 1> StartsOf(std::span<const int64_t> counts) {
   return starts;
 }
 
-// The function, or INVALID_ARGUMENT for the mean of whole numbers.
-Result<ReduceFunction> CheckReduction(std::string_view call, std::string_view name, ReduceOp op, DType dtype) {
-  const ReduceFunction reduce = FindReduce(op, dtype);
-  if (reduce == nullptr) {
-    return InvalidArgument(
-        StrCat(call, " '", name, "': ", ReduceOpName(op), " of ", DTypeName(dtype), " is not defined"));
-  }
-  return reduce;
-}
-
 // What a rank announced; its in and out may be private each by itself.
 Places PlacesOf(const Announcement& announcement) {
   Places places;
@@ -75,13 +66,17 @@ Places PlacesOf(const Announcement& announcement) {
 // Checks, and chooses the way. What is small goes off first: its time is that of a few cache lines' travel.
 Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                                   void* out) {
+  return AllReduceAs({.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count}, op, in,
+                     out);
+}
+
+Status ShmCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out) {
+  const auto [name, dtype, count] = std::tuple(call.name, call.dtype, call.count);
   const ReduceFunction reduce = FindReduce(op, dtype);
   if (reduce == nullptr) [[unlikely]]
     return CheckReduction("allreduce", name, op, dtype).status();
-  if (count < 0 || (count > 0 && (in == nullptr || out == nullptr))) {
-    return InvalidArgument(StrCat("allreduce '", name, "': ", count, " elements from ", in, " to ", out));
-  }
-  const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
+  if (const Status status = CheckAllReduce(name, count, in, out); !status.ok()) [[unlikely]]
+    return status;
   const int64_t bytes = count * DTypeSize(dtype);
   if (bytes <= kSlotBytes) return AllReduceInSlot(call, reduce, in, out);
 
@@ -214,10 +209,8 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
 Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                       const void* in, void* out) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, counts, in));
-  if (out == nullptr && counts[rank_] > 0) {
-    return InvalidArgument(StrCat("reducescatter '", name, "': no memory for ", counts[rank_], " elements"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
+  LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
   const int64_t count = StartsOf(counts)[size_];
   const Call call = {
       .kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = count, .counts = counts};

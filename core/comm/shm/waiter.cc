@@ -41,23 +41,12 @@ long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-std::string_view CallKindName(CallKind kind) {
-  switch (kind) {
-    case CallKind::kAllReduce: return "allreduce";
-    case CallKind::kReduceScatter: return "reducescatter";
-    case CallKind::kBroadcast: return "broadcast";
-    case CallKind::kAllGatherV: return "allgather";
-    case CallKind::kAllToAllV: return "alltoall";
-    case CallKind::kBarrier: return "barrier";
-    case CallKind::kDecline: return "decline";
-  }
-  return "unknown";
-}
-
-Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, Peers peers, const WaitPolicy& policy)
+Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, std::vector<int> names, Peers peers,
+               const WaitPolicy& policy)
     : segment_(std::move(segment)),
       rank_(rank),
       size_(segment_->layout().size),
+      names_(std::move(names)),
       peers_(std::move(peers)),
       policy_(policy) {}
 
@@ -150,14 +139,16 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     const RankState state = block.flag.state.load(std::memory_order_acquire);
     if (peer == rank_ || (state != RankState::kAborted && state != RankState::kBroken)) continue;
     const std::string words = block.last_words.text;
-    cause = state == RankState::kAborted ? StrCat("rank ", peer, " aborted the job: ", words) : words;
+    cause = state == RankState::kAborted ? StrCat("rank ", NameOf(peer), " aborted the job: ", words) : words;
     return Status(block.last_words.code,
-                  StrCat("rank ", rank_, ": ", Operation(), " ended, because ",
-                         state == RankState::kAborted ? cause : StrCat("rank ", peer, " gave up: ", words)));
+                  StrCat("rank ", NameOf(rank_), ": ", Operation(), " ended, because ",
+                         state == RankState::kAborted ? cause : StrCat("rank ", NameOf(peer), " gave up: ", words)));
   }
   if (deadline.Passed() && !missing.empty()) {
-    return DeadlineExceeded(StrCat("rank ", rank_, ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
-                                   JoinWithAnd(missing), " for ", policy_.timeout_s, " s in ", Operation()));
+    std::vector<int> named;
+    for (int peer : missing) named.push_back(NameOf(peer));
+    return DeadlineExceeded(StrCat("rank ", NameOf(rank_), ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
+                                   JoinWithAnd(named), " for ", policy_.timeout_s, " s in ", Operation()));
   }
   return OkStatus();
 }
@@ -166,7 +157,8 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
 Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
-    return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " left the job, and is waited for in ", Operation()));
+    return Unavailable(
+        StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ", Operation()));
   }
   // A rank that failed tells more by its last words than by its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
@@ -176,11 +168,11 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   switch (fate) {
     case Peers::Fate::kAlive: return OkStatus();
     case Peers::Fate::kDied:
-      return Unavailable(StrCat("rank ", rank_, ": rank ", peer, " (process ", peers_.pid(peer),
+      return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " (process ", peers_.pid(peer),
                                 ") died, and is waited for in ", Operation()));
     case Peers::Fate::kDisconnected:
-      return Unavailable(
-          StrCat("rank ", rank_, ": rank ", peer, " closed its connection, and is waited for in ", Operation()));
+      return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer),
+                                " closed its connection, and is waited for in ", Operation()));
   }
   return OkStatus();
 }
@@ -215,9 +207,13 @@ void Waiter::Abort(const Status& why) {
   (void)Break(RankState::kAborted, Cancelled(reason), reason);  // the error is for the calls to return
 }
 
+void Waiter::End(const Status& error) {
+  (void)Break(RankState::kBroken, error, error.message());  // the error is for the calls to return
+}
+
 // Calls that are made after it return CANCELLED with this reason; peers never read it, as kLeft says all.
 void Waiter::Leave() {
-  const std::string reason = StrCat("rank ", rank_, " has left the job");
+  const std::string reason = StrCat("rank ", NameOf(rank_), " has left the job");
   (void)Break(RankState::kLeft, Cancelled(reason), reason);  // as above
 }
 

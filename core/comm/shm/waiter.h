@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/deadline.h"
 #include "core/base/status.h"
@@ -50,7 +51,8 @@ struct WaitPolicy {
 // BrokenStatus by any. Owns the peers' sockets and pidfds, and a share of the segment; the destructor says no farewell.
 class Waiter {
  public:
-  Waiter(std::shared_ptr<Segment> segment, int rank, Peers peers, const WaitPolicy& policy);
+  // `names`: how the ranks are called in messages, [R]: their numbers in a job that has ranks elsewhere as well.
+  Waiter(std::shared_ptr<Segment> segment, int rank, std::vector<int> names, Peers peers, const WaitPolicy& policy);
 
   // Once all ranks are attached and their number of cores is known. Not during a wait.
   void set_policy(const WaitPolicy& policy) { policy_ = policy; }
@@ -79,6 +81,7 @@ class Waiter {
   }
 
   const Peers& peers() const { return peers_; }
+  int NameOf(int rank) const { return names_[rank]; }
 
   // Whether this rank has come to its end. Cheap: asked before every call.
   bool broken() const { return broken_.load(std::memory_order_acquire); }
@@ -88,6 +91,8 @@ class Waiter {
   // Ends the waits of this rank, and those of the peers, with CANCELLED and `why`. Nothing where the rank is broken
   // already. From any thread; the wait here notices at its next look, within 50 ms at the latest.
   void Abort(const Status& why);
+  // The same for an end that was seen elsewhere, with its own code.
+  void End(const Status& error);
   // Takes leave of the peers in good order, unless the rank has come to another end. Peers that wait for a step of this
   // rank that it has announced are not disturbed.
   void Leave();
@@ -123,6 +128,7 @@ class Waiter {
   const std::shared_ptr<Segment> segment_;
   const int rank_;
   const int size_;
+  const std::vector<int> names_;
   const Peers peers_;
   // These four belong to the thread that waits.
   WaitPolicy policy_;
@@ -137,8 +143,5 @@ class Waiter {
   mutable std::mutex mutex_;
   Status first_error_;  // guarded by mutex_
 };
-
-// "allreduce", ...
-std::string_view CallKindName(CallKind kind);
 
 }  // namespace lockstep::shm

@@ -1,0 +1,172 @@
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/strings.h"
+#include "core/comm/arguments.h"
+#include "core/comm/gloo/communicator.h"
+
+// Broadcast, AllGatherV and AllToAllV. What fits goes beside the heads, into the peer's window and from there to the
+// output; the rest from memory to memory, which the receiver readies as soon as it knows the sizes: while the windows
+// are still on the wire.
+
+namespace lockstep::gloo {
+namespace {
+
+// Of a Broadcast by memory: what one rank hands on to the others.
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
+}  // namespace
+
+// What is small goes from the root to all. Of what is large the root sends each other rank a share, which that rank
+// hands on piece by piece: the root's wire carries it once.
+Status GlooCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
+  const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
+  char* const memory = static_cast<char*>(data);
+  const bool by_message = bytes <= Calls::kMostBytes;
+  LOCKSTEP_RETURN_IF_ERROR(Settled(calls_.Begin(call, [&](int) {
+    return by_message && index_ == root ? Calls::Part{memory, bytes, 0} : Calls::Part{};
+  })));
+  if (by_message && index_ != root && bytes > 0) std::memcpy(memory, calls_.data(root), static_cast<size_t>(bytes));
+  LOCKSTEP_RETURN_IF_ERROR(Settled(calls_.End()));
+  return by_message || size_ == 1 ? OkStatus() : Settled(BroadcastByMemory(root, bytes, memory));
+}
+
+// Shares are those of the ranks but the root. Between two ranks pieces go in their order: those of the receiver's share
+// from the root, those of the sender's own share from every other.
+Status GlooCommunicator::BroadcastByMemory(int root, int64_t bytes, char* data) {
+  const int64_t share = (bytes + size_ - 2) / (size_ - 1);
+  const auto range_of = [&](int r, int64_t j) {
+    const int64_t first = std::min(bytes, (r < root ? r : r - 1) * share);
+    const int64_t end = std::min(bytes, first + share);
+    const int64_t begin = std::min(end, first + j * kPieceBytes);
+    return Range{begin, std::min(end, begin + kPieceBytes) - begin};
+  };
+  const int64_t pieces = (share + kPieceBytes - 1) / kPieceBytes;
+  std::vector<int64_t> sends(size_);
+  const auto send = [&](int peer, const Range& range) -> Status {
+    if (range.count == 0) return OkStatus();
+    ++sends[peer];
+    return streams_->SendFrom(peer, data + range.begin, range.count);
+  };
+  const auto others = [&](const auto& work) {
+    return ForPeers([&](int peer) { return peer == root ? OkStatus() : work(peer); });
+  };
+  const auto post = [&](int peer, const Range& range) {
+    return range.count == 0 ? OkStatus() : streams_->Post(peer, data + range.begin, range.count);
+  };
+  if (index_ == root) {
+    for (int64_t j = 0; j < pieces; ++j) {
+      LOCKSTEP_RETURN_IF_ERROR(others([&](int peer) { return send(peer, range_of(peer, j)); }));
+    }
+  } else {
+    for (int64_t j = 0; j < pieces; ++j) {
+      LOCKSTEP_RETURN_IF_ERROR(post(root, range_of(index_, j)));
+      LOCKSTEP_RETURN_IF_ERROR(others([&](int peer) { return post(peer, range_of(peer, j)); }));
+    }
+    for (int64_t j = 0; j < pieces; ++j) {
+      const Range own = range_of(index_, j);
+      if (own.count == 0) continue;
+      LOCKSTEP_RETURN_IF_ERROR(streams_->AwaitPosted(root));
+      LOCKSTEP_RETURN_IF_ERROR(others([&](int peer) { return send(peer, own); }));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(others([&](int peer) -> Status {
+      for (int64_t j = 0; j < pieces && range_of(peer, j).count > 0; ++j) {
+        LOCKSTEP_RETURN_IF_ERROR(streams_->AwaitPosted(peer));
+      }
+      return OkStatus();
+    }));
+  }
+  return AwaitSends(sends);
+}
+
+Status GlooCommunicator::AwaitSends(const std::vector<int64_t>& sends) {
+  return ForPeers([&](int peer) -> Status {
+    for (int64_t i = 0; i < sends[peer]; ++i) LOCKSTEP_RETURN_IF_ERROR(streams_->AwaitSent(peer));
+    return OkStatus();
+  });
+}
+
+Status GlooCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
+                                    const Allocate& allocate) {
+  return AllGatherAs({.kind = CallKind::kAllGatherV,
+                      .name = name,
+                      .dtype = item.dtype,
+                      .width = item.width,
+                      .count = count,
+                      .count_agrees = false},
+                     item, count, in, allocate);
+}
+
+Status GlooCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, const void* in,
+                                     const Allocate& allocate) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllGather(call.name, item, count, in));
+  const Calls::Part mine = {in, count * item.bytes(), count};
+  return Settled(Exchange(call, item, std::vector<Calls::Part>(size_, mine), allocate));
+}
+
+Status GlooCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
+                                   const void* in, const Allocate& allocate) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
+  const Call call = {
+      .kind = CallKind::kAllToAllV, .name = name, .dtype = item.dtype, .width = item.width, .count_agrees = false};
+  std::vector<Calls::Part> parts;
+  const char* from = static_cast<const char*>(in);
+  for (const int64_t count : send_counts) {
+    parts.push_back({from, count * item.bytes(), count});
+    from += count * item.bytes();
+  }
+  return Settled(Exchange(call, item, parts, allocate));
+}
+
+Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts,
+                                  const Allocate& allocate) {
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int peer) { return parts[peer]; }));
+  const int64_t width = item.bytes();
+  std::vector<int64_t> counts(size_);
+  for (int r = 0; r < size_; ++r) {
+    counts[r] = r == index_ ? parts[r].count : calls_.head(r).count;
+    if (r != index_ && calls_.head(r).bytes != std::min(counts[r] * width, Calls::kMostBytes)) {
+      return streams_->Break(DataLoss(StrCat("rank ", streams_->ranks()[index_], ": rank ", streams_->ranks()[r],
+                                             " announces ", counts[r], " items of ", width, " bytes in ",
+                                             streams_->Operation(), " and sends ", calls_.head(r).bytes)));
+    }
+  }
+  const Received received = AllocateFor(CallKindName(call.kind), call.name, counts, allocate);
+  // Where there is no memory, the peers get rid of theirs all the same.
+  std::vector<char> nowhere;
+  char* to = received.data;
+  if (to == nullptr) {
+    nowhere.resize(static_cast<size_t>(SumOf(counts) * width));
+    to = nowhere.data();
+  }
+  std::vector<char*> places;
+  for (int r = 0; r < size_; ++r) {
+    places.push_back(to);
+    to += counts[r] * width;
+  }
+  std::vector<int64_t> sends(size_), posts(size_);
+  LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) -> Status {
+    const int64_t incoming = counts[peer] * width - Calls::kMostBytes;
+    const int64_t outgoing = parts[peer].bytes - Calls::kMostBytes;
+    posts[peer] = incoming > 0;
+    sends[peer] = outgoing > 0;
+    if (incoming > 0) LOCKSTEP_RETURN_IF_ERROR(streams_->Post(peer, places[peer] + Calls::kMostBytes, incoming));
+    if (outgoing <= 0) return OkStatus();
+    return streams_->SendFrom(peer, static_cast<const char*>(parts[peer].data) + Calls::kMostBytes, outgoing);
+  }));
+  const Calls::Part& own = parts[index_];
+  if (own.bytes > 0) std::memmove(places[index_], own.data, static_cast<size_t>(own.bytes));
+  LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) {
+    const int64_t bytes = calls_.head(peer).bytes;
+    if (bytes > 0) std::memcpy(places[peer], calls_.data(peer), static_cast<size_t>(bytes));
+    return OkStatus();
+  }));
+  LOCKSTEP_RETURN_IF_ERROR(calls_.End());
+  LOCKSTEP_RETURN_IF_ERROR(
+      ForPeers([&](int peer) { return posts[peer] > 0 ? streams_->AwaitPosted(peer) : OkStatus(); }));
+  LOCKSTEP_RETURN_IF_ERROR(AwaitSends(sends));
+  return received.status;
+}
+
+}  // namespace lockstep::gloo

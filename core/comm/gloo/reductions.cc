@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <cstring>
+
+#include "core/comm/arguments.h"
+#include "core/comm/gloo/communicator.h"
+
+// AllReduce and ReduceScatter. Whichever way a tensor takes, an element is reduced from the contributions of all in the
+// order of their indices, and copied from there: all ranks, and all ways, get the same bits.
+//
+// In numbers, for n ranks and N bytes:
+//
+//   way               ways of a message   a rank sends        who reduces
+//   beside the heads  1                   (n-1) N             everybody everything
+//   by messages       2                   2 (n-1)/n N         everybody its share
+//   by memory         4, and the data     2 (n-1)/n N         everybody its share
+//
+// By memory the pieces of a share are under way while the one before is reduced.
+
+namespace lockstep::gloo {
+namespace {
+
+// What an AllReduce sends to all peers together beside the heads: beyond it the wire costs more than a second way.
+constexpr int64_t kMostBesideHeads = 64 << 10;
+// A piece of what goes by memory; a multiple of every element's size. Small enough that the first one is reduced soon,
+// and large enough that its messages are no matter.
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+// Pieces of a peer's contribution that are held: one is reduced while the other comes.
+constexpr int kDepth = 2;
+
+}  // namespace
+
+Status GlooCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
+                                   void* out) {
+  return AllReduceAs({.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count}, op, in,
+                     out);
+}
+
+Status GlooCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("allreduce", call.name, op, call.dtype));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllReduce(call.name, call.count, in, out));
+  const int64_t width = DTypeSize(call.dtype);
+  const int64_t bytes = call.count * width;
+  const char* const from = static_cast<const char*>(in);
+  char* const to = static_cast<char*>(out);
+  if (bytes * (size_ - 1) <= kMostBesideHeads) return Settled(ReduceBesideHeads(call, reduce, from, to));
+  if (ShareOf(0, call.count, width).count * width <= Calls::kMostBytes) {
+    return Settled(AllReduceByMessages(call, reduce, from, to));
+  }
+  std::vector<Range> shares;
+  for (int r = 0; r < size_; ++r) shares.push_back(ShareOf(r, call.count, width));
+  LOCKSTEP_RETURN_IF_ERROR(Agree(call));
+  return Settled(ReduceByMemory(reduce, width, shares, from, to + shares[index_].begin * width, to));
+}
+
+Status GlooCommunicator::ReduceBesideHeads(const Call& call, ReduceFunction reduce, const char* in, char* out) {
+  const int64_t bytes = call.count * DTypeSize(call.dtype);
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int) { return Calls::Part{in, bytes, 0}; }));
+  std::vector<const void*> sources;
+  for (int r = 0; r < size_; ++r) sources.push_back(r == index_ ? in : calls_.data(r));
+  reduce(sources.data(), size_, call.count, out);
+  return calls_.End();
+}
+
+// The shares to be reduced come with the first message, and the reduced ones with the second.
+Status GlooCommunicator::AllReduceByMessages(const Call& call, ReduceFunction reduce, const char* in, char* out) {
+  const int64_t width = DTypeSize(call.dtype);
+  const auto part_of = [&](const char* base, int r) {
+    const Range share = ShareOf(r, call.count, width);
+    return Calls::Part{base + share.begin * width, share.count * width, 0};
+  };
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int peer) { return part_of(in, peer); }));
+  const Range own = ShareOf(index_, call.count, width);
+  std::vector<const void*> sources;
+  for (int r = 0; r < size_; ++r) sources.push_back(r == index_ ? in + own.begin * width : calls_.data(r));
+  reduce(sources.data(), size_, own.count, out + own.begin * width);
+  LOCKSTEP_RETURN_IF_ERROR(calls_.ExchangeMore([&](int) { return part_of(out, index_); }));
+  LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) {
+    const Range share = ShareOf(peer, call.count, width);
+    if (share.count > 0) std::memcpy(out + share.begin * width, calls_.data(peer), share.count * width);
+    return OkStatus();
+  }));
+  return calls_.End();
+}
+
+// Between two ranks, in this order and the same on both sides:
+//
+//   contribution 0, contribution 1, result 0, contribution 2, result 1, ...
+//
+// In turn j a rank readies the memory for contribution j and result j-1, sends contribution j, and reduces piece j-1,
+// whose result it sends. The memory of contribution j-2 is free by then. Results of a peer that come to `out`
+// overwrite, where that is `in`, what this rank has sent to that peer: the result is there because the peer has it.
+Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, const std::vector<Range>& shares,
+                                        const char* in, char* own, char* out) {
+  const int64_t piece = kPieceBytes / width;
+  const auto piece_of = [&](int r, int64_t j) {
+    const int64_t begin = std::min(shares[r].count, j * piece);
+    return Range{begin, j < 0 ? 0 : std::min(shares[r].count, begin + piece) - begin};
+  };
+  int64_t longest = 0;
+  for (const Range& share : shares) longest = std::max(longest, share.count);
+  const int64_t pieces = (longest + piece - 1) / piece;
+  scratch_.resize(static_cast<size_t>(size_ * kDepth * std::min(kPieceBytes, longest * width)));
+  const auto scratch = [&](int r, int64_t j) {
+    return scratch_.data() + (r * kDepth + j % kDepth) * std::min(kPieceBytes, longest * width);
+  };
+  std::vector<const void*> sources(size_);
+  std::vector<int64_t> sends(size_);
+  const auto send = [&](int peer, const char* data, int64_t count) -> Status {
+    if (count == 0) return OkStatus();
+    ++sends[peer];
+    return streams_->SendFrom(peer, data, count * width);
+  };
+  // Two turns more than pieces, to end what the last ones began.
+  for (int64_t j = 0; j <= pieces + 2; ++j) {
+    const Range mine = piece_of(index_, j), reduced = piece_of(index_, j - 1);
+    LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) -> Status {
+      if (j < pieces && mine.count > 0)
+        LOCKSTEP_RETURN_IF_ERROR(streams_->Post(peer, scratch(peer, j), mine.count * width));
+      const Range result = piece_of(peer, j - 1);
+      if (out != nullptr && result.count > 0) {
+        LOCKSTEP_RETURN_IF_ERROR(
+            streams_->Post(peer, out + (shares[peer].begin + result.begin) * width, result.count * width));
+      }
+      const Range theirs = piece_of(peer, j);
+      return send(peer, in + (shares[peer].begin + theirs.begin) * width, theirs.count);
+    }));
+    LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) -> Status {
+      if (out != nullptr && piece_of(peer, j - 3).count > 0) LOCKSTEP_RETURN_IF_ERROR(streams_->AwaitPosted(peer));
+      return reduced.count > 0 ? streams_->AwaitPosted(peer) : OkStatus();
+    }));
+    if (reduced.count == 0) continue;
+    for (int r = 0; r < size_; ++r) {
+      sources[r] = r == index_ ? in + (shares[r].begin + reduced.begin) * width : scratch(r, j - 1);
+    }
+    char* const result = own + reduced.begin * width;
+    reduce(sources.data(), size_, reduced.count, result);
+    if (out != nullptr) LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) { return send(peer, result, reduced.count); }));
+  }
+  return AwaitSends(sends);
+}
+
+Status GlooCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
+                                       const void* in, void* out) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
+  LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[index_], out));
+  const int64_t width = DTypeSize(dtype);
+  const int64_t count = SumOf(counts);
+  const Call call = {
+      .kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = count, .counts = counts};
+  std::vector<Range> ranges;
+  int64_t begin = 0;
+  for (const int64_t n : counts) {
+    ranges.push_back({begin, n});
+    begin += n;
+  }
+  const char* const from = static_cast<const char*>(in);
+  if (*std::max_element(counts.begin(), counts.end()) * width > Calls::kMostBytes) {
+    LOCKSTEP_RETURN_IF_ERROR(Agree(call));
+    return Settled(ReduceByMemory(reduce, width, ranges, from, static_cast<char*>(out), /*out=*/nullptr));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int peer) {
+    return Calls::Part{from + ranges[peer].begin * width, counts[peer] * width, 0};
+  }));
+  std::vector<const void*> sources;
+  for (int r = 0; r < size_; ++r) sources.push_back(r == index_ ? from + ranges[r].begin * width : calls_.data(r));
+  if (counts[index_] > 0) reduce(sources.data(), size_, counts[index_], out);
+  return Settled(calls_.End());
+}
+
+}  // namespace lockstep::gloo
