@@ -5,6 +5,8 @@
 
 #include "core/base/status.h"
 
+struct sockaddr_storage;
+
 namespace lockstep {
 
 // Which of this machine's addresses a user means: what other hosts reach it by. The numeric address, without a port, as
@@ -20,5 +22,9 @@ namespace lockstep {
 // where `wanted` names none of them or cannot be read; INTERNAL where the kernel does not tell them. Asks the kernel at
 // each call and resolves no names. Thread-safe.
 Result<std::string> AddressOf(std::string_view wanted);
+
+// A socket's address as such a text: numeric, without its port, a mapped IPv4 address as IPv4. "" where it is neither
+// IPv4 nor IPv6. Thread-safe.
+std::string NumericAddress(const sockaddr_storage& address);
 
 }  // namespace lockstep
