@@ -11,15 +11,16 @@
 #include <list>
 #include <thread>
 
+#include "core/base/bytes.h"
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
-#include "core/base/unique_fd.h"
+#include "core/comm/interface.h"
 #include "core/comm/rendezvous_wire.h"
 
 // The host (rank 0) serves all connections from one loop around poll, so that none can hold up another. A connection
 // goes through three stages: its proof is awaited, its hello is awaited, it is a rank that waits for the others.
 //
-// What a stranger can do is bounded: it costs one descriptor of kMaxUnproven, for kHandshakeTimeout_s at most, and a
+// What a stranger can do is bounded: it costs one descriptor of MaxUnproven, for kHandshakeTimeout_s at most, and a
 // buffer of a few KiB, and makes the host compute some digests. Nothing that it sends is answered before its proof was
 // right, but for the banner and the refusal. All sending to guests is done without waiting, or with a deadline, so that
 // none of them can stop the loop by not reading.
@@ -29,9 +30,9 @@ namespace {
 
 using wire::Direction;
 
-// Strangers may not exhaust our descriptors: beyond this many connections without a proof the oldest is dropped. More
-// than enough for the guests, who give theirs within milliseconds; one that is dropped all the same connects again.
-constexpr size_t kMaxUnproven = 64;
+// Strangers may not exhaust our descriptors: beyond this many connections without a proof the oldest is dropped. Enough
+// for the guests of a job of `size`, should all come at once; one that is dropped all the same connects again.
+size_t MaxUnproven(int size) { return std::max<size_t>(64, size); }
 // A connection that has not said its hello by then is dropped.
 constexpr double kHandshakeTimeout_s = 10;
 
@@ -41,9 +42,25 @@ Digest MeetingKey(std::string_view secret, std::string_view nonce) {
   return HmacSha256(secret, StrCat("lockstep meeting:", nonce));
 }
 
+// Of a socket's own end, and of the other; "" where it is connected no more.
+std::string LocalAddress(int socket) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  const bool known = getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  return known ? NumericAddress(address) : "";
+}
+
+std::string PeerAddress(int socket) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  const bool known = getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  return known ? NumericAddress(address) : "";
+}
+
 // One guest, or stranger, as the host sees it. The stage it is in: `proven` false, then true, then `hello` there.
 struct Connection {
   UniqueFd socket;
+  std::string address;  // from which it came
   Deadline deadline = Deadline::After(kHandshakeTimeout_s);
   std::string host_nonce;
   bool proven = false;
@@ -58,28 +75,57 @@ struct Connection {
 class Host {
  public:
   explicit Host(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
+  // A fork of the process may have a copy of the listener for a moment, which would keep the port from the next
+  // meeting.
+  ~Host() {
+    if (options_.listener < 0 && listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
+  }
 
   Result<Meeting> Run() {
     LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(options_.address) : Borrow());
     while (!MissingRanks().empty()) {
       Status status = deadline_.Passed() ? Late() : ServeOnce();
       if (!status.ok()) {
-        (void)Tell({status, "", {}});  // whoever can't be reached any more need not know
+        (void)Tell({status, "", {}, {}});  // whoever can't be reached any more need not know
         return status;
       }
     }
     LOCKSTEP_ASSIGN_OR_RETURN(std::string nonce, wire::MakeNonce());
-    wire::Answer answer = {OkStatus(), std::move(nonce), std::vector<std::string>(options_.size)};
+    const size_t size = options_.size;
+    wire::Answer answer = {OkStatus(), std::move(nonce), std::vector<std::string>(size),
+                           std::vector<std::string>(size)};
     answer.notes[0] = options_.note;
     // A connection without a hello is a stranger's, and gets nothing.
     for (const Connection& guest : connections_) {
-      if (guest.hello) answer.notes[guest.hello->rank] = guest.hello->note;
+      if (!guest.hello) continue;
+      answer.notes[guest.hello->rank] = guest.hello->note;
+      answer.addresses[guest.hello->rank] = guest.address;
+    }
+    if (const size_t bytes = wire::Encode(answer).size(); bytes > wire::kMaxAnswerBytes) {
+      const Status status = InvalidArgument(StrCat("rendezvous: the notes of all ", size, " ranks are ", bytes,
+                                                   " bytes, at most ", wire::kMaxAnswerBytes));
+      (void)Tell({status, "", {}, {}});  // whoever can't be reached any more need not know
+      return status;
     }
     LOCKSTEP_RETURN_IF_ERROR(Tell(answer));
-    return Meeting{answer.notes, MeetingKey(options_.secret, answer.nonce)};
+    return TakeHome(std::move(answer));
   }
 
  private:
+  Meeting TakeHome(wire::Answer answer) {
+    Meeting meeting = {.notes = std::move(answer.notes),
+                       .key = MeetingKey(options_.secret, answer.nonce),
+                       .addresses = std::move(answer.addresses)};
+    if (const Connection* first = FindRank(1)) meeting.own_address = LocalAddress(first->socket.get());
+    meeting.addresses[0] = meeting.own_address;
+    if (!options_.keep_connections) return meeting;
+    meeting.connections.resize(options_.size);
+    for (Connection& guest : connections_) {
+      if (guest.hello) meeting.connections[guest.hello->rank] = std::move(guest.socket);
+    }
+    return meeting;
+  }
+
   // The caller's listener, without waiting where nobody calls.
   Result<UniqueFd> Borrow() const {
     UniqueFd own(fcntl(options_.listener, F_DUPFD_CLOEXEC, 0));
@@ -115,11 +161,19 @@ class Host {
   // the answer was good and one guest did not get it, the others believe in a job that rank 0 has given up: they find
   // out as soon as they try to reach it.)
   Status Tell(const wire::Answer& answer) {
+    const std::string body = wire::Encode(answer);
+    const Digest digest = Sha256(body);
+    ByteWriter writer;
+    writer.String(body);
+    const std::string message = writer.Take();
     Status first;
     for (Connection& guest : connections_) {
       if (!guest.hello) continue;
-      const std::string frame = wire::MakeFrame(guest.keys.frames, Direction::kToGuest, wire::Encode(answer));
-      Status status = wire::SendAll(guest.socket.get(), frame, Deadline::After(kHandshakeTimeout_s));
+      // A frame, of which all but the tag is the same for all.
+      const Digest tag = wire::MakeTag(guest.keys.frames, Direction::kToGuest, digest);
+      const Deadline deadline = Deadline::After(kHandshakeTimeout_s);
+      Status status = wire::SendAll(guest.socket.get(), message, deadline);
+      if (status.ok()) status = wire::SendAll(guest.socket.get(), AsBytes(tag), deadline);
       if (!status.ok() && first.ok()) first = status.WithPrefix(StrCat("rank ", guest.hello->rank, ": "));
     }
     return first;
@@ -149,8 +203,13 @@ class Host {
   Status AcceptAll() {
     while (true) {
       Connection connection;
-      connection.socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      sockaddr_storage from = {};
+      socklen_t length = sizeof(from);
+      connection.socket =
+          UniqueFd(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!connection.socket.valid()) return OkStatus();
+      connection.address = NumericAddress(from);
+      wire::SetUpConnection(connection.socket.get());
       LOCKSTEP_ASSIGN_OR_RETURN(connection.host_nonce, wire::MakeNonce());
       std::string banner(wire::kMagic);
       for (int i = 0; i < 4; ++i) banner += static_cast<char>(wire::kVersion >> (8 * i));
@@ -158,7 +217,8 @@ class Host {
       // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
       if (!wire::SendAll(connection.socket.get(), banner, Deadline::After(0)).ok()) continue;
       const auto unproven = [](const Connection& c) { return !c.proven; };
-      if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven)) >= kMaxUnproven) {
+      if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven)) >=
+          MaxUnproven(options_.size)) {
         connections_.erase(std::find_if(connections_.begin(), connections_.end(), unproven));
       }
       connections_.push_back(std::move(connection));
@@ -211,7 +271,7 @@ class Host {
   Result<bool> Admit(Connection& connection, const wire::Hello& hello) {
     const auto refuse = [&](const Status& why) {
       const std::string frame =
-          wire::MakeFrame(connection.keys.frames, Direction::kToGuest, wire::Encode(wire::Answer{why, "", {}}));
+          wire::MakeFrame(connection.keys.frames, Direction::kToGuest, wire::Encode(wire::Answer{why, "", {}, {}}));
       (void)wire::SendAll(connection.socket.get(), frame, Deadline::After(0));  // it may be gone: nothing is lost
       return why;
     };
@@ -301,14 +361,24 @@ class Guest {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string body,
                               wire::ReceiveFrame(socket_.get(), keys.frames, Direction::kToGuest, patience));
     answered_ = true;
-    const std::optional<wire::Answer> answer = wire::DecodeAnswer(body);
+    std::optional<wire::Answer> answer = wire::DecodeAnswer(body);
     if (!answer) return DataLoss("rendezvous: rank 0's answer cannot be read");
     LOCKSTEP_RETURN_IF_ERROR(answer->status);
-    if (answer->notes.size() != static_cast<size_t>(options_.size)) {
-      return DataLoss(
-          StrCat("rendezvous: rank 0's answer has ", answer->notes.size(), " notes, wanted ", options_.size));
+    const size_t size = options_.size;
+    if (answer->notes.size() != size || answer->addresses.size() != size) {
+      return DataLoss(StrCat("rendezvous: rank 0's answer has ", answer->notes.size(), " notes and ",
+                             answer->addresses.size(), " addresses, wanted ", size, " of each"));
     }
-    return Meeting{answer->notes, MeetingKey(options_.secret, answer->nonce)};
+    Meeting meeting = {.notes = std::move(answer->notes),
+                       .key = MeetingKey(options_.secret, answer->nonce),
+                       .addresses = std::move(answer->addresses),
+                       .own_address = LocalAddress(socket_.get())};
+    meeting.addresses[0] = PeerAddress(socket_.get());
+    if (options_.keep_connections) {
+      meeting.connections.resize(options_.size);
+      meeting.connections[0] = std::move(socket_);
+    }
+    return meeting;
   }
 
   const RendezvousOptions& options_;

@@ -5,6 +5,7 @@
 
 #include "core/base/sha256.h"
 #include "core/base/status.h"
+#include "core/base/unique_fd.h"
 
 namespace lockstep {
 
@@ -32,26 +33,41 @@ struct RendezvousOptions {
   std::string note;       // at most kMaxNoteBytes
   double timeout_s = 60;  // until all have to be there
   int listener = -1;      // of rank 0: a socket that listens at `address` already, the caller's; -1: Meet makes one
+  // Whether the connections outlive the meeting, as Meeting::connections; the same on all ranks.
+  bool keep_connections = false;
 };
 
-// The answer holds the notes of all ranks and has to fit into one frame (wire::kMaxFrameBytes): 16 ranks fill a
-// quarter.
-inline constexpr size_t kMaxNoteBytes = 1024;
+// The answer holds the notes and addresses of all ranks and has to fit into one frame (wire::kMaxAnswerBytes, 4 MiB):
+// 512 ranks with notes of 4 KiB fill half of it. Where it does not fit, all get INVALID_ARGUMENT.
+inline constexpr size_t kMaxNoteBytes = 16 << 10;
 
-// What a rank takes home.
+// What a rank takes home. Addresses are numeric and without a port: "10.0.0.1", "fe80::1%eth0". The scope of a
+// link-local address is an interface of the machine that saw it.
 struct Meeting {
-  std::vector<std::string> notes;  // one of each rank
-  Digest key;                      // known to the ranks of this meeting alone: proves who is who in what follows
+  std::vector<std::string> notes;  // one of each rank, [R]
+  Digest key = {};                 // known to the ranks of this meeting alone: proves who is who in what follows
+  // The address by which rank 0 sees each rank, [R]; of rank 0 the one by which this rank sees it, and on rank 0
+  // `own_address`.
+  std::vector<std::string> addresses;
+  // This rank's end of its connection to rank 0; on rank 0, of that to the lowest other rank. Empty where there is
+  // none.
+  std::string own_address;
+  // With keep_connections, [R]: on rank 0 the connection to each other rank ([0] is invalid), on the others that to
+  // rank 0 as [0] and nothing else. Both ends have proven who they are; what is said over them from now on is not
+  // protected by that. Non-blocking, without delay (TCP_NODELAY), closed on exec, with keepalive. Without
+  // keep_connections empty.
+  std::vector<UniqueFd> connections;
 };
 
 // Blocks until all ranks are there or `timeout_s` has passed; a guest waits 10 s longer for rank 0's report, as rank 0
-// knows who is missing. Starts no threads, and leaves no socket of its own open. Any number of meetings may go on in
-// one process at the same time, each on a thread of its own.
+// knows who is missing. Starts no threads, and leaves no socket of its own open but those it returns. Any number of
+// meetings may go on in one process at the same time, each on a thread of its own; one may follow another at the same
+// address at once, whoever comes first.
 //
 // Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank
 // already, or the secrets or sizes differ; INVALID_ARGUMENT: `address` can't be read or resolved, or the note is too
-// long; UNAVAILABLE: rank 0 can't listen there, or went away; DATA_LOSS: what came is not what was sent. The host
-// returns an error only when the job cannot be; a guest also when it alone was refused.
+// long, or all notes together are; UNAVAILABLE: rank 0 can't listen there, or went away; DATA_LOSS: what came is not
+// what was sent. The host returns an error only when the job cannot be; a guest also when it alone was refused.
 Result<Meeting> Meet(const RendezvousOptions& options);
 
 }  // namespace lockstep

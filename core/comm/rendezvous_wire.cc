@@ -47,8 +47,13 @@ Result<AddressList> Resolve(const std::string& address) {
   return AddressList(list);
 }
 
+// A port on which a connection of an earlier job, or of the meeting before this one, lingers can be listened at. All of
+// its sockets have to permit that, a guest's among them that was connected to itself (ConnectOnce).
 UniqueFd MakeSocket(const addrinfo& address) {
-  return UniqueFd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
+  UniqueFd fd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
+  const int one = 1;
+  if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  return fd;
 }
 
 // Waits until `socket` is ready for `events`. OK may also mean a signal, or the limit of one poll: callers try their
@@ -89,10 +94,21 @@ Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) 
   if (self_length == peer_length && std::memcmp(&self, &peer, self_length) == 0) {
     return Unavailable("connect: nobody listens");
   }
-  // The messages are small and each waits for an answer: not to be held back until more has come together.
-  const int one = 1;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  SetUpConnection(fd.get());
   return fd;
+}
+
+void WriteStrings(const std::vector<std::string>& strings, ByteWriter& writer) {
+  writer.Number(static_cast<uint32_t>(strings.size()));
+  for (const std::string& text : strings) writer.String(text);
+}
+
+// A number that is a lie ends with the bytes: the loop stops at the first string that is not there.
+std::vector<std::string> ReadStrings(ByteReader& reader) {
+  std::vector<std::string> strings;
+  const uint32_t number = reader.Number<uint32_t>();
+  for (uint32_t i = 0; i < number && reader.good(); ++i) strings.push_back(reader.String());
+  return strings;
 }
 
 }  // namespace
@@ -138,40 +154,45 @@ std::string Encode(const Answer& answer) {
   ByteWriter writer;
   WriteStatus(answer.status, writer);
   writer.String(answer.nonce);
-  writer.Number(static_cast<uint32_t>(answer.notes.size()));
-  for (const std::string& note : answer.notes) writer.String(note);
+  WriteStrings(answer.notes, writer);
+  WriteStrings(answer.addresses, writer);
   return writer.Take();
 }
 
-// A number of notes that is a lie ends with the bytes: the loop stops at the first that is not there.
 std::optional<Answer> DecodeAnswer(std::string_view bytes) {
   ByteReader reader(bytes);
   Answer answer;
   answer.status = ReadStatus(reader);
   answer.nonce = reader.String();
-  const uint32_t notes = reader.Number<uint32_t>();
-  for (uint32_t i = 0; i < notes && reader.good(); ++i) answer.notes.push_back(reader.String());
+  answer.notes = ReadStrings(reader);
+  answer.addresses = ReadStrings(reader);
   if (!reader.Complete()) return std::nullopt;
   return answer;
+}
+
+Digest MakeTag(const Digest& key, Direction direction, const Digest& body_digest) {
+  return HmacSha256(AsBytes(key), StrCat(static_cast<char>(direction), AsBytes(body_digest)));
 }
 
 // The tag covers direction and body. The length needs none: with another one the body is another.
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body) {
   ByteWriter writer;
   writer.String(body);
-  return writer.Take().append(AsBytes(HmacSha256(AsBytes(key), StrCat(static_cast<char>(direction), body))));
+  return writer.Take().append(AsBytes(MakeTag(key, direction, Sha256(body))));
 }
 
 Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direction, std::string_view bytes) {
   if (bytes.size() < sizeof(uint32_t)) return std::optional<std::string>();
   const uint32_t length = ByteReader(bytes).Number<uint32_t>();
-  if (length > kMaxFrameBytes) return DataLoss(StrCat("a frame of ", length, " bytes, at most ", kMaxFrameBytes));
+  if (length > MaxBodyBytes(direction)) {
+    return DataLoss(StrCat("a frame of ", length, " bytes, at most ", MaxBodyBytes(direction)));
+  }
   bytes.remove_prefix(sizeof(uint32_t));
   if (bytes.size() < length + kTagBytes) return std::optional<std::string>();
   Digest tag;
   std::memcpy(tag.data(), bytes.data() + length, kTagBytes);
   const std::string_view body = bytes.substr(0, length);
-  if (!SameDigest(tag, HmacSha256(AsBytes(key), StrCat(static_cast<char>(direction), body)))) {
+  if (!SameDigest(tag, MakeTag(key, direction, Sha256(body)))) {
     return DataLoss("a frame with a wrong authentication tag");
   }
   return std::optional<std::string>(body);
@@ -191,11 +212,14 @@ Status SendAll(int socket, std::string_view bytes, const Deadline& deadline) {
   return OkStatus();
 }
 
+// A promise of `bytes` may be a lie: memory grows with what has come.
 Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& deadline) {
-  std::string received(bytes, '\0');
+  constexpr size_t kAhead = 64 << 10;
+  std::string received;
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t got = recv(socket, received.data() + done, bytes - done, 0);
+    if (done == received.size()) received.resize(std::min(bytes, done + kAhead));
+    const ssize_t got = recv(socket, received.data() + done, received.size() - done, 0);
     if (got > 0) {
       done += static_cast<size_t>(got);
     } else if (got == 0) {
@@ -213,7 +237,7 @@ Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& dea
 Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direction, const Deadline& deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::string frame, ReceiveExactly(socket, sizeof(uint32_t), deadline));
   const uint32_t length = ByteReader(frame).Number<uint32_t>();
-  if (length <= kMaxFrameBytes) {
+  if (length <= MaxBodyBytes(direction)) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string rest, ReceiveExactly(socket, length + kTagBytes, deadline));
     frame += rest;
   }
@@ -222,14 +246,20 @@ Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direct
   return *std::move(body);
 }
 
+void SetUpConnection(int socket) {
+  const auto set = [&](int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof(value)); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 6);
+}
+
 Result<UniqueFd> Listen(const std::string& address) {
   LOCKSTEP_ASSIGN_OR_RETURN(AddressList list, Resolve(address));
   int error = 0;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     UniqueFd fd = MakeSocket(*entry);
-    const int one = 1;
-    // A port on which a connection of an earlier job lingers can be used at once.
-    if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (fd.valid() && bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
       return fd;
     }

@@ -19,7 +19,8 @@
 //   verdict   | 'W' or 'R' | HMAC 32, or zeros |                                   host to guest
 //   frame     | length 4 | body | HMAC 32 |                                        hello, answer
 //   hello     | rank 4 | size 4 | process id 8 | note string |                     a frame's body
-//   answer    | code 4 | message string | nonce string | number 4 | note strings |  a frame's body
+//   answer    | code 4 | message string | nonce string | notes | addresses |       a frame's body
+//   notes, addresses  | number 4 | strings |
 //
 // Pure functions for the bytes and a few for the sockets; without state, thread-safe. Errors of transfers are
 // UNAVAILABLE (the connection is gone), DEADLINE_EXCEEDED and, where what came is no frame of ours, DATA_LOSS.
@@ -28,15 +29,17 @@ namespace lockstep::wire {
 
 inline constexpr std::string_view kMagic = "LOCKSTEP";
 // Raised with every change of what is on the wire.
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 // Enough that no two connections ever have the same.
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kTagBytes = 32;
 inline constexpr size_t kBannerBytes = 8 + 4 + kNonceBytes;         // magic, version, the host's nonce
 inline constexpr size_t kProofBytes = 8 + kNonceBytes + kTagBytes;  // magic, the guest's nonce, proof
 inline constexpr size_t kVerdictBytes = 1 + kTagBytes;              // kWelcome or kRefused, the host's proof
-// The longest body: what a guest may make us keep. The answer to 16 ranks with the longest notes is a quarter of it.
-inline constexpr uint32_t kMaxFrameBytes = 64 << 10;
+// The longest bodies: what a guest, and what rank 0, may make the other keep. Both have proven the secret by then, and
+// memory is taken as the bytes come and not for a length that was promised.
+inline constexpr uint32_t kMaxHelloBytes = 64 << 10;
+inline constexpr uint32_t kMaxAnswerBytes = 4 << 20;
 inline constexpr char kWelcome = 'W';
 inline constexpr char kRefused = 'R';
 
@@ -62,12 +65,13 @@ struct Hello {
   std::string note;
 };
 
-// What the host answers in the end: an error, or the notes of all, [size], and the nonce from which the meeting's key
-// is made.
+// What the host answers in the end: an error, or the nonce from which the meeting's key is made, and of all ranks,
+// [size], the notes and the numeric addresses by which the host sees them ("" for itself).
 struct Answer {
   Status status;
   std::string nonce;
   std::vector<std::string> notes;
+  std::vector<std::string> addresses;
 };
 
 // To bytes and back. Null where the bytes are not exactly one message: cut off, followed by more, or with a code that
@@ -77,18 +81,24 @@ std::optional<Hello> DecodeHello(std::string_view bytes);
 std::string Encode(const Answer& answer);
 std::optional<Answer> DecodeAnswer(std::string_view bytes);
 
-// A frame is the length of its body (4 bytes), the body, and the body's HMAC under the connection's key with the
-// direction before it, so that neither can a frame be made by a stranger nor be sent back to its sender. Each side
-// sends one frame in each connection; there is no number in it against a frame that is sent twice.
+// A frame is the length of its body (4 bytes), the body, and a tag: the HMAC, under the connection's key, of the
+// direction and the body's digest, so that neither can a frame be made by a stranger nor be sent back to its sender.
+// Each side sends one frame in each connection; there is no number in it against a frame that is sent twice.
 enum class Direction : char { kToHost = 'h', kToGuest = 'g' };
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body);
+// The tag alone. Of a long body that goes to many the digest is taken once.
+Digest MakeTag(const Digest& key, Direction direction, const Digest& body_digest);
+constexpr uint32_t MaxBodyBytes(Direction direction) {
+  return direction == Direction::kToHost ? kMaxHelloBytes : kMaxAnswerBytes;
+}
 
 // Looks for a frame at the start of `bytes`, which may be more than it or a part of it. Null: more bytes are needed. An
 // error: this is no frame of ours. A length that is too large is refused as soon as its 4 bytes are there.
 Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direction, std::string_view bytes);
 
 // Blocking transfers on a non-blocking socket, until the deadline. A peer that has closed is an error and no signal.
-// After an error it is unknown how much was transferred: the connection is of no more use.
+// After an error it is unknown how much was transferred: the connection is of no more use. What is received has memory
+// as it comes, at most 64 KiB ahead of it.
 Status SendAll(int socket, std::string_view bytes, const Deadline& deadline);
 Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& deadline);
 // The body of the next frame.
@@ -103,5 +113,9 @@ Result<UniqueFd> Listen(const std::string& address);
 // failure, where none does in time. An address that swallows what is sent to it, instead of refusing, holds up the
 // others for 2 s each time.
 Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline);
+
+// Makes a connection one for short messages that may be silent for long: nothing is held back until more has come
+// together, and the kernel finds out in some 40 s where the other machine is gone.
+void SetUpConnection(int socket);
 
 }  // namespace lockstep::wire

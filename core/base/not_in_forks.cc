@@ -1,0 +1,56 @@
+#include "core/base/not_in_forks.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace lockstep {
+
+// What fork(2) calls. It holds the mutex while it copies the process, so that the list is whole in the child, whose
+// only thread is the one that forked and holds it. The child may make system calls, but take no memory.
+struct ForkHandlers {
+  // Never destroyed: a fork may come after the static objects have gone.
+  static ForkHandlers& Get() {
+    static auto* const handlers = new ForkHandlers();
+    return *handlers;
+  }
+
+  ForkHandlers() {
+    // Without memory for the handlers, forks keep their copies.
+    (void)pthread_atfork([] { Get().mutex.lock(); }, [] { Get().mutex.unlock(); },
+                         [] {
+                           Get().Drop();
+                           Get().mutex.unlock();
+                         });
+  }
+
+  void Drop() const {
+    for (const NotInForks* entry : entries) {
+      for (const int descriptor : entry->descriptors_) {
+        if (descriptor >= 0) dup3(nowhere, descriptor, O_CLOEXEC);
+      }
+    }
+  }
+
+  std::mutex mutex;
+  std::vector<const NotInForks*> entries;  // guarded by mutex
+  const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+};
+
+NotInForks::NotInForks(std::vector<int> descriptors) : descriptors_(std::move(descriptors)) {
+  ForkHandlers& handlers = ForkHandlers::Get();
+  const std::lock_guard lock(handlers.mutex);
+  handlers.entries.push_back(this);
+}
+
+NotInForks::~NotInForks() {
+  ForkHandlers& handlers = ForkHandlers::Get();
+  const std::lock_guard lock(handlers.mutex);
+  std::erase(handlers.entries, this);
+}
+
+}  // namespace lockstep
