@@ -21,7 +21,6 @@ namespace lockstep {
 namespace {
 
 using testing::FirstDifference;
-using testing::NaiveReduce;
 using testing::RandomTensor;
 
 // A tensor of this rank's, in private or shared memory by chance.
@@ -46,8 +45,13 @@ class Tensor {
 // second exchange to know what it should have received.
 class RandomCalls {
  public:
-  RandomCalls(Communicator& communicator, uint64_t seed, int64_t most_bytes)
-      : c_(communicator), seed_(seed), most_bytes_(most_bytes), common_(seed), own_(seed * 31 + c_.rank()) {}
+  RandomCalls(Communicator& communicator, const JobShape& shape, uint64_t seed, int64_t most_bytes)
+      : c_(communicator),
+        shape_(shape),
+        seed_(seed),
+        most_bytes_(most_bytes),
+        common_(seed),
+        own_(seed * 31 + c_.rank()) {}
 
   // "" or what went wrong.
   std::string Run(int calls) {
@@ -97,7 +101,7 @@ class RandomCalls {
   std::string Wanted(ReduceOp op, int64_t count) {
     std::vector<std::string> all;
     for (int rank = 0; rank < c_.size(); ++rank) all.push_back(Content(rank, count));
-    return NaiveReduce(ReduceOpName(op), dtype_, all);
+    return WantedReduction(shape_, op, dtype_, all);
   }
 
   // Large reductions stay few: the oracle is slow.
@@ -202,6 +206,7 @@ class RandomCalls {
   }
 
   Communicator& c_;
+  const JobShape shape_;
   const uint64_t seed_;
   const int64_t most_bytes_;
   std::mt19937_64 common_;
@@ -220,8 +225,8 @@ TEST_P(ConformanceTest, RandomCallsEqualTheOracle) {
   ExpectAllWell(GetParam(), [&](Communicator& c) {
     // Fewer and smaller for many ranks: everyone computes everybody's part.
     const int calls = (kSanitized ? 40 : 200) / (c.size() > 8 ? 5 : 1);
-    const std::string small = RandomCalls(c, seed, 64 << 10).Run(calls);
-    return small.empty() ? RandomCalls(c, seed + 1, (8 << 20) / c.size()).Run(calls / 6) : small;
+    const std::string small = RandomCalls(c, GetParam(), seed, 64 << 10).Run(calls);
+    return small.empty() ? RandomCalls(c, GetParam(), seed + 1, (8 << 20) / c.size()).Run(calls / 6) : small;
   });
 }
 
@@ -230,7 +235,7 @@ TEST_P(ConformanceTest, RandomCallsOfRanksThatAreThreadsEqualTheOracle) {
   const uint64_t seed = 7002;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   ExpectAllWellAsThreads(GetParam(), [&](Communicator& c) {
-    return RandomCalls(c, seed, (1 << 20) / c.size()).Run(kSanitized ? 20 : 80);
+    return RandomCalls(c, GetParam(), seed, (1 << 20) / c.size()).Run(kSanitized ? 20 : 80);
   });
 }
 
@@ -400,7 +405,10 @@ TEST_P(ConformanceTest, SharedMemoryRunsOutAndComesBack) {
 INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest,
                          ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 3},
                                            JobShape{"shm", 4}, JobShape{"shm", 5}, JobShape{"shm", 8},
-                                           JobShape{"shm", 16}),
+                                           JobShape{"shm", 16}, JobShape{"gloo", 2}, JobShape{"gloo", 3},
+                                           JobShape{"gloo", 5}, JobShape{"auto", 2, "ab"}, JobShape{"auto", 4, "aabb"},
+                                           JobShape{"auto", 3, "aab"}, JobShape{"auto", 5, "abacb"},
+                                           JobShape{"auto", 8, "aaabbbcc"}),
                          JobShapeName);
 
 }  // namespace

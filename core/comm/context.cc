@@ -8,28 +8,16 @@
 
 #include "core/base/cores.h"
 #include "core/base/strings.h"
-#include "core/comm/shm/communicator.h"
+#include "core/comm/bootstrap.h"
+#include "core/comm/shm/layout.h"
 
 namespace lockstep {
 namespace {
 
-// The backends that are built in: a new one is a line in this table. `create` meets the other ranks and connects,
-// within the options' rendezvous timeout.
-struct Backend {
-  std::string_view name;
-  int max_ranks;
-  Result<std::unique_ptr<Communicator>> (*create)(const ContextOptions& options);
-};
-
-constexpr std::array kBackends = {
-    Backend{"shm", shm::kMaxRanks, &shm::ShmCommunicator::Create},
-};
-
-// Null where there is none of that name.
-const Backend* FindBackend(std::string_view name) {
-  const auto found = std::find_if(kBackends.begin(), kBackends.end(), [&](const Backend& b) { return b.name == name; });
-  return found == kBackends.end() ? nullptr : &*found;
-}
+// What ContextOptions::backend may be: all that there is, by who is where; or one of them for everything.
+constexpr std::array<std::string_view, 3> kBackends = {"auto", "shm", "gloo"};
+// The largest answer of a meeting has room for them.
+constexpr int kMostRanks = 512;
 
 // It travels in the notes of the rendezvous.
 constexpr size_t kMaxPurposeBytes = 200;
@@ -50,14 +38,13 @@ int LaneSpinUs(int ranks) {
 }  // namespace
 
 Status ContextOptions::Validate() const {
-  const Backend* known = FindBackend(backend);
-  if (known == nullptr) {
-    std::vector<std::string_view> names;
-    for (const Backend& b : kBackends) names.push_back(b.name);
-    return Refuse("backend", StrCat("'", backend, "'"), StrCat("one that is built in: ", JoinWithAnd(names)));
+  if (std::find(kBackends.begin(), kBackends.end(), backend) == kBackends.end()) {
+    return Refuse("backend", StrCat("'", backend, "'"),
+                  StrCat("one that is built in: ", JoinWithAnd(std::vector(kBackends.begin(), kBackends.end()))));
   }
-  if (size < 1 || size > known->max_ranks) {
-    return Refuse("size", size, StrCat("1 to ", known->max_ranks, " ranks for backend '", backend, "'"));
+  const int most = backend == "shm" ? shm::kMaxRanks : kMostRanks;
+  if (size < 1 || size > most) {
+    return Refuse("size", size, StrCat("1 to ", most, " ranks for backend '", backend, "'"));
   }
   if (rank < 0 || rank >= size) return Refuse("rank", rank, StrCat("0 to ", size - 1));
   if (size > 1 && rendezvous.empty()) return Refuse("rendezvous", "empty", "host:port of rank 0");
@@ -65,6 +52,7 @@ Status ContextOptions::Validate() const {
   // Written so that a NaN is refused.
   if (!(rendezvous_timeout_s > 0)) return Refuse("rendezvous_timeout_s", rendezvous_timeout_s, "more than 0 s");
   if (!(stall_timeout_s > 0)) return Refuse("stall_timeout_s", stall_timeout_s, "more than 0 s");
+  if (!(silence_timeout_s > 0)) return Refuse("silence_timeout_s", silence_timeout_s, "more than 0 s");
   constexpr int64_t kMost = int64_t{1} << 40;
   if (shared_bytes_per_rank < 0 || shared_bytes_per_rank > kMost) {
     return Refuse("shared_bytes_per_rank", shared_bytes_per_rank, StrCat("0 to ", kMost));
@@ -75,10 +63,9 @@ Status ContextOptions::Validate() const {
   return OkStatus();
 }
 
-// Validate has seen that there is such a backend, so the search below finds it.
 Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(options.Validate());
-  return FindBackend(options.backend)->create(options);
+  return Assemble(options);
 }
 
 Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {

@@ -349,7 +349,10 @@ TEST_P(FaultsTest, NothingStaysInTheFolderOfSharedMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FaultsTest,
-                         ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"shm", 5}), JobShapeName);
+                         ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"shm", 5},
+                                           JobShape{"gloo", 2}, JobShape{"gloo", 3}, JobShape{"auto", 3, "aab"},
+                                           JobShape{"auto", 4, "aabb"}),
+                         JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

@@ -16,7 +16,6 @@ namespace lockstep {
 namespace {
 
 using testing::FirstDifference;
-using testing::NaiveReduce;
 using testing::RandomTensor;
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
@@ -24,14 +23,14 @@ constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMin, Re
 // One reduction of `count` elements, with what each rank brings and what is to come out.
 class Reduction {
  public:
-  Reduction(Communicator& communicator, ReduceOp op, DType dtype, int64_t count)
+  Reduction(Communicator& communicator, const JobShape& shape, ReduceOp op, DType dtype, int64_t count)
       : c_(communicator), op_(op), dtype_(dtype), count_(count) {
     std::vector<std::string> tensors;
     for (int rank = 0; rank < c_.size(); ++rank) {
       tensors.push_back(RandomTensor(dtype, count, static_cast<uint64_t>(rank) + 100 * static_cast<uint64_t>(dtype)));
     }
     mine_ = tensors[c_.rank()];
-    wanted_ = NaiveReduce(ReduceOpName(op), dtype, tensors);
+    wanted_ = WantedReduction(shape, op, dtype, tensors);
   }
 
   // Both calls, from private and from shared memory. "" or what went wrong.
@@ -80,14 +79,14 @@ class ReductionsConformanceTest : public ::testing::TestWithParam<JobShape> {};
 
 // 16 bytes fit into an announcement, 1 KiB into a slot, and 20 KiB go staged or in place.
 TEST_P(ReductionsConformanceTest, EveryTypeIsReducedOnEveryWay) {
-  ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
+  ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     for (int d = 0; d < kDTypeCount; ++d) {
       const DType dtype = static_cast<DType>(d);
       for (const ReduceOp op : kOps) {
         if (op == ReduceOp::kMean && !IsFloatingPoint(dtype)) continue;
         for (const int64_t bytes : {16, 1 << 10, 20 << 10}) {
           const int64_t count = bytes / DTypeSize(dtype);
-          const std::string error = Reduction(c, op, dtype, count).Run();
+          const std::string error = Reduction(c, GetParam(), op, dtype, count).Run();
           if (error.empty()) continue;
           return StrCat(ReduceOpName(op), " of ", count, " ", DTypeName(dtype), ", ", error);
         }
@@ -114,7 +113,10 @@ TEST_P(ReductionsConformanceTest, TheMeanOfWholeNumbersIsRefused) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, ReductionsConformanceTest, ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}),
+INSTANTIATE_TEST_SUITE_P(Backends, ReductionsConformanceTest,
+                         ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"gloo", 2},
+                                           JobShape{"gloo", 3}, JobShape{"auto", 3, "aba"},
+                                           JobShape{"auto", 4, "aabb"}),
                          JobShapeName);
 
 }  // namespace

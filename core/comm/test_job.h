@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <iostream>
+#include <map>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/context.h"
+#include "core/testing/oracle.h"
 #include "core/testing/ranks.h"
 
 // How tests of communicators make their jobs: a test writes what one rank does, and this runs it on all of them, as
@@ -33,12 +35,48 @@ inline constexpr bool kSanitized = LOCKSTEP_SANITIZED;
 struct JobShape {
   std::string backend;
   int size;
+  std::string hosts = "";  // of each rank a letter, [size]: ranks with the same one share memory. "": all do
+
+  // The ranks of each host, in the order in which hosts reduce.
+  std::vector<std::vector<int>> Hosts() const {
+    std::map<char, std::vector<int>> of_letters;
+    std::string order;
+    for (int rank = 0; rank < size; ++rank) {
+      const char letter = hosts.empty() ? (backend == "gloo" ? static_cast<char>(rank) : 'a') : hosts[rank];
+      if (of_letters[letter].empty()) order += letter;
+      of_letters[letter].push_back(rank);
+    }
+    std::vector<std::vector<int>> ranks;
+    for (const char letter : order) ranks.push_back(of_letters[letter]);
+    return ranks;
+  }
 };
 
-inline void PrintTo(const JobShape& shape, std::ostream* stream) { *stream << shape.backend << " x " << shape.size; }
+inline std::string ToString(const JobShape& shape) {
+  return StrCat(shape.backend, "_", shape.size, shape.hosts.empty() ? "" : "_", shape.hosts);
+}
+inline void PrintTo(const JobShape& shape, std::ostream* stream) { *stream << ToString(shape); }
+inline std::string JobShapeName(const ::testing::TestParamInfo<JobShape>& info) { return ToString(info.param); }
 
-inline std::string JobShapeName(const ::testing::TestParamInfo<JobShape>& info) {
-  return StrCat(info.param.backend, "_", info.param.size);
+// What the ranks' tensors reduce to: in rank order on each host, and then over the hosts in theirs.
+inline std::string WantedReduction(const JobShape& shape, ReduceOp op, DType dtype,
+                                   const std::vector<std::string>& tensors) {
+  const std::vector<std::vector<int>> hosts = shape.Hosts();
+  const bool one_each = hosts.size() == tensors.size();
+  if (hosts.size() == 1 || one_each) return testing::NaiveReduce(ReduceOpName(op), dtype, tensors);
+  const std::string_view part = ReduceOpName(op == ReduceOp::kMean ? ReduceOp::kSum : op);
+  std::vector<std::string> sums;
+  for (const std::vector<int>& ranks : hosts) {
+    std::vector<std::string> of_host;
+    for (const int rank : ranks) of_host.push_back(tensors[rank]);
+    sums.push_back(testing::NaiveReduce(part, dtype, of_host));
+  }
+  std::string wanted = testing::NaiveReduce(part, dtype, sums);
+  if (op != ReduceOp::kMean) return wanted;
+  // A mean divides by how many there are: those that are not there are added as zeros.
+  std::vector<std::string> with_zeros(tensors.size(), std::string(wanted.size(), '\0'));
+  with_zeros.front() = wanted;
+  return testing::NaiveReduce("mean", dtype, with_zeros);
 }
 
 // Part of a rank in a test. Returns "" or what went wrong. Runs in a fork or on a thread: it returns its findings
@@ -58,6 +96,7 @@ inline ContextOptions JobOptions(const JobShape& shape, const std::string& addre
   options.rendezvous = address;
   options.secret = "the secret of the tests";
   options.backend = shape.backend;
+  if (!shape.hosts.empty()) options.host = StrCat("host ", shape.hosts.substr(rank, 1));
   options.rendezvous_timeout_s = 60;
   options.stall_timeout_s = 200;
   options.shared_bytes_per_rank = int64_t{1} << 28;

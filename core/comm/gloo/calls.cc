@@ -11,7 +11,7 @@ namespace lockstep::gloo {
 Status Calls::Begin(const Call& call, const std::function<Part(int peer)>& part_for) {
   LOCKSTEP_RETURN_IF_ERROR(streams_.error());
   ++number_;
-  streams_.SetOperation(CallKindName(call.kind), call.name);
+  streams_.SetOperation(CallKindName(shown_.value_or(call.kind)), call.name);
   const uint64_t fingerprint = FingerprintOf(call);
   LOCKSTEP_RETURN_IF_ERROR(Send(fingerprint, part_for));
   LOCKSTEP_RETURN_IF_ERROR(Receive());
@@ -25,7 +25,7 @@ Status Calls::Begin(const Call& call, const std::function<Part(int peer)>& part_
 Status Calls::Decline(std::string_view name, const Status& why, bool verbatim) {
   LOCKSTEP_RETURN_IF_ERROR(streams_.error());
   ++number_;
-  streams_.SetOperation(CallKindName(CallKind::kDecline), name);
+  streams_.SetOperation(CallKindName(shown_.value_or(CallKind::kDecline)), name);
   LOCKSTEP_RETURN_IF_ERROR(Send(kDeclinedCall, [](int) { return Part{}; }));
   LOCKSTEP_RETURN_IF_ERROR(Receive());
   const std::string prefix = verbatim ? "" : StrCat("rank ", streams_.ranks()[streams_.index()], ": ");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,8 @@ class Calls {
   // Takes part with a refusal; what comes back is that or another's, and never OK. `verbatim`: the message has a rank
   // before it already.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
+  // What errors call the calls that follow. Nothing: each for itself.
+  void ShowAs(std::optional<CallKind> kind) { shown_ = kind; }
   // Gives back what head and data show.
   Status End();
 
@@ -69,6 +72,7 @@ class Calls {
 
   Streams& streams_;
   int64_t number_ = 0;
+  std::optional<CallKind> shown_;
   std::vector<const char*> received_;  // [n], windows of the streams
 };
 

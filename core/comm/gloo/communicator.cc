@@ -10,10 +10,12 @@ namespace lockstep::gloo {
 GlooCommunicator::GlooCommunicator(std::unique_ptr<Streams> streams)
     : streams_(std::move(streams)), index_(streams_->index()), size_(streams_->size()), calls_(*streams_) {}
 
-// What this rank has done its part of has to reach the peers: its last messages leave before its connections end.
-void GlooCommunicator::Leave() {
+void GlooCommunicator::Flush() {
   constexpr double kFarewell_s = 2;
   if (!streams_->broken()) (void)streams_->Flush(kFarewell_s);  // whoever is gone needs nothing any more
+}
+
+void GlooCommunicator::Leave() {
   (void)streams_->Break(Cancelled(StrCat("rank ", streams_->ranks()[index_], " has left the job")));
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,6 @@ namespace lockstep::gloo {
 class GlooCommunicator final : public Communicator {
  public:
   explicit GlooCommunicator(std::unique_ptr<Streams> streams);
-  ~GlooCommunicator() override { Leave(); }
 
   int rank() const override { return index_; }
   int size() const override { return size_; }
@@ -56,9 +56,12 @@ class GlooCommunicator final : public Communicator {
   // AllReduce with another reduction, and AllGatherV of another item, than what the ranks compare.
   Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
+  void ShowAs(std::optional<CallKind> kind) { calls_.ShowAs(kind); }
   // Ends all, with what is returned from then on; nothing after another end, which is returned.
   Status Break(const Status& error) { return streams_->Break(error); }
   bool broken() const { return streams_->broken(); }
+  // Before Leave: what this rank has done its part of has to reach the peers. Like a collective, one at a time.
+  void Flush();
   Streams& streams() { return *streams_; }
 
  private:

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -68,9 +69,13 @@ class ShmCommunicator final : public Communicator {
   // AllReduce with another reduction, and AllGatherV of another item, than what the ranks compare.
   Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
+  // What errors call the calls that follow, and how much longer than else they wait.
+  void ShowAs(std::optional<CallKind> kind) { waiter_->ShowAs(kind); }
+  void set_patience(double seconds) { waiter_->set_patience(seconds); }
   // Ends all, with what is returned from then on; nothing after another end.
   void Break(const Status& error) { waiter_->End(error); }
   bool broken() const { return waiter_->broken(); }
+  Status CheckUsable() const { return calls_.CheckUsable(); }
 
  private:
   // How a contribution that is not reduced travels: the payload of its announcement, as it lies in memory.

@@ -66,7 +66,7 @@ Status Waiter::WaitFrom(int first, uint32_t step) {
   std::optional<Deadline> deadline;
   for (int i = first; i < size_; ++i) {
     if (Reached(PeerAt(i), step) || Spin(PeerAt(i), step)) continue;
-    if (!deadline) deadline = Deadline::After(policy_.timeout_s);
+    if (!deadline) deadline = Deadline::After(policy_.timeout_s + patience_s_);
     LOCKSTEP_RETURN_IF_ERROR(SleepUntil(PeerAt(i), step, *deadline));
   }
   return OkStatus();
@@ -148,7 +148,8 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     std::vector<int> named;
     for (int peer : missing) named.push_back(NameOf(peer));
     return DeadlineExceeded(StrCat("rank ", NameOf(rank_), ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
-                                   JoinWithAnd(named), " for ", policy_.timeout_s, " s in ", Operation()));
+                                   JoinWithAnd(named), " for ", policy_.timeout_s + patience_s_, " s in ",
+                                   Operation()));
   }
   return OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,9 +60,14 @@ class Waiter {
 
   // What the following waits are for, for their errors. `name` has to outlive them.
   void SetOperation(CallKind kind, std::string_view name) {
-    kind_ = kind;
+    kind_ = shown_.value_or(kind);
     name_ = name;
   }
+  // Of a call that is made of several: what errors name in their place. Nothing: each for itself.
+  void ShowAs(std::optional<CallKind> kind) { shown_ = kind; }
+  // Seconds more than the policy's for the following waits: where a peer may itself wait for somebody, who is to be
+  // named before it.
+  void set_patience(double seconds) { patience_s_ = seconds; }
 
   // Says to the peers that the next step is done: all that was written before is visible to who sees it. Never waits: a
   // store, and a system call where a peer sleeps.
@@ -130,10 +136,12 @@ class Waiter {
   const int size_;
   const std::vector<int> names_;
   const Peers peers_;
-  // These four belong to the thread that waits.
+  // These belong to the thread that waits.
   WaitPolicy policy_;
   uint32_t announced_ = 0;
+  double patience_s_ = 0;
   CallKind kind_ = CallKind::kBarrier;
+  std::optional<CallKind> shown_;
   std::string_view name_;
 
   // Set (release) behind first_error_ and never reset: who reads true (acquire) finds the error there, under the mutex.

@@ -1,0 +1,256 @@
+#include "core/comm/hosts/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/bytes.h"
+#include "core/base/strings.h"
+#include "core/comm/interface.h"
+
+// How ranks of several hosts come together, when they have met and know who is where:
+//
+//   1. the watch begins, over the connections of that meeting: from here on a death ends everybody's waits;
+//   2. each host's ranks share memory (shm/bootstrap.h);
+//   3. each rank of a rail opens a port for each other rank of it;
+//   4. all meet again and tell these; the connections of that meeting are the links;
+//   5. the rails connect, and all wait for all.
+
+namespace lockstep::hosts {
+namespace {
+
+// A rank that comes too late is missed by those of its host first, then by the other hosts, who wait for its leader,
+// and last by those who wait for a leader that waits for another host: each waits so much longer than the one before,
+// so that the first to give up names the rank that is late and not one that waits.
+constexpr double kPatience_s = 1;
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> HostsCommunicator::Create(const ContextOptions& options, Place place,
+                                                                shm::Group group, Meeting meeting,
+                                                                const Deadline& deadline) {
+  std::unique_ptr<HostsCommunicator> made(new HostsCommunicator(options, std::move(place), group.index));
+  made->StartWatch(options, meeting);
+  const Status status = made->Connect(options, std::move(group), meeting, deadline);
+  if (status.ok()) return std::unique_ptr<Communicator>(std::move(made));
+  // The others hear why, and not that this rank left.
+  made->watch_->GiveUp(status);
+  return status;
+}
+
+HostsCommunicator::HostsCommunicator(const ContextOptions& options, Place place, int index)
+    : rank_(options.rank),
+      size_(options.size),
+      place_(std::move(place)),
+      index_(index),
+      ends_(std::make_shared<Ends>()),
+      links_(options.size) {
+  size_t fewest = place_.hosts.front().size();
+  for (const std::vector<int>& ranks : place_.hosts) {
+    fewest = std::min(fewest, ranks.size());
+    one_each_ = one_each_ && ranks.size() == 1;
+    by_host_.insert(by_host_.end(), ranks.begin(), ranks.end());
+  }
+  rails_ = static_cast<int>(fewest);
+  ranks_follow_hosts_ = std::is_sorted(by_host_.begin(), by_host_.end());
+}
+
+// The watch's thread calls into the backends: it ends first.
+HostsCommunicator::~HostsCommunicator() {
+  Leave();
+  watch_.reset();
+}
+
+void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeting) {
+  const auto on_verdict = [ends = ends_, rank = rank_](const Status& why) {
+    const Status here = why.WithPrefix(StrCat("rank ", rank, ": "));
+    const std::lock_guard lock(ends->mutex);
+    ends->verdict = here;
+    if (ends->streams != nullptr) (void)ends->streams->Break(here);  // the first end counts
+    if (ends->local != nullptr) ends->local->Break(here);
+  };
+  const auto on_tick = [ends = ends_] {
+    const std::lock_guard lock(ends->mutex);
+    if (ends->streams != nullptr) ends->streams->Tick();
+  };
+  watch_ = std::make_unique<Watch>(WatchOptions{.rank = rank_,
+                                                .size = size_,
+                                                .key = meeting.key,
+                                                .places = place_.names,
+                                                .silence_s = options.silence_timeout_s},
+                                   std::move(meeting.connections), on_verdict, on_tick);
+}
+
+Status HostsCommunicator::Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting,
+                                  const Deadline& deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(local_, shm::ShmCommunicator::Create(options, std::move(group)));
+  {
+    const std::lock_guard lock(ends_->mutex);
+    ends_->local = local_.get();
+    if (!ends_->verdict.ok()) return ends_->verdict;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ConnectRail(options, meeting, deadline));
+  return Barrier("start of the job");
+}
+
+Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeting& meeting, const Deadline& deadline) {
+  std::unique_ptr<gloo::Streams> streams;
+  std::vector<std::string> mine(num_hosts());
+  if (index_ < rails_) {
+    std::string address = meeting.own_address;
+    if (!options.interface.empty()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(address, AddressOf(options.interface));
+    }
+    std::vector<int> rail;
+    for (const std::vector<int>& ranks : place_.hosts) rail.push_back(ranks[index_]);
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        streams, gloo::Streams::Listen({.index = place_.host,
+                                        .ranks = std::move(rail),
+                                        .address = std::move(address),
+                                        .stall_timeout_s = options.stall_timeout_s + (one_each_ ? 0 : kPatience_s)}));
+    mine = streams->addresses();
+  }
+  ByteWriter note;
+  for (const std::string& address : mine) note.String(address);
+  LOCKSTEP_ASSIGN_OR_RETURN(Meeting second, Meet({.rank = rank_,
+                                                  .size = size_,
+                                                  .address = options.rendezvous,
+                                                  .secret = std::string(AsBytes(meeting.key)),
+                                                  .note = note.Take(),
+                                                  .timeout_s = std::max(deadline.Left(), 0.1),
+                                                  .listener = options.listener,
+                                                  .keep_connections = true}));
+  links_ = std::move(second.connections);
+  if (streams == nullptr) return OkStatus();
+  {
+    const std::lock_guard lock(ends_->mutex);
+    ends_->streams = streams.get();
+    if (!ends_->verdict.ok()) (void)streams->Break(ends_->verdict);
+  }
+  streams->ask_fate = [this](int rank) {
+    constexpr double kPatience_s = 1;
+    watch_->AwaitFate(rank, kPatience_s);
+    const Status verdict = watch_->verdict();
+    if (!verdict.ok()) return verdict;
+    const bool left = watch_->fate(rank) == Watch::Fate::kLeft;
+    return left ? Unavailable(StrCat("rank ", rank, " left the job, and is waited for")) : OkStatus();
+  };
+  std::vector<std::string> theirs(num_hosts());
+  for (int host = 0; host < num_hosts(); ++host) {
+    ByteReader reader(second.notes[place_.hosts[host][index_]]);
+    for (int to = 0; to < num_hosts(); ++to) {
+      const std::string address = reader.String();
+      if (to == place_.host) theirs[host] = address;
+    }
+    if (!reader.Complete()) {
+      return DataLoss(StrCat("rank ", rank_, ": the ports of rank ", place_.hosts[host][index_], " cannot be read"));
+    }
+  }
+  // From here on an error of the streams is an end.
+  gloo::Streams& connecting = *streams;
+  across_ = std::make_unique<gloo::GlooCommunicator>(std::move(streams));
+  return connecting.Connect(theirs, second.key, deadline);
+}
+
+HostsCommunicator::Calling::Calling(HostsCommunicator& communicator, CallKind kind, std::string_view name)
+    : communicator_(communicator) {
+  communicator_.calling_.lock();
+  communicator_.kind_ = kind;
+  communicator_.name_ = name;
+  communicator_.local_->ShowAs(kind);
+  communicator_.local_->set_patience(0);
+  if (communicator_.across_ != nullptr) communicator_.across_->ShowAs(kind);
+}
+
+HostsCommunicator::Calling::~Calling() { communicator_.calling_.unlock(); }
+
+// An end of a backend is known to the other one, to the watch and so to all, before it is returned. What the watch
+// knows comes before what a backend saw of it.
+Status HostsCommunicator::Settled(const Status& status) {
+  const bool ended = local_->broken() || (across_ != nullptr && across_->broken());
+  if (!ended) [[likely]]
+    return status;
+  if (!end_.ok()) return end_;
+  const Status verdict = watch_->verdict();
+  end_ = status;
+  if (!verdict.ok()) {
+    end_ = verdict.WithPrefix(StrCat("rank ", rank_, ": ", CallKindName(kind_), " '", name_, "' ended, because "));
+  } else if (status.ok()) {
+    // Between two calls, or behind what was still done well.
+    end_ = across_ != nullptr && across_->broken() ? across_->streams().error() : local_->CheckUsable();
+  }
+  if (across_ != nullptr) (void)across_->Break(end_);  // the first end counts
+  local_->Break(end_);
+  watch_->GiveUp(end_);
+  return end_;
+}
+
+Status HostsCommunicator::Lead(std::string_view name, const Status& outcome, const std::function<Status()>& work) {
+  if (!leads() || local_->broken()) return outcome;
+  // From here on the others of this host may wait for what this rank waits for.
+  return Settled(outcome.ok() ? work() : across_->Decline(name, outcome, /*verbatim=*/true));
+}
+
+Status HostsCommunicator::Tell(std::string_view name, const Status& outcome, int64_t bytes, void* data) {
+  if (!end_.ok()) return end_;
+  local_->set_patience(2 * kPatience_s);
+  if (!outcome.ok() && leads()) return Settled(local_->Decline(name, outcome, /*verbatim=*/true));
+  return Settled(local_->Broadcast(name, 0, bytes, data));
+}
+
+Result<std::vector<int64_t>> HostsCommunicator::Agree(const Call& call, std::span<const int64_t> mine) {
+  const auto each = static_cast<int64_t>(mine.size());
+  const Item item = {DType::kInt64, each};
+  std::vector<int64_t> of_host(locals().size() * mine.size());
+  Status status = Settled(local_->AllGatherAs(call, item, 1, mine.data(), [&](auto) { return of_host.data(); }));
+  std::vector<int64_t> by_host(static_cast<size_t>(size_) * mine.size());
+  status = Lead(call.name, status, [&] {
+    return across_->AllGatherAs(call, item, static_cast<int64_t>(locals().size()), of_host.data(),
+                                [&](auto) { return by_host.data(); });
+  });
+  LOCKSTEP_RETURN_IF_ERROR(
+      Tell(call.name, status, static_cast<int64_t>(by_host.size() * sizeof(int64_t)), by_host.data()));
+  if (ranks_follow_hosts_) return by_host;
+  std::vector<int64_t> by_rank(by_host.size());
+  for (int i = 0; i < size_; ++i) {
+    std::copy_n(by_host.begin() + i * each, each, by_rank.begin() + by_host_[i] * each);
+  }
+  return by_rank;
+}
+
+Status HostsCommunicator::Barrier(std::string_view name) {
+  const Calling calling(*this, CallKind::kBarrier, name);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  if (one_each_) return Settled(across_->Barrier(name));
+  return Agree({.kind = CallKind::kBarrier, .name = name}).status();
+}
+
+Status HostsCommunicator::Decline(std::string_view name, const Status& why) {
+  if (why.ok()) return InvalidArgument("Decline needs an error that says why");
+  const Calling calling(*this, CallKind::kDecline, name);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  if (one_each_) return Settled(across_->Decline(name, why));
+  const Status status = Lead(name, Settled(local_->Decline(name, why)), [] { return OkStatus(); });
+  return Tell(name, status, 0, nullptr);
+}
+
+// The first end counts, and the words of whoever saw it.
+void HostsCommunicator::Abort(const Status& why) {
+  const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
+  if (across_ != nullptr) (void)across_->Break(Cancelled(reason));
+  local_->Abort(why);
+  watch_->GiveUp(Cancelled(StrCat("rank ", rank_, " aborted the job: ", reason)));
+}
+
+// A collective that goes on is ended; where there is none, what was sent arrives first.
+void HostsCommunicator::Leave() {
+  if (local_ == nullptr || fork_.InFork()) return;
+  if (across_ != nullptr && calling_.try_lock()) {
+    across_->Flush();
+    calling_.unlock();
+  }
+  watch_->Leave();
+  local_->Leave();
+  if (across_ != nullptr) (void)across_->Break(Cancelled(StrCat("rank ", rank_, " has left the job")));
+}
+
+}  // namespace lockstep::hosts
