@@ -44,19 +44,19 @@ inline constexpr size_t kMaxNoteBytes = 16 << 10;
 // What a rank takes home. Addresses are numeric and without a port: "10.0.0.1", "fe80::1%eth0". The scope of a
 // link-local address is an interface of the machine that saw it.
 struct Meeting {
-  std::vector<std::string> notes;  // one of each rank, [R]
-  Digest key = {};                 // known to the ranks of this meeting alone: proves who is who in what follows
+  std::vector<std::string> notes = {};  // one of each rank, [R]
+  Digest key = {};                      // known to the ranks of this meeting alone: proves who is who in what follows
   // The address by which rank 0 sees each rank, [R]; of rank 0 the one by which this rank sees it, and on rank 0
   // `own_address`.
-  std::vector<std::string> addresses;
+  std::vector<std::string> addresses = {};
   // This rank's end of its connection to rank 0; on rank 0, of that to the lowest other rank. Empty where there is
   // none.
-  std::string own_address;
+  std::string own_address = {};
   // With keep_connections, [R]: on rank 0 the connection to each other rank ([0] is invalid), on the others that to
   // rank 0 as [0] and nothing else. Both ends have proven who they are; what is said over them from now on is not
   // protected by that. Non-blocking, without delay (TCP_NODELAY), closed on exec, with keepalive. Without
   // keep_connections empty.
-  std::vector<UniqueFd> connections;
+  std::vector<UniqueFd> connections = {};
 };
 
 // Blocks until all ranks are there or `timeout_s` has passed; a guest waits 10 s longer for rank 0's report, as rank 0

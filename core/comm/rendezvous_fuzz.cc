@@ -125,7 +125,7 @@ void AnswerGuest(bool knows_secret, std::string_view bytes) {
   std::thread guest([&] {
     const auto meeting =
         Meet({.rank = 1, .size = 2, .address = listener.address, .secret = kSecret, .note = "", .timeout_s = 0.02});
-    if (meeting.ok()) Require(meeting->notes.size() == 2, "a note of each rank");
+    if (meeting.ok()) Require(meeting->notes.size() == 2 && meeting->addresses.size() == 2, "something of each rank");
   });
   const Deadline deadline = Deadline::After(kPatience_s);
   const UniqueFd caller(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -134,7 +134,7 @@ void AnswerGuest(bool knows_secret, std::string_view bytes) {
     (void)wire::SendAll(caller.get(), bytes, deadline);
   } else {
     const std::string nonce(wire::kNonceBytes, 'h');
-    (void)wire::SendAll(caller.get(), StrCat(wire::kMagic, std::string_view("\x01\0\0\0", 4), nonce), deadline);
+    (void)wire::SendAll(caller.get(), StrCat(wire::kMagic, std::string_view("\x02\0\0\0", 4), nonce), deadline);
     if (const auto proof = wire::ReceiveExactly(caller.get(), wire::kProofBytes, deadline); proof.ok()) {
       const wire::Keys keys =
           wire::MakeKeys(kSecret, nonce, std::string_view(*proof).substr(wire::kMagic.size(), wire::kNonceBytes));
@@ -150,15 +150,15 @@ void AnswerGuest(bool knows_secret, std::string_view bytes) {
 
 std::vector<std::string> Seeds() {
   const std::string hello = wire::Encode(wire::Hello{1, 2, 3, "note"});
-  const std::string answer = wire::Encode(wire::Answer{OkStatus(), "nonce", {"a", "b"}});
-  const std::string refused = wire::Encode(wire::Answer{FailedPrecondition("two processes claim rank 1"), "", {}});
+  const std::string answer = wire::Encode(wire::Answer{OkStatus(), "nonce", {"a", "b"}, {"", "::1"}});
+  const std::string refused = wire::Encode(wire::Answer{FailedPrecondition("two processes claim rank 1"), "", {}, {}});
   return {StrCat(std::string_view("\0", 1), wire::kMagic, std::string(wire::kNonceBytes + wire::kTagBytes, 'x')),
           StrCat("\x01", std::string("\x10\0\0\0", 4), hello, std::string(wire::kTagBytes, 'x')),
           StrCat("\x02", hello),
-          StrCat("\x03", wire::kMagic, std::string("\x01\0\0\0", 4), std::string(wire::kNonceBytes, 'h'), 'W',
+          StrCat("\x03", wire::kMagic, std::string("\x02\0\0\0", 4), std::string(wire::kNonceBytes, 'h'), 'W',
                  std::string(wire::kTagBytes, 'x')),
           StrCat("\x04", answer),
-          StrCat("\x04", wire::Encode(wire::Answer{OkStatus(), "nonce", {"of rank 0 alone"}})),
+          StrCat("\x04", wire::Encode(wire::Answer{OkStatus(), "nonce", {"of rank 0 alone"}, {""}})),
           StrCat("\x04", refused)};
 }
 
@@ -166,7 +166,7 @@ int Fuzz(const uint8_t* data, size_t size) {
   std::string_view bytes = Bytes(data, size);
   const uint32_t part = Take(&bytes, kParts);
   // Longer than any frame is seen at its first bytes.
-  bytes = bytes.substr(0, 2 * wire::kMaxFrameBytes);
+  bytes = bytes.substr(0, 2 * wire::kMaxHelloBytes);
   if (part < 3) {
     CallHost(part, bytes);
   } else {

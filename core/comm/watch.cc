@@ -153,13 +153,12 @@ class Watch::Impl {
   // Sends what callers have to say. False: the end.
   bool ObeyCallers() {
     std::optional<Status> words;
-    bool leaving, told;
+    bool leaving;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return false;
       words.swap(last_words_);
       leaving = leaving_;
-      told = fates_[options_.rank] != Fate::kRunning;
     }
     if (words) {
       const Status status = options_.rank == 0 ? GaveUp(0, *words) : *words;
@@ -167,10 +166,10 @@ class Watch::Impl {
     }
     if (leaving && !leave_deadline_) {
       leave_deadline_ = Deadline::After(kLeave_s);
-      if (!told) {
-        Tell({Message::Kind::kLeft, static_cast<uint32_t>(options_.rank), OkStatus()});
-        SetFate(options_.rank, Fate::kLeft);
-      }
+      // Behind last words it is nothing new to who has heard them; but who has come to an end itself may live on for a
+      // while, and is not to believe that this rank died.
+      for (Link& link : links_) link.Send({Message::Kind::kLeft, static_cast<uint32_t>(options_.rank), OkStatus()});
+      SetFate(options_.rank, Fate::kLeft);
     }
     if (leave_deadline_ && !left_) EndLeave();
     return true;

@@ -15,8 +15,8 @@ namespace lockstep {
 struct WatchOptions {
   int rank = 0;
   int size = 1;
-  Digest key = {};                  // of the meeting that made the connections: no one else can say anything here
-  std::vector<std::string> places;  // [R], what messages call a rank: "rank 3 on host b (process 123)"
+  Digest key = {};                       // of the meeting that made the connections: no one else can say anything here
+  std::vector<std::string> places = {};  // [R], what messages call a rank: "rank 3 on host b (process 123)"
   // How long a rank may say nothing: shorter cuts of the network are survived. The same on all ranks, as is beat_s.
   double silence_s = 10;
   double beat_s = 1;  // how often each end of a connection says that it lives; well below silence_s

@@ -1,0 +1,214 @@
+#include "core/comm/watch.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <string>
+#include <vector>
+
+#include "core/comm/test_watch.h"
+
+// Ends that nobody announces: deaths, silence, what is forged. Last words and farewells are in watch_words_test.cc.
+
+namespace lockstep {
+namespace {
+
+// The rank to which it happens: rank 0, which all are connected to, or another.
+class WatchVictimTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, WatchVictimTest, ::testing::Values(0, 2),
+                         [](const auto& info) { return StrCat("rank_", info.param); });
+
+TEST_P(WatchVictimTest, ADeathIsSeenByAllAtOnceAndNamed) {
+  WatchJob job(4, [victim = GetParam()](Scene& scene) -> std::string {
+    if (scene.rank == victim) {
+      SleepFor(2 * kBeat_s);
+      scene.board->Now();
+      testing::DieNow();
+    }
+    std::string error =
+        ExpectEnd(scene, StatusCode::kUnavailable, StrCat(scene.places[victim], " died: its connection "), kAtOnce_s);
+    if (scene.watch->fate(victim) != Watch::Fate::kLost) error += "the victim is not lost\n";
+    return error;
+  });
+  job.ExpectWell({GetParam()});
+}
+
+TEST_P(WatchVictimTest, AFrozenRankIsGivenUpByAllWhenItsTimeIsOver) {
+  WatchJob job(4, [victim = GetParam()](Scene& scene) -> std::string {
+    if (scene.rank == victim) {
+      scene.board->Now();
+      testing::FreezeNow();
+    }
+    std::string error = ExpectEnd(scene, StatusCode::kUnavailable,
+                                  StrCat(scene.places[victim], " is silent for ", kSilence_s, " s"), kSilence_s + 2);
+    // Its last beat may be as old as a beat and a turn when it freezes.
+    if (scene.board->SinceFault() < kSilence_s - 2 * kBeat_s) error += "it was given up too early\n";
+    return error;
+  });
+  job.ExpectWell({GetParam()});
+}
+
+TEST_P(WatchVictimTest, AFrozenRankThatGoesOnHearsThatItWasGivenUp) {
+  WatchJob job(3, [victim = GetParam()](Scene& scene) -> std::string {
+    if (scene.rank == victim) {
+      scene.board->pid = getpid();
+      testing::FreezeNow();
+      scene.board->Now();
+      if (victim != 0)
+        return ExpectEnd(scene, StatusCode::kUnavailable, scene.places[victim] + " is silent", kAtOnce_s);
+      const std::string error = ExpectEnd(scene, StatusCode::kUnavailable, "rank ", kAtOnce_s);
+      const std::string text = scene.watch->verdict().message();
+      return text.find(StrCat(" gave up: ", scene.places[0], " is silent")) != std::string::npos ? error : text;
+    }
+    const std::string error = ExpectEnd(scene, StatusCode::kUnavailable, scene.places[victim] + " is silent", 1e9);
+    // The others end before it goes on: what it is told lies in its socket.
+    scene.watch->Leave();
+    if (++scene.board->done == scene.size - 1) {
+      SleepFor(kBeat_s);
+      kill(scene.board->pid, SIGCONT);
+    }
+    return error;
+  });
+  job.ExpectWell();
+}
+
+TEST_P(WatchVictimTest, WhoIsSilentForLessThanItsTimeIsWaitedFor) {
+  WatchJob job(3, [](Scene& scene) -> std::string {
+    scene.watch->AwaitFate(scene.rank, 2 * kSilence_s);
+    ++scene.board->done;
+    Board::Await(scene.board->done, scene.size);
+    return scene.watch->verdict().message();
+  });
+  Board::Await(job.board().ready, 3);
+  kill(job.pid(GetParam()), SIGSTOP);
+  SleepFor(kSilence_s / 2);
+  kill(job.pid(GetParam()), SIGCONT);
+  job.ExpectWell();
+}
+
+// As on a laptop that sleeps: each has heard nothing of the others, and did not listen.
+TEST(WatchTest, ProcessesThatAllStoodStillDoNotAccuseEachOther) {
+  WatchJob job(3, [](Scene& scene) -> std::string {
+    Board::Await(scene.board->done, 1);
+    scene.watch->AwaitFate(scene.rank, kSilence_s * 1.5);
+    ++scene.board->done;
+    Board::Await(scene.board->done, 1 + scene.size);
+    return scene.watch->verdict().message();
+  });
+  Board::Await(job.board().ready, 3);
+  SleepFor(3 * kBeat_s);
+  for (int rank = 0; rank < 3; ++rank) kill(job.pid(rank), SIGSTOP);
+  SleepFor(2 * kSilence_s);
+  job.board().done = 1;
+  // Rank 0 has a head start of some beats, in which it hears nobody.
+  for (int rank = 0; rank < 3; ++rank) {
+    kill(job.pid(rank), SIGCONT);
+    SleepFor(rank == 0 ? 2 * kBeat_s : 0);
+  }
+  job.ExpectWell();
+}
+
+TEST(WatchTest, DeathsAmongEightRanksAreSeenByThoseThatLive) {
+  WatchJob job(8, [](Scene& scene) -> std::string {
+    if (scene.rank == 3 || scene.rank == 6) {
+      scene.board->Now();
+      testing::DieNow();
+    }
+    return ExpectEnd(scene, StatusCode::kUnavailable, "rank ", kAtOnce_s + 0.5);
+  });
+  job.ExpectWell({3, 6});
+}
+
+// Who sees a connection of another kind end asks why.
+TEST(WatchTest, WhoWaitsForAFateIsWokenByIt) {
+  WatchJob job(3, [](Scene& scene) -> std::string {
+    if (scene.rank == 2) {
+      Board::Await(scene.board->done, 2);
+      testing::DieNow();
+    }
+    ++scene.board->done;
+    const auto begin = std::chrono::steady_clock::now();
+    scene.watch->AwaitFate(2, kWatchDeadline_s);
+    if (scene.watch->fate(2) != Watch::Fate::kLost || scene.watch->verdict().ok()) return "nothing is known of rank 2";
+    return std::chrono::steady_clock::now() - begin < std::chrono::seconds(10) ? "" : "it was known late";
+  });
+  job.ExpectWell({2});
+}
+
+TEST(WatchTest, GarbageFromARankIsDataLossThatNamesItOnAll) {
+  WatchJob job(3, [](Scene& scene) -> std::string {
+    scene.board->Now();
+    // The length of a frame, and a tag that nobody made.
+    const std::string garbage = std::string("\1\0\0\0b", 5) + std::string(32, 'x');
+    if (scene.rank == 2) (void)!write(scene.raw[0].get(), garbage.data(), garbage.size());
+    return ExpectEnd(scene, StatusCode::kDataLoss,
+                     StrCat("forged or damaged messages from ", scene.places[2], ": a frame with a wrong"), kAtOnce_s);
+  });
+  job.ExpectWell();
+}
+
+TEST(WatchTest, GarbageFromRankZeroIsDataLossThatItHearsOf) {
+  WatchJob job(3, [](Scene& scene) -> std::string {
+    scene.board->Now();
+    const std::string garbage(100, '\xff');
+    if (scene.rank == 0) (void)!write(scene.raw[1].get(), garbage.data(), garbage.size());
+    const std::string seen = StrCat("forged or damaged messages from ", scene.places[0], ": a frame of ");
+    const std::string heard = StrCat(scene.places[1], " gave up: ", seen);
+    return ExpectEnd(scene, StatusCode::kDataLoss, scene.rank == 1 ? seen : heard, kAtOnce_s);
+  });
+  job.ExpectWell();
+}
+
+// The fork does not speak, and does not keep the connection open behind its parent's death.
+TEST(WatchTest, AForkOfARankIsNoPartOfTheWatch) {
+  WatchJob job(3, [](Scene& scene) -> std::string {
+    if (scene.rank == 1) {
+      scene.raw.clear();
+      const pid_t child = fork();
+      if (child == 0) {
+        scene.watch->GiveUp(Aborted("a fork"));
+        scene.watch->Leave();
+        scene.watch->AwaitFate(0, 60);
+        scene.watch->~Watch();
+        ++scene.board->done;
+        alarm(static_cast<unsigned>(kWatchDeadline_s));
+        while (true) pause();
+      }
+      scene.board->pid = child;
+      Board::Await(scene.board->done, 1);
+      SleepFor(kSilence_s * 1.5);
+      if (!scene.watch->verdict().ok()) return scene.watch->verdict().ToString();
+      scene.board->Now();
+      testing::DieNow();
+    }
+    std::string error = ExpectEnd(scene, StatusCode::kUnavailable, scene.places[1] + " died", kAtOnce_s);
+    if (scene.rank == 0) {
+      if (kill(scene.board->pid, SIGKILL) != 0) error += "the fork had ended\n";
+    }
+    return error;
+  });
+  job.ExpectWell({1});
+}
+
+TEST(WatchTest, ItTicksAndCostsNextToNothing) {
+  WatchJob job(8, [](Scene& scene) -> std::string {
+    rusage before = {}, after = {};
+    getrusage(RUSAGE_SELF, &before);
+    const int ticks = scene.ticks;
+    SleepFor(1);
+    getrusage(RUSAGE_SELF, &after);
+    const int ticked = scene.ticks - ticks;
+    ++scene.board->done;
+    Board::Await(scene.board->done, scene.size);
+    const auto us = [](const rusage& usage) {
+      return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1e6 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+    };
+    // A busy machine is late; a thread that spins, or one that sleeps on, is far from these.
+    if (ticked < 5 || ticked > 100) return StrCat(ticked, " ticks in a second\n");
+    return us(after) - us(before) < (LOCKSTEP_SANITIZED ? 200e3 : 20e3) ? "" : StrCat(us(after) - us(before), " us\n");
+  });
+  job.ExpectWell();
+}
+
+}  // namespace
+}  // namespace lockstep
