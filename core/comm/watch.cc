@@ -104,7 +104,8 @@ class Watch::Impl {
   void AwaitFate(int rank, double seconds) {
     WaitUntil(seconds, [&] {
       const bool blind = leaving_ || (options_.rank != 0 && fates_[0] != Fate::kRunning);
-      return blind || !verdict_.ok() || fates_[rank] != Fate::kRunning;
+      // Of another rank that is lost the verdict follows.
+      return blind || !verdict_.ok() || fates_[rank] == Fate::kLeft || fates_[options_.rank] == Fate::kLost;
     });
   }
 

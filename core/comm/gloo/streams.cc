@@ -2,6 +2,7 @@
 
 #include <gloo/transport/address.h>
 #include <gloo/transport/tcp/device.h>
+#include <signal.h>
 
 #include <array>
 #include <chrono>
@@ -38,6 +39,31 @@ constexpr auto kForever = std::chrono::hours(24 * 365);
 Digest ProofOf(const Digest& key, int from, int to, std::string_view nonce) {
   return HmacSha256(AsBytes(key), StrCat("lockstep stream:", from, ">", to, ":", nonce));
 }
+
+// Gloo writes to sockets whose other end may be gone, with the signal that comes of it. Blocked in this thread for as
+// long as this lives, and taken away where it has come; threads that are started meanwhile have it blocked for good.
+class NoBrokenPipes {
+ public:
+  NoBrokenPipes() {
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoBrokenPipes() {
+    constexpr timespec kNoTime = {0, 0};
+    sigset_t pending;
+    sigpending(&pending);
+    if (!was_pending_ && sigismember(&pending, SIGPIPE) == 1) sigtimedwait(&pipe_, nullptr, &kNoTime);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_, before_;
+  bool was_pending_;
+};
 
 }  // namespace
 
@@ -129,6 +155,7 @@ Result<std::unique_ptr<Streams>> Streams::Listen(StreamsOptions options) {
 
 Status Streams::OpenPorts() {
   try {
+    const NoBrokenPipes quiet;
     ::gloo::transport::tcp::attr where;
     where.hostname = options_.address;
     engine_->device = ::gloo::transport::tcp::CreateDevice(where);
@@ -152,6 +179,7 @@ Status Streams::Guarded(int peer, const Work& work) {
   LOCKSTEP_RETURN_IF_ERROR(waiting_->error());
   std::string words;
   try {
+    const NoBrokenPipes quiet;
     work();
     return OkStatus();
   } catch (const std::exception& error) {

@@ -22,6 +22,8 @@ namespace {
 // and last by those who wait for a leader that waits for another host: each waits so much longer than the one before,
 // so that the first to give up names the rank that is late and not one that waits.
 constexpr double kPatience_s = 1;
+// What a call that goes on has left when the job's end is known.
+constexpr double kGrace_s = 0.15;
 
 }  // namespace
 
@@ -62,15 +64,17 @@ HostsCommunicator::~HostsCommunicator() {
 
 void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeting) {
   const auto on_verdict = [ends = ends_, rank = rank_](const Status& why) {
-    const Status here = why.WithPrefix(StrCat("rank ", rank, ": "));
     const std::lock_guard lock(ends->mutex);
-    ends->verdict = here;
-    if (ends->streams != nullptr) (void)ends->streams->Break(here);  // the first end counts
-    if (ends->local != nullptr) ends->local->Break(here);
+    ends->verdict = why.WithPrefix(StrCat("rank ", rank, ": "));
+    ends->grace.emplace(Deadline::After(kGrace_s));
   };
   const auto on_tick = [ends = ends_] {
     const std::lock_guard lock(ends->mutex);
-    if (ends->streams != nullptr) ends->streams->Tick();
+    const bool over = ends->grace.has_value() && ends->grace->Passed();
+    if (over && ends->local != nullptr) ends->local->Break(ends->verdict);
+    if (ends->streams == nullptr) return;
+    if (over) (void)ends->streams->Break(ends->verdict);  // the first end counts
+    ends->streams->Tick();
   };
   watch_ = std::make_unique<Watch>(WatchOptions{.rank = rank_,
                                                 .size = size_,
@@ -128,6 +132,8 @@ Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeti
   }
   streams->ask_fate = [this](int rank) {
     constexpr double kPatience_s = 1;
+    // What a call that goes on has left when the job's end is known.
+    constexpr double kGrace_s = 0.15;
     watch_->AwaitFate(rank, kPatience_s);
     const Status verdict = watch_->verdict();
     if (!verdict.ok()) return verdict;
@@ -165,6 +171,13 @@ HostsCommunicator::Calling::~Calling() { communicator_.calling_.unlock(); }
 
 // An end of a backend is known to the other one, to the watch and so to all, before it is returned. What the watch
 // knows comes before what a backend saw of it.
+Status HostsCommunicator::CheckUsable() {
+  const Status verdict = watch_->verdict();
+  if (!verdict.ok()) [[unlikely]]
+    local_->Break(verdict);
+  return Settled(OkStatus());
+}
+
 Status HostsCommunicator::Settled(const Status& status) {
   const bool ended = local_->broken() || (across_ != nullptr && across_->broken());
   if (!ended) [[likely]]
@@ -198,6 +211,9 @@ Status HostsCommunicator::Tell(std::string_view name, const Status& outcome, int
 }
 
 Result<std::vector<int64_t>> HostsCommunicator::Agree(const Call& call, std::span<const int64_t> mine) {
+  // One at least: an exchange of nothing would have no memory.
+  static constexpr int64_t kNothing = 0;
+  if (mine.empty()) mine = std::span(&kNothing, 1);
   const auto each = static_cast<int64_t>(mine.size());
   const Item item = {DType::kInt64, each};
   std::vector<int64_t> of_host(locals().size() * mine.size());

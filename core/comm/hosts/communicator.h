@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,10 +79,12 @@ class HostsCommunicator final : public Communicator {
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return local_->AllocateShared(bytes); }
 
  private:
-  // What the watch ends: the backends, as soon as they are there.
+  // What the watch ends: the backends, as soon as they are there. A call that goes on is given a moment: a rank that
+  // has died may have done its part of it, and what it sent be under way.
   struct Ends {
     std::mutex mutex;
     Status verdict;                         // guarded by mutex
+    std::optional<Deadline> grace;          // guarded by mutex: of the verdict
     shm::ShmCommunicator* local = nullptr;  // guarded by mutex
     gloo::Streams* streams = nullptr;       // guarded by mutex
   };
@@ -108,8 +111,8 @@ class HostsCommunicator final : public Communicator {
   };
   // What a backend returned. An end of one of them becomes the end of all, in words that name the call.
   Status Settled(const Status& status);
-  // The end, or OK.
-  Status CheckUsable() { return Settled(OkStatus()); }
+  // The end, or OK: at the start of a call.
+  Status CheckUsable();
 
   // Steps 1 to 3. Each rank brings as many numbers as the others; what comes back are those of all, by rank.
   Result<std::vector<int64_t>> Agree(const Call& call, std::span<const int64_t> mine = {});

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <vector>
 
 #include "core/comm/arguments.h"
@@ -31,10 +33,17 @@ Status HostsCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dt
 
 Status HostsCommunicator::AllReduceSmall(const Call& call, ReduceOp op, const void* in, void* out) {
   const ReduceOp part = WithinParts(op);
-  Status status = Settled(local_->AllReduceAs(call, part, in, out));
-  status = Lead(call.name, status, [&] { return across_->AllReduceAs(call, part, out, out); });
-  LOCKSTEP_RETURN_IF_ERROR(Tell(call.name, status, call.count * DTypeSize(call.dtype), out));
-  if (op == ReduceOp::kMean) Divide(call.dtype, size_, out, call.count, out);
+  const int64_t bytes = call.count * DTypeSize(call.dtype);
+  // Apart from `out`, which may be `in`: another host may decline yet.
+  alignas(shm::kCacheLineBytes) std::array<char, kMostSmallBytes> memory;
+  void* const sum = memory.data();
+  Status status = Settled(local_->AllReduceAs(call, part, in, sum));
+  status = Lead(call.name, status, [&] { return across_->AllReduceAs(call, part, sum, sum); });
+  LOCKSTEP_RETURN_IF_ERROR(Tell(call.name, status, bytes, sum));
+  if (op == ReduceOp::kMean)
+    Divide(call.dtype, size_, sum, call.count, out);
+  else if (bytes > 0)
+    std::memcpy(out, sum, static_cast<size_t>(bytes));
   return OkStatus();
 }
 
