@@ -76,6 +76,7 @@ class Watch::Impl {
       const std::lock_guard lock(mutex_);
       if (why.ok() || !verdict_.ok() || leaving_ || fates_[options_.rank] != Fate::kRunning) return;
       fates_[options_.rank] = Fate::kLost;
+      gave_up_ = true;
       last_words_ = watch::Cut(why, watch::kMaxWordsBytes);
       changed_.notify_all();
     }
@@ -103,9 +104,9 @@ class Watch::Impl {
 
   void AwaitFate(int rank, double seconds) {
     WaitUntil(seconds, [&] {
-      const bool blind = leaving_ || (options_.rank != 0 && fates_[0] != Fate::kRunning);
-      // Of another rank that is lost the verdict follows.
-      return blind || !verdict_.ok() || fates_[rank] == Fate::kLeft || fates_[options_.rank] == Fate::kLost;
+      const bool blind = leaving_ || (options_.rank != 0 && fates_[0] == Fate::kLeft);
+      // Where a rank is lost otherwise than by this one's own words, the verdict follows.
+      return blind || !verdict_.ok() || fates_[rank] == Fate::kLeft || gave_up_;
     });
   }
 
@@ -319,6 +320,7 @@ class Watch::Impl {
   std::vector<Fate> fates_;           // guarded by mutex_, [R]
   Status verdict_;                    // guarded by mutex_
   std::optional<Status> last_words_;  // guarded by mutex_: not yet sent
+  bool gave_up_ = false;              // guarded by mutex_
   bool leaving_ = false;              // guarded by mutex_
   bool left_ = false;                 // guarded by mutex_; written by the thread alone
   bool stop_ = false;                 // guarded by mutex_

@@ -65,9 +65,9 @@ Status Calls::Receive() {
 
 Status Calls::End() {
   for (int peer = 0; peer < streams_.size(); ++peer) {
-    if (peer != streams_.index()) LOCKSTEP_RETURN_IF_ERROR(streams_.Release(peer));
+    if (peer != streams_.index()) streams_.Release(peer);
   }
-  return OkStatus();
+  return streams_.error();
 }
 
 Status Calls::ExchangeMore(const std::function<Part(int peer)>& part_for) {

@@ -83,6 +83,7 @@ struct Streams::Peer {
   // How many messages were begun, awaited and released: their parity is the window.
   int64_t sent = 0, awaited = 0, released = 0;
   std::deque<std::unique_ptr<Buffer>> posted, sending;
+  std::string lost;  // how the connection ended, where that was seen and is not yet an error
 };
 
 // The wait that is going on, if any, and how it all ended.
@@ -177,6 +178,7 @@ Status Streams::OpenPorts() {
 template <typename Work>
 Status Streams::Guarded(int peer, const Work& work) {
   LOCKSTEP_RETURN_IF_ERROR(waiting_->error());
+  if (!peers_[peer]->lost.empty()) return Break(Lost(peer, peers_[peer]->lost));
   std::string words;
   try {
     const NoBrokenPipes quiet;
@@ -294,6 +296,7 @@ Status Streams::OpenWindows(int peer) {
 }
 
 Status Streams::Wait(Buffer& buffer, bool for_send, int peer, double timeout_s) {
+  if (!peers_[peer]->lost.empty()) return Break(Lost(peer, peers_[peer]->lost));
   if (!waiting_->Begin(&buffer, for_send ? Waiting::For::kSend : Waiting::For::kReceive, peer, timeout_s)) {
     return waiting_->error();
   }
@@ -330,9 +333,15 @@ Result<const char*> Streams::Await(int peer) {
   return window.memory.data();
 }
 
-Status Streams::Release(int peer) {
+// What came has come, even where its sender is gone by now: that is for the next call to find out.
+void Streams::Release(int peer) {
   Peer::Window& window = peers_[peer]->in[peers_[peer]->released++ & 1];
-  return Guarded(peer, [&] { window.buffer->recv(peer, kMessages); });
+  try {
+    const NoBrokenPipes quiet;
+    window.buffer->recv(peer, kMessages);
+  } catch (const std::exception& error) {
+    peers_[peer]->lost = error.what();
+  }
 }
 
 Status Streams::Post(int peer, void* data, int64_t bytes) {

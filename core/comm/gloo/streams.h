@@ -88,7 +88,7 @@ class Streams {
   // The next message of a peer, [what the peer sent]; valid until it is released. At most two are held.
   Result<const char*> Await(int peer);
   // Gives the oldest message that is held back, so that the peer can send another.
-  Status Release(int peer);
+  void Release(int peer);
 
   // Readies memory for what the peer sends from memory: each in the order of these calls, of the same length there.
   Status Post(int peer, void* data, int64_t bytes);

@@ -252,9 +252,9 @@ Status HostsCommunicator::Decline(std::string_view name, const Status& why) {
 // The first end counts, and the words of whoever saw it.
 void HostsCommunicator::Abort(const Status& why) {
   const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
+  watch_->GiveUp(Cancelled(StrCat("rank ", rank_, " aborted the job: ", reason)));
   if (across_ != nullptr) (void)across_->Break(Cancelled(reason));
   local_->Abort(why);
-  watch_->GiveUp(Cancelled(StrCat("rank ", rank_, " aborted the job: ", reason)));
 }
 
 // A collective that goes on is ended; where there is none, what was sent arrives first.
