@@ -69,7 +69,7 @@ struct Scene {
   std::mutex mutex = {};
   std::vector<Status> verdicts = {};  // guarded by mutex
   std::atomic<int> ticks{0};
-  std::function<void()> also_on_verdict = {};
+  std::function<void()> also_on_verdict = {};  // guarded by mutex
 };
 
 // "" or what went wrong.

@@ -171,7 +171,7 @@ class Watch::Impl {
       // Behind last words it is nothing new to who has heard them; but who has come to an end itself may live on for a
       // while, and is not to believe that this rank died.
       for (Link& link : links_) link.Send({Message::Kind::kLeft, static_cast<uint32_t>(options_.rank), OkStatus()});
-      SetFate(options_.rank, Fate::kLeft);
+      (void)Learn(options_.rank, Fate::kLeft, OkStatus());
     }
     if (leave_deadline_ && !left_) EndLeave();
     return true;
@@ -249,29 +249,33 @@ class Watch::Impl {
   }
 
   void Hear(Link& link, const Message& message) {
-    const int rank = static_cast<int>(message.rank);
     if (message.kind == Message::Kind::kBeat) return;
+    const int rank = static_cast<int>(message.rank);
     if (rank == link.rank()) link.over = true;
-    SetFate(rank, message.kind == Message::Kind::kLeft ? Fate::kLeft : Fate::kLost);
-    Message news = message;
-    // Rank 0's own words, as all that it says, say whose they are.
-    if (message.kind == Message::Kind::kEnd && options_.rank == 0) news.status = GaveUp(rank, message.status);
-    if (options_.rank == 0) Tell(news, /*own_words=*/true);
-    if (message.kind == Message::Kind::kLeft && rank == link.rank()) link.Close();
-    if (message.kind == Message::Kind::kEnd) SetVerdict(news.status);
+    if (message.kind == Message::Kind::kLeft) {
+      (void)Learn(rank, Fate::kLeft, OkStatus());
+      if (options_.rank == 0) Tell(message, /*own_words=*/true);
+      if (rank == link.rank()) link.Close();
+      return;
+    }
+    // What rank 0 says says whose words they are.
+    const Status why = options_.rank == 0 ? GaveUp(rank, message.status) : message.status;
+    const bool is_verdict = Learn(rank, Fate::kLost, why);
+    if (options_.rank == 0) Tell({message.kind, message.rank, why}, /*own_words=*/true);
+    if (is_verdict && on_verdict_) on_verdict_(why);
   }
 
   // What is seen here, and not heard: the rank at the other end is lost. Rank 0 tells all; another tells rank 0.
   void Lose(Link& link, const Status& why) {
     link.over = true;
     if (leave_deadline_) return;
-    SetFate(link.rank(), Fate::kLost);
+    const bool is_verdict = Learn(link.rank(), Fate::kLost, why);
     if (options_.rank == 0) {
       Tell({Message::Kind::kEnd, static_cast<uint32_t>(link.rank()), why});
     } else {
       link.Send({Message::Kind::kEnd, static_cast<uint32_t>(options_.rank), why});
     }
-    SetVerdict(why);
+    if (is_verdict && on_verdict_) on_verdict_(why);
   }
 
   void LookForSilence(Link& link) {
@@ -280,20 +284,15 @@ class Watch::Impl {
                                   " s: cut off from the network, or frozen")));
   }
 
-  void SetFate(int rank, Fate fate) {
+  // A rank's fate, and where that is an end (not OK) the verdict, in one: who is woken by the one finds the other. True
+  // where `end` is the verdict.
+  bool Learn(int rank, Fate fate, const Status& end) {
     const std::lock_guard lock(mutex_);
     if (fates_[rank] == Fate::kRunning) fates_[rank] = fate;
+    const bool is_verdict = !end.ok() && verdict_.ok() && !leaving_;
+    if (is_verdict) verdict_ = end;
     changed_.notify_all();
-  }
-
-  void SetVerdict(const Status& verdict) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!verdict_.ok() || leaving_) return;
-      verdict_ = verdict;
-      changed_.notify_all();
-    }
-    if (on_verdict_) on_verdict_(verdict);
+    return is_verdict;
   }
 
   Status GaveUp(int rank, const Status& words) const {

@@ -49,16 +49,16 @@ struct WatchOptions {
 // A rank that leaves in good order ends nothing and is no longer watched. Where it is rank 0, the others go on without
 // a watch: what they learn of each other's end then is no matter of this class.
 //
-// A process whose own thread did not run for longer than beat_s (stopped, a laptop that slept) has heard nothing
-// because it did not listen: it gives all others another silence_s.
+// Time in which this process did not run (stopped, a laptop that slept) does not count as others' silence: it has heard
+// nothing because it did not listen.
 //
 // To be made right after the meeting, as the time of silence begins to count. Every message carries a proof made of
 // the meeting's key, its number, the connection and its direction (docs/wire_protocol.md). Costs some ten wake-ups of a
 // thread each second.
 //
-// Thread-safe. The callbacks run on the watch's thread, without a lock; they may call everything but the destructor,
-// and hold up the watch while they run: beats are late then. In a process forked from this one nothing is ever sent,
-// calls do nothing, and the destructor only lets go.
+// Thread-safe. The callbacks run on the watch's thread, without a lock, the first maybe before the constructor has
+// returned; they may call everything but the destructor, and hold up the watch while they run: beats are late then. In
+// a process forked from this one nothing is ever sent, calls do nothing, and the destructor only lets go.
 class Watch {
  public:
   enum class Fate {
@@ -91,7 +91,8 @@ class Watch {
   Status verdict() const;
 
   // Waits until there is a verdict, or fate(rank) is not kRunning, or nothing more will be known of it, at most
-  // `seconds`. For who sees a connection end before the watch tells why. Called from a callback it does not wait.
+  // `seconds`. For who sees another connection to that rank end: the watch knows in a moment whether the rank died, and
+  // a verdict says more than what GiveUp could. Called from a callback it does not wait.
   void AwaitFate(int rank, double seconds);
 
  private:

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/comm/test_watch.h"
@@ -157,6 +160,74 @@ TEST(WatchTest, GarbageFromRankZeroIsDataLossThatItHearsOf) {
     return ExpectEnd(scene, StatusCode::kDataLoss, scene.rank == 1 ? seen : heard, kAtOnce_s);
   });
   job.ExpectWell();
+}
+
+// A connection whose network can be cut: what is sent over it lies there until it is whole again.
+class Cable {
+ public:
+  Cable() {
+    for (auto& [outer, inner] : ends_) {
+      int fds[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0) abort();
+      outer = UniqueFd(fds[0]);
+      inner = UniqueFd(fds[1]);
+    }
+    relay_ = std::thread([this] {
+      while (!stop_) {
+        SleepFor(0.005);
+        if (cut_) continue;
+        for (int from : {0, 1}) {
+          char buffer[4096];
+          const ssize_t got = read(ends_[from].inner.get(), buffer, sizeof(buffer));
+          if (got > 0) (void)!write(ends_[1 - from].inner.get(), buffer, static_cast<size_t>(got));
+        }
+      }
+    });
+  }
+  ~Cable() {
+    stop_ = true;
+    relay_.join();
+  }
+  // What a watch of two ranks, of which this is one, takes.
+  std::vector<UniqueFd> Connections(int rank) {
+    std::vector<UniqueFd> connections(2);
+    connections[1 - rank] = std::move(ends_[rank].outer);
+    return connections;
+  }
+  void Cut(bool cut) { cut_ = cut; }
+
+ private:
+  struct End {
+    UniqueFd outer, inner;
+  };
+  End ends_[2];
+  std::atomic<bool> cut_{false}, stop_{false};
+  std::thread relay_;
+};
+
+// Both ranks in one process: they share nothing but the cable.
+TEST(WatchTest, AShortCutOfTheNetworkIsSurvivedAndALongOneIsSeenAtBothEnds) {
+  Cable cable;
+  const std::vector<std::string> places = {"rank 0 on host a", "rank 1 on host b"};
+  const auto options = [&](int rank) {
+    return WatchOptions{
+        .rank = rank, .size = 2, .key = Sha256("key"), .places = places, .silence_s = kSilence_s, .beat_s = kBeat_s};
+  };
+  Watch zero(options(0), cable.Connections(0), nullptr, nullptr);
+  Watch one(options(1), cable.Connections(1), nullptr, nullptr);
+  SleepFor(2 * kBeat_s);
+  cable.Cut(true);
+  SleepFor(kSilence_s / 2);
+  cable.Cut(false);
+  SleepFor(kSilence_s);
+  EXPECT_TRUE(zero.verdict().ok()) << zero.verdict().ToString();
+  EXPECT_TRUE(one.verdict().ok()) << one.verdict().ToString();
+  cable.Cut(true);
+  zero.AwaitFate(1, kSilence_s + 2);
+  one.AwaitFate(0, kSilence_s + 2);
+  const std::string silent = StrCat(" is silent for ", kSilence_s, " s: cut off from the network, or frozen");
+  EXPECT_EQ(zero.verdict().ToString(), Unavailable(places[1] + silent).ToString());
+  EXPECT_EQ(one.verdict().ToString(), Unavailable(places[0] + silent).ToString());
 }
 
 // The fork does not speak, and does not keep the connection open behind its parent's death.

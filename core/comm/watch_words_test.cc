@@ -19,11 +19,14 @@ INSTANTIATE_TEST_SUITE_P(Ranks, WatchWordsTest, ::testing::Values(0, 1, 2),
 TEST_P(WatchWordsTest, LastWordsReachAllWithTheirCodeAndWhoSaidThem) {
   WatchJob job(3, [giver = GetParam()](Scene& scene) -> std::string {
     // Callbacks may call what waits elsewhere.
-    scene.also_on_verdict = [&] {
-      scene.watch->AwaitFate(scene.rank, kWatchDeadline_s);
-      scene.watch->GiveUp(Internal("too late"));
-      scene.watch->Leave();
-    };
+    {
+      const std::lock_guard lock(scene.mutex);
+      scene.also_on_verdict = [&] {
+        scene.watch->AwaitFate(scene.rank, kWatchDeadline_s);
+        scene.watch->GiveUp(Internal("too late"));
+        scene.watch->Leave();
+      };
+    }
     ++scene.board->ready;
     Board::Await(scene.board->ready, 2 * scene.size);
     scene.board->Now();
