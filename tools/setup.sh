@@ -76,9 +76,15 @@ make_environment() {
 
 site_packages() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
+# What every build takes.
+need_compiler() {
+  command -v g++ >/dev/null && echo '#include <gloo/config.h>' | g++ -x c++ -fsyntax-only - 2>/dev/null ||
+    debian_packages g++ libgloo-dev
+}
+
 # The first time, and when the build's description changes, through pip; after that Ninja decides what to compile.
 make_ops() {
-  command -v g++ >/dev/null || debian_packages g++
+  need_compiler
   local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml)
   if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
     say "op library for TensorFlow $TF"
@@ -117,12 +123,12 @@ for part in "$@"; do
     core) make_core_environment ;;
     python) make_environment ;;
     ops) make_environment && make_ops ;;
-    tests) debian_packages g++ libgtest-dev libgmock-dev ;;
-    bench) debian_packages g++ libbenchmark-dev ;;
+    tests) need_compiler && debian_packages libgtest-dev libgmock-dev ;;
+    bench) need_compiler && debian_packages libbenchmark-dev ;;
     peers) make_peers ;;
     spark) make_environment && make_spark ;;
     lint) debian_packages clang-format clang-tidy ;;
-    fuzz) debian_packages clang libclang-rt-dev ;;
+    fuzz) need_compiler && debian_packages clang libclang-rt-dev ;;
     *) die "unknown part '$part'" ;;
   esac
 done

@@ -97,6 +97,21 @@ Status OpenLane(int group, const ContextOptions& options, const NamedLaneOptions
 
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
 
+ContextOptions OptionsOf(const LockstepContextOptions& options) {
+  return {.rank = options.rank,
+          .size = options.size,
+          .rendezvous = TextOf(options.rendezvous),
+          .secret = TextOf(options.secret),
+          .backend = TextOf(options.backend),
+          .rendezvous_timeout_s = options.rendezvous_timeout_s,
+          .stall_timeout_s = options.stall_timeout_s,
+          .shared_bytes_per_rank = options.shared_bytes_per_rank,
+          .interface = TextOf(options.interface),
+          .silence_timeout_s = options.silence_timeout_s,
+          .host = TextOf(options.host),
+          .listener = options.listener};
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Context>> DefaultContext() {
@@ -126,20 +141,14 @@ Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group) {
 using lockstep::Report;
 using lockstep::TextOf;
 
-int lockstep_init(int rank, int size, const char* rendezvous, const char* secret, const char* backend,
-                  double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank) {
-  return Report(lockstep::Init({rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend), rendezvous_timeout_s,
-                                stall_timeout_s, shared_bytes_per_rank}));
+int lockstep_init(const LockstepContextOptions* options) {
+  return Report(lockstep::Init(lockstep::OptionsOf(*options)));
 }
 
-int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, const char* secret, const char* backend,
-                       double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank,
-                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s,
-                       const char* label, int listener) {
+int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
+                       double named_stall_warning_s, double named_stall_timeout_s, const char* label) {
   const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
-  return Report(lockstep::OpenLane(group,
-                                   {rank, size, TextOf(rendezvous), TextOf(secret), TextOf(backend),
-                                    rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank, "", listener},
+  return Report(lockstep::OpenLane(group, lockstep::OptionsOf(*options),
                                    {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
 }
 

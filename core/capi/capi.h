@@ -18,15 +18,30 @@
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Meets the other ranks and makes the default context. The arguments are the fields of ContextOptions (comm/context.h),
-// times in seconds. Blocks until all ranks are there, or up to rendezvous_timeout_s and a little longer for rank 0's
-// report of who is missing. Waits without a lock: other threads may ask for the rank meanwhile, and hear -1.
+// The fields of ContextOptions (comm/context.h), times in seconds; listener: -1 for none.
+typedef struct {
+  int rank;
+  int size;
+  const char* rendezvous;
+  const char* secret;
+  const char* backend;
+  const char* interface;
+  const char* host;
+  double rendezvous_timeout_s;
+  double stall_timeout_s;
+  double silence_timeout_s;
+  long long shared_bytes_per_rank;
+  int listener;
+} LockstepContextOptions;
+
+// Meets the other ranks and makes the default context. Blocks until all ranks are there, or up to rendezvous_timeout_s
+// and a little longer for rank 0's report of who is missing. Waits without a lock: other threads may ask for the rank
+// meanwhile, and hear -1. The options are not kept.
 //
 // FAILED_PRECONDITION when there is a context already, or when another thread made one meanwhile (this call's own then
 // leaves the job again); the errors of Context::Create otherwise. After an error there is no context, and init may be
 // called again, on all ranks.
-int lockstep_init(int rank, int size, const char* rendezvous, const char* secret, const char* backend,
-                  double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank);
+int lockstep_init(const LockstepContextOptions* options);
 
 // Leaves the job: collectives that still run end with CANCELLED, peers that wait for this rank are told. Does nothing
 // without a context. The context itself goes with its last owner, who may be a kernel that still runs; where that is
@@ -49,13 +64,11 @@ int lockstep_rank();
 int lockstep_size();
 
 // Meets the ranks of a group and makes its named lane (comm/named_lane.h), which the named ops of this `group` use: 0
-// for all ranks of the job, other numbers for process sets. The rank and size are those in the group; the other
-// arguments are fields of ContextOptions and NamedLaneOptions (listener: -1 for none). Warnings of stalls go to stderr.
-// Blocks like lockstep_init. FAILED_PRECONDITION where the group has a lane; otherwise NamedLane::Create's errors.
-int lockstep_open_lane(int group, int rank, int size, const char* rendezvous, const char* secret, const char* backend,
-                       double rendezvous_timeout_s, double stall_timeout_s, long long shared_bytes_per_rank,
-                       long long fusion_bytes, double named_stall_warning_s, double named_stall_timeout_s,
-                       const char* label, int listener);
+// for all ranks of the job, other numbers for process sets. Rank and size of the options are those in the group; the
+// other arguments are fields of NamedLaneOptions. Warnings of stalls go to stderr. Blocks like lockstep_init.
+// FAILED_PRECONDITION where the group has a lane; otherwise NamedLane::Create's errors.
+int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
+                       double named_stall_warning_s, double named_stall_timeout_s, const char* label);
 
 // Leaves the group: what this rank waits for ends with CANCELLED, and the lane is gone when the kernels that wait are.
 // Nothing without a lane.

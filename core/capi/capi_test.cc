@@ -9,7 +9,25 @@ namespace lockstep {
 namespace {
 
 // A job of one rank: it meets nobody, so neither address nor secret is needed.
-int InitAlone() { return lockstep_init(0, 1, nullptr, nullptr, "shm", 10, 10, 1 << 20); }
+LockstepContextOptions OptionsOf(int rank, int size) {
+  return {.rank = rank,
+          .size = size,
+          .rendezvous = "127.0.0.1:1",
+          .secret = "s",
+          .backend = "auto",
+          .interface = nullptr,
+          .host = nullptr,
+          .rendezvous_timeout_s = 10,
+          .stall_timeout_s = 10,
+          .silence_timeout_s = 10,
+          .shared_bytes_per_rank = 1 << 20,
+          .listener = -1};
+}
+int Init(int rank, int size) {
+  const LockstepContextOptions options = OptionsOf(rank, size);
+  return lockstep_init(&options);
+}
+int InitAlone() { return Init(0, 1); }
 
 // The tests of this file share the process's one context: each leaves none behind.
 TEST(CapiTest, WithoutAContextTheErrorSaysHowToMakeOne) {
@@ -41,7 +59,7 @@ TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {
 
 // ctypes calls from any of Python's threads: another one's error must not be told to this one.
 TEST(CapiTest, BadOptionsComeBackAsCodeAndTextOfTheCallingThread) {
-  EXPECT_EQ(lockstep_init(3, 2, "127.0.0.1:1", "s", "shm", 10, 10, 0), static_cast<int>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(Init(3, 2), static_cast<int>(StatusCode::kInvalidArgument));
   EXPECT_NE(std::string(lockstep_last_error()).find("rank is 3"), std::string::npos) << lockstep_last_error();
   std::thread([] { EXPECT_STREQ(lockstep_last_error(), ""); }).join();
   EXPECT_NE(std::string(lockstep_last_error()), "");

@@ -16,6 +16,25 @@ from lockstep._src.environment import warn_of_what_has_no_effect
 from lockstep._src.options import VARIABLES, Options
 
 
+def meeting_of(cluster: Cluster, options: Options) -> Any:
+    """What the engine is told of a process's place in its job: a `library.Meeting`."""
+    from lockstep._src import library
+
+    return library.Meeting(
+        rank=cluster.rank,
+        size=cluster.world_size,
+        rendezvous=cluster.rendezvous,
+        secret=cluster.secret,
+        backend=options.comm_default,
+        interface=options.comm_interface,
+        host=options.comm_host,
+        rendezvous_timeout_s=options.rendezvous_timeout_s,
+        stall_timeout_s=options.stall_timeout_s,
+        silence_timeout_s=options.silence_timeout_s,
+        shared_bytes_per_rank=options.shared_bytes_per_rank,
+    )
+
+
 class Context:
     """Where this process stands in its job, after HybridBackend's `Context` (docs/distributed.md, section 1).
 
@@ -320,16 +339,7 @@ class Context:
             cluster.check_can_connect()
             if cluster.rank == 0:
                 warn_of_what_has_no_effect(os.environ, VARIABLES)
-            library.init(
-                rank=cluster.rank,
-                size=cluster.world_size,
-                rendezvous=cluster.rendezvous,
-                secret=cluster.secret,
-                backend=options.comm_default,
-                rendezvous_timeout_s=options.rendezvous_timeout_s,
-                stall_timeout_s=options.stall_timeout_s,
-                shared_bytes_per_rank=options.shared_bytes_per_rank,
-            )
+            library.init(meeting_of(cluster, options))
             self._connected = True
             options.set_connected(True)
             atexit.register(self.shutdown)

@@ -7,13 +7,14 @@ that it was built against.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -64,24 +65,14 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
             f"Build it again: {_REBUILD}"
         ) from e
     capi = ctypes.CDLL(str(path))  # the same library, not a second one
-    capi.lockstep_init.argtypes = [
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_double,
-        ctypes.c_double,
-        ctypes.c_longlong,
-    ]
+    capi.lockstep_init.argtypes = [ctypes.POINTER(_ContextOptions)]
     capi.lockstep_open_lane.argtypes = [
         ctypes.c_int,
-        *capi.lockstep_init.argtypes,
+        ctypes.POINTER(_ContextOptions),
         ctypes.c_longlong,
         ctypes.c_double,
         ctypes.c_double,
         ctypes.c_char_p,
-        ctypes.c_int,
     ]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int]
     capi.lockstep_cancel_join.argtypes = [ctypes.c_int, ctypes.c_char_p]
@@ -97,34 +88,62 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     return loaded_ops, capi
 
 
+class _ContextOptions(ctypes.Structure):
+    # LockstepContextOptions of core/capi/capi.h.
+    _fields_: ClassVar = [
+        ("rank", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("rendezvous", ctypes.c_char_p),
+        ("secret", ctypes.c_char_p),
+        ("backend", ctypes.c_char_p),
+        ("interface", ctypes.c_char_p),
+        ("host", ctypes.c_char_p),
+        ("rendezvous_timeout_s", ctypes.c_double),
+        ("stall_timeout_s", ctypes.c_double),
+        ("silence_timeout_s", ctypes.c_double),
+        ("shared_bytes_per_rank", ctypes.c_longlong),
+        ("listener", ctypes.c_int),
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """Where a process stands in its job, or in a group of it, and how it talks to the others.
+
+    The fields are ContextOptions' (core/comm/context.h).
+    """
+
+    rank: int
+    size: int
+    rendezvous: str
+    secret: str
+    backend: str
+    interface: str
+    host: str
+    rendezvous_timeout_s: float
+    stall_timeout_s: float
+    silence_timeout_s: float
+    shared_bytes_per_rank: int
+    listener: int = -1
+
+    def _as_c(self) -> _ContextOptions:
+        values = dataclasses.asdict(self)
+        return _ContextOptions(**{k: v.encode() if isinstance(v, str) else v for k, v in values.items()})
+
+
 ops: ModuleType
 ops, capi = _load(_find())
 
 
-def init(
-    *,
-    rank: int,
-    size: int,
-    rendezvous: str,
-    secret: str,
-    backend: str,
-    rendezvous_timeout_s: float,
-    stall_timeout_s: float,
-    shared_bytes_per_rank: int,
-) -> None:
+def init(meeting: Meeting) -> None:
     """Meets the other ranks and makes this process's engine, which the ops use. Waits for up to `rendezvous_timeout_s`.
-
-    The arguments are ContextOptions' fields (core/comm/context.h).
 
     Raises:
       tf.errors.FailedPreconditionError: there is an engine already.
-      tf.errors.InvalidArgumentError: an argument is out of its range.
+      tf.errors.InvalidArgumentError: an option is out of its range.
       tf.errors.OpError: the ranks did not meet; says which are missing.
     """
-    strings = [text.encode() for text in (rendezvous, secret, backend)]
-    _check(
-        capi.lockstep_init(rank, size, *strings, rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank),
-    )
+    _check(capi.lockstep_init(meeting._as_c()))
 
 
 def shutdown() -> None:
@@ -134,29 +153,19 @@ def shutdown() -> None:
 
 def open_lane(
     group: int,
+    meeting: Meeting,
     *,
-    rank: int,
-    size: int,
-    rendezvous: str,
-    secret: str,
-    backend: str,
-    rendezvous_timeout_s: float,
-    stall_timeout_s: float,
-    shared_bytes_per_rank: int,
     fusion_bytes: int,
     named_stall_warning_s: float,
     named_stall_timeout_s: float,
     label: str,
-    listener: int,
 ) -> None:
     """Meets the ranks of a group and makes its named lane, which the named ops of this group use.
 
-    The arguments are fields of ContextOptions and NamedLaneOptions (core/comm/named_lane.h); raises as `init`.
+    The arguments are fields of NamedLaneOptions (core/comm/named_lane.h); raises as `init`.
     """
-    strings = [text.encode() for text in (rendezvous, secret, backend)]
-    times = (rendezvous_timeout_s, stall_timeout_s, shared_bytes_per_rank)
-    named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s, label.encode(), listener)
-    _check(capi.lockstep_open_lane(group, rank, size, *strings, *times, *named))
+    named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s, label.encode())
+    _check(capi.lockstep_open_lane(group, meeting._as_c(), *named))
 
 
 def close_lane(group: int) -> None:

@@ -1,5 +1,6 @@
 """Loading the op library, and its plain functions."""
 
+import dataclasses
 import types
 
 import pytest
@@ -49,25 +50,16 @@ def test_a_broken_library_is_one_error(tmp_path):
 
 
 def life_of_an_engine():
-    arguments = {
-        "rank": 0,
-        "size": 1,
-        "rendezvous": "",
-        "secret": "",
-        "backend": "shm",
-        "rendezvous_timeout_s": 5.0,
-        "stall_timeout_s": 5.0,
-        "shared_bytes_per_rank": 1 << 20,
-    }
+    alone = library.Meeting(0, 1, "", "", "auto", "", "", 5.0, 5.0, 5.0, 1 << 20)
     assert not library.is_initialized() and library.rank() == library.size() == -1
     with pytest.raises(tf.errors.FailedPreconditionError):
         library.ops.lockstep_barrier()
     with pytest.raises(tf.errors.InvalidArgumentError, match="backend"):
-        library.init(**{**arguments, "backend": "pigeons"})
-    library.init(**arguments)
+        library.init(dataclasses.replace(alone, backend="pigeons"))
+    library.init(alone)
     assert library.is_initialized() and library.rank() == 0 and library.size() == 1
     with pytest.raises(tf.errors.FailedPreconditionError):
-        library.init(**arguments)
+        library.init(alone)
     library.abort("enough is enough")
     with pytest.raises(tf.errors.CancelledError, match="enough is enough"):
         library.ops.lockstep_barrier()

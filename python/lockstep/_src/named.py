@@ -14,6 +14,7 @@ R times less; "times", R times the former. Horovod's documents mix the three.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import threading
@@ -24,7 +25,7 @@ import tensorflow as tf
 
 from lockstep._src import library
 from lockstep._src.cluster import Cluster
-from lockstep._src.context import context
+from lockstep._src.context import context, meeting_of
 
 REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
 ALL = 0  # the group of all ranks
@@ -65,21 +66,20 @@ def open_lane(
     # As the environment is now: an elastic job's may have changed since this process was in another one.
     cluster, options = Cluster.from_environment(os.environ), context.options
     cluster.check_can_connect()
+    meeting = meeting_of(cluster, options)
     library.open_lane(
         group,
-        rank=cluster.rank if rank is None else rank,
-        size=cluster.world_size if size is None else size,
-        rendezvous=cluster.rendezvous if rendezvous is None else rendezvous,
-        secret=cluster.secret,
-        backend=options.comm_default,
-        rendezvous_timeout_s=options.rendezvous_timeout_s,
-        stall_timeout_s=options.stall_timeout_s,
-        shared_bytes_per_rank=options.shared_bytes_per_rank,
+        dataclasses.replace(
+            meeting,
+            rank=meeting.rank if rank is None else rank,
+            size=meeting.size if size is None else size,
+            rendezvous=meeting.rendezvous if rendezvous is None else rendezvous,
+            listener=-1 if listener is None else listener.fileno(),
+        ),
         fusion_bytes=fusion_bytes,
         named_stall_warning_s=stall_warning_s,
         named_stall_timeout_s=stall_timeout_s,
         label=label,
-        listener=-1 if listener is None else listener.fileno(),
     )
 
 

@@ -307,9 +307,13 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
 
 
 def _address_host(job: _Job) -> str:
-    """Where other ranks reach this one."""
-    cluster = job.cluster
-    return cluster.rendezvous.rpartition(":")[0] if cluster.spec is None else _host(cluster)
+    """Where other ranks reach this one: the address by which it reaches the job's rank 0."""
+    host, _, port = job.cluster.rendezvous.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing: the kernel only finds the way
+        own = probe.getsockname()[0]
+    return f"[{own}]" if family == socket.AF_INET6 else own
 
 
 def _listener(job: _Job) -> socket.socket:

@@ -81,8 +81,8 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 def _to_backend(value: Any) -> str:
     # HybridBackend's default is 'NCCL', its only one: programs and jobs that spell it out get what this build has.
-    backend = _one_of("shm", "nccl")(_to_str(value).lower())
-    return "shm" if backend == "nccl" else backend
+    backend = _one_of("auto", "shm", "gloo", "nccl")(_to_str(value).lower())
+    return "auto" if backend == "nccl" else backend
 
 
 def _to_batch_size(value: Any) -> int | None:
@@ -155,8 +155,9 @@ class Options:
     # HybridBackend's: accumulate dense gradients over micro-batches. Of no effect: they always are.
     pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
 
-    # Backend of the communication engine: 'shm', shared memory; 'NCCL' is taken and means it as well.
-    comm_default: str = _option("shm", _to_backend, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
+    # Backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between all workers;
+    # 'auto', shared memory inside of each host and connections between hosts. 'NCCL' is taken and means 'auto'.
+    comm_default: str = _option("auto", _to_backend, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
     # HybridBackend's pool of communicators. One communicator with one ordered lane serves a whole process here.
     comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
     comm_pool_name: str = _option("default", _to_str, "HB_COMM_POOL_NAME")
@@ -166,6 +167,14 @@ class Options:
 
     # How long a worker may be late in a collective before the job ends with an error that names it.
     stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)
+    # How long a worker of another host may be silent, cut off or frozen, before the job ends.
+    silence_timeout_s: float = _option(
+        8.0, _positive("seconds"), "LOCKSTEP_SILENCE_TIMEOUT", fixed_once_connected=True
+    )
+    # Data between hosts: an interface's name, an address of this machine or a network; '': as worker 0 is reached.
+    comm_interface: str = _option("", _to_str, "LOCKSTEP_INTERFACE", fixed_once_connected=True)
+    # Tells hosts apart: workers with the same one share memory. '': found out.
+    comm_host: str = _option("", _to_str, "LOCKSTEP_HOST", fixed_once_connected=True)
     # How long to wait at the start until all workers are there.
     rendezvous_timeout_s: float = _option(
         60.0, _positive("seconds"), "LOCKSTEP_RENDEZVOUS_TIMEOUT", fixed_once_connected=True

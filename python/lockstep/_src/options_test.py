@@ -27,7 +27,7 @@ def test_defaults_are_the_documented_ones():
         ("HB_COMM_WIRE_DTYPE", "bfloat16", "comm_wire_dtype", "bfloat16"),
         ("HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP", "0", "use_hierarchical_embedding_lookup", False),
         ("HB_COMM_DEFAULT", "shm", "comm_default", "shm"),
-        ("HB_COMM_DEFAULT", "NCCL", "comm_default", "shm"),
+        ("HB_COMM_DEFAULT", "NCCL", "comm_default", "auto"),
         ("HB_COMM_POOL_CAPACITY", "3", "comm_pool_capacity", 3),
         ("LOCKSTEP_STALL_TIMEOUT", "2.5", "stall_timeout_s", 2.5),
     ],

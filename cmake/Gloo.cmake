@@ -1,0 +1,10 @@
+# Gloo, for exchange between hosts on CPU: the system's library (Debian's libgloo-dev).
+find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/tcp/device.h)
+find_library(LOCKSTEP_GLOO_LIBRARY gloo)
+if(NOT LOCKSTEP_GLOO_INCLUDE OR NOT LOCKSTEP_GLOO_LIBRARY)
+  message(FATAL_ERROR "Gloo: no headers and library found: apt-get install libgloo-dev")
+endif()
+
+add_library(lockstep_gloo INTERFACE)
+target_include_directories(lockstep_gloo SYSTEM INTERFACE "${LOCKSTEP_GLOO_INCLUDE}")
+target_link_libraries(lockstep_gloo INTERFACE "${LOCKSTEP_GLOO_LIBRARY}")
