@@ -65,7 +65,8 @@ TEST(ContextTest, ValidateNamesTheFieldAndWhatItMayBe) {
     EXPECT_FALSE(Context::Create(options).ok());
   };
   expect([](ContextOptions& o) { o.size = 0; }, "size");
-  expect([](ContextOptions& o) { o.size = 17; }, "size");
+  expect([](ContextOptions& o) { o.size = 513; }, "size");
+  expect([](ContextOptions& o) { o.size = 17, o.backend = "shm"; }, "size");
   expect([](ContextOptions& o) { o.rank = 2; }, "rank");
   expect([](ContextOptions& o) { o.rank = -1; }, "rank");
   expect([](ContextOptions& o) { o.rendezvous = ""; }, "rendezvous");
