@@ -84,13 +84,16 @@ Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& k
 // soon as it is connected.
 constexpr size_t kMaxSilent = 64;
 
+// How often Ended is asked.
+constexpr double kLook_s = 0.1;
+
 // Takes calls until all higher ranks are there. Strangers are hung up on as soon as they say something wrong, and those
 // that say nothing wait until the end, or until there are too many of them. One poll serves the listener and all
 // callers that have not spoken, so that none holds up another.
 class Answering {
  public:
-  Answering(int listener, int rank, int size, const Digest& key, Peers& peers)
-      : listener_(listener), rank_(rank), size_(size), key_(key), peers_(peers) {}
+  Answering(int listener, int rank, int size, const Digest& key, const Ended& ended, Peers& peers)
+      : listener_(listener), rank_(rank), size_(size), key_(key), ended_(ended), peers_(peers) {}
 
   Status Run(const Deadline& deadline) {
     while (true) {
@@ -99,6 +102,7 @@ class Answering {
         if (peers_.socket(rank) < 0) missing.push_back(rank);
       }
       if (missing.empty()) return OkStatus();
+      if (ended_) LOCKSTEP_RETURN_IF_ERROR(ended_());
       if (deadline.Passed()) {
         return DeadlineExceeded(StrCat("rank ", rank_, ": no local connection from ",
                                        missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing),
@@ -113,7 +117,7 @@ class Answering {
   void Serve(const Deadline& deadline) {
     std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
     for (const UniqueFd& caller : callers_) entries.push_back({caller.get(), POLLIN, 0});
-    if (poll(entries.data(), entries.size(), deadline.PollMs()) <= 0) return;
+    if (poll(entries.data(), entries.size(), deadline.PollMs(ended_ ? kLook_s : 3600)) <= 0) return;
     std::vector<UniqueFd> silent;
     for (size_t i = 0; i < callers_.size(); ++i) {
       if (entries[i + 1].revents != 0)
@@ -143,6 +147,7 @@ class Answering {
   const int rank_;
   const int size_;
   const Digest& key_;
+  const Ended& ended_;
   Peers& peers_;
   std::vector<UniqueFd> callers_;  // that have not spoken, the oldest first
 };
@@ -166,13 +171,15 @@ Result<Mesh> Mesh::Listen() {
   return Mesh(std::move(listener), std::string(address.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1));
 }
 
-Result<Peers> Mesh::Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline) {
+Result<Peers> Mesh::Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline,
+                         const Ended& ended) {
   Peers peers;
   for (int to = 0; to < rank; ++to) {
     LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Call(rank, to, names[to], key, deadline));
     AddPeer(peers, to, std::move(socket));
   }
-  LOCKSTEP_RETURN_IF_ERROR(Answering(listener_.get(), rank, static_cast<int>(names.size()), key, peers).Run(deadline));
+  LOCKSTEP_RETURN_IF_ERROR(
+      Answering(listener_.get(), rank, static_cast<int>(names.size()), key, ended, peers).Run(deadline));
   return peers;
 }
 
@@ -197,9 +204,10 @@ Status SendFd(int socket, const UniqueFd& fd) {
 
 // The descriptor travels beside the byte, as ancillary data, and is installed in this process when it is received;
 // closed on exec like all others.
-Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline) {
+Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline, const Ended& ended) {
   pollfd entry = {socket, POLLIN, 0};
-  while (poll(&entry, 1, deadline.PollMs()) <= 0) {
+  while (poll(&entry, 1, deadline.PollMs(ended ? kLook_s : 3600)) <= 0) {
+    if (ended) LOCKSTEP_RETURN_IF_ERROR(ended());
     if (deadline.Passed()) return DeadlineExceeded("no shared memory from rank 0 within the rendezvous timeout");
   }
   char byte;

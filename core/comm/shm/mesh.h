@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "core/comm/shm/peers.h"
 
 namespace lockstep::shm {
+
+// Whether those one waits for cannot come any more: OK, or why not. Asked some times a second; null is never.
+using Ended = std::function<Status()>;
 
 // The sockets between the ranks of a host: one for each pair, of the local kind, which can carry file descriptors and
 // closes when its process ends. They listen at abstract addresses (no files) that the kernel picks; callers prove with
@@ -34,9 +38,11 @@ class Mesh {
   const std::string& name() const { return name_; }
 
   // Connects to all lower ranks and waits for all higher ones. `names[r]` is where rank r listens, [R]; `key` is known
-  // to the ranks of this meeting alone. UNAVAILABLE where a rank can't be reached (it is gone, or lives on another host
-  // or in another network namespace); DEADLINE_EXCEEDED that names the ranks that did not call. To be called once.
-  Result<Peers> Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline);
+  // to the ranks of this meeting alone. What `ended` says, if that is not OK, is returned. UNAVAILABLE where a rank
+  // can't be reached (it is gone, or lives on another host or in another network namespace); DEADLINE_EXCEEDED that
+  // names the ranks that did not call. To be called once.
+  Result<Peers> Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline,
+                     const Ended& ended = nullptr);
 
  private:
   Mesh(UniqueFd listener, std::string name) : listener_(std::move(listener)), name_(std::move(name)) {}
@@ -49,6 +55,6 @@ class Mesh {
 // afterwards. One descriptor for each message of one byte. UNAVAILABLE where the sender closed without sending,
 // DEADLINE_EXCEEDED where it takes too long.
 Status SendFd(int socket, const UniqueFd& fd);
-Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline);
+Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline, const Ended& ended = nullptr);
 
 }  // namespace lockstep::shm
