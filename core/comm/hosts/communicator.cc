@@ -211,8 +211,7 @@ Result<std::vector<int64_t>> HostsCommunicator::Agree(const Call& call, std::spa
   std::vector<int64_t> sizes;
   for (const std::vector<int>& ranks : place_.hosts) sizes.push_back(static_cast<int64_t>(ranks.size()));
   status = Lead(call.name, status, [&] {
-    return across_->AllGatherAs(call, item, sizes[place_.host], of_host.data(),
-                                Expecting(std::move(sizes), by_host.data()));
+    return across_->AllGatherAs(call, item, sizes[place_.host], of_host.data(), Expecting(sizes, by_host.data()));
   });
   LOCKSTEP_RETURN_IF_ERROR(
       Tell(call.name, status, static_cast<int64_t>(by_host.size() * sizeof(int64_t)), by_host.data()));
