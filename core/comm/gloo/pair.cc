@@ -81,6 +81,14 @@ void Pair::handleEvents(int events) {
   if (lock && ex_ == nullptr && state_ == CONNECTED) signalException(words);
 }
 
+// There are no buffers that could be written to without having been readied.
+bool Pair::read() {
+  const bool more = tcp::Pair::read();
+  const bool begun = state_ == CONNECTED && rx_.nread >= sizeof(rx_.preamble);
+  if (!more && begun && rx_.getOpcode() == tcp::Op::SEND_BUFFER) signalException("bytes for no buffer of ours");
+  return more;
+}
+
 // A descriptor's number may be another's as soon as it is closed.
 void Pair::changeState(state next) noexcept {
   if (next == CLOSED) not_in_forks_.reset();

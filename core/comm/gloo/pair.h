@@ -25,6 +25,7 @@ class Memory final : public ::gloo::transport::tcp::UnboundBuffer {
 //   It would listen at a port of its own and take the first who calls. This one never accepts anybody.
 //   What it cannot make sense of (an unknown slot, more bytes than there is memory for) it says by an exception on
 //   Gloo's thread, which ends the process. Here it ends the connection.
+//   It turns round and round for bytes that are for one of its older kind of buffers. Here they end the connection too.
 //   Where a connection ends, it wakes those who wait for what has not begun to move, but not those whose bytes are
 //   under way. Here it wakes all.
 //   Forks of the process would keep the socket open. Here they don't.
@@ -48,6 +49,7 @@ class Pair final : public ::gloo::transport::tcp::Pair {
   void handleEvents(int events) override;
 
  protected:
+  bool read() override;
   void changeState(state next) noexcept override;
 
  private:
