@@ -3,8 +3,8 @@
     python -m lockstep.launch.agent
 
 Everything it has to know comes over its standard input (`agent_wire`), the job's secret among it, so nothing of that is
-on a command line or in a file. It decides nothing, except for one thing: where the launcher is gone, or says nothing any
-more, it ends its workers. Its guard does that where the agent itself is frozen.
+on a command line or in a file. It decides nothing but one thing: where the launcher is gone, or says nothing any more,
+it ends its workers. Its guard does that where the agent itself is frozen.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from pathlib import Path
 
 from lockstep.launch import agent_wire, interfaces, plan
 from lockstep.launch.agent_wire import ALIVE_EVERY_S, MARK, SILENCE_S, Link, Message, WireError, field
-from lockstep.launch.call import FOLDER, results_of
+from lockstep.launch.call_folder import VARIABLE as FOLDER
+from lockstep.launch.call_folder import results_of
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.guard import Guard
 from lockstep.launch.job import Job
-from lockstep.launch.output import Console
 from lockstep.launch.ports import free_ports
 from lockstep.launch.process import starts_command
 from lockstep.launch.travel import arriving

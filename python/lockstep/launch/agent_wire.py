@@ -21,7 +21,7 @@ line, `MARK`: what a login writes before it is no part of the conversation. Then
     launcher  signal   rank, number             for a worker's process group
     launcher  end                               end all that runs
     agent     done                              nothing runs any more, and all has been said
-    both      alive                             every second: the other side ends when it has heard nothing for silence_s
+    both      alive                             every second: who has heard nothing for silence_s ends the workers
 """
 
 import contextlib
@@ -88,7 +88,9 @@ class Frames:
         while len(self._rest) - at >= _HEAD.size:
             size, more = _HEAD.unpack_from(self._rest, at)
             if size > _MAX_MESSAGE_BYTES or more > DATA_BYTES:
-                raise WireError(f"a frame of {size} and {more} bytes, wanted at most {_MAX_MESSAGE_BYTES}, {DATA_BYTES}")
+                raise WireError(
+                    f"a frame of {size} and {more} bytes, wanted at most {_MAX_MESSAGE_BYTES}, {DATA_BYTES}"
+                )
             begin = at + _HEAD.size
             if len(self._rest) < begin + size + more:
                 break

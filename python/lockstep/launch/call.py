@@ -6,25 +6,18 @@ has one, and the job brings the function there and the results back. Who calls c
 function may be a lambda or stand in the caller's script. pickle itself reads what cloudpickle writes.
 """
 
-import os
 import pickle
 import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.launch.attempts import run_attempts
-from lockstep.launch.elastic_wire import WORKER
+from lockstep.launch.call_folder import FUNCTION, KINDS, of_rank, results_of
 from lockstep.launch.job import Job, check_thread
 from lockstep.launch.output import Console
 from lockstep.launch.worker import Member
-
-# Where a worker finds the folder on its host.
-FOLDER = "LOCKSTEP_CALL"
-_FUNCTION = "function"
-_KINDS = ("result", "error")
 
 # Gives the bytes of an object, for pickle to read; a function that pickle finds by its name.
 Dumps = Callable[[Any], bytes]
@@ -66,8 +59,8 @@ def call_in(
     sys.stderr.flush()
     with tempfile.TemporaryDirectory(prefix="lockstep-run-") as name:
         folder = Path(name)
-        (folder / _FUNCTION).write_bytes(pickle.dumps(sys.path) + dumps((function, dumps)))
-        words = [executable or sys.executable, "-m", "lockstep.launch.call"]
+        (folder / FUNCTION).write_bytes(pickle.dumps(sys.path) + dumps((function, dumps)))
+        words = [executable or sys.executable, "-m", "lockstep.launch.call_worker"]
 
         def attempt(number: int) -> Job:
             for rank in _ranks_in(folder):  # Of the attempt before.
@@ -83,57 +76,19 @@ def call_in(
         return {str(rank): _result(folder, str(rank)) for rank in job.ranks()}
 
 
-def results_of(folder: Path, rank: int) -> list[Path]:
-    """The files that a worker has left in its folder."""
-    return [path for kind in _KINDS if (path := _of_rank(folder, kind, str(rank))).exists()]
-
-
-def may_be_left(name: str, ranks: Collection[int]) -> bool:
-    """Whether a worker with one of these ranks leaves files of this name."""
-    return name in {_of_rank(Path(), kind, str(rank)).name for kind in _KINDS for rank in ranks}
-
-
 def _ranks_in(folder: Path) -> set[int]:
-    return {int(path.suffix[1:]) for kind in _KINDS for path in folder.glob(f"{kind}.*")}
+    return {int(path.suffix[1:]) for kind in KINDS for path in folder.glob(f"{kind}.*")}
 
 
 def _describe(worker: Member, folder: Path) -> str:
-    error = _of_rank(folder, "error", str(worker.rank))
+    error = of_rank(folder, "error", str(worker.rank))
     said = f": {error.read_text(errors='replace').strip()}" if error.exists() else ""
     return f"{worker.name} {worker.describe_end()}{said}"
 
 
 def _result(folder: Path, rank: str) -> Any:
     try:
-        data = _of_rank(folder, "result", rank).read_bytes()
+        data = of_rank(folder, "result", rank).read_bytes()
     except FileNotFoundError:
         raise RuntimeError(f"rank {rank} ended with exit code 0 before its function returned") from None
     return pickle.loads(data)
-
-
-def _of_rank(folder: Path, kind: str, rank: str) -> Path:
-    return folder / f"{kind}.{rank}"
-
-
-def _work(folder: Path) -> None:
-    """A worker: calls the function, and leaves its result, or the last lines of the exception's report."""
-    try:
-        with open(folder / _FUNCTION, "rb") as file:
-            # Behind our own, which may be those of another interpreter.
-            sys.path += [path for path in pickle.load(file) if path not in sys.path]
-            function, dumps = pickle.load(file)
-        result = dumps(function())
-    except Exception as error:
-        report = "".join(traceback.format_exception_only(type(error), error))
-        _of_rank(folder, "error", _rank()).write_text(report, errors="replace")
-        raise
-    _of_rank(folder, "result", _rank()).write_bytes(result)
-
-
-def _rank() -> str:
-    # In an elastic job it comes with the first round, and changes; without a round a worker's number stands for it.
-    return os.environ.get("LOCKSTEP_RANK") or os.environ[WORKER]
-
-
-if __name__ == "__main__":
-    _work(Path(os.environ[FOLDER]))

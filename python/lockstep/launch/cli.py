@@ -16,8 +16,8 @@ from lockstep.launch.process import not_executable
 from lockstep.launch.tasks import Tasks
 
 _DESCRIPTION = """\
-Starts the workers of a job: one for each GPU in CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES, or N on the CPU; without
-either, one. On this machine, or on each of several hosts. When a worker fails, all are ended, and its exit code is
+Starts the workers of a job, on this machine or on each of several hosts: one for each GPU in CUDA_VISIBLE_DEVICES or
+NVIDIA_VISIBLE_DEVICES, or N on the CPU; without either, one. When a worker fails, all are ended, and its exit code is
 returned.
 """
 NO_COMMAND = "no command; wanted one like: python main.py"

@@ -14,8 +14,8 @@ API_VERSION = "0.28.1"
 PROGRAM = "horovodrun"
 _OF_SSH = ("ssh_port", "ssh_identity_file", "ssh_options", "ssh_command")
 _DESCRIPTION = """\
-Starts the processes of a job, on this machine or on several hosts, each running the command, and ends them together: when one fails, all are
-ended, and its exit code is returned. Horovod's options; what they mean here is said with each.
+Starts the processes of a job, on this machine or on several hosts, each running the command, and ends them together:
+when one fails, all are ended, and its exit code is returned. Horovod's options; what they mean here is said with each.
 """
 # Of `Elastic`: what it is called there, other spellings, its type, and what it means.
 _ELASTIC = (

@@ -18,7 +18,8 @@ from typing import Any
 
 from lockstep.launch import cli
 from lockstep.launch.attempts import check_restarts
-from lockstep.launch.call import FOLDER, Dumps, JobOf, call_in
+from lockstep.launch.call import Dumps, JobOf, call_in
+from lockstep.launch.call_folder import VARIABLE as FOLDER
 from lockstep.launch.elastic_job import ElasticJob
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_line import API_VERSION, PROGRAM, command_line, request_of
@@ -131,9 +132,7 @@ def _say_variables(told: Mapping[str, str], console: Console) -> None:
         console.message(f"{name}={value}")
 
 
-def _where(
-    request: Request, environment: dict[str, str], console: Console, shown: str
-) -> tuple[Where, dict[str, str]]:
+def _where(request: Request, environment: dict[str, str], console: Console, shown: str) -> tuple[Where, dict[str, str]]:
     """On which hosts, and the environment with what options set; says what is started, where that is asked for."""
     request.validate()
     where, told = request.where(environment), request.variables(environment)

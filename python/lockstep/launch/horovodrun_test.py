@@ -133,7 +133,7 @@ def test_verbose_says_what_is_started(horovodrun):
     options = ("-np", "2", "-H", "localhost:1,127.0.0.1:1", "--verbose", "--cache-capacity", "9")
     _, _, stderr = horovodrun(*options, "echo", "two words")
     assert stderr == [
-        "[lockstep] 2 processes on localhost:1, 127.0.0.1:1: echo 'two words'",
+        "[lockstep] 2 processes on localhost:2: echo 'two words'",
         "[lockstep] HOROVOD_CACHE_CAPACITY=9",
     ]
 
@@ -144,7 +144,7 @@ def test_verbose_says_what_is_started(horovodrun):
         ("true", 2, "-np is missing: wanted the number of processes"),
         ("-np 0 true", 2, "-np 0: wanted 1 or more processes"),
         ("-np 3 -H localhost:2 true", 2, "-np 3: there are 2 slots (localhost:2)"),
-        ("-np 3 -H localhost:2,192.0.2.1:2 true", 2, "host 192.0.2.1 is not this machine"),
+        ("-np 3 -H localhost:2,192.0.2.77:2 --ssh-port 0 true", 2, "ssh port: got 0, wanted 1 to 65535"),
         ("-np 2 -H localhost true", 2, "hosts 'localhost': got 'localhost', wanted host:slots"),
         ("-np 2 -hostfile nowhere true", 2, "hostfile nowhere: No such file"),
         ("-np 2 --min-np 3 true", 2, "got --min-np 3, -np 2, --max-np 2; wanted them in this order of size"),

@@ -17,7 +17,7 @@ def test_tf_config_of_a_launcher():
     def reads(data):
         tasks = tasks_of(text_of(data))
         assert 0 <= tasks.index < len(tasks.addresses)
-        return tasks.hosts, tasks.neighbours, tasks.ports
+        return tasks.hosts, tasks.by_host, tasks.ports
 
     assert feed("TF_CONFIG (launcher)", named("TF_CONFIG", reads, LaunchError), TF_CONFIGS, LaunchError, INPUTS) > 10
 

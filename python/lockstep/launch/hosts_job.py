@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from lockstep.launch import interfaces, plan
 from lockstep.launch.agent_wire import ALIVE_EVERY_S, SILENCE_S
-from lockstep.launch.call import FOLDER
+from lockstep.launch.call_folder import VARIABLE as FOLDER
 from lockstep.launch.cluster import Meeting
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.folder import Copy
@@ -103,7 +103,14 @@ class HostsJob(Job):
         if self._interface and where.hosts[0].is_this_machine():
             interfaces.address_of(self._interface)
         task = Assignment(
-            command, leaving(environment), os.getcwd(), self._interface, where.deals_gpus, self._silence_s, contents, files
+            command,
+            leaving(environment),
+            os.getcwd(),
+            self._interface,
+            where.deals_gpus,
+            self._silence_s,
+            contents,
+            files,
         )
         starts_agent = agent_command(environment)
         self._remotes = {
@@ -116,6 +123,7 @@ class HostsJob(Job):
         self._beating: threading.Thread | None = None
 
     def ranks(self) -> Sequence[int]:
+        """As of `Job`."""
         return range(self._where.size)
 
     def _make_guard(self) -> Guard:
@@ -238,9 +246,7 @@ def _silence(environment: Mapping[str, str]) -> float:
     except ValueError:
         seconds = 0.0
     if not _LEAST_SILENCE_S <= seconds <= _MOST_SILENCE_S:
-        raise LaunchError(
-            f"{SILENCE_VARIABLE}={text!r}: wanted seconds, {_LEAST_SILENCE_S:g} to {_MOST_SILENCE_S:g}"
-        )
+        raise LaunchError(f"{SILENCE_VARIABLE}={text!r}: wanted seconds, {_LEAST_SILENCE_S:g} to {_MOST_SILENCE_S:g}")
     return seconds
 
 

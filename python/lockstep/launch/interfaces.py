@@ -1,4 +1,4 @@
-"""This machine's network interfaces: which address a user's choice means, and by which one others reach it.
+"""Network interfaces of this machine: which address a user's choice means, and by which one others reach it.
 
 A choice is what LOCKSTEP_INTERFACE says: an interface's name (eth0), one of its addresses, or a network (10.0.0.0/8).
 """
@@ -64,7 +64,7 @@ def _read(where: int | None) -> Address | None:
 
 
 def address_of(choice: str) -> str:
-    """This machine's address that a choice means.
+    """The address of this machine that a choice means.
 
     Raises:
       LaunchError: it has none.
@@ -80,7 +80,9 @@ def address_of(choice: str) -> str:
     for name, address in there:
         if name == choice and not (address.version == 6 and address.is_link_local):
             return str(address)
-    raise LaunchError(f"{socket.gethostname()} has no network interface {choice!r} with an address; {_described(there)}")
+    raise LaunchError(
+        f"{socket.gethostname()} has no network interface {choice!r} with an address; {_described(there)}"
+    )
 
 
 def _described(there: Sequence[tuple[str, Address]]) -> str:

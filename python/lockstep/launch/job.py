@@ -6,7 +6,6 @@ that its process group keeps its number and no stranger is signalled by mistake.
 """
 
 import contextlib
-import os
 import selectors
 import signal
 import socket

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lockstep.launch import attempts
-from lockstep.launch.call import FOLDER, JobOf
+from lockstep.launch.call import JobOf
+from lockstep.launch.call_folder import VARIABLE as FOLDER
 from lockstep.launch.folder import open_copies
 from lockstep.launch.hosts_job import HostsJob, Where
 from lockstep.launch.job import Job

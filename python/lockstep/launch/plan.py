@@ -41,13 +41,25 @@ def environments(
     if step is not None:
         tasks, workers = step, 1 if workers is None else workers
         ids = _part(ids, workers, *slurm.place_on_host(environment))
-    elif workers is None and not ids and not given:
-        workers = slurm.tasks_on_this_host(environment)
+    elif not given and not environment.get("TF_CONFIG"):
+        _check_allocation(environment)
+        if workers is None and not ids:
+            workers = slurm.tasks_on_this_host(environment)
     count = _count_workers(workers, ids)
     ids = ids[:count]
     several = deals_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
     planned = cluster.worker_environments(environment, count, _assigned(granted, ids, several), tasks)
     return with_widths(planned, console) if count > 1 else planned
+
+
+def _check_allocation(environment: Mapping[str, str]) -> None:
+    """Refuses to be one launcher of an allocation of several hosts that knows nothing of the others."""
+    hosts = slurm.hosts_of_allocation(environment, 1)
+    if hosts is not None:
+        raise LaunchError(
+            f"Slurm has given {len(hosts)} hosts ({hosts[0].name}, ...), and workers would be started on this one "
+            f"alone: start the program with srun, or with `python -m lockstep.launch`; or set {slurm.SWITCH}=0"
+        )
 
 
 def on_this_host(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from lockstep.launch.agent_wire import DATA_BYTES, MARK, Link, Message, WireError
 from lockstep.launch.agent_wire import field as member
 from lockstep.launch.attempts import LOST, HostLost
-from lockstep.launch.call import may_be_left
+from lockstep.launch.call_folder import may_be_left
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.folder import Copy
 from lockstep.launch.guard import die_with, kill_group
@@ -47,13 +47,16 @@ class RemoteWorker(Member):
 
     @property
     def label(self) -> str:
+        """As of `Member`, with its host."""
         return f"{self.name} (pid {self.pid} on {self._host.name})"
 
     @property
     def urgency(self) -> int:
+        """As of `Member`: before all, where it was lost."""
         return -LOST if self._lost else self.code
 
     def describe_end(self) -> str:
+        """As of `Member`."""
         return self._lost or super().describe_end()
 
     def feed(self, of: int, chunk: bytes) -> None:
@@ -70,15 +73,18 @@ class RemoteWorker(Member):
                 sink.finish()
 
     def poll(self) -> bool:
+        """As of `Member`."""
         if self.code is None or self._has_told:
             return False
         self._has_told = True
         return True
 
     def signal(self, signum: signal.Signals) -> None:
+        """As of `Member`, through its host's agent."""
         self._host.say({"is": "signal", "rank": self.rank, "number": int(signum)})
 
     def reap(self) -> None:
+        """Nothing is written to its copies any more."""
         for copy in self._copies or ():
             copy.close()
 

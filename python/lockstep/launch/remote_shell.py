@@ -56,6 +56,7 @@ class Ssh:
             raise LaunchError(f"ssh identity file {self.identity}: there is none")
 
     def command(self, host: Host, words: Sequence[str]) -> list[str]:
+        """As of `RemoteShell`."""
         program = shlex.split(self.program)
         if os.path.basename(program[0]) == _SSH:
             program += _SSH_OPTIONS
@@ -77,6 +78,7 @@ class Srun:
     job: str
 
     def command(self, host: Host, words: Sequence[str]) -> list[str]:
+        """As of `RemoteShell`."""
         return [*slurm.srun_command(self.job, host.name), *words]
 
 

@@ -84,8 +84,7 @@ class Worker(Member):
     Args:
       process: It.
       rank: In the job.
-      sinks: Where its output goes: stdout and stderr.
-      copies: Where they are kept as well.
+      copies: Where its output is kept as well: its stdout and its stderr. Where it goes, `show` is told.
     """
 
     def __init__(self, process: Process, rank: int, copies: tuple[Copy, Copy] | None):
@@ -101,6 +100,7 @@ class Worker(Member):
             self.streams[pipe.fileno()] = sink
 
     def poll(self) -> bool:
+        """As of `Member`."""
         if self.code is not None:
             return False
         state = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -126,6 +126,7 @@ class Worker(Member):
         return True
 
     def signal(self, signum: signal.Signals) -> None:
+        """As of `Member`."""
         kill_group(self.pid, signum)
 
     def close(self) -> None:
