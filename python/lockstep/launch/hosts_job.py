@@ -151,6 +151,7 @@ class HostsJob(Job):
         super()._wait(selector, signals)
         for remote in self._remotes.values():
             remote.attend()
+        self._notice_ends(selector)  # Of workers that were lost just now.
         if not self._has_begun:
             self._guard.alive()
             if self._running() and all(remote.is_ready for remote in self._remotes.values()):

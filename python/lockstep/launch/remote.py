@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -222,7 +223,8 @@ class RemoteHost:
             self._selector.register(target, selectors.EVENT_WRITE, lambda events: self._link.flush())
         elif registered and not self._link.waiting:
             self._selector.unregister(target)
-        if time.monotonic() > self.silent_at():
+        # We may have been kept from listening, by who reads our output: what has come meanwhile counts.
+        if time.monotonic() > self.silent_at() and not select.select([self._link.source], [], [], 0)[0]:
             what = "sign of life" if self._has_started else "answer"
             self._lose(f"no {what} for {self._limit():g} s")
 
@@ -326,8 +328,9 @@ class RemoteHost:
 
     def give_up(self, why: str) -> None:
         """Its workers are lost with it."""
+        ranks = ", ".join(map(str, self.workers))
         for worker in self.workers.values():
-            worker.end(LOST, f"was lost with host {self.name}: {why}")
+            worker.end(LOST, f"was lost with host {self.name} (rank{'s' * (len(self.workers) > 1)} {ranks}): {why}")
 
     def close(self) -> None:
         """Ends the conversation, and what carries it."""
