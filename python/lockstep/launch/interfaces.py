@@ -9,11 +9,15 @@ import ipaddress
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.output import Console
 
 VARIABLE = "LOCKSTEP_INTERFACE"
+NAME_TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 1.0
 # Any: nothing is sent to it.
 _PROBED_PORT = 9
 
@@ -111,6 +115,33 @@ def meeting_host(name: str, choice: str | None, others: Sequence[str]) -> str:
         if address is not None and not ipaddress.ip_address(address).is_loopback:
             return address
     return name
+
+
+def wait_for_name(name: str, console: Console) -> None:
+    """Returns when a host's name can be resolved: a cluster may learn it a little later than it starts the host.
+
+    Not for ever: who then uses the name says that it is none.
+
+    Args:
+      name: It, or an address.
+      console: Is told that this takes its time.
+    """
+    deadline, has_said = time.monotonic() + NAME_TIMEOUT_S, False
+    while not _is_known(name) and time.monotonic() < deadline:
+        if not has_said:
+            console.message(f"waiting up to {NAME_TIMEOUT_S:g} s for the name {name} to be known")
+        has_said = True
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_known(name: str) -> bool:
+    try:
+        socket.getaddrinfo(name, None)
+    except ValueError:  # Longer than names are.
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _leads_to_loopback(name: str) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from lockstep.launch import interfaces
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.interfaces import address_of, addresses, meeting_host, with_port
+from lockstep.launch.output import Console
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -56,6 +57,25 @@ def test_a_name_that_leads_others_to_themselves_is_none_to_meet_at(monkeypatch):
 def test_the_address_towards_a_host_is_one_of_ours():
     assert interfaces._address_towards("127.0.0.3") == "127.0.0.1"
     assert interfaces._address_towards("a-host.invalid") is None
+
+
+def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch, tmp_path):
+    asked = []
+
+    def known_at_last(name, port):
+        asked.append(name)
+        if len(asked) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", known_at_last)
+    monkeypatch.setattr(interfaces, "_LOOK_EVERY_S", 0.01)
+    with open(tmp_path / "shown", "wb") as file:
+        interfaces.wait_for_name("train-chief-0", Console(file.fileno(), file.fileno()))
+        monkeypatch.setattr(interfaces, "NAME_TIMEOUT_S", 0.0)
+        interfaces.wait_for_name("a" * 300, Console(file.fileno(), file.fileno()))
+    assert asked[:3] == ["train-chief-0"] * 3
+    said = "[lockstep] waiting up to 60 s for the name train-chief-0 to be known\n"
+    assert (tmp_path / "shown").read_text() == said
 
 
 def test_addresses_of_ipv6_stand_in_brackets_before_a_port():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.launch import cluster, devices, slurm
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.interfaces import wait_for_name
 from lockstep.launch.output import Console
 from lockstep.launch.tasks import Tasks, tasks_of
 
@@ -49,6 +50,8 @@ def environments(
     ids = ids[:count]
     several = deals_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
     planned = cluster.worker_environments(environment, count, _assigned(granted, ids, several), tasks)
+    if step is None and len(tasks.by_host) > 1:
+        wait_for_name(tasks.hosts[0].strip("[]"), console)
     return with_widths(planned, console) if count > 1 else planned
 
 
