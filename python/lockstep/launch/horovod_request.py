@@ -90,8 +90,7 @@ class Request:
         """
         hosts = place(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
         if any(host.is_this_machine() for host in hosts):
-            for name in self.network_interfaces:
-                interfaces.address_of(name)
+            self._check_interfaces()
         shell = ssh_of(
             environment, program=self.ssh_command, port=self.ssh_port, identity=self.ssh_identity_file,
             options=self.ssh_options,
@@ -106,11 +105,16 @@ class Request:
           environment: The launcher's.
 
         Raises:
-          LaunchError: a host is not this machine, or a variable is no number.
+          LaunchError: a host is not this machine, a network interface is not there, or a variable is no number.
         """
+        self._check_interfaces()
         return self.elastic.plan(
             self.num_proc, self._listed(), environment, folder=self.output_filename, verbose=self.verbose
         )
+
+    def _check_interfaces(self) -> None:
+        for name in self.network_interfaces:
+            interfaces.address_of(name)
 
     def _listed(self) -> list[Host] | None:
         return listed(self.hosts, self.hostfile)

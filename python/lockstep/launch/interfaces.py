@@ -80,17 +80,15 @@ def address_of(choice: str) -> str:
             if address in network:
                 return str(address)
         what = "network" if "/" in choice else "address"
-        raise LaunchError(f"no interface of {socket.gethostname()} has the {what} {choice}; {_described(there)}")
+        raise LaunchError(f"no network interface has the {what} {choice}; {_described(there)}")
     for name, address in there:
         if name == choice and not (address.version == 6 and address.is_link_local):
             return str(address)
-    raise LaunchError(
-        f"{socket.gethostname()} has no network interface {choice!r} with an address; {_described(there)}"
-    )
+    raise LaunchError(f"network interface {choice!r} is not there; {_described(there)}")
 
 
 def _described(there: Sequence[tuple[str, Address]]) -> str:
-    return "it has " + ", ".join(f"{name} ({address})" for name, address in there)
+    return f"{socket.gethostname()} has " + ", ".join(f"{name} ({address})" for name, address in there)
 
 
 def meeting_host(name: str, choice: str | None, others: Sequence[str]) -> str:
