@@ -88,7 +88,7 @@ class Agent(Job):
             self._link.say({"is": "said", "text": text})
 
     def _make_guard(self) -> Guard:
-        return Guard(SILENCE_S, kills_maker=True)
+        return Guard(_PATIENCE_S, kills_maker=True)
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         self._guard, self._selector = guard, selector
@@ -119,7 +119,7 @@ class Agent(Job):
             self._link.alive()
         self._link.flush()
         limit = self._silence_s if self._started else _PATIENCE_S
-        if not self._is_lost and now - self._link.heard_at > limit:
+        if not self._is_lost and self._link.is_silent(limit):
             self._lose(f"the launcher has said nothing for {limit:g} s")
 
     def _hold_back(self) -> None:
@@ -174,7 +174,6 @@ class Agent(Job):
         except OSError as error:
             raise LaunchError(f"the working folder {folder} is not there: {error.strerror}") from None
         self._silence_s = field(message, "silence_s", float)
-        self._guard.set_silence(self._silence_s)
         choice = field(message, "interface", str)
         ready: Message = {"is": "ready", "pid": os.getpid()}
         if choice:
@@ -202,6 +201,7 @@ class Agent(Job):
         super()._start(self._guard, self._selector)
         for worker in self._workers:
             self._link.say({"is": "started", "rank": worker.rank, "pid": worker.pid})
+        self._guard.set_silence(self._silence_s)
 
     def _show(self, worker: Worker) -> None:
         worker.show(_Relay(self._link, worker.rank, 1), _Relay(self._link, worker.rank, 2))

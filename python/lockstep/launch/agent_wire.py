@@ -27,6 +27,7 @@ line, `MARK`: what a login writes before it is no part of the conversation. Then
 import contextlib
 import json
 import os
+import select
 import struct
 import threading
 import time
@@ -193,6 +194,10 @@ class Link:
                 if isinstance(error, BlockingIOError):
                     raise
                 self._outgoing.clear()
+
+    def is_silent(self, limit_s: float) -> bool:
+        """Whether nothing has come for so long. What came while we were kept from listening counts."""
+        return time.monotonic() - self.heard_at > limit_s and not select.select([self.source], [], [], 0)[0]
 
     def hear(self) -> tuple[list[tuple[Message, bytes]], bool]:
         """What was said, and whether the other side is still there.

@@ -6,6 +6,7 @@ from typing import Any
 
 from lockstep.launch import remote_shell, slurm
 from lockstep.launch.arguments import CommandLine
+from lockstep.launch.errors import LaunchError
 from lockstep.launch.hosts import Host, parse_hosts, place, read_hostfile
 from lockstep.launch.remote_shell import RemoteShell, Srun, Ssh
 
@@ -97,6 +98,8 @@ def hosts_asked_for(
         options=options.ssh_options,
     )  # fmt: skip
     if options.hosts is not None or options.hostfile is not None:
+        if workers is not None and _all_have_numbers(options):
+            raise LaunchError(f"-n {workers} is for hosts without a number of workers, and all of them have one")
         found = listed(options.hosts, options.hostfile, workers or gpus() or 1)
     elif environment.get("TF_CONFIG"):
         found = None
@@ -109,3 +112,10 @@ def hosts_asked_for(
     if found is None:
         return None
     return place(sum(host.slots for host in found), found), shell
+
+
+def _all_have_numbers(options: Any) -> bool:
+    try:
+        return listed(options.hosts, options.hostfile) is not None
+    except LaunchError:
+        return False

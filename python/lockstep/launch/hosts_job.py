@@ -29,7 +29,7 @@ from lockstep.launch.output import Console
 from lockstep.launch.places import places
 from lockstep.launch.ports import PORTS, free_ports
 from lockstep.launch.process import starts_command
-from lockstep.launch.remote import Assignment, RemoteHost, unreachable
+from lockstep.launch.remote import START_TIMEOUT_S, Assignment, RemoteHost, unreachable
 from lockstep.launch.remote_shell import RemoteShell, agent_command
 from lockstep.launch.travel import leaving
 
@@ -127,7 +127,7 @@ class HostsJob(Job):
         return range(self._where.size)
 
     def _make_guard(self) -> Guard:
-        return Guard(self._silence_s)
+        return Guard(max(self._silence_s, START_TIMEOUT_S))
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         self._guard, self._selector = guard, selector
@@ -177,6 +177,7 @@ class HostsJob(Job):
             if host in self._remotes:
                 self._workers += self._remotes[host].start(plan.with_widths(of_host, self._console), self._copies)
         self._workers.sort(key=lambda worker: worker.rank)
+        self._guard.set_silence(self._silence_s)
         # The loop may wait for who reads our output: the others should not take us for frozen.
         self._beating = threading.Thread(target=self._beat, name="lockstep alive", daemon=True)
         self._beating.start()

@@ -103,6 +103,27 @@ def test_each_host_has_gpus_of_its_own(hosts):
     assert "host 127.0.0.2: 3 workers on " in stderr[-1] and "only 2 GPUs are visible (6, 7)" in stderr[-1]
 
 
+def test_a_host_may_take_its_time_to_find_its_gpus(hosts, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nsleep 4; echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa)'\n")
+    program.chmod(0o755)
+    (hosts.folder / f"login.{A}").write_text("NVIDIA_VISIBLE_DEVICES=all\n")
+    variables = {"LOCKSTEP_AGENT_TIMEOUT": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    code, stdout, stderr = finish(
+        hosts(f"{A}:1", worker="print(os.environ['CUDA_VISIBLE_DEVICES'])", variables=variables)
+    )
+    assert (code, stdout, stderr) == (0, ["[0] GPU-aaaa"], [])
+
+
+def test_hosts_without_a_number_have_as_many_workers_as_is_said_or_as_there_are_gpus_here(hosts):
+    worker = "print(os.environ['LOCKSTEP_LOCAL_WORLD_SIZE'])"
+    for options, gpus, counts in ((("-n", "2"), "", "223"), ((), "", "13"), ((), "4,5", "223")):
+        variables = {"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}
+        more = "" if gpus else f",{B}:3"
+        code, stdout, _ = finish(hosts(f"{A}{more}", *options, worker=worker, variables=variables))
+        assert (code, {line[4:] for line in stdout}) == (0, set(counts) - (set("3") if gpus else set()))
+
+
 def test_output_comes_by_rank_whole_and_the_two_streams_stay_apart(hosts):
     worker = RANK + 'print("out", rank); print("err", rank, file=sys.stderr); print("x" * 3000000 + "end")'
     code, stdout, stderr = finish(hosts(f"{A}:1,{B}:1", worker=worker))
@@ -198,7 +219,8 @@ def test_a_launcher_that_is_frozen_ends_the_workers_in_time(hosts, tmp_path):
     _wait_until_gone([*pids, _pid(hosts, f"agent.{B}")])
     assert time.monotonic() - since < ENDED_WITHIN_S + LATE_S
     process.send_signal(signal.SIGCONT)
-    assert finish(process)[0] in (LOST, 128 + signal.SIGKILL)
+    code, _, stderr = finish(process)
+    assert code in (LOST, 128 + signal.SIGKILL), stderr
 
 
 def test_a_cut_of_five_seconds_is_survived(hosts, tmp_path):
@@ -267,6 +289,8 @@ def test_the_secret_is_on_no_command_line_and_in_no_file(hosts, tmp_path):
         ),
         (f"{A}:1", ("--ssh-command", "no-such-ssh"), 2, "host 127.0.0.2: cannot run 'no-such-ssh': No such file"),
         (f"{A}:1", ("--restarts", "-1"), 2, "--restarts -1: wanted 0 or more"),
+        ("a:1,b:2", ("-n", "3"), 2, "-n 3 is for hosts without a number of workers, and all of them have one"),
+        ("localhost:1", ("-n", "0"), 2, "-n 0: wanted 1 or more workers"),
         ("a:0", (), 2, "hosts 'a:0': a has no slots; wanted 1 or more"),
         ("a b", (), 2, "hosts 'a b': got 'a b', wanted host:slots"),
     ],

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import selectors
 import signal
 import subprocess
@@ -24,6 +23,8 @@ from lockstep.launch.worker import LAST_LINES, Member
 
 # From the start of a remote shell to the agent's answer: logins and file systems of the network take their time.
 START_TIMEOUT_S = 60.0
+# From there to the news of its workers: it may have to ask for devices first, and does nothing else meanwhile.
+_WORKERS_TIMEOUT_S = 30.0
 _READ_BYTES = 1 << 16
 
 
@@ -139,7 +140,7 @@ class RemoteHost:
         self.workers: dict[int, RemoteWorker] = {}
         self.meeting: tuple[str, int] | None = None
         self.is_ready = self.is_over = False
-        self._has_started = False
+        self._limit_s = START_TIMEOUT_S
         self._link: Link | None = None
         self._process: subprocess.Popen | None = None
         self._said: deque[bytes] = deque(maxlen=LAST_LINES)
@@ -192,7 +193,7 @@ class RemoteHost:
         for variables in told:
             rank = int(variables["LOCKSTEP_RANK"])
             self.workers[rank] = RemoteWorker(self, rank, self._console, copies.get(rank))
-        self._has_started = True
+        self._limit_s = _WORKERS_TIMEOUT_S
         self._link.heard_at = time.monotonic()
         self.say(
             {
@@ -217,26 +218,24 @@ class RemoteHost:
         """What has to be done though nothing happened."""
         if self.is_over or self._link is None:
             return
-        target = self._link.target
+        link, target = self._link, self._link.target
         registered = target in self._selector.get_map()
         if self._link.waiting and not registered:
-            self._selector.register(target, selectors.EVENT_WRITE, lambda events: self._link.flush())
+            self._selector.register(target, selectors.EVENT_WRITE, lambda events: link.flush())
         elif registered and not self._link.waiting:
             self._selector.unregister(target)
-        # We may have been kept from listening, by who reads our output: what has come meanwhile counts.
-        if time.monotonic() > self.silent_at() and not select.select([self._link.source], [], [], 0)[0]:
-            what = "sign of life" if self._has_started else "answer"
-            self._lose(f"no {what} for {self._limit():g} s")
+        if self._link.is_silent(self._limit_s):
+            what = "sign of life" if self.workers else "answer"
+            self._lose(f"no {what} for {self._limit_s:g} s")
 
     def silent_at(self) -> float:
         """When it has been silent for too long."""
-        return self._link.heard_at + self._limit()
-
-    def _limit(self) -> float:
-        return self._task.silence_s if self._has_started else START_TIMEOUT_S
+        return self._link.heard_at + self._limit_s
 
     def _hear(self, events: int) -> None:
         del events
+        if self._link is None:  # Closed since the selector found something to read.
+            return
         nobody_reads = False
         try:
             messages, more = self._link.hear()
@@ -268,9 +267,9 @@ class RemoteHost:
     def _hear_errors(self, events: int) -> None:
         """What ssh and the agent write on stderr."""
         del events
-        descriptor = self._process.stderr.fileno()
-        if descriptor not in self._selector.get_map():
+        if self._process is None or self._process.stderr not in self._selector.get_map():
             return
+        descriptor = self._process.stderr.fileno()
         chunk = b""
         with contextlib.suppress(BlockingIOError):
             chunk = os.read(descriptor, _READ_BYTES)
@@ -305,6 +304,7 @@ class RemoteHost:
             raise WireError(f"{what}: {self.name} has no rank {message['rank']}")
         if what == "started":
             worker.pid = member(message, "pid", int)
+            self._limit_s = self._task.silence_s
         elif what == "ended":
             code = member(message, "code", int)
             if not (0 <= code < 256 or -code in signal.valid_signals()):
