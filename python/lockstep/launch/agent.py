@@ -140,6 +140,8 @@ class Agent(Job):
 
     def _hear(self, events: int) -> None:
         del events
+        if self._is_lost:
+            return
         try:
             messages, more = self._link.hear()
             for message, data in messages:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
-from lockstep.launch.errors import LaunchError
+from lockstep.launch.errors import HostLost, LaunchError
 from lockstep.launch.job import Job
 from lockstep.launch.output import Console
 
@@ -11,17 +11,6 @@ from lockstep.launch.output import Console
 VARIABLE = "LOCKSTEP_RESTART"
 # Before the first, and at most; twice as long each time. Ports and devices of the former workers are free by then.
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 10.0
-
-
-class HostLost(LaunchError):
-    """A host could not be reached, or was lost, before its workers ran."""
-
-    def __init__(self, message: str):
-        super().__init__(message, LOST)
-
-
-# Exit code of a job that lost a host, as of ssh that found none.
-LOST = 255
 
 
 def run_attempts(job_of: Callable[[int], Job], restarts: int, console: Console) -> tuple[Job, int]:

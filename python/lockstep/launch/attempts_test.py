@@ -6,9 +6,8 @@ import signal
 import pytest
 
 from lockstep.launch.attempts import check_restarts, run_attempts
-from lockstep.launch.errors import LaunchError
+from lockstep.launch.errors import HostLost, LaunchError
 from lockstep.launch.output import Console
-from lockstep.launch.remote import HostLost
 from lockstep.testing.launching import RANK, SLEEP, WRITE_PID, finish, pids_of, runs
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it

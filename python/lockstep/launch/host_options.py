@@ -98,9 +98,7 @@ def hosts_asked_for(
         options=options.ssh_options,
     )  # fmt: skip
     if options.hosts is not None or options.hostfile is not None:
-        if workers is not None and _all_have_numbers(options):
-            raise LaunchError(f"-n {workers} is for hosts without a number of workers, and all of them have one")
-        found = listed(options.hosts, options.hostfile, workers or gpus() or 1)
+        found = _listed_or_counted(options, workers, gpus)
     elif environment.get("TF_CONFIG"):
         found = None
     else:
@@ -114,8 +112,12 @@ def hosts_asked_for(
     return place(sum(host.slots for host in found), found), shell
 
 
-def _all_have_numbers(options: Any) -> bool:
+def _listed_or_counted(options: Any, workers: int | None, gpus: Callable[[], int]) -> list[Host]:
+    """The hosts of a list, which may have no numbers of their own."""
     try:
-        return listed(options.hosts, options.hostfile) is not None
+        found = listed(options.hosts, options.hostfile)
     except LaunchError:
-        return False
+        return listed(options.hosts, options.hostfile, workers or gpus() or 1)
+    if workers is not None:
+        raise LaunchError(f"-n {workers} is for hosts without a number of workers, and all of them have one")
+    return found

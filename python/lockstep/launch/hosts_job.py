@@ -6,6 +6,8 @@ every second that it is alive: a launcher that is frozen or cut off ends no late
 """
 
 import contextlib
+import functools
+import itertools
 import os
 import secrets
 import selectors
@@ -58,10 +60,15 @@ class Where:
     deals_gpus: bool = True
     is_horovods: bool = False
 
+    @functools.cached_property
+    def elsewhere(self) -> Sequence[Host]:
+        """Those that are not this machine. Names are looked up once."""
+        return [host for host in self.hosts if not host.is_this_machine()]
+
     @property
     def is_here(self) -> bool:
         """Whether all of them are this machine."""
-        return all(host.is_this_machine() for host in self.hosts)
+        return not self.elsewhere
 
     @property
     def size(self) -> int:
@@ -91,7 +98,7 @@ class HostsJob(Job):
         files: str | None = None,
     ):
         super().__init__(starts_command(command), [], console, copies)
-        self._where, self._files = where, files
+        self._where = where
         self._base = dict(environment)
         self._silence_s = _silence(environment)
         self._kill_timeout_s = _KILL_TIMEOUT_S
@@ -100,7 +107,7 @@ class HostsJob(Job):
             self._base[FOLDER] = files
             contents = {entry.name: _contents(entry.path) for entry in os.scandir(files)}
         self._interface = environment.get(interfaces.VARIABLE, "")
-        if self._interface and where.hosts[0].is_this_machine():
+        if self._interface and len(where.elsewhere) < len(where.hosts):
             interfaces.address_of(self._interface)
         task = Assignment(
             command,
@@ -114,9 +121,7 @@ class HostsJob(Job):
         )
         starts_agent = agent_command(environment)
         self._remotes = {
-            host: RemoteHost(host, where.shell.command(host, starts_agent), task, console)
-            for host in where.hosts
-            if not host.is_this_machine()
+            host: RemoteHost(host, where.shell.command(host, starts_agent), task, console) for host in where.elsewhere
         }
         self._has_begun = self._is_ending = False
         self._stops_beating = threading.Event()
@@ -159,23 +164,16 @@ class HostsJob(Job):
 
     def _begin(self) -> None:
         """Starts the workers, as all hosts are there."""
-        hosts = self._where.hosts
-        told = self._told(self._meeting())
-        first = 0
-        for host in hosts:
-            of_host = told[first : first + host.slots]
-            first += host.slots
-            if host not in self._remotes:
-                environments = plan.on_this_host(of_host, self._base, self._console, deals_gpus=self._where.deals_gpus)
-                self._environments = plan.with_widths(environments, self._console)
+        told = iter(plan.with_widths(self._told(self._meeting()), self._console))
+        of_host = {host: list(itertools.islice(told, host.slots)) for host in self._where.hosts}
+        for host in of_host.keys() - self._remotes.keys():  # At most one: this machine.
+            self._environments = plan.on_this_host(
+                of_host[host], self._base, self._console, deals_gpus=self._where.deals_gpus
+            )
         self._has_begun = True
         super()._start(self._guard, self._selector)
-        first = 0
-        for host in hosts:
-            of_host = told[first : first + host.slots]
-            first += host.slots
-            if host in self._remotes:
-                self._workers += self._remotes[host].start(plan.with_widths(of_host, self._console), self._copies)
+        for host, remote in self._remotes.items():
+            self._workers += remote.start(of_host[host], self._copies)
         self._workers.sort(key=lambda worker: worker.rank)
         self._guard.set_silence(self._silence_s)
         # The loop may wait for who reads our output: the others should not take us for frozen.
@@ -195,12 +193,13 @@ class HostsJob(Job):
 
     def _told(self, meeting: Meeting) -> list[dict[str, str]]:
         """What each worker is told, by rank."""
+        several = self._where.size > 1
         return [
             {
                 **place.variables(),
                 **meeting.variables(),
                 **(place.horovods() if self._where.is_horovods else {}),
-                "TF_CONFIG": meeting.tf_config(place.rank),
+                **({"TF_CONFIG": meeting.tf_config(place.rank)} if several else {}),
             }
             for place in places([(host.name, host.slots) for host in self._where.hosts])
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launch.attempts import LOST
+from lockstep.launch.errors import LOST
 from lockstep.testing import fake_ssh
 from lockstep.testing.launching import DEADLINE_S, RANK, SLEEP, WITH_CHILD, WRITE_PID, finish, pids_of, runs, wait_for
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from lockstep.launch.agent_wire import DATA_BYTES, MARK, Link, Message, WireError
 from lockstep.launch.agent_wire import field as member
-from lockstep.launch.attempts import LOST, HostLost
 from lockstep.launch.call_folder import may_be_left
-from lockstep.launch.errors import LaunchError
+from lockstep.launch.errors import LOST, HostLost, LaunchError
 from lockstep.launch.folder import Copy
 from lockstep.launch.guard import die_with, kill_group
 from lockstep.launch.hosts import Host
@@ -140,6 +139,7 @@ class RemoteHost:
         self.workers: dict[int, RemoteWorker] = {}
         self.meeting: tuple[str, int] | None = None
         self.is_ready = self.is_over = False
+        self._meets = False
         self._limit_s = START_TIMEOUT_S
         self._link: Link | None = None
         self._process: subprocess.Popen | None = None
@@ -176,7 +176,7 @@ class RemoteHost:
 
     def prepare(self, meets: bool, others: Sequence[str]) -> None:
         """Asks the agent whether it can; of the host with rank 0 where the others reach it."""
-        task = self._task
+        task, self._meets = self._task, meets
         self.say(
             {
                 "is": "prepare", "folder": task.folder, "interface": task.interface, "meets": meets, "name": self.name,
@@ -282,7 +282,7 @@ class RemoteHost:
         what = message["is"]
         if what == "ready":
             self._pid = member(message, "pid", int)
-            if "port" in message:
+            if self._meets:
                 self.meeting = member(message, "host", str), member(message, "port", int)
             self.is_ready = True
         elif what == "refused":
