@@ -9,7 +9,8 @@ from lockstep.launch import agent_wire, elastic_hosts, hosts, slurm
 from lockstep.launch.elastic_wire import Channel, WireError
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.output import Console
-from lockstep.launch.remote import Assignment, RemoteHost, RemoteWorker
+from lockstep.launch.remote import Assignment, RemoteHost
+from lockstep.launch.remote_worker import RemoteWorker
 from lockstep.launch.tasks import tasks_of
 from lockstep.testing.mutations import TF_CONFIGS, feed, named, text_of
 
@@ -117,7 +118,7 @@ def test_messages_of_an_agent_to_a_launcher(tmp_path):
 
         def reads(data):
             host = RemoteHost(hosts.Host("a", 2), ["true"], task, console)
-            host.workers = {rank: RemoteWorker(host, rank, console, None) for rank in (0, 1)}
+            host.workers = {rank: RemoteWorker("a", rank, host.say, console, None) for rank in (0, 1)}
             head = struct.pack("!II", len(data), 4)
             for message, chunk in agent_wire.Frames().feed(head + data + b"data"):
                 host._take(message, chunk)

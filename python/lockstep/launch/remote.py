@@ -1,4 +1,4 @@
-"""Another host of a job, as its launcher sees it: the agent there, and the workers that the agent has."""
+"""Another host of a job, as its launcher sees it: the agent there."""
 
 import contextlib
 import os
@@ -18,76 +18,14 @@ from lockstep.launch.folder import Copy
 from lockstep.launch.guard import die_with, kill_group
 from lockstep.launch.hosts import Host
 from lockstep.launch.output import Console, Stream
-from lockstep.launch.worker import LAST_LINES, Member
+from lockstep.launch.remote_worker import RemoteWorker
+from lockstep.launch.worker import LAST_LINES
 
 # From the start of a remote shell to the agent's answer: logins and file systems of the network take their time.
 START_TIMEOUT_S = 60.0
 # From there to the news of its workers: it may have to ask for devices first, and does nothing else meanwhile.
 _WORKERS_TIMEOUT_S = 30.0
 _READ_BYTES = 1 << 16
-
-
-class RemoteWorker(Member):
-    """A worker on another host.
-
-    Args:
-      host: It.
-      rank: In the job.
-      console: Where its output goes.
-      copies: Where it is kept as well.
-    """
-
-    def __init__(self, host: "RemoteHost", rank: int, console: Console, copies: tuple[Copy, Copy] | None):
-        super().__init__(rank, 0)
-        self._host, self._copies = host, copies
-        self._lost = ""
-        self._has_told = False
-        self._sinks = tuple(
-            Stream(console, fd, b"[%d] " % rank, rank == 0, self.last_lines) for fd in (console.stdout, console.stderr)
-        )
-
-    @property
-    def label(self) -> str:
-        """As of `Member`, with its host."""
-        return f"{self.name} (pid {self.pid} on {self._host.name})"
-
-    @property
-    def urgency(self) -> int:
-        """As of `Member`: before all, where it was lost."""
-        return -LOST if self._lost else self.code
-
-    def describe_end(self) -> str:
-        """As of `Member`."""
-        return self._lost or super().describe_end()
-
-    def feed(self, of: int, chunk: bytes) -> None:
-        """What it wrote to stdout (1) or stderr (2)."""
-        if self._copies is not None:
-            self._copies[of - 1].write(chunk)
-        self._sinks[of - 1].feed(chunk)
-
-    def end(self, code: int, lost: str = "") -> None:
-        """It has ended: with this code, or with its host."""
-        if self.code is None:
-            self.code, self._lost = code, lost
-            for sink in self._sinks:
-                sink.finish()
-
-    def poll(self) -> bool:
-        """As of `Member`."""
-        if self.code is None or self._has_told:
-            return False
-        self._has_told = True
-        return True
-
-    def signal(self, signum: signal.Signals) -> None:
-        """As of `Member`, through its host's agent."""
-        self._host.say({"is": "signal", "rank": self.rank, "number": int(signum)})
-
-    def reap(self) -> None:
-        """Nothing is written to its copies any more."""
-        for copy in self._copies or ():
-            copy.close()
 
 
 @dataclass
@@ -192,7 +130,7 @@ class RemoteHost:
         task = self._task
         for variables in told:
             rank = int(variables["LOCKSTEP_RANK"])
-            self.workers[rank] = RemoteWorker(self, rank, self._console, copies.get(rank))
+            self.workers[rank] = RemoteWorker(self.name, rank, self.say, self._console, copies.get(rank))
         self._limit_s = _WORKERS_TIMEOUT_S
         self._link.heard_at = time.monotonic()
         self.say(
