@@ -8,9 +8,11 @@ import pytest
 from lockstep.launch.attempts import check_restarts, run_attempts
 from lockstep.launch.errors import HostLost, LaunchError
 from lockstep.launch.output import Console
-from lockstep.testing.launching import RANK, SLEEP, WRITE_PID, finish, pids_of, runs
+from lockstep.testing.launching import RANK, SLEEP, WRITE_PID, finish, launchers, pids_of, runs
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+launch = pytest.fixture(launchers)
 
 K = RANK + 'k = int(os.environ["LOCKSTEP_RESTART"])\n'
 TELL = K + 'print(k, os.environ["LOCKSTEP_SECRET"], os.environ["LOCKSTEP_RENDEZVOUS"])\n'

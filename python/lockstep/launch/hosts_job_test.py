@@ -12,9 +12,22 @@ import pytest
 
 from lockstep.launch.errors import LOST
 from lockstep.testing import fake_ssh
-from lockstep.testing.launching import DEADLINE_S, RANK, SLEEP, WITH_CHILD, WRITE_PID, finish, pids_of, runs, wait_for
+from lockstep.testing.launching import (
+    DEADLINE_S,
+    RANK,
+    SLEEP,
+    WITH_CHILD,
+    WRITE_PID,
+    finish,
+    launchers,
+    pids_of,
+    runs,
+    wait_for,
+)
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+launch = pytest.fixture(launchers)
 
 A, B = "me@127.0.0.2", "me@127.0.0.3"
 # What is promised of a host or a launcher that is frozen or cut off.

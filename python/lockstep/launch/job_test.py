@@ -10,9 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.testing.launching import DEADLINE_S, RANK, SLEEP, WITH_CHILD, WRITE_PID, finish, pids_of, runs, wait_for
+from lockstep.testing.launching import (
+    DEADLINE_S,
+    RANK,
+    SLEEP,
+    WITH_CHILD,
+    WRITE_PID,
+    finish,
+    launchers,
+    pids_of,
+    runs,
+    wait_for,
+)
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+launch = pytest.fixture(launchers)
 
 # From a worker's failure to the end of the job, at most: what the launcher promises.
 ENDED_WITHIN_S = 5.0

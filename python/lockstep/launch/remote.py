@@ -33,7 +33,6 @@ class Assignment:
     """What a host has to do.
 
     Attributes:
-      workers: Its workers, each with the variables that it is told.
       command: The words that each runs.
       environment: What travels.
       folder: The working folder.

@@ -10,9 +10,11 @@ from lockstep.launch.errors import LaunchError
 from lockstep.launch.hosts import Host
 from lockstep.launch.slurm import hosts_of_allocation, parse_nodes, tasks_of_step
 from lockstep.testing import fake_ssh
-from lockstep.testing.launching import finish
+from lockstep.testing.launching import finish, launchers
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+launch = pytest.fixture(launchers)
 
 ALLOCATION = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
 STEP = {

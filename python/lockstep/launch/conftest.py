@@ -1,7 +1,0 @@
-"""What tests of the launcher start from."""
-
-import pytest
-
-from lockstep.testing import launching
-
-launch = pytest.fixture(launching.launchers)
