@@ -1,11 +1,13 @@
 """`call_in`: functions on workers that are interpreters of their own. Pickled by reference, from modules made here."""
 
+import contextlib
 import functools
 import os
 import pickle
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from lockstep.launch.call import call_in
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.jobs import makes_jobs
 from lockstep.launch.output import Console
+from lockstep.testing.launching import wait_for
 
 # No TensorFlow in it. The deadline raises in `call`, which then ends its workers.
 pytestmark = [pytest.mark.newest_only, pytest.mark.timeout(60)]
@@ -160,6 +163,34 @@ def test_a_job_that_begins_anew_brings_the_results_of_its_last_attempt(run, func
     assert run(functions.fails_at_first, folder=tmp_path / "logs", restarts=2) == ["1", "1"]
     # What the first attempt wrote is not replaced.
     assert "not yet" in (tmp_path / "logs" / "rank.1" / "stderr").read_text()
+
+
+def _environments(launcher: int) -> bytes:
+    """Of the workers of a launcher."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    found = b""
+    for child in children:
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{child}/environ").read_bytes()
+    return found
+
+
+def test_no_file_is_left_of_a_launcher_that_is_killed(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    program = (
+        "import functools, pickle, time\n"
+        "from lockstep.launch.horovod_request import Request\n"
+        "from lockstep.launch.horovodrun import run_function\n"
+        "run_function(functools.partial(time.sleep, 600), pickle.dumps, Request(num_proc=2))\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(temporary)})
+    (folder,) = wait_for(lambda: [path.parent for path in temporary.glob("*/function")], "the folder")
+    # Its guard knows of it from before the first worker.
+    wait_for(lambda: str(folder).encode() in _environments(started.pid), "a worker")
+    started.kill()
+    started.wait(30)
+    wait_for(lambda: not list(temporary.iterdir()), "the guard")
 
 
 def test_no_file_is_left(functions, tmp_path):

@@ -65,10 +65,18 @@ class ElasticJob(Job):
       plan: The job.
       environment: What every worker inherits.
       console: Where output goes.
+      files: As of `Job`.
     """
 
-    def __init__(self, start: Start, plan: Plan, environment: Mapping[str, str], console: Console):
-        super().__init__(start, [], console)
+    def __init__(
+        self,
+        start: Start,
+        plan: Plan,
+        environment: Mapping[str, str],
+        console: Console,
+        files: str | None = None,
+    ):
+        super().__init__(start, [], console, files=files)
         self._plan = plan
         self._hosts = Hosts(plan.cooldown)
         self._driver = Driver(plan.limits, self._hosts)

@@ -91,18 +91,19 @@ def _watch(pipe: int, silence_s: float | None, makers: Collection[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    groups: list[int] = []
+    groups: set[int] = set()
     folders: list[bytes] = []
     rest = b""
     while True:
         if not select.select([pipe], [], [], silence_s)[0]:
-            # Frozen it may thaw, and finds that its workers are gone.
-            for maker in makers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(maker, signal.SIGKILL)
-            break
+            _kill(groups, makers)
+            if makers:
+                break
+            silence_s = None  # It may thaw, and finds that its workers are gone.
+            continue
         chunk = os.read(pipe, 4096)
         if not chunk:
+            _kill(groups, ())
             break
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
@@ -113,8 +114,14 @@ def _watch(pipe: int, silence_s: float | None, makers: Collection[int]) -> None:
             elif line.startswith(_SILENCE):
                 silence_s = float(line[len(_SILENCE) :])
             elif line != _ALIVE:
-                groups.append(int(line))
-    for group in groups:
-        kill_group(group, signal.SIGKILL)
+                groups.add(int(line))
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill(groups: Collection[int], makers: Collection[int]) -> None:
+    for maker in makers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(maker, signal.SIGKILL)
+    for group in groups:
+        kill_group(group, signal.SIGKILL)

@@ -121,8 +121,9 @@ def _elastic_job(request: Request, environment: dict[str, str], console: Console
 
     def job_of(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
         del attempt  # It begins anew by itself.
-        with_files = {} if files is None else {FOLDER: str(files)}
-        return ElasticJob(starts_command(words), plan, {**environment, **told, **with_files}, console)
+        folder = None if files is None else str(files)
+        with_files = {} if folder is None else {FOLDER: folder}
+        return ElasticJob(starts_command(words), plan, {**environment, **told, **with_files}, console, folder)
 
     return job_of
 

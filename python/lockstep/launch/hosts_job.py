@@ -97,7 +97,7 @@ class HostsJob(Job):
         copies: Mapping[int, tuple[Copy, Copy]] | None = None,
         files: str | None = None,
     ):
-        super().__init__(starts_command(command), [], console, copies)
+        super().__init__(starts_command(command), [], console, copies, files)
         self._where = where
         self._base = dict(environment)
         self._silence_s = _silence(environment)

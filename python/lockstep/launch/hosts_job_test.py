@@ -199,6 +199,16 @@ def test_nothing_outlives_a_launcher_that_is_killed(hosts, tmp_path):
     assert _wait_until_gone(pids) < 5
 
 
+def test_nothing_outlives_a_launcher_that_is_killed_before_the_hosts_have_answered(hosts, tmp_path):
+    command = f"sh -c 'echo $$ > {tmp_path}/pid-ssh; exec sleep 600'"
+    process = hosts(f"{A}:1,localhost:1", "--ssh-command", command, worker=WRITE_PID)
+    pids = pids_of(tmp_path, 1)
+    process.kill()
+    process.wait(DEADLINE_S)
+    _wait_until_gone(pids)
+    assert not (tmp_path / "pid1").exists()  # No worker is started before all hosts are there.
+
+
 @pytest.mark.parametrize("what", ["agent", "ssh"])
 def test_an_agent_that_is_killed_is_named_with_its_ranks(hosts, tmp_path, what):
     process = hosts(f"{A}:1,{B}:2", worker=WITH_CHILD + SLEEP)

@@ -37,6 +37,7 @@ class Job:
       environments: One per worker, with LOCKSTEP_RANK.
       console: Where output goes.
       copies: Where that of a rank is kept as well: of its stdout and its stderr.
+      files: A folder for the workers, the caller's, which goes with the launcher should that be killed.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class Job:
         environments: Sequence[Mapping[str, str]],
         console: Console,
         copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+        files: str | None = None,
     ):
+        self._files = files
         self._start_worker, self._environments, self._console = start, environments, console
         self._copies = copies or {}
         self._inherited: frozenset[int] = frozenset()
@@ -74,6 +77,8 @@ class Job:
         self._inherited = open_files()
         with self._make_guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
             try:
+                if self._files is not None:
+                    guard.removes(self._files)
                 self._start(guard, selector)
                 while self._running():
                     self._wait(selector, signals)

@@ -41,15 +41,16 @@ def makes_jobs(
 
     def job_of(words: Sequence[str], files: Path | None, attempt: int) -> Job:
         told = attempts.told(environment, restarts, attempt)
+        folder_of_files = None if files is None else str(files)
         if where is not None and not where.is_here:
             ranks = range(where.size)
             copies = None if folder is None else open_copies(folder, ranks, where.size, console, attempt > 0)
-            return HostsJob(words, where, told, console, copies, None if files is None else str(files))
-        planned = environments(told if files is None else {**told, FOLDER: str(files)})
+            return HostsJob(words, where, told, console, copies, folder_of_files)
+        planned = environments(told if folder_of_files is None else {**told, FOLDER: folder_of_files})
         copies = None
         if folder is not None:
             ranks = [int(worker["LOCKSTEP_RANK"]) for worker in planned]
             copies = open_copies(folder, ranks, int(planned[0]["LOCKSTEP_WORLD_SIZE"]), console, attempt > 0)
-        return Job(starts_command(words), planned, console, copies)
+        return Job(starts_command(words), planned, console, copies, folder_of_files)
 
     return job_of
