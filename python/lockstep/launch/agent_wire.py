@@ -92,11 +92,12 @@ class Frames:
                 raise WireError(
                     f"a frame of {size} and {more} bytes, wanted at most {_MAX_MESSAGE_BYTES}, {DATA_BYTES}"
                 )
-            begin = at + _HEAD.size
-            if len(self._rest) < begin + size + more:
+            text = at + _HEAD.size
+            data, end = text + size, text + size + more
+            if len(self._rest) < end:
                 break
-            found.append((_read(bytes(self._rest[begin : begin + size])), bytes(self._rest[begin + size :][:more])))
-            at = begin + size + more
+            found.append((_read(bytes(self._rest[text:data])), bytes(self._rest[data:end])))
+            at = end
         del self._rest[:at]
         return found
 
