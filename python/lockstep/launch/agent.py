@@ -31,6 +31,8 @@ from lockstep.launch.worker import Worker
 
 # From the launcher's loss to SIGKILL: with the silence before it less than ten seconds.
 _LOST_GRACE_S = 1.0
+# How much later than the launcher the guard sees that the agent is frozen: the launcher's message says more.
+_FROZEN_AFTER_S = 0.5
 # Workers wait while so much of their output is on its way, which the launcher, or its terminal, does not take.
 _MOST_WAITING_BYTES = 4 << 20
 # Until the workers are to be started: the launcher waits for all hosts.
@@ -203,7 +205,7 @@ class Agent(Job):
         super()._start(self._guard, self._selector)
         for worker in self._workers:
             self._link.say({"is": "started", "rank": worker.rank, "pid": worker.pid})
-        self._guard.set_silence(self._silence_s)
+        self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
 
     def _show(self, worker: Worker) -> None:
         worker.show(_Relay(self._link, worker.rank, 1), _Relay(self._link, worker.rank, 2))
