@@ -127,7 +127,8 @@ def test_a_script_for_slurm(tmp_path):
     (tmp_path / "main.py").write_text(
         "import os\nprint(os.environ['LOCKSTEP_RANK'], os.environ['LOCKSTEP_LOCAL_RANK'])\n"
     )
-    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
     (tmp_path / "srun").write_text(
         f"#!/bin/bash\nwhile [[ $1 == --* ]]; do [[ $1 == --nodelist=* ]] && host=${{1#*=}}; shift; done\n"
         f'exec {sys.executable} {fake_ssh.__file__} "$host" "$*"\n'
