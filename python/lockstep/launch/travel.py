@@ -15,11 +15,13 @@ _STAY = re.compile(
 )
 # What the job says, which nothing on the host stands in for.
 _OF_THE_JOB = ("LOCKSTEP_", "HOROVOD_", "TF_CONFIG")
+# But this one: what tells hosts apart.
+_HOST = "LOCKSTEP_HOST"
 
 
 def leaving(environment: Mapping[str, str]) -> dict[str, str]:
     """What of a launcher's environment goes to other hosts."""
-    return {name: value for name, value in environment.items() if not _STAY.fullmatch(name)}
+    return {name: value for name, value in environment.items() if not _STAY.fullmatch(name) and name != _HOST}
 
 
 def arriving(travelled: Mapping[str, str], own: Mapping[str, str], folder: str) -> dict[str, str]:
@@ -34,5 +36,5 @@ def arriving(travelled: Mapping[str, str], own: Mapping[str, str], folder: str) 
     if any(name in own for name in DEVICES):
         for name in DEVICES:
             told.pop(name, None)
-    kept = {name: value for name, value in own.items() if not name.startswith(_OF_THE_JOB)}
+    kept = {name: value for name, value in own.items() if name == _HOST or not name.startswith(_OF_THE_JOB)}
     return {**kept, **told, "PWD": os.path.abspath(folder)}

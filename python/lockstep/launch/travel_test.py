@@ -13,14 +13,23 @@ def test_what_belongs_to_a_machine_or_a_login_stays():
     stays = {
         "HOME": "/h", "USER": "me", "SSH_AUTH_SOCK": "/s", "DISPLAY": ":0", "TMPDIR": "/t", "_": "x", "PWD": "/w",
         "SLURM_PROCID": "0", "SLURMD_NODENAME": "a", "XDG_STATE_HOME": "/x", "HOSTNAME": "a", "TERM": "xterm",
+        "LOCKSTEP_HOST": "a",
     }  # fmt: skip
     assert leaving({**travels, **stays}) == travels
 
 
 def test_a_hosts_own_variables_stay_but_for_what_the_job_says():
-    own = {"HOME": "/its", "DATA": "/its", "LOCKSTEP_RANK": "7", "HOROVOD_RANK": "7", "TF_CONFIG": "{}", "TMPDIR": "/t"}
+    own = {
+        "HOME": "/its",
+        "DATA": "/its",
+        "LOCKSTEP_HOST": "b",
+        "LOCKSTEP_RANK": "7",
+        "HOROVOD_RANK": "7",
+        "TF_CONFIG": "{}",
+        "TMPDIR": "/t",
+    }
     assert arriving({"DATA": "/d", "LOCKSTEP_X": "1"}, own, "/work") == {
-        "HOME": "/its", "TMPDIR": "/t", "DATA": "/d", "LOCKSTEP_X": "1", "PWD": "/work",
+        "HOME": "/its", "TMPDIR": "/t", "LOCKSTEP_HOST": "b", "DATA": "/d", "LOCKSTEP_X": "1", "PWD": "/work",
     }  # fmt: skip
 
 

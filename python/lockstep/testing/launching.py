@@ -47,9 +47,9 @@ def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
                 os.kill(int(path.read_text()), signal.SIGKILL)
 
 
-def finish(process: subprocess.Popen) -> tuple[int, list[str], list[str]]:
+def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[int, list[str], list[str]]:
     """Exit code, and the lines of stdout and stderr."""
-    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    stdout, stderr = process.communicate(timeout=deadline_s)
     return process.returncode, stdout.splitlines(), stderr.splitlines()
 
 
