@@ -51,10 +51,13 @@ class Mesh {
   std::string name_;
 };
 
-// Hands a descriptor to a peer, and takes one from it: the same open file, under another number. Both may close theirs
-// afterwards. One descriptor for each message of one byte. UNAVAILABLE where the sender closed without sending,
-// DEADLINE_EXCEEDED where it takes too long.
-Status SendFd(int socket, const UniqueFd& fd);
-Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline, const Ended& ended = nullptr);
+// Hands the descriptor of the shared memory to rank `to`, which takes it: the same open file, under another number.
+// Both may close theirs afterwards. Its message, one for each connection, proves with the key of the meeting that it is
+// from rank 0: whoever listens where that has listened, after its end, has no memory that a rank would map. UNAVAILABLE
+// where the sender closed without sending, FAILED_PRECONDITION where it does not know the key, DEADLINE_EXCEEDED where
+// it takes too long.
+Status SendFd(int socket, const UniqueFd& fd, const Digest& key, int to);
+Result<UniqueFd> ReceiveFd(int socket, const Digest& key, int to, const Deadline& deadline,
+                           const Ended& ended = nullptr);
 
 }  // namespace lockstep::shm
