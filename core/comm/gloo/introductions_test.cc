@@ -135,6 +135,38 @@ TEST(IntroductionsTest, AWrongProofIsAnsweredByZeros) {
   group.ExpectConnected();
 }
 
+// A proof holds for one connection, one caller and one direction.
+TEST(IntroductionsTest, AProofThatWasRecordedIsWorthless) {
+  Group group(2);
+  group.Start(0);
+  const auto proof_for = [&](std::string_view word, int caller, std::string_view banner) {
+    const Digest proof = HmacSha256(AsBytes(group.keys[0]), StrCat("lockstep stream ", word, ":", caller,
+                                                                   ">0:", banner.substr(8), std::string(32, 'n')));
+    return StrCat(std::string("\1\0\0\0", 4), std::string(32, 'n'), AsBytes(proof));
+  };
+  const auto answer_to = [&](const UniqueFd& socket, const std::string& proof) {
+    EXPECT_EQ(wire::SendAll(socket.get(), proof, Deadline::After(kSoon_s)), OkStatus());
+    return wire::ReceiveExactly(socket.get(), 32, Deadline::After(kSoon_s));
+  };
+  const UniqueFd first = Stranger(group.addresses[0]);
+  const auto heard = wire::ReceiveExactly(first.get(), 40, Deadline::After(kSoon_s));
+  ASSERT_TRUE(heard.ok());
+  for (const std::string& recorded :
+       {proof_for("call", 1, *heard), proof_for("answer", 1, *heard), proof_for("call", 2, *heard)}) {
+    const UniqueFd later = Stranger(group.addresses[0]);
+    ASSERT_TRUE(wire::ReceiveExactly(later.get(), 40, Deadline::After(kSoon_s)).ok());
+    const auto answer = answer_to(later, recorded);
+    ASSERT_TRUE(answer.ok());
+    EXPECT_EQ(*answer, std::string(32, '\0'));
+  }
+  // Where it was made for it is good.
+  const auto answer = answer_to(first, proof_for("call", 1, *heard));
+  ASSERT_TRUE(answer.ok());
+  EXPECT_NE(*answer, std::string(32, '\0'));
+  group.Join();
+  EXPECT_TRUE(group.results[0].ok()) << group.results[0].status().ToString();
+}
+
 TEST(IntroductionsTest, ARankWithAnotherKeyIsTurnedAwayAtOnceAndTheRightOneMayStillCome) {
   Group group(2);
   group.keys[1] = Sha256("another key");
