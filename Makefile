@@ -59,11 +59,11 @@ bench: setup ## benchmarks of the core and of the TensorFlow layer
 	@for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary || exit; done
 	@for script in $$(git ls-files 'benchmarks/*.py'); do echo "== $$script"; $(python) $$script || exit; done
 
-# sanitized,NAME,SANITIZERS
+# sanitized,NAME,SANITIZERS,ENVIRONMENT
 define sanitized
 	@tools/setup.sh python tests
 	@$(call core_build,build/$(1)-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_SANITIZE=$(2))
-	$(ctest) --test-dir build/$(1)-tf-$(TF) --output-on-failure --no-tests=error
+	$(3)$(ctest) --test-dir build/$(1)-tf-$(TF) --output-on-failure --no-tests=error
 endef
 
 .PHONY: asan
@@ -72,7 +72,7 @@ asan: ## the core's tests with the address and undefined behaviour sanitizers
 
 .PHONY: tsan
 tsan: ## the core's tests with the thread sanitizer
-	$(call sanitized,tsan,thread)
+	$(call sanitized,tsan,thread,TSAN_OPTIONS=suppressions=$(CURDIR)/tools/tsan.supp )
 
 # Seconds of each target.
 SECONDS ?= 60
