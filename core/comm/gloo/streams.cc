@@ -346,6 +346,8 @@ Status Streams::Forget() {
 }
 
 Status Streams::Flush(double seconds) {
+  // The operation before it is over, and its name may be gone.
+  SetOperation("end of the job", {});
   const Deadline deadline = Deadline::After(seconds);
   for (int peer = 0; peer < size(); ++peer) {
     if (peers_[peer] == nullptr) continue;

@@ -372,6 +372,23 @@ TEST(StreamsTest, AStartThatIsBrokenOffEnds) {
   breaks.join();
 }
 
+TEST(StreamsTest, ALastMessageThatNobodyTakesIsAnErrorOfTheEndAndOfNoOperation) {
+  WithLiar with;
+  auto name = std::make_unique<std::string>(1000, 'x');
+  with.streams->SetOperation("barrier", *name);
+  ASSERT_TRUE(with.streams->Outgoing(1).ok());
+  ASSERT_EQ(with.streams->Send(1, 1), OkStatus());
+  name.reset();
+  std::thread closes([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    with.liar = {};
+  });
+  const Status status = with.streams->Flush(kSoon_s);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("it is waited for in end of the job"), std::string::npos) << status.message();
+  closes.join();
+}
+
 // A child of a rank, as Python's multiprocessing makes them: it may let go of its copy, and takes nothing from its
 // parent, not even the connections' end.
 TEST(StreamsTest, AForkMayDestroyItsCopyAndKeepsNoConnectionOpen) {
