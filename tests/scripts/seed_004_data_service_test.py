@@ -144,7 +144,7 @@ def test_spark_submit_exits_with_2_for_wrong_arguments(tmp_path):
     worker = importlib.util.find_spec("horovod.spark").submodule_search_locations[0] + "/tensorflow/compute_worker.py"
     line = f"spark-submit --master local[3] {worker} --dispatchers 2 /tmp/compute.json"
     job = subprocess.run(
-        words(line, tmp_path / "c"), env=environment(variables), capture_output=True, text=True, timeout=150
+        words(line, tmp_path / "c"), env=environment(NONE), capture_output=True, text=True, timeout=150
     )
     assert job.returncode == 2, job.stdout
     # spark-submit passes a Python program's stderr on to its own stdout.
