@@ -32,7 +32,8 @@ class Peers {
   // `pidfd` may be invalid and `pid` 0 where the process can't be seen. Not for the own rank, whose entry stays empty.
   void Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid);
 
-  // One system call, which does not wait: not for every turn of a loop.
+  // One system call, which does not wait: not for every turn of a loop. But where the connection is closed it waits a
+  // second for the process to end, which is most often why.
   Fate Look(int rank) const;
   // For messages alone: a number that may belong to another process by now.
   pid_t pid(int rank) const { return entries_[rank].pid; }

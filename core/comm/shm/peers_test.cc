@@ -1,0 +1,68 @@
+#include "core/comm/shm/peers.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/deadline.h"
+
+namespace lockstep::shm {
+namespace {
+
+// A process with the other end of a connection, which it closes before it ends: what the kernel does with one that is
+// killed, only slower.
+class Process {
+ public:
+  explicit Process(double from_close_to_end_s) {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      char byte;
+      close(ends[0]);
+      (void)!read(ends[1], &byte, 1);
+      close(ends[1]);
+      usleep(static_cast<useconds_t>(1e6 * from_close_to_end_s));
+      _exit(0);
+    }
+    close(ends[1]);
+    socket_ = ends[0];
+    peers_.Add(1, UniqueFd(ends[0]), UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0))), pid_);
+  }
+  ~Process() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  void LetClose() { (void)!write(socket_, "x", 1); }
+  Peers::Fate Await() const {
+    const Deadline deadline = Deadline::After(30);
+    Peers::Fate fate = Peers::Fate::kAlive;
+    while (fate == Peers::Fate::kAlive && !deadline.Passed()) fate = peers_.Look(1);
+    return fate;
+  }
+  const Peers& peers() const { return peers_; }
+
+ private:
+  Peers peers_;
+  pid_t pid_;
+  int socket_;
+};
+
+TEST(PeersTest, AProcessThatEndsHasDiedThoughItsConnectionIsClosedFirst) {
+  Process process(0.2);
+  EXPECT_EQ(process.peers().Look(1), Peers::Fate::kAlive);
+  process.LetClose();
+  EXPECT_EQ(process.Await(), Peers::Fate::kDied);
+}
+
+TEST(PeersTest, OneThatLivesHasClosedItsConnection) {
+  Process process(60);
+  process.LetClose();
+  EXPECT_EQ(process.Await(), Peers::Fate::kDisconnected);
+}
+
+}  // namespace
+}  // namespace lockstep::shm
