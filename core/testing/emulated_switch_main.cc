@@ -1,16 +1,14 @@
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
-#include <linux/virtio_net.h>
 #include <net/ethernet.h>
-#include <net/if_arp.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -53,7 +51,8 @@ using Mac = std::array<unsigned char, ETH_ALEN>;
 
 constexpr size_t kMostQueuedBytes = 16 << 20;
 constexpr size_t kMostQueuedFrames = 8192;
-constexpr size_t kHeaderBytes = sizeof(virtio_net_hdr);  // before each frame: how the kernel has still to cut it
+// Before each frame: how the kernel has still to cut it. struct virtio_net_hdr, whose header is none for C++.
+constexpr size_t kHeaderBytes = 10;
 constexpr size_t kMostFrameBytes = kHeaderBytes + ETH_HLEN + 65536;
 
 [[noreturn]] void Fail(const std::string& what) {

@@ -39,6 +39,7 @@ from typing import Any
 _NETWORKS = {4: "10.77.0.0/24", 6: "fd77::/64"}
 _DEADLINE_S = 20
 _MTU = 9000
+_PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("emulated_host.py")))
 _PROGRAMS = ("ip", "nsenter", "tc")
 
 
@@ -69,9 +70,8 @@ class Host:
         self.name, self.addresses = name, dict(addresses)
         self._switch: Any = None
         self._started: list[subprocess.Popen] = []
-        script = Path(__file__).with_name("emulated_host.py")
         self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script), name, str(hosts_file)],
+            [*_PROGRAM, "live", name, str(hosts_file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -103,13 +103,12 @@ class Host:
           **options: of subprocess.Popen.
 
         Returns:
-          A process that ends as the program does, with its exit code. It is not the program (`pids` has that), but
-          an errand boy on this side: to kill it is not to kill the program.
+          A process on this side that ends as the program does; to kill it kills the program. Signals for the program
+          itself need its number (`pids`).
         """
         options.setdefault("stdin", subprocess.DEVNULL)
-        enter = ["nsenter", "-t", str(self.pid), "-n", "-u", "-i", "-m", "-p", "--"]
-        words = [*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(cwd), *map(str, command)]
-        process = subprocess.Popen(words, env=None if env is None else dict(env), **options)
+        words = [*_PROGRAM, "run", self.pid, cwd, *command]
+        process = subprocess.Popen([*map(str, words)], env=None if env is None else dict(env), **options)
         self._started.append(process)
         return process
 
@@ -119,8 +118,7 @@ class Host:
         try:
             out, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            for pid in self.pids(" ".join(map(str, command))):
-                _kill(pid, signal.SIGKILL)
+            process.kill()
             raise
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, list(command), out, errors)
@@ -284,8 +282,8 @@ class _Bridge:
                 host.enter(f"qdisc add dev eth0 {shape}", batch="tc")
 
     def set_cut(self, host: Host, is_cut: bool) -> None:
-        """Cuts a cable, or mends it: a port that is disabled takes and gives nothing, and its link stays up."""
-        self._host.enter(f"link set {self._ports[host.name]} type bridge_slave state {0 if is_cut else 3}")
+        """Cuts a cable, or mends it, at this end of it: the host's own end stays as it is."""
+        self._host.enter(f"link set {self._ports[host.name]} {'nomaster' if is_cut else 'master bridge'}")
 
     def end(self) -> None:
         """Ends it."""

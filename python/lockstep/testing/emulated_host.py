@@ -1,12 +1,17 @@
 """The first process of an emulated host (`emulated_cluster`), and the host itself: it ends, and all is gone.
 
-    python emulated_host.py NAME HOSTS_FILE
+    python emulated_host.py live NAME HOSTS_FILE
 
-Makes namespaces, and in them a process that sets up what a host has of its own: a name, network interfaces, process
+makes namespaces, and in them a process that sets up what a host has of its own: a name, network interfaces, process
 numbers, System V and POSIX shared memory, /proc, /dev/shm, /etc/hosts. Prints that process's number as the starter
 sees it. When its standard input ends, which is when the starter has ended, however it did, the process ends; the kernel
 then kills all others in its namespace, and with the last one the network's namespace goes, interfaces and all. So
 nothing has a name that could stay behind, not even after SIGKILL.
+
+    python emulated_host.py run PID FOLDER PROGRAM ARGUMENT...
+
+runs a program on the host whose first process is PID, and ends as the program does. Where it is killed itself, so is the
+program. (`nsenter` would do, but stops with a program that is stopped, and stays so when that is killed.)
 
 Plain Python without modules of ours: it starts in milliseconds.
 """
@@ -22,6 +27,9 @@ import sys
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = (
     0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000,
 )  # fmt: skip
+# Process numbers and files last: the others are entered by this process, these count for its children.
+_KINDS = ("net", "uts", "ipc", "pid", "mnt")
+_PR_SET_PDEATHSIG = 1
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -52,11 +60,34 @@ def _live(name: str, hosts_file: str) -> None:
     sys.stdin.read()
 
 
+def _run(pid: str, folder: str, words: list[str]) -> None:
+    # All of them are opened before the first is entered: /proc is another one's then.
+    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _KINDS]
+    for kind, space in zip(_KINDS, spaces, strict=True):
+        _checked(_libc.setns(space, 0), f"setns {kind}")
+    child = os.fork()
+    if child == 0:
+        _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.chdir(folder)
+        os.execvp(words[0], words)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))
+
+
 def main() -> None:
-    """Makes the namespaces and waits for the host's end."""
-    name, hosts_file = sys.argv[1:]
+    """Makes a host and waits for its end, or runs a program on one."""
+    what, *arguments = sys.argv[1:]
+    if what == "run":
+        _run(arguments[0], arguments[1], arguments[2:])
     # An interrupt at the terminal is for the test, which ends its hosts in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name, hosts_file = arguments
     spaces = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
     _checked(_libc.unshare(spaces), "unshare")
     first = os.fork()
