@@ -138,7 +138,8 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Re
         begin = time.monotonic()
         fault.strike(job, hosts)
         # Those who wait for the late one are struck while they wait; it comes to a job that has gone wrong.
-        threading.Timer(0.3, (folder / "go").touch).start()
+        goes_on = threading.Timer(0.3, (folder / "go").touch)
+        goes_on.start()
         others = [rank for rank in _RANKS if rank not in (*fault.victims, fault.misbehaves[1])]
         if fault.outcome == "either":
             others = list(_RANKS)
@@ -152,6 +153,7 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Re
             fault.cure(job, hosts)
             _ends(job, fault.victims, time.monotonic(), wrong)
         outputs = job.outputs()
+        goes_on.join()
         job.kill()
         for host in hosts:
             if left := host.pids():
