@@ -203,8 +203,9 @@ TEST_P(FaultsTest, AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo) {
       std::vector<float> memory;
       if (c.rank() == victim) testing::FreezeNow();
       const Status status = operation.run(c, memory);
-      const bool good = status.code() == StatusCode::kDeadlineExceeded &&
-                        Contains(status, {StrCat("nothing from rank ", victim, " for "), StrCat(" s in ", operation.name, " 'x'")});
+      const bool good =
+          status.code() == StatusCode::kDeadlineExceeded &&
+          Contains(status, {StrCat("nothing from rank ", victim, " for "), StrCat(" s in ", operation.name, " 'x'")});
       return good ? ExpectBroken(c, status) : Unexpected(status);
     };
     jobs.push_back(std::make_unique<Job>(GetParam(), part, impatient));

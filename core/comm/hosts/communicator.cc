@@ -131,10 +131,8 @@ Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeti
     if (!ends_->verdict.ok()) (void)streams->Break(ends_->verdict);
   }
   streams->ask_fate = [this](int rank) {
-    constexpr double kPatience_s = 1;
-    // What a call that goes on has left when the job's end is known.
-    constexpr double kGrace_s = 0.15;
-    watch_->AwaitFate(rank, kPatience_s);
+    constexpr double kUntilItIsKnown_s = 1;
+    watch_->AwaitFate(rank, kUntilItIsKnown_s);
     const Status verdict = watch_->verdict();
     if (!verdict.ok()) return verdict;
     const bool left = watch_->fate(rank) == Watch::Fate::kLeft;

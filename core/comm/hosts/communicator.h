@@ -125,24 +125,33 @@ class HostsCommunicator final : public Communicator {
   Status AllReduceSmall(const Call& call, ReduceOp op, const void* in, void* out);
   Status AllReduceLarge(const Call& call, ReduceOp op, const void* in, void* out);
 
+  // Memory between two parts of a call, which the ranks of the host can read where there is enough of that. Not
+  // cleared.
+  struct Room {
+    std::shared_ptr<SharedBuffer> shared;
+    std::unique_ptr<char[]> own;
+    char* data = nullptr;
+    int64_t bytes = 0;
+  };
+  Room MakeRoom(int64_t bytes);
+  // Makes room for what comes in.
+  Allocate Into(Item item, Room& room);
+
   // exchanges.cc
   //
   // What lies rank by rank, counts[r] items of `width` bytes of rank r, host by host, and the other way round.
   void ToHostOrder(std::span<const int64_t> counts, int64_t width, const char* by_rank, char* by_host) const;
   void ToRankOrder(std::span<const int64_t> counts, int64_t width, const char* by_host, char* by_rank) const;
   // The three parts of AllToAllV.
-  Status ToCarriers(std::string_view name, Item item, std::span<const int64_t> send_counts, const char* in,
-                    std::vector<char>& out);
-  Status OverRails(std::string_view name, Item item, std::span<const int64_t> sent, const std::vector<char>& carried,
-                   std::vector<char>& out);
-  Status FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent, std::vector<char>& items);
+  Status ToCarriers(std::string_view name, Item item, std::span<const int64_t> send_counts, const char* in, Room& out);
+  Status OverRails(std::string_view name, Item item, std::span<const int64_t> sent, const Room& carried, Room& out);
+  Status FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent, Room& items);
   // The ranks that the l-th rank of a host carries for: on all other hosts, or on one.
   template <typename Work>
   void ForCarried(int l, const Work& work) const;
   template <typename Work>
   void ForCarriedOf(int host, int l, const Work& work) const;
   int64_t CarriedBy(int l, int s, std::span<const int64_t> sent) const;
-  static Allocate IntoVector(Item item, std::vector<char>& out);
 
   const ForkGuard fork_;
   const int rank_;

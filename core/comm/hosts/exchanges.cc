@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "core/comm/arguments.h"
@@ -17,26 +18,24 @@ struct Output {
   Output(CallKind kind, std::string_view name, std::span<const int64_t> counts, int64_t width, const Allocate& allocate)
       : received(AllocateFor(CallKindName(kind), name, counts, allocate)), data(received.data) {
     if (data != nullptr) return;
-    spare.resize(static_cast<size_t>(SumOf(counts) * width));
-    data = spare.data();
+    spare = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(SumOf(counts) * width));
+    data = spare.get();
   }
   Received received;
   char* data;
-  std::vector<char> spare;
+  std::unique_ptr<char[]> spare;
 };
 
-// Bytes that are appended one behind the other.
+// Bytes that are appended one behind the other, [enough].
 class Packer {
  public:
-  explicit Packer(int64_t bytes) : memory_(static_cast<size_t>(bytes)), next_(memory_.data()) {}
+  explicit Packer(char* memory) : next_(memory) {}
   void Add(const char* from, int64_t bytes) {
     if (bytes > 0) std::memcpy(next_, from, static_cast<size_t>(bytes));
     next_ += bytes;
   }
-  const char* data() const { return memory_.data(); }
 
  private:
-  std::vector<char> memory_;
   char* next_;
 };
 
@@ -97,21 +96,17 @@ Status HostsCommunicator::AllGatherV(std::string_view name, Item item, int64_t c
                                                                       .count_agrees = false},
                                                                      std::span(&count, 1)));
   Output output(CallKind::kAllGatherV, name, counts, item.bytes(), allocate);
-  std::vector<char> by_host(ranks_follow_hosts_ ? 0 : static_cast<size_t>(SumOf(counts) * item.bytes()));
-  char* const all = ranks_follow_hosts_ ? output.data : by_host.data();
-  std::vector<char> of_host;
+  const Room by_host = MakeRoom(ranks_follow_hosts_ ? 0 : SumOf(counts) * item.bytes());
+  char* const all = ranks_follow_hosts_ ? output.data : by_host.data;
+  Room of_host;
   std::vector<int64_t> to_leader(locals().size());
   to_leader[0] = count;
-  LOCKSTEP_RETURN_IF_ERROR(
-      Settled(local_->AllToAllV(name, item, to_leader, in, [&](std::span<const int64_t> incoming) -> Result<void*> {
-        of_host.resize(static_cast<size_t>(SumOf(incoming) * item.bytes()));
-        return static_cast<void*>(of_host.data());
-      })));
+  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, to_leader, in, Into(item, of_host))));
   if (leads()) {
     int64_t own = 0;
     for (const int rank : locals()) own += counts[rank];
     LOCKSTEP_RETURN_IF_ERROR(
-        Settled(across_->AllGatherV(name, item, own, of_host.data(), [&](auto) { return static_cast<void*>(all); })));
+        Settled(across_->AllGatherV(name, item, own, of_host.data, [&](auto) { return static_cast<void*>(all); })));
   }
   LOCKSTEP_RETURN_IF_ERROR(Settled(local_->Broadcast(name, 0, SumOf(counts) * item.bytes(), all)));
   if (!ranks_follow_hosts_) ToRankOrder(counts, item.bytes(), all, output.data);
@@ -135,7 +130,7 @@ Status HostsCommunicator::AllToAllV(std::string_view name, Item item, std::span<
   std::vector<int64_t> incoming(size_);
   for (int s = 0; s < size_; ++s) incoming[s] = sent[s * size_ + rank_];
   Output output(CallKind::kAllToAllV, name, incoming, item.bytes(), allocate);
-  std::vector<char> first, second;
+  Room first, second;
   LOCKSTEP_RETURN_IF_ERROR(ToCarriers(name, item, send_counts, static_cast<const char*>(in), first));
   LOCKSTEP_RETURN_IF_ERROR(OverRails(name, item, sent, first, second));
   if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromCarriers(name, item, sent, second));
@@ -143,12 +138,12 @@ Status HostsCommunicator::AllToAllV(std::string_view name, Item item, std::span<
   // By sender: those of the own host, in `first`, each before what it gave to be carried; the others, host by host, in
   // `second`.
   std::vector<const char*> from(size_);
-  const char* next = first.data();
+  const char* next = first.data;
   for (const int s : locals()) {
     from[s] = next;
     next += (incoming[s] + (on_rail() ? CarriedBy(index_, s, sent) : 0)) * item.bytes();
   }
-  next = second.data();
+  next = second.data;
   for (int host = 0; host < num_hosts(); ++host) {
     if (host == place_.host) continue;
     for (const int s : place_.hosts[host]) {
@@ -187,10 +182,11 @@ void HostsCommunicator::ForCarriedOf(int host, int l, const Work& work) const {
 
 // To each rank of the host: what is for it, and behind that what is for those it carries for.
 Status HostsCommunicator::ToCarriers(std::string_view name, Item item, std::span<const int64_t> send_counts,
-                                     const char* in, std::vector<char>& out) {
+                                     const char* in, Room& out) {
   std::vector<int64_t> starts(size_), counts(locals().size());
   for (int t = 1; t < size_; ++t) starts[t] = starts[t - 1] + send_counts[t - 1];
-  Packer packer(SumOf(send_counts) * item.bytes());
+  const Room packed = MakeRoom(SumOf(send_counts) * item.bytes());
+  Packer packer(packed.data);
   for (size_t l = 0; l < locals().size(); ++l) {
     const auto add = [&](int t) {
       packer.Add(in + starts[t] * item.bytes(), send_counts[t] * item.bytes());
@@ -199,22 +195,23 @@ Status HostsCommunicator::ToCarriers(std::string_view name, Item item, std::span
     add(locals()[l]);
     ForCarried(static_cast<int>(l), add);
   }
-  return Settled(local_->AllToAllV(name, item, counts, packer.data(), IntoVector(item, out)));
+  return Settled(local_->AllToAllV(name, item, counts, packed.data, Into(item, out)));
 }
 
 // What came for others, by receiver and sender, to their hosts.
 Status HostsCommunicator::OverRails(std::string_view name, Item item, std::span<const int64_t> sent,
-                                    const std::vector<char>& carried, std::vector<char>& out) {
+                                    const Room& carried, Room& out) {
   if (!on_rail()) return OkStatus();
   // Where the items of each local sender for a receiver are: behind its items for this rank.
   std::vector<const char*> next;
-  const char* at = carried.data();
+  const char* at = carried.data;
   for (const int s : locals()) {
     next.push_back(at + sent[s * size_ + rank_] * item.bytes());
     at = next.back() + CarriedBy(index_, s, sent) * item.bytes();
   }
   std::vector<int64_t> counts(num_hosts());
-  Packer packer(static_cast<int64_t>(carried.size()));
+  const Room packed = MakeRoom(carried.bytes);
+  Packer packer(packed.data);
   for (int host = 0; host < num_hosts(); ++host) {
     if (host == place_.host) continue;
     ForCarriedOf(host, index_, [&](int t) {
@@ -226,13 +223,12 @@ Status HostsCommunicator::OverRails(std::string_view name, Item item, std::span<
       }
     });
   }
-  return Settled(across_->AllToAllV(name, item, counts, packer.data(), IntoVector(item, out)));
+  return Settled(across_->AllToAllV(name, item, counts, packed.data, Into(item, out)));
 }
 
 // From the carriers of this host to who it is for. `items`: what came over the rail, by host, receiver and sender;
 // becomes what is for this rank, by host and sender.
-Status HostsCommunicator::FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent,
-                                       std::vector<char>& items) {
+Status HostsCommunicator::FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent, Room& items) {
   std::vector<int64_t> counts(locals().size());
   std::vector<std::vector<const char*>> pieces(locals().size());
   const auto for_other_hosts = [&](const auto& work) {
@@ -245,14 +241,15 @@ Status HostsCommunicator::FromCarriers(std::string_view name, Item item, std::sp
     for (const int s : senders) sum += sent[s * size_ + t];
     return sum;
   };
-  const char* at = items.data();
+  const char* at = items.data;
   for_other_hosts([&](const std::vector<int>& senders) {
     for (size_t l = index_; on_rail() && l < locals().size(); l += rails_) {
       pieces[l].push_back(at);
       at += items_from(senders, locals()[l]) * item.bytes();
     }
   });
-  Packer packer(static_cast<int64_t>(items.size()));
+  const Room packed = MakeRoom(items.bytes);
+  Packer packer(packed.data);
   for (size_t l = 0; l < locals().size(); ++l) {
     size_t piece = 0;
     for_other_hosts([&](const std::vector<int>& senders) {
@@ -262,17 +259,27 @@ Status HostsCommunicator::FromCarriers(std::string_view name, Item item, std::sp
       counts[l] += number;
     });
   }
-  std::vector<char> mine;
-  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, counts, packer.data(), IntoVector(item, mine))));
+  Room mine;
+  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, counts, packed.data, Into(item, mine))));
   items = std::move(mine);
   return OkStatus();
 }
 
-Allocate HostsCommunicator::IntoVector(Item item, std::vector<char>& out) {
-  return [item, &out](std::span<const int64_t> counts) -> Result<void*> {
-    out.resize(static_cast<size_t>(SumOf(counts) * item.bytes()));
-    return static_cast<void*>(out.data());
+Allocate HostsCommunicator::Into(Item item, Room& room) {
+  return [this, item, &room](std::span<const int64_t> counts) -> Result<void*> {
+    room = MakeRoom(SumOf(counts) * item.bytes());
+    return static_cast<void*>(room.data);
   };
+}
+
+// Shared memory is given the same pages again each time, and the other ranks of the host read it in place.
+HostsCommunicator::Room HostsCommunicator::MakeRoom(int64_t bytes) {
+  Room room;
+  room.bytes = bytes;
+  if (bytes > shm::kSlotBytes) room.shared = local_->AllocateShared(bytes);
+  if (room.shared == nullptr) room.own = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(bytes));
+  room.data = room.shared != nullptr ? static_cast<char*>(room.shared->data()) : room.own.get();
+  return room;
 }
 
 }  // namespace lockstep::hosts

@@ -85,12 +85,11 @@ Status HostsCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DTyp
           {.kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = total, .counts = counts})
           .status());
   const int64_t width = DTypeSize(dtype);
-  std::vector<char> packed;
+  const Room packed = MakeRoom(ranks_follow_hosts_ ? 0 : total * width);
   const char* from = static_cast<const char*>(in);
   if (!ranks_follow_hosts_) {
-    packed.resize(static_cast<size_t>(total * width));
-    ToHostOrder(counts, width, from, packed.data());
-    from = packed.data();
+    ToHostOrder(counts, width, from, packed.data);
+    from = packed.data;
   }
   std::vector<int64_t> to_leader(locals().size()), to_hosts(num_hosts()), to_locals(locals().size());
   to_leader[0] = total;
@@ -98,16 +97,15 @@ Status HostsCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DTyp
     for (const int rank : place_.hosts[host]) to_hosts[host] += counts[rank];
   }
   const ReduceOp part = WithinParts(op);
-  std::vector<char> sums(leads() ? static_cast<size_t>(total * width) : 0);
-  std::vector<char> for_host(leads() ? static_cast<size_t>(to_hosts[place_.host] * width) : 0);
-  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->ReduceScatter(name, part, dtype, to_leader, from, sums.data())));
+  const Room sums = MakeRoom(leads() ? total * width : 0);
+  const Room for_host = MakeRoom(leads() ? to_hosts[place_.host] * width : 0);
+  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->ReduceScatter(name, part, dtype, to_leader, from, sums.data)));
   if (leads()) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        Settled(across_->ReduceScatter(name, part, dtype, to_hosts, sums.data(), for_host.data())));
+    LOCKSTEP_RETURN_IF_ERROR(Settled(across_->ReduceScatter(name, part, dtype, to_hosts, sums.data, for_host.data)));
     for (size_t l = 0; l < locals().size(); ++l) to_locals[l] = counts[locals()[l]];
   }
   LOCKSTEP_RETURN_IF_ERROR(
-      Settled(local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data(), [&](auto) { return out; })));
+      Settled(local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data, [&](auto) { return out; })));
   if (op == ReduceOp::kMean) Divide(dtype, size_, out, counts[rank_], out);
   return OkStatus();
 }

@@ -168,9 +168,7 @@ class Options:
     # How long a worker may be late in a collective before the job ends with an error that names it.
     stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)
     # How long a worker of another host may be silent, cut off or frozen, before the job ends.
-    silence_timeout_s: float = _option(
-        8.0, _positive("seconds"), "LOCKSTEP_SILENCE_TIMEOUT", fixed_once_connected=True
-    )
+    silence_timeout_s: float = _option(8.0, _positive("seconds"), "LOCKSTEP_SILENCE_TIMEOUT", fixed_once_connected=True)
     # Data between hosts: an interface's name, an address of this machine or a network; '': as worker 0 is reached.
     comm_interface: str = _option("", _to_str, "LOCKSTEP_INTERFACE", fixed_once_connected=True)
     # Tells hosts apart: workers with the same one share memory. '': found out.

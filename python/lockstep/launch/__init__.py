@@ -1,6 +1,6 @@
-"""The launcher: starts the workers of a job on this machine and ends them together.
+"""The launcher: starts the workers of a job, on this machine or on several hosts, and ends them together.
 
-    python -m lockstep.launch [-n N] [--tf1] python main.py ...
+    python -m lockstep.launch [-n N] [--hosts a:2,b:2] [--restarts N] [--tf1] python main.py ...
 
 or, in a program, `run(function_or_command)`.
 

@@ -6,24 +6,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from lockstep.launch import attempts, plan
 from lockstep.launch import command as commands
-from lockstep.launch import plan
+from lockstep.launch.attempts import check_restarts
 from lockstep.launch.guard import die_with
 from lockstep.launch.job import Job, check_thread
 from lockstep.launch.output import Console
 from lockstep.launch.process import not_executable, starts_call, starts_command
 
 
-def run(command: Sequence[str] | Callable[[], object], *, workers: int | None = None) -> None:
+def run(
+    command: Sequence[str] | Callable[[], object], *, workers: int | None = None, restarts: int | None = None
+) -> None:
     """Runs a function or a command on the workers of this machine, and returns when all have ended.
 
-    After HybridBackend's `hybridbackend.run.run`. Devices, TF_CONFIG and what workers are told are those of
-    `python -m lockstep.launch`, and so are output and the end of a job (docs/launching.md).
+    After HybridBackend's `hybridbackend.run.run`. Devices, TF_CONFIG, a step of Slurm's and what workers are told are
+    those of `python -m lockstep.launch`, and so are output and the end of a job (docs/launching.md).
 
     Args:
       command: A function without arguments: several workers each call it in a fork of this process, a single worker
         in this process. Or a command, such as ["python", "main.py"].
       workers: As `-n`: how many on this machine; by default one for each GPU that is visible, or one.
+      restarts: As `--restarts`: how often several workers begin anew when one has failed; never by default.
 
     Raises:
       LaunchError: the request cannot be met: see its message.
@@ -37,12 +41,19 @@ def run(command: Sequence[str] | Callable[[], object], *, workers: int | None = 
     sys.stderr.flush()
     console = Console()
     environment = dict(os.environ)
-    environments = plan.environments(workers, environment, console)
+    times = check_restarts(restarts)
+    environments = plan.environments(workers, attempts.told(environment, times, 0), console)
     if words is not None and commands.wants_tf1(False, environment):
         words = commands.as_tf1(words)
     if len(environments) > 1:
         start = starts_call(command) if words is None else starts_command(words)
-        code = Job(start, environments, console).run()
+        planned = [environments]
+
+        def job_of(attempt: int) -> Job:
+            told = attempts.told(environment, times, attempt)
+            return Job(start, planned.pop() if planned else plan.environments(workers, told, console), console)
+
+        _, code = attempts.run_attempts(job_of, times, console)
     elif words is None:
         with _environment(environments[0]):
             command()

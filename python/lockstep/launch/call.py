@@ -1,60 +1,38 @@
 """Calls a function on the workers of a job, each a fresh interpreter, and brings back what it returns.
 
 Unlike forks of the caller (`process.starts_call`), such workers can be started where TensorFlow works already, and may
-run another interpreter. Function and results travel as pickles, through a folder that only the user can read. Who calls
-chooses the pickler: with cloudpickle the function may be a lambda or stand in the caller's script. pickle itself reads
-what cloudpickle writes.
+run another interpreter. Function and results travel as pickles, through a folder that only the user can read; each host
+has one, and the job brings the function there and the results back. Who calls chooses the pickler: with cloudpickle the
+function may be a lambda or stand in the caller's script. pickle itself reads what cloudpickle writes.
 """
 
-import os
 import pickle
 import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.launch.elastic_wire import WORKER
-from lockstep.launch.folder import Copy
-from lockstep.launch.job import Job, Worker, check_thread
+from lockstep.launch.attempts import run_attempts
+from lockstep.launch.call_folder import FUNCTION, KINDS, of_rank, results_of
+from lockstep.launch.job import Job, check_thread
 from lockstep.launch.output import Console
-from lockstep.launch.process import Start, starts_command
-
-_FUNCTION = "function"
+from lockstep.launch.worker import Member
 
 # Gives the bytes of an object, for pickle to read; a function that pickle finds by its name.
 Dumps = Callable[[Any], bytes]
-
-
-def call(
-    function: Callable[[], Any],
-    dumps: Dumps,
-    environments: Sequence[Mapping[str, str]],
-    console: Console,
-    *,
-    executable: str | None = None,
-    copies: Mapping[int, tuple[Copy, Copy]] | None = None,
-) -> list[Any]:
-    """What a function without arguments returns on each of the workers with these environments; see `call_in`.
-
-    Args:
-      function: Called once by each worker.
-      dumps: Pickles the function here, and its results there.
-      environments: As `plan.environments` gives them.
-      console: Where the workers' output goes.
-      executable: Their interpreter, which has to have this package as well; by default this process's.
-      copies: As of `Job`.
-
-    Returns:
-      Its results, in the order of the environments.
-    """
-    results = call_in(function, dumps, lambda start: Job(start, environments, console, copies), executable=executable)
-    return [results[environment["LOCKSTEP_RANK"]] for environment in environments]
+# Makes a job: of a command, the folder of its files, and the how manieth attempt it is.
+JobOf = Callable[[Sequence[str], Path, int], Job]
 
 
 def call_in(
-    function: Callable[[], Any], dumps: Dumps, job_of: Callable[[Start], Job], *, executable: str | None = None
+    function: Callable[[], Any],
+    dumps: Dumps,
+    job_of: JobOf,
+    console: Console,
+    *,
+    executable: str | None = None,
+    restarts: int = 0,
 ) -> dict[str, Any]:
     """What a function without arguments returns on each of the workers of a job.
 
@@ -63,8 +41,11 @@ def call_in(
     Args:
       function: Called once by each worker.
       dumps: Pickles the function here, and its results there.
-      job_of: Makes the job; workers have LOCKSTEP_RANK when the function has returned.
+      job_of: Makes the job for a command and the folder of its files; workers have LOCKSTEP_RANK when the function has
+        returned.
+      console: Is told of restarts.
       executable: The workers' interpreter, which has to have this package as well; by default this process's.
+      restarts: How often the job may begin anew after a failure.
 
     Returns:
       Its results by LOCKSTEP_RANK, those that there are.
@@ -78,9 +59,16 @@ def call_in(
     sys.stderr.flush()
     with tempfile.TemporaryDirectory(prefix="lockstep-run-") as name:
         folder = Path(name)
-        (folder / _FUNCTION).write_bytes(pickle.dumps(sys.path) + dumps((function, dumps)))
-        job = job_of(starts_command([executable or sys.executable, "-m", "lockstep.launch.call", name]))
-        code = job.run()
+        (folder / FUNCTION).write_bytes(pickle.dumps(sys.path) + dumps((function, dumps)))
+        words = [executable or sys.executable, "-m", "lockstep.launch.call_worker"]
+
+        def attempt(number: int) -> Job:
+            for rank in _ranks_in(folder):  # Of the attempt before.
+                for path in results_of(folder, rank):
+                    path.unlink()
+            return job_of(words, folder, number)
+
+        job, code = run_attempts(attempt, restarts, console)
         if job.failed is not None:
             raise RuntimeError(_describe(job.failed, folder))
         if code:  # 141: nobody reads our output.
@@ -88,43 +76,19 @@ def call_in(
         return {str(rank): _result(folder, str(rank)) for rank in job.ranks()}
 
 
-def _describe(worker: Worker, folder: Path) -> str:
-    error = _of_rank(folder, "error", str(worker.rank))
+def _ranks_in(folder: Path) -> set[int]:
+    return {int(path.suffix[1:]) for kind in KINDS for path in folder.glob(f"{kind}.*")}
+
+
+def _describe(worker: Member, folder: Path) -> str:
+    error = of_rank(folder, "error", str(worker.rank))
     said = f": {error.read_text(errors='replace').strip()}" if error.exists() else ""
     return f"{worker.name} {worker.describe_end()}{said}"
 
 
 def _result(folder: Path, rank: str) -> Any:
     try:
-        data = _of_rank(folder, "result", rank).read_bytes()
+        data = of_rank(folder, "result", rank).read_bytes()
     except FileNotFoundError:
         raise RuntimeError(f"rank {rank} ended with exit code 0 before its function returned") from None
     return pickle.loads(data)
-
-
-def _of_rank(folder: Path, kind: str, rank: str) -> Path:
-    return folder / f"{kind}.{rank}"
-
-
-def _work(folder: Path) -> None:
-    """A worker: calls the function, and leaves its result, or the last lines of the exception's report."""
-    try:
-        with open(folder / _FUNCTION, "rb") as file:
-            # Behind our own, which may be those of another interpreter.
-            sys.path += [path for path in pickle.load(file) if path not in sys.path]
-            function, dumps = pickle.load(file)
-        result = dumps(function())
-    except Exception as error:
-        report = "".join(traceback.format_exception_only(type(error), error))
-        _of_rank(folder, "error", _rank()).write_text(report, errors="replace")
-        raise
-    _of_rank(folder, "result", _rank()).write_bytes(result)
-
-
-def _rank() -> str:
-    # In an elastic job it comes with the first round, and changes; without a round a worker's number stands for it.
-    return os.environ.get("LOCKSTEP_RANK") or os.environ[WORKER]
-
-
-if __name__ == "__main__":
-    _work(Path(sys.argv[1]))

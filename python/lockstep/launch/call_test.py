@@ -1,19 +1,22 @@
-"""`call`: functions on workers that are interpreters of their own. Pickled by reference, from modules made here."""
+"""`call_in`: functions on workers that are interpreters of their own. Pickled by reference, from modules made here."""
 
+import contextlib
 import functools
 import os
 import pickle
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from lockstep.launch import plan
-from lockstep.launch.call import call
+from lockstep.launch.call import call_in
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.folder import open_copies
+from lockstep.launch.jobs import makes_jobs
 from lockstep.launch.output import Console
+from lockstep.testing.launching import wait_for
 
 # No TensorFlow in it. The deadline raises in `call`, which then ends its workers.
 pytestmark = [pytest.mark.newest_only, pytest.mark.timeout(60)]
@@ -41,6 +44,12 @@ def lock():
 
 def leave():
   if rank() == 1: sys.exit(0)
+
+def fails_at_first():
+  attempt = os.environ["LOCKSTEP_RESTART"]
+  if attempt == "0" and rank() == 1: raise ValueError("not yet")
+  if attempt == "0": return "of the first attempt"
+  return attempt
 """
 
 
@@ -62,10 +71,16 @@ def run(tmp_path):
 
         def run_it(function, *arguments, workers=2, folder=None, **options):
             variables = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-            environments = plan.environments(workers, variables, console, deals_gpus=False)
-            copies = folder and open_copies(str(folder), environments, console)
+            job_of = makes_jobs(
+                lambda told: plan.environments(workers, told, console, deals_gpus=False),
+                None,
+                variables,
+                console,
+                folder=folder and str(folder),
+                restarts=options.get("restarts", 0),
+            )
             bound = functools.partial(function, *arguments)
-            return call(bound, pickle.dumps, environments, console, copies=copies, **options)
+            return list(call_in(bound, pickle.dumps, job_of, console, **options).values())
 
         yield run_it
 
@@ -144,16 +159,48 @@ def test_another_thread_than_the_main_one_is_refused(run, functions):
     assert refused == ["run was called in another thread than the main one, which is the one that gets signals"]
 
 
+def test_a_job_that_begins_anew_brings_the_results_of_its_last_attempt(run, functions, tmp_path):
+    assert run(functions.fails_at_first, folder=tmp_path / "logs", restarts=2) == ["1", "1"]
+    # What the first attempt wrote is not replaced.
+    assert "not yet" in (tmp_path / "logs" / "rank.1" / "stderr").read_text()
+
+
+def _environments(launcher: int) -> bytes:
+    """Of the workers of a launcher."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    found = b""
+    for child in children:
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{child}/environ").read_bytes()
+    return found
+
+
+def test_no_file_is_left_of_a_launcher_that_is_killed(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    program = (
+        "import functools, pickle, time\n"
+        "from lockstep.launch.horovod_request import Request\n"
+        "from lockstep.launch.horovodrun import run_function\n"
+        "run_function(functools.partial(time.sleep, 600), pickle.dumps, Request(num_proc=2))\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(temporary)})
+    (folder,) = wait_for(lambda: [path.parent for path in temporary.glob("*/function")], "the folder")
+    # Its guard knows of it from before the first worker.
+    wait_for(lambda: str(folder).encode() in _environments(started.pid), "a worker")
+    started.kill()
+    started.wait(30)
+    wait_for(lambda: not list(temporary.iterdir()), "the guard")
+
+
 def test_no_file_is_left(functions, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     program = (
         "import os, pickle\n"
-        "from lockstep.launch import plan\n"
-        "from lockstep.launch.call import call\n"
-        "from lockstep.launch.output import Console\n"
-        "console = Console()\n"
-        "print(call(os.getpid, pickle.dumps, plan.environments(1, os.environ, console), console) != [os.getpid()])\n"
+        "from lockstep.launch.horovod_request import Request\n"
+        "from lockstep.launch.horovodrun import run_function\n"
+        "print(run_function(os.getpid, pickle.dumps, Request(num_proc=1)) != [os.getpid()])\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

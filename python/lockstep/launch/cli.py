@@ -4,17 +4,21 @@ import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
-from lockstep.launch import command, plan
+from lockstep.launch import attempts, command, interfaces, plan
 from lockstep.launch.arguments import CommandLine
+from lockstep.launch.attempts import check_restarts, run_attempts
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.folder import open_copies
-from lockstep.launch.job import Job
+from lockstep.launch.host_options import add_hosts, add_restarts, hosts_asked_for, interfaces_of
+from lockstep.launch.hosts_job import Where
+from lockstep.launch.jobs import Environments, makes_jobs
 from lockstep.launch.output import Console
-from lockstep.launch.process import not_executable, starts_command
+from lockstep.launch.process import not_executable
+from lockstep.launch.tasks import Tasks
 
 _DESCRIPTION = """\
-Starts the workers of a job on this machine: one for each GPU in CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES, or N on
-the CPU; without either, one. When a worker fails, all are ended, and its exit code is returned.
+Starts the workers of a job, on this machine or on each of several hosts: one for each GPU in CUDA_VISIBLE_DEVICES or
+NVIDIA_VISIBLE_DEVICES, or N on the CPU; without either, one. When a worker fails, all are ended, and its exit code is
+returned.
 """
 NO_COMMAND = "no command; wanted one like: python main.py"
 
@@ -36,8 +40,10 @@ def main(
       What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
     """
     line = CommandLine(f"python -m {program}", _DESCRIPTION)
-    line.add("-n", "--workers", type=int, metavar="N", help="number of workers on this machine")
+    line.add("-n", "--workers", type=int, metavar="N", help="number of workers of each machine")
+    add_restarts(line)
     add_tf1(line)
+    add_hosts(line, default="this machine; in an allocation of Slurm's, its hosts")
     options, words = line.parse(sys.argv[1:] if arguments is None else arguments)
     if not words:
         line.error(NO_COMMAND)
@@ -47,10 +53,29 @@ def main(
             words = prepare(words, environment)
         words = program_of(words, options.tf1, environment)
         console = Console()
-        return execute(words, plan.environments(options.workers, environment, console), console)
+        set_interface(interfaces_of(options), environment)
+        if options.workers is not None and options.workers < 1:
+            raise LaunchError(f"-n {options.workers}: wanted 1 or more workers")
+        asked = hosts_asked_for(
+            options, options.workers, lambda: len(plan.granted_devices(environment, console).ids), environment
+        )
+        where = None if asked is None else Where(*asked)
+        if where is not None:  # It says who takes part, and TF_CONFIG does not.
+            environment.pop("TF_CONFIG", None)
+        planned = environments_of(options.workers, where, console)
+        return execute(words, planned, where, environment, console, restarts=check_restarts(options.restarts))
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def environments_of(workers: int | None, where: Where | None, console: Console) -> Environments:
+    """Gives the environments of workers that are all started here: as the hosts say, or what else counts."""
+    if where is None:
+        return lambda environment: plan.environments(workers, environment, console)
+    return lambda environment: plan.environments(
+        where.size, environment, console, deals_gpus=where.deals_gpus, tasks=Tasks()
+    )
 
 
 def add_tf1(line: CommandLine) -> None:
@@ -67,18 +92,34 @@ def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> l
     return command.as_tf1(words) if command.wants_tf1(tf1, environment) else words
 
 
-def execute(
-    words: list[str], environments: Sequence[Mapping[str, str]], console: Console, folder: str | None = None
-) -> int:
-    """Runs a command on workers with these environments.
+def set_interface(choices: Sequence[str], environment: MutableMapping[str, str]) -> None:
+    """Has workers use the first of these interfaces for connections between hosts, if there is one."""
+    if choices:
+        environment[interfaces.VARIABLE] = choices[0]
 
-    A single one takes our place, and this does not return, unless its output has to be kept or stamped.
+
+def execute(
+    words: list[str],
+    environments: Environments,
+    where: Where | None,
+    environment: Mapping[str, str],
+    console: Console,
+    *,
+    folder: str | None = None,
+    restarts: int = 0,
+) -> int:
+    """Runs a command on workers.
+
+    A single one, here, takes our place, and this does not return, unless its output has to be kept or stamped.
 
     Args:
       words: The command.
-      environments: As `plan.environments` gives them.
+      environments: Of the workers, where all are started here.
+      where: On which hosts; None: here.
+      environment: The launcher's.
       console: Where output goes.
       folder: Where it is kept as well (`open_copies`).
+      restarts: How often the job may begin anew after a failure.
 
     Returns:
       The launcher's exit code.
@@ -86,10 +127,18 @@ def execute(
     Raises:
       LaunchError: the command cannot be executed, or the folder cannot be made.
     """
-    if len(environments) == 1 and folder is None and not console.timestamps:
-        _become(words, environments[0])
-    copies = None if folder is None else open_copies(folder, environments, console)
-    return Job(starts_command(words), environments, console, copies).run()
+    planned = []
+    if where is None or where.is_here:
+        planned.append(environments(attempts.told(environment, restarts, 0)))
+        if len(planned[0]) == 1 and folder is None and not console.timestamps and not restarts:
+            _become(words, planned[0][0])
+
+    def of_attempt(told: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+        return planned.pop() if planned else environments(told)
+
+    job_of = makes_jobs(of_attempt, where, environment, console, folder=folder, restarts=restarts)
+    _, code = run_attempts(lambda attempt: job_of(words, None, attempt), restarts, console)
+    return code
 
 
 def _become(words: list[str], environment: Mapping[str, str]) -> None:

@@ -1,26 +1,25 @@
-"""What each worker of a launcher is told in environment variables.
+"""What each worker is told in environment variables: by the job, and by the host that it is started on.
 
-Ranks run over the tasks of TF_CONFIG (the chief first), and over the workers of a task: with L workers a task, worker
-`i` of task `t` has rank `t * L + i`. Launchers of several tasks say the same without a word to each other: all of it
-follows from TF_CONFIG and L, which is the same for all.
+The launchers of several tasks (TF_CONFIG, Slurm) say the same without a word to each other: all of it follows from the
+tasks and from L, the number of workers of each, which is the same for all. Worker `i` of task `t` has rank `t * L + i`.
 """
 
 import itertools
 import json
 import math
 import os
-import random
 import secrets
-import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from lockstep.launch.errors import LaunchError
+from lockstep.launch import interfaces
+from lockstep.launch.places import places
+from lockstep.launch.ports import PORTS, free_ports
 from lockstep.launch.secret import shared_secret
 from lockstep.launch.tasks import LOOPBACK, Tasks
 
-# Below the ports that systems give to outgoing connections (from 32768 on), which could take one meanwhile.
-_PORTS = range(20001, 32768)
 _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 # An iterator's get_next and a reader may each hold a thread between ops: with one, either would stop the other.
 _MIN_INTEROP_THREADS = 2
@@ -31,6 +30,38 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How the workers of a job find and know each other.
+
+    Attributes:
+      rendezvous: host:port, where rank 0 waits for the others.
+      secret: By which they know each other.
+      addresses: One for each rank, which stands for it in TF_CONFIG.
+      has_chief: As of `Tasks`.
+      beside: As of `Tasks`.
+    """
+
+    rendezvous: str
+    secret: str
+    addresses: Sequence[str]
+    has_chief: bool = True
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    def variables(self) -> dict[str, str]:
+        """What every worker is told."""
+        return {"LOCKSTEP_RENDEZVOUS": self.rendezvous, "LOCKSTEP_SECRET": self.secret}
+
+    def tf_config(self, rank: int) -> str:
+        """TF_CONFIG of a worker."""
+        if self.has_chief:
+            cluster = {"chief": self.addresses[:1], "worker": self.addresses[1:]}
+            task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
+        else:
+            cluster, task = {"worker": self.addresses}, {"type": "worker", "index": rank}
+        return json.dumps({"cluster": {**cluster, **self.beside}, "task": task})
 
 
 def worker_environments(
@@ -45,36 +76,43 @@ def worker_environments(
       tasks: Where this launcher stands; the only one by default.
 
     Raises:
-      LaunchError: there are no free ports, or several launchers have no secret in common.
+      LaunchError: there are no free ports, several launchers have no secret in common, or the interface that was
+        chosen is not there.
     """
     tasks = tasks or Tasks()
-    rendezvous, secret, addresses = _meeting(base, count, tasks)
-    first = tasks.index * count
-    # Ranks of the workers on this host, those of other launchers among them.
-    local = [task * count + i for task in tasks.neighbours for i in range(count)]
+    meeting = _meeting(base, count, tasks)
+    mine = slice(tasks.index * count, (tasks.index + 1) * count)
+    stand = places([(host, number * count) for host, number in tasks.by_host])[mine]
+    told = [{**place.variables(), **meeting.variables()} for place in stand]
+    if count > 1:  # A task's only worker is what its TF_CONFIG says.
+        for place, variables in zip(stand, told, strict=True):
+            variables["TF_CONFIG"] = meeting.tf_config(place.rank)
+    return on_this_host(base, told, devices)
+
+
+def on_this_host(
+    base: Mapping[str, str], told: Sequence[Mapping[str, str]], devices: Sequence[str] | None
+) -> list[dict[str, str]]:
+    """The environments of workers that are started here.
+
+    Args:
+      base: What they inherit.
+      told: What the job tells each of them: its place at least.
+      devices: CUDA_VISIBLE_DEVICES of each; empty to keep GPUs from all; None to leave the variable alone.
+    """
     shared = dict(base)
-    shared.update(
-        LOCKSTEP_WORLD_SIZE=str(len(addresses)),
-        LOCKSTEP_LOCAL_WORLD_SIZE=str(len(local)),
-        LOCKSTEP_RENDEZVOUS=rendezvous,
-        LOCKSTEP_SECRET=secret,
-        LOCAL_WORLD_SIZE=str(len(local)),
-    )
     # Without a terminal Python keeps output back until 8 KiB are together, and loses it when it is killed.
     shared.setdefault("PYTHONUNBUFFERED", "1")
     if not sets_malloc(base):
         shared.update(KEEP_MEMORY)
-    if len(local) > 1:
-        for name, value in threads_per_worker(available_cpus(), len(local)).items():
+    here = int(told[0]["LOCKSTEP_LOCAL_WORLD_SIZE"])
+    if here > 1:
+        for name, value in threads_per_worker(available_cpus(), here).items():
             shared.setdefault(name, value)
-    environments = []
-    for i, rank in enumerate(range(first, first + count)):
-        environment = dict(shared, LOCKSTEP_RANK=str(rank), LOCKSTEP_LOCAL_RANK=str(local.index(rank)))
-        if count > 1:  # A task's only worker is what its TF_CONFIG says.
-            environment["TF_CONFIG"] = _tf_config(addresses, rank, tasks)
-        if devices is not None:
+    environments = [{**shared, **variables} for variables in told]
+    if devices is not None:
+        for i, environment in enumerate(environments):
             environment["CUDA_VISIBLE_DEVICES"] = devices[i] if devices else ""
-        environments.append(environment)
     return environments
 
 
@@ -84,29 +122,25 @@ def sets_malloc(environment: Mapping[str, str]) -> bool:
     return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
 
 
-def _meeting(base: Mapping[str, str], count: int, tasks: Tasks) -> tuple[str, str, list[str]]:
-    """Where rank 0 waits for the others, the secret, and an address for each rank, which stands for it in TF_CONFIG."""
+def _meeting(base: Mapping[str, str], count: int, tasks: Tasks) -> Meeting:
+    """How the workers of these tasks meet; each address stands for a rank in TF_CONFIG."""
+    choice = base.get(interfaces.VARIABLE)
+    chosen = interfaces.address_of(choice) if choice else None
     if len(tasks.addresses) == 1:
-        rendezvous, *ports = free_ports(1 + count)
+        rendezvous, *ports = free_ports(1 + count, chosen or LOOPBACK)
         (host,) = tasks.hosts
-        return f"{host}:{rendezvous}", secrets.token_hex(32), [f"{host}:{port}" for port in ports]
+        addresses = [f"{host}:{port}" for port in ports]
+        at = interfaces.with_port(chosen or host, rendezvous)
+        return Meeting(at, secrets.token_hex(32), addresses, tasks.has_chief, tasks.beside)
     # The first worker of a task has its address. Nobody listens at those of the others.
-    ports = (port for port in itertools.count(_PORTS.start) if port not in tasks.ports)
+    ports = (port for port in itertools.count(PORTS.start) if port not in tasks.ports)
     addresses = [
         address if i == 0 else f"{host}:{next(ports)}"
         for address, host in zip(tasks.addresses, tasks.hosts, strict=True)
         for i in range(count)
     ]
-    return addresses[0], shared_secret(base, addresses[0]), addresses
-
-
-def _tf_config(addresses: Sequence[str], rank: int, tasks: Tasks) -> str:
-    if tasks.has_chief:
-        cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-        task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
-    else:
-        cluster, task = {"worker": addresses}, {"type": "worker", "index": rank}
-    return json.dumps({"cluster": {**cluster, **tasks.beside}, "task": task})
+    secret = shared_secret(base, addresses[0], len(tasks.by_host), tasks.job)
+    return Meeting(addresses[0], secret, addresses, tasks.has_chief, tasks.beside)
 
 
 def threads_per_worker(cpus: int, count: int) -> dict[str, str]:
@@ -130,28 +164,3 @@ def available_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
     if quota in ("max", "-1"):
         return cpus
     return max(1, min(cpus, math.ceil(int(quota) / int(period))))
-
-
-def free_ports(count: int) -> list[int]:
-    """Distinct TCP ports of loopback that nobody listens on now.
-
-    Raises:
-      LaunchError: there are not enough.
-    """
-    held: list[socket.socket] = []
-    try:
-        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-            if len(held) == count:
-                break
-            candidate = socket.socket()
-            held.append(candidate)
-            try:
-                candidate.bind((LOOPBACK, port))
-            except OSError:
-                held.pop().close()
-        if len(held) < count:
-            raise LaunchError(f"only {len(held)} of {count} TCP ports are free in {_PORTS.start}-{_PORTS.stop - 1}")
-        return [taken.getsockname()[1] for taken in held]
-    finally:
-        for taken in held:
-            taken.close()

@@ -1,11 +1,11 @@
 import dataclasses
 import json
 import os
-import socket
 
 import pytest
 
-from lockstep.launch.cluster import KEEP_MEMORY, available_cpus, free_ports, threads_per_worker, worker_environments
+from lockstep.launch.cluster import KEEP_MEMORY, available_cpus, threads_per_worker, worker_environments
+from lockstep.launch.errors import LaunchError
 from lockstep.launch.tasks import Tasks
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
@@ -26,6 +26,25 @@ def test_ranks_run_over_tasks_and_then_over_their_workers():
     assert {env["LOCKSTEP_RENDEZVOUS"] for env in environments} == {"a:1"}
     tasks = [config["task"] for config in _tf_configs(environments)]
     assert tasks == [{"type": "worker", "index": index} for index in (2, 3, 4)]
+
+
+def test_a_chosen_interface_is_where_a_launchers_own_workers_meet():
+    first, _ = worker_environments({"LOCKSTEP_INTERFACE": "127.0.0.0/8"}, 2, None)
+    assert first["LOCKSTEP_RENDEZVOUS"].startswith("127.0.0.1:")
+    with pytest.raises(LaunchError, match="network interface 'no0' is not there"):
+        worker_environments({"LOCKSTEP_INTERFACE": "no0"}, 2, None)
+
+
+def test_tasks_of_several_hosts_have_local_ranks_on_each_and_need_a_secret(tmp_path):
+    tasks = Tasks(("[::1]:1", "[::1]:2", "b:1"), 1)
+    environments = worker_environments({"LOCKSTEP_SECRET": "s"}, 2, None, tasks)
+    places = [(e["LOCKSTEP_RANK"], e["LOCKSTEP_LOCAL_RANK"], e["LOCKSTEP_LOCAL_WORLD_SIZE"]) for e in environments]
+    assert places == [("2", "2", "4"), ("3", "3", "4")]
+    assert environments[0]["LOCKSTEP_RENDEZVOUS"] == "[::1]:1"
+    (last,) = worker_environments({"LOCKSTEP_SECRET": "s"}, 1, None, dataclasses.replace(tasks, index=2))
+    assert (last["LOCKSTEP_RANK"], last["LOCKSTEP_LOCAL_RANK"], last["LOCKSTEP_LOCAL_WORLD_SIZE"]) == ("2", "0", "1")
+    with pytest.raises(LaunchError, match="tasks on 2 hosts, and LOCKSTEP_SECRET is not set.*of this host alone"):
+        worker_environments({"XDG_STATE_HOME": str(tmp_path)}, 2, None, tasks)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -148,12 +167,3 @@ def test_an_older_control_group_limits_the_processors_too(tmp_path):
     assert available_cpus(tmp_path) == len(os.sched_getaffinity(0))
     (tmp_path / "cpu/cpu.cfs_quota_us").write_text("100000\n")
     assert available_cpus(tmp_path) == 1
-
-
-def test_free_ports_are_distinct_and_can_be_listened_on():
-    ports = free_ports(5)
-    assert len(set(ports)) == 5
-    for port in ports:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))
-            listener.listen()

@@ -91,8 +91,7 @@ def parse_discovered(text: str, slots: int | None, script: str) -> dict[str, int
         host = _host(line, slots, script)
         if not is_this_machine(host.name):
             raise LaunchError(
-                f"{script}: host {host.name} is not this machine: this version starts the workers of a job on one "
-                "machine, the one that it runs on"
+                f"{script}: host {host.name} is not this machine, where all workers of an elastic job are"
             )
         found[host.name] = found.get(host.name, 0) + host.slots
     return found

@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.launch import elastic_wire
-from lockstep.launch.cluster import KEEP_MEMORY, available_cpus, free_ports, sets_malloc, threads_per_worker
+from lockstep.launch.cluster import KEEP_MEMORY, available_cpus, sets_malloc, threads_per_worker
 from lockstep.launch.elastic_driver import Actions, Driver, Limits
 from lockstep.launch.elastic_hosts import SCRIPT_TIMEOUT_S, Cooldown, Hosts, parse_discovered, start_script
 from lockstep.launch.elastic_service import Service
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.folder import open_copy
 from lockstep.launch.guard import Guard, kill_group
-from lockstep.launch.job import Job, Worker
+from lockstep.launch.job import Job
 from lockstep.launch.output import Console
+from lockstep.launch.ports import free_ports
 from lockstep.launch.process import Start
 from lockstep.launch.tasks import LOOPBACK
+from lockstep.launch.worker import Worker
 
 # From the end of one run of the host discovery script to the start of the next.
 _DISCOVER_EVERY_S = 1.0
@@ -63,10 +65,18 @@ class ElasticJob(Job):
       plan: The job.
       environment: What every worker inherits.
       console: Where output goes.
+      files: As of `Job`.
     """
 
-    def __init__(self, start: Start, plan: Plan, environment: Mapping[str, str], console: Console):
-        super().__init__(start, [], console)
+    def __init__(
+        self,
+        start: Start,
+        plan: Plan,
+        environment: Mapping[str, str],
+        console: Console,
+        files: str | None = None,
+    ):
+        super().__init__(start, [], console, files=files)
         self._plan = plan
         self._hosts = Hosts(plan.cooldown)
         self._driver = Driver(plan.limits, self._hosts)
@@ -217,7 +227,8 @@ class ElasticJob(Job):
         process = self._start_worker(environment, self._inherited)
         folder = self._plan.folder
         copies = None if folder is None else open_copy(folder, f"worker.{number}", self._console)
-        worker = Worker(process, -1, self._console, copies)
+        worker = Worker(process, -1, copies)
+        self._show(worker)
         self._rename(worker, f"worker {number}", False)
         self._numbered[number] = worker
         self._add(worker, self._guard, self._selector)

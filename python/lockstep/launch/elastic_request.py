@@ -7,7 +7,7 @@ from lockstep.launch.elastic_driver import Limits
 from lockstep.launch.elastic_hosts import Cooldown
 from lockstep.launch.elastic_job import Plan
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.hosts import Host, is_this_machine
+from lockstep.launch.hosts import Host
 
 TIMEOUT_VARIABLE = "HOROVOD_ELASTIC_TIMEOUT"
 _TIMEOUT_S = 600
@@ -132,11 +132,8 @@ class Elastic:
             raise LaunchError(f"{TIMEOUT_VARIABLE}={timeout!r}: wanted seconds, 1 or more")
         slots: dict[str, int] = {}
         for host in hosts or [Host("localhost", self.slots or first)]:
-            if not is_this_machine(host.name):
-                raise LaunchError(
-                    f"host {host.name} is not this machine: this version starts the workers of a job on one machine, "
-                    "the one that it runs on"
-                )
+            if not host.is_this_machine():
+                raise LaunchError(f"host {host.name} is not this machine, where all workers of an elastic job are")
             slots[host.name] = slots.get(host.name, 0) + host.slots
         return Plan(
             Limits(first, least, most, int(timeout), self.reset_limit),

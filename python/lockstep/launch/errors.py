@@ -12,3 +12,14 @@ class LaunchError(Exception):
     def __init__(self, message: str, exit_code: int = 2):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+# Exit code of a job that lost a host, as of ssh that found none.
+LOST = 255
+
+
+class HostLost(LaunchError):
+    """A host could not be reached, or was lost, before its workers ran."""
+
+    def __init__(self, message: str):
+        super().__init__(message, LOST)

@@ -1,6 +1,6 @@
 """Keeps what workers write in files, a folder for each rank, beside showing it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from lockstep.launch.errors import LaunchError
@@ -13,12 +13,13 @@ class Copy:
     Args:
       path: Written anew.
       console: Is told, once, when the file can take no more; the job goes on without it.
+      appends: Whether what is there stays, and more follows.
     """
 
-    def __init__(self, path: Path, console: Console):
+    def __init__(self, path: Path, console: Console, appends: bool = False):
         self._path, self._console = path, console
         # Without a buffer: what a worker wrote before it was killed is there.
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._file = open(path, "ab" if appends else "wb", buffering=0)  # noqa: SIM115
 
     def write(self, chunk: bytes) -> None:
         """Adds to it."""
@@ -35,16 +36,18 @@ class Copy:
 
 
 def open_copies(
-    folder: str, environments: Sequence[Mapping[str, str]], console: Console
+    folder: str, ranks: Iterable[int], size: int, console: Console, appends: bool = False
 ) -> dict[int, tuple[Copy, Copy]]:
-    """Makes `<folder>/rank.<rank>/stdout` and `stderr` for the workers with these environments.
+    """Makes `<folder>/rank.<rank>/stdout` and `stderr` for these workers of a job.
 
     Ranks are padded with zeros to one width, so that the folders' names sort as their numbers do.
 
     Args:
       folder: Made where it is missing.
-      environments: With LOCKSTEP_RANK and LOCKSTEP_WORLD_SIZE.
+      ranks: Theirs.
+      size: How many the job has.
       console: For `Copy`.
+      appends: Likewise.
 
     Returns:
       Rank -> the copies of its stdout and its stderr.
@@ -52,14 +55,11 @@ def open_copies(
     Raises:
       LaunchError: they cannot be made.
     """
-    copies = {}
-    for environment in environments:
-        rank, last = environment["LOCKSTEP_RANK"], int(environment["LOCKSTEP_WORLD_SIZE"]) - 1
-        copies[int(rank)] = open_copy(folder, f"rank.{rank.zfill(len(str(last)))}", console)
-    return copies
+    width = len(str(size - 1))
+    return {rank: open_copy(folder, f"rank.{rank:0{width}}", console, appends) for rank in ranks}
 
 
-def open_copy(folder: str, name: str, console: Console) -> tuple[Copy, Copy]:
+def open_copy(folder: str, name: str, console: Console, appends: bool = False) -> tuple[Copy, Copy]:
     """Makes `<folder>/<name>/stdout` and `stderr`, for the two that a worker has.
 
     Raises:
@@ -68,6 +68,6 @@ def open_copy(folder: str, name: str, console: Console) -> tuple[Copy, Copy]:
     of_worker = Path(folder) / name
     try:
         of_worker.mkdir(parents=True, exist_ok=True)
-        return Copy(of_worker / "stdout", console), Copy(of_worker / "stderr", console)
+        return tuple(Copy(of_worker / stream, console, appends) for stream in ("stdout", "stderr"))
     except OSError as error:
         raise LaunchError(f"output folder {folder}: {error.strerror} ({error.filename})") from None

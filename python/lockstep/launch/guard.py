@@ -1,18 +1,23 @@
 """Nothing of a job outlives its launcher, not even one that was killed with SIGKILL.
 
 Two nets: the kernel kills each worker when the launcher dies (PR_SET_PDEATHSIG), and a guard process, which sees the
-launcher's death as the end of a pipe, kills the workers' process groups, that is also what workers started.
+launcher's death as the end of a pipe, kills the workers' process groups, that is also what workers started. Of a
+launcher that has others on other hosts the guard sees as well that it is frozen: it has to be told that it lives.
 """
 
 import contextlib
 import ctypes
 import os
+import select
+import shutil
 import signal
+from collections.abc import Collection
 from types import TracebackType
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
-_DONE = b"done\n"
+# What the guard is told, a line each; of groups their number.
+_DONE, _ALIVE, _FOLDER, _SILENCE = b"done", b"alive", b"folder ", b"silence "
 
 
 def die_with(parent: int) -> None:
@@ -32,44 +37,91 @@ class Guard:
     """A process that kills the groups it was told of when its maker ends without leaving the `with` block.
 
     Made before threads and signal handlers exist, since it is a fork that lives on.
+
+    Args:
+      silence_s: Also when it was not told for so long that its maker is `alive`; None: its maker says nothing.
+      kills_maker: Whether its maker is killed then as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float | None = None, kills_maker: bool = False) -> None:
         read, self._write = os.pipe()
+        maker = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.close(self._write)
-                _watch(read)
+                _watch(read, silence_s, (maker,) if kills_maker else ())
             finally:
                 os._exit(0)
         os.close(read)
 
     def watch(self, group: int) -> None:
         """Adds a process group."""
+        self._tell(b"%d" % group)
+
+    def removes(self, folder: str) -> None:
+        """Adds a folder that is removed with all that is in it."""
+        self._tell(_FOLDER + os.fsencode(folder))
+
+    def set_silence(self, silence_s: float) -> None:
+        """Another limit than it was made with."""
+        self._tell(_SILENCE + b"%f" % silence_s)
+
+    def alive(self) -> None:
+        """Its maker is."""
+        self._tell(_ALIVE)
+
+    def _tell(self, line: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):  # Somebody killed the guard: the kernel's net is left.
-            os.write(self._write, b"%d\n" % group)
+            os.write(self._write, line + b"\n")
 
     def __enter__(self) -> "Guard":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._write, _DONE)
+        self._tell(_DONE)
         os.close(self._write)
         os.waitpid(self._pid, 0)
 
 
-def _watch(pipe: int) -> None:
+def _watch(pipe: int, silence_s: float | None, makers: Collection[int]) -> None:
     # A session of its own, so that neither the terminal's signals nor a kill of the launcher's group reach it; and
     # none of the launcher's files, so that readers of its output see the end when it ends.
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    told = b""
-    while chunk := os.read(pipe, 4096):
-        told += chunk
-    if not told.endswith(_DONE):
-        for group in told.split():
-            kill_group(int(group), signal.SIGKILL)
+    groups: set[int] = set()
+    folders: list[bytes] = []
+    rest = b""
+    while True:
+        if not select.select([pipe], [], [], silence_s)[0]:
+            _kill(groups, makers)
+            if makers:
+                break
+            silence_s = None  # It may thaw, and finds that its workers are gone.
+            continue
+        chunk = os.read(pipe, 4096)
+        if not chunk:
+            _kill(groups, ())
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line == _DONE:
+                return
+            if line.startswith(_FOLDER):
+                folders.append(line[len(_FOLDER) :])
+            elif line.startswith(_SILENCE):
+                silence_s = float(line[len(_SILENCE) :])
+            elif line != _ALIVE:
+                groups.add(int(line))
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill(groups: Collection[int], makers: Collection[int]) -> None:
+    for maker in makers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(maker, signal.SIGKILL)
+    for group in groups:
+        kill_group(group, signal.SIGKILL)

@@ -7,13 +7,15 @@ from lockstep.launch.arguments import CommandLine
 from lockstep.launch.elastic_request import OPTIONS, TIMEOUT_VARIABLE, Elastic
 from lockstep.launch.horovod_request import START_TIMEOUT, Request
 from lockstep.launch.horovod_settings import ReadYaml, add_settings, given_settings, read_config
+from lockstep.launch.host_options import add_hosts, add_restarts, interfaces_of
 
 # The version of Horovod whose API programs find.
 API_VERSION = "0.28.1"
 PROGRAM = "horovodrun"
+_OF_SSH = ("ssh_port", "ssh_identity_file", "ssh_options", "ssh_command")
 _DESCRIPTION = """\
-Starts the processes of a job on this machine, each running the command, and ends them together: when one fails, all are
-ended, and its exit code is returned. Horovod's options; what they mean here is said with each.
+Starts the processes of a job, on this machine or on several hosts, each running the command, and ends them together:
+when one fails, all are ended, and its exit code is returned. Horovod's options; what they mean here is said with each.
 """
 # Of `Elastic`: what it is called there, other spellings, its type, and what it means.
 _ELASTIC = (
@@ -49,8 +51,9 @@ def command_line() -> CommandLine:
     )  # fmt: skip
     line.add("--start-timeout", type=int, metavar="S", help=f"seconds until all have to be there (60; {START_TIMEOUT})")
     line.add("--disable-cache", action="store_true", help="nothing is cached here: checks run at every start")
+    add_restarts(line)
     cli.add_tf1(line)
-    _add_hosts(line)
+    add_hosts(line, default="localhost, with a slot for each process")
     _add_controllers(line)
     add_settings(line)
     elastic = line.group("elastic jobs", "The number of processes may change (docs/horovod_elastic.md).")
@@ -58,19 +61,6 @@ def command_line() -> CommandLine:
         values = {"nargs": 2} if name == "cooldown_range" else {}
         line.add(OPTIONS[name], *others, to=elastic, dest=name, type=kind, metavar="X", help=meaning, **values)
     return line
-
-
-def _add_hosts(line: CommandLine) -> None:
-    group = line.group("hosts", "All have to be this machine, by whatever name; workers elsewhere are refused.")
-    one = group.add_mutually_exclusive_group()
-    line.add("-H", "--hosts", to=one, help="host:slots,... (localhost, with a slot for each process)")
-    line.add("-hostfile", "--hostfile", to=one, metavar="FILE", help="a file with lines `host slots=N`")
-    line.add(
-        "--network-interfaces", "--network-interface", to=group, dest="nics", action="append", metavar="NAMES",
-        help="exported as NCCL_SOCKET_IFNAME and HOROVOD_GLOO_IFACE; on one machine the engine uses shared memory",
-    )  # fmt: skip
-    line.add("-p", "--ssh-port", to=group, type=int, metavar="PORT", help="nothing is started over ssh on one machine")
-    line.add("-i", "--ssh-identity-file", to=group, metavar="FILE", help="nothing is started over ssh on one machine")
 
 
 def _add_controllers(line: CommandLine) -> None:
@@ -107,7 +97,7 @@ def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
         num_proc=options.num_proc,
         hosts=options.hosts,
         hostfile=options.hostfile,
-        network_interfaces=[name for names in options.nics or () for name in names.split(",")],
+        network_interfaces=interfaces_of(options),
         start_timeout=options.start_timeout,
         output_filename=options.output_filename,
         verbose=options.verbose,
@@ -115,5 +105,7 @@ def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
         controller=options.controller or controller,
         settings=settings,
         elastic=Elastic(**{name: getattr(options, name) for name in OPTIONS}),
+        **{name: getattr(options, name) for name in _OF_SSH},
+        restarts=options.restarts,
     )
     return request, unknown

@@ -1,15 +1,18 @@
 """A job of Horovod's, as its command line and `horovod.run` ask for it."""
 
-import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.launch import interfaces
+from lockstep.launch.attempts import check_restarts
 from lockstep.launch.elastic_job import Plan
 from lockstep.launch.elastic_request import Elastic, check_whole
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_settings import stall_timeout_s, variables_of
-from lockstep.launch.hosts import Host, parse_hosts, place, read_hostfile
+from lockstep.launch.host_options import listed, ssh_of
+from lockstep.launch.hosts import Host, place
+from lockstep.launch.hosts_job import Where
 
 START_TIMEOUT = "HOROVOD_START_TIMEOUT"
 
@@ -22,7 +25,7 @@ class Request:
       num_proc: How many processes.
       hosts: `host:slots,host:slots`; by default this machine, with as many slots as processes.
       hostfile: A file of them instead.
-      network_interfaces: For the program's own network traffic; names of interfaces of this machine.
+      network_interfaces: For connections between hosts, and the program's own; the first one is the engine's.
       start_timeout: Seconds until all processes must have initialized Horovod, instead of 60.
       output_filename: A folder for what they write.
       verbose: Whether to say what is started.
@@ -30,6 +33,11 @@ class Request:
       controller: "", or which of gloo, mpi and jsrun was asked for.
       settings: By key, as in the configuration file.
       elastic: What was said about an elastic job, which is one where that is true.
+      ssh_port: Of the hosts' ssh.
+      ssh_identity_file: With the key for it.
+      ssh_options: More of its options.
+      ssh_command: In its place.
+      restarts: How often a job that failed begins anew.
     """
 
     num_proc: int | None = None
@@ -43,6 +51,11 @@ class Request:
     controller: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     elastic: Elastic = field(default_factory=Elastic)
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    ssh_options: str | None = None
+    ssh_command: str | None = None
+    restarts: int | None = None
 
     def validate(self) -> None:
         """Looks at the values alone.
@@ -63,18 +76,27 @@ class Request:
             raise LaunchError("got hosts and a hostfile, wanted one of them")
         if self.start_timeout is not None and self.start_timeout < 1:
             raise LaunchError(f"start timeout: got {self.start_timeout}, wanted 1 or more seconds")
-        existing = [name for _, name in socket.if_nameindex()]
-        for name in self.network_interfaces:
-            if name not in existing:
-                raise LaunchError(f"network interface {name!r} is not there; this machine has {', '.join(existing)}")
+        if check_restarts(self.restarts) and self.elastic:
+            raise LaunchError("--restarts is for jobs that are not elastic: those begin anew by themselves")
 
-    def places(self) -> list[Host]:
-        """The hosts that get processes, each with their number.
+    def where(self, environment: Mapping[str, str]) -> Where:
+        """The hosts that get processes, each with their number, and how they are reached.
+
+        Args:
+          environment: The launcher's.
 
         Raises:
-          LaunchError: there are too few slots, or a host is not this machine.
+          LaunchError: there are too few slots; a network interface is not there; or what is said of ssh is wrong.
         """
-        return place(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
+        hosts = place(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
+        if any(host.is_this_machine() for host in hosts):
+            self._check_interfaces()
+        shell = ssh_of(
+            environment, program=self.ssh_command, port=self.ssh_port, identity=self.ssh_identity_file,
+            options=self.ssh_options,
+        )  # fmt: skip
+        # Each process chooses its GPU by its local rank.
+        return Where(hosts, shell, deals_gpus=False, is_horovods=True)
 
     def plan(self, environment: Mapping[str, str]) -> Plan:
         """The elastic job.
@@ -83,16 +105,19 @@ class Request:
           environment: The launcher's.
 
         Raises:
-          LaunchError: a host is not this machine, or a variable is no number.
+          LaunchError: a host is not this machine, a network interface is not there, or a variable is no number.
         """
+        self._check_interfaces()
         return self.elastic.plan(
             self.num_proc, self._listed(), environment, folder=self.output_filename, verbose=self.verbose
         )
 
+    def _check_interfaces(self) -> None:
+        for name in self.network_interfaces:
+            interfaces.address_of(name)
+
     def _listed(self) -> list[Host] | None:
-        if self.hosts is not None:
-            return parse_hosts(self.hosts)
-        return None if self.hostfile is None else read_hostfile(self.hostfile)
+        return listed(self.hosts, self.hostfile)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """What all processes of the job are told beside their places.
@@ -114,4 +139,5 @@ class Request:
         if self.network_interfaces:
             told["HOROVOD_GLOO_IFACE"] = next(iter(self.network_interfaces))
             told["NCCL_SOCKET_IFNAME"] = ",".join(self.network_interfaces)
+            told[interfaces.VARIABLE] = next(iter(self.network_interfaces))
         return told

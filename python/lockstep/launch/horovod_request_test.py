@@ -27,7 +27,8 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
         ({"num_proc": 1, "controller": "jsrun"}, "controller jsrun: "),
         ({"num_proc": 1, "controller": "nccl"}, "controller nccl: "),
         ({"num_proc": 1, "start_timeout": 0}, "start timeout: got 0, wanted 1 or more seconds"),
-        ({"num_proc": 1, "network_interfaces": ["lo", "no0"]}, "network interface 'no0' is not there; this machine"),
+        ({"num_proc": 1, "restarts": -1}, "--restarts -1: wanted 0 or more"),
+        ({"num_proc": 1, "restarts": 1, "elastic": Elastic(1)}, "--restarts is for jobs that are not elastic"),
         (
             {"num_proc": 1, "elastic": Elastic(slots=2)},
             "--slots-per-host is for elastic jobs: wanted one of --min-np, ",
@@ -54,7 +55,8 @@ def test_what_cannot_be_is_refused(attributes, message):
 def test_without_hosts_this_machine_has_a_slot_for_each_process():
     request = Request(num_proc=3, controller="gloo", network_interfaces=["lo"], start_timeout=1)
     request.validate()
-    assert request.places() == [Host("localhost", 3)]
+    assert request.where({}).hosts == [Host("localhost", 3)]
+    assert request.where({}).is_here
 
 
 def test_an_elastic_jobs_numbers_follow_from_each_other():
@@ -78,8 +80,40 @@ def test_an_elastic_jobs_numbers_follow_from_each_other():
 
 def test_hosts_are_given_or_read(tmp_path):
     (tmp_path / "hosts").write_text("127.0.0.1 slots=4\n")
-    assert Request(num_proc=3, hosts="localhost:2,127.0.0.1:4").places() == [Host("localhost", 2), Host("127.0.0.1", 1)]
-    assert Request(num_proc=3, hostfile=str(tmp_path / "hosts")).places() == [Host("127.0.0.1", 3)]
+    assert Request(num_proc=3, hosts="localhost:2,127.0.0.1:4").where({}).hosts == [Host("localhost", 3)]
+    assert Request(num_proc=3, hostfile=str(tmp_path / "hosts")).where({}).hosts == [Host("127.0.0.1", 3)]
+
+
+def test_hosts_elsewhere_are_reached_as_options_and_the_environment_say(tmp_path):
+    (tmp_path / "key").touch()
+    request = Request(
+        num_proc=2, hosts="me@a:1,b:1", ssh_port=2222, ssh_identity_file=str(tmp_path / "key"), ssh_options="-o A=b"
+    )
+    where = request.where({"LOCKSTEP_SSH": "in-place -x"})
+    assert (where.hosts, where.is_here) == ([Host("a", 1, "me"), Host("b", 1)], False)
+    assert where.shell.command(where.hosts[0], ["go", "a b"]) == [
+        *("in-place", "-x", "-p", "2222", "-i", str(tmp_path / "key"), "-o", "A=b", "me@a", "exec go 'a b'")
+    ]
+    request.ssh_command = "ssh"
+    words = request.where({"LOCKSTEP_SSH": "other"}).shell.command(where.hosts[1], ["go"])
+    assert words[:2] == ["ssh", "-T"] and words[-2:] == ["b", "exec go"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"ssh_port": 0}, "ssh port: got 0, wanted 1 to 65535"),
+        ({"ssh_port": "22"}, "ssh port: got '22', wanted 1 to 65535"),
+        ({"ssh_identity_file": "/nowhere"}, "ssh identity file /nowhere: there is none"),
+        ({"ssh_command": ""}, "ssh command: got '', wanted one like ssh"),
+        ({"ssh_options": "'"}, 'ssh options "\'": No closing quotation'),
+        ({"network_interfaces": ["lo", "no0"]}, "network interface 'no0' is not there; "),
+    ],
+)
+def test_what_is_said_of_the_way_to_hosts_is_checked(attributes, message):
+    with pytest.raises(LaunchError) as refused:
+        Request(num_proc=1, **attributes).where({})
+    assert str(refused.value).startswith(message)
 
 
 def test_processes_are_told_of_settings_and_the_engine_of_its_own():
@@ -96,6 +130,7 @@ def test_processes_are_told_of_settings_and_the_engine_of_its_own():
         "LOCKSTEP_STALL_TIMEOUT": "90",
         "HOROVOD_GLOO_IFACE": "lo",
         "NCCL_SOCKET_IFNAME": "lo,eth0",
+        "LOCKSTEP_INTERFACE": "lo",
     }
     assert Request(num_proc=2).variables({}) == {}
 

@@ -13,18 +13,23 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from lockstep.launch import cli, plan
-from lockstep.launch.call import Dumps, call, call_in
+from lockstep.launch import cli
+from lockstep.launch.attempts import check_restarts
+from lockstep.launch.call import Dumps, JobOf, call_in
+from lockstep.launch.call_folder import VARIABLE as FOLDER
 from lockstep.launch.elastic_job import ElasticJob
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.folder import open_copies
 from lockstep.launch.horovod_line import API_VERSION, PROGRAM, command_line, request_of
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.horovod_settings import ReadYaml
+from lockstep.launch.hosts_job import Where
+from lockstep.launch.jobs import Environments, makes_jobs
 from lockstep.launch.output import Console
-from lockstep.launch.process import Start, starts_command
+from lockstep.launch.places import places
+from lockstep.launch.process import starts_command
 
 
 def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
@@ -51,9 +56,13 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
             console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
         words = cli.program_of(words, options.tf1, environment)
         if request.elastic:
-            return _elastic_job(request, environment, console, shlex.join(words))(starts_command(words)).run()
-        environments = _environments(request, environment, console, shlex.join(words))
-        return cli.execute(words, environments, console, request.output_filename)
+            job_of = _elastic_job(request, environment, console, shlex.join(words))
+            return job_of(words, None, 0).run()
+        where, told = _where(request, environment, console, shlex.join(words))
+        return cli.execute(
+            words, _environments(where, console), where, told, console, folder=request.output_filename,
+            restarts=check_restarts(request.restarts),
+        )  # fmt: skip
     except LaunchError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return error.exit_code
@@ -87,18 +96,21 @@ def run_function(
     """
     console = console or Console(timestamps=request.timestamps)
     inherited = dict(os.environ if environment is None else environment)
+    restarts = 0
     if request.elastic:
         job_of = _elastic_job(request, inherited, console, "a function")
-        return list(call_in(function, dumps, job_of, executable=executable).values())
-    environments = _environments(request, inherited, console, "a function")
-    folder = request.output_filename
-    copies = None if folder is None else open_copies(folder, environments, console)
-    return call(function, dumps, environments, console, executable=executable, copies=copies)
+    else:
+        where, told = _where(request, inherited, console, "a function")
+        restarts = check_restarts(request.restarts)
+        job_of = makes_jobs(
+            _environments(where, console), where, told, console, folder=request.output_filename, restarts=restarts
+        )
+    results = call_in(function, dumps, job_of, console, executable=executable, restarts=restarts)
+    # Those of an elastic job come in the order of its ranks.
+    return list(results.values())
 
 
-def _elastic_job(
-    request: Request, environment: dict[str, str], console: Console, shown: str
-) -> Callable[[Start], ElasticJob]:
+def _elastic_job(request: Request, environment: dict[str, str], console: Console, shown: str) -> JobOf:
     """What makes an elastic job; says what is started, where that is asked for."""
     request.validate()
     plan, told = request.plan(environment), request.variables(environment)
@@ -106,7 +118,14 @@ def _elastic_job(
         limits = plan.limits
         console.message(f"{limits.num_proc} processes, {limits.min_np} to {limits.max_np}: {shown}")
         _say_variables(told, console)
-    return lambda start: ElasticJob(start, plan, {**environment, **told}, console)
+
+    def job_of(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
+        del attempt  # It begins anew by itself.
+        folder = None if files is None else str(files)
+        with_files = {} if folder is None else {FOLDER: folder}
+        return ElasticJob(starts_command(words), plan, {**environment, **told, **with_files}, console, folder)
+
+    return job_of
 
 
 def _say_variables(told: Mapping[str, str], console: Console) -> None:
@@ -114,31 +133,26 @@ def _say_variables(told: Mapping[str, str], console: Console) -> None:
         console.message(f"{name}={value}")
 
 
-def _environments(request: Request, environment: dict[str, str], console: Console, shown: str) -> list[dict[str, str]]:
-    """The environments of the processes; says what is started, where that is asked for."""
+def _where(request: Request, environment: dict[str, str], console: Console, shown: str) -> tuple[Where, dict[str, str]]:
+    """On which hosts, and the environment with what options set; says what is started, where that is asked for."""
     request.validate()
-    hosts = request.places()
-    told = request.variables(environment)
+    where, told = request.where(environment), request.variables(environment)
     environment.pop("TF_CONFIG", None)
-    environments = plan.environments(request.num_proc, {**environment, **told}, console, deals_gpus=False)
     if request.verbose:
-        console.message(f"{request.num_proc} processes on {', '.join(map(str, hosts))}: {shown}")
+        console.message(f"{request.num_proc} processes on {', '.join(map(str, where.hosts))}: {shown}")
         _say_variables(told, console)
-    # All are on one host, whatever it was called.
-    return [{**worker, **_place(worker, hosts[0].name)} for worker in environments]
+    return where, {**environment, **told}
 
 
-def _place(worker: Mapping[str, str], host: str) -> dict[str, str]:
-    """A process's place, under Horovod's names."""
-    return {
-        "HOROVOD_HOSTNAME": host,
-        "HOROVOD_RANK": worker["LOCKSTEP_RANK"],
-        "HOROVOD_SIZE": worker["LOCKSTEP_WORLD_SIZE"],
-        "HOROVOD_LOCAL_RANK": worker["LOCKSTEP_LOCAL_RANK"],
-        "HOROVOD_LOCAL_SIZE": worker["LOCKSTEP_LOCAL_WORLD_SIZE"],
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-    }
+def _environments(where: Where, console: Console) -> Environments:
+    """Gives the environments of processes that are all on this host, whatever it was called."""
+
+    def of(environment: Mapping[str, str]) -> list[dict[str, str]]:
+        planned = cli.environments_of(None, where, console)(environment)
+        stand = places([(where.hosts[0].name, where.size)])
+        return [{**worker, **place.horovods()} for worker, place in zip(planned, stand, strict=True)]
+
+    return of
 
 
 def _build() -> str:

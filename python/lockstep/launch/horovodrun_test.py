@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.horovodrun import run_function
+from lockstep.testing import fake_ssh
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -133,7 +134,7 @@ def test_verbose_says_what_is_started(horovodrun):
     options = ("-np", "2", "-H", "localhost:1,127.0.0.1:1", "--verbose", "--cache-capacity", "9")
     _, _, stderr = horovodrun(*options, "echo", "two words")
     assert stderr == [
-        "[lockstep] 2 processes on localhost:1, 127.0.0.1:1: echo 'two words'",
+        "[lockstep] 2 processes on localhost:2: echo 'two words'",
         "[lockstep] HOROVOD_CACHE_CAPACITY=9",
     ]
 
@@ -144,7 +145,7 @@ def test_verbose_says_what_is_started(horovodrun):
         ("true", 2, "-np is missing: wanted the number of processes"),
         ("-np 0 true", 2, "-np 0: wanted 1 or more processes"),
         ("-np 3 -H localhost:2 true", 2, "-np 3: there are 2 slots (localhost:2)"),
-        ("-np 3 -H localhost:2,192.0.2.1:2 true", 2, "host 192.0.2.1 is not this machine"),
+        ("-np 3 -H localhost:2,192.0.2.77:2 --ssh-port 0 true", 2, "ssh port: got 0, wanted 1 to 65535"),
         ("-np 2 -H localhost true", 2, "hosts 'localhost': got 'localhost', wanted host:slots"),
         ("-np 2 -hostfile nowhere true", 2, "hostfile nowhere: No such file"),
         ("-np 2 --min-np 3 true", 2, "got --min-np 3, -np 2, --max-np 2; wanted them in this order of size"),
@@ -188,3 +189,57 @@ def test_a_function_is_called_by_every_process(tmp_path, monkeypatch, capfd):
     assert not set(PLACE) & set(os.environ)
     assert sorted(os.listdir(tmp_path / "out")) == ["rank.0", "rank.1"]
     assert capfd.readouterr().err.splitlines() == ["[lockstep] 2 processes on localhost:2: a function"]
+
+
+def _over_a_network(tmp_path) -> dict[str, str]:
+    """Variables with which hosts with a user's name are this machine, reached by a stand-in for ssh."""
+    (tmp_path / "network").mkdir()
+    return {"LOCKSTEP_SSH": f"{sys.executable} {fake_ssh.__file__}", "FAKE_SSH": str(tmp_path / "network")}
+
+
+def test_processes_on_several_hosts_find_their_places(horovodrun, tmp_path):
+    hosts = "localhost:1,me@127.0.0.2:2"
+    words = ("-np", "3", "-H", hosts, "--output-filename", "logs", "--verbose", sys.executable, "show.py", *PLACE)
+    code, stdout, stderr = horovodrun(*words, "HOROVOD_HOSTNAME", **_over_a_network(tmp_path))
+    assert code == 0
+    assert sorted(stdout) == [
+        "[0] 0 3 0 1 0 2 localhost",
+        "[1] 1 3 0 2 1 2 127.0.0.2",
+        "[2] 2 3 1 2 0 1 127.0.0.2",
+    ]
+    assert stderr[0].startswith("[lockstep] 3 processes on localhost:1, me@127.0.0.2:2: ")
+    assert (tmp_path / "logs" / "rank.2" / "stdout").read_text() == "2 3 1 2 0 1 127.0.0.2\n"
+
+
+def test_hosts_of_a_file_are_reached_as_the_command_line_says(horovodrun, tmp_path):
+    (tmp_path / "hosts").write_text("me@127.0.0.2 slots=1\nyou@127.0.0.3 slots=1\n")
+    (tmp_path / "key").touch()
+    words = ("-np", "2", "-hostfile", "hosts", "-p", "2222", "-i", "key", "--nics", "lo", "--restarts", "1")
+    code, stdout, stderr = horovodrun(
+        *words, sys.executable, "show.py", "LOCKSTEP_INTERFACE", **_over_a_network(tmp_path)
+    )
+    assert (code, sorted(stdout), stderr) == (0, ["[0] lo", "[1] lo"], [])
+
+
+def _place(*names: str) -> tuple[int, list[str]]:
+    if os.environ["HOROVOD_RANK"] == os.environ.get("FAILS"):
+        raise ValueError("no luck")
+    return os.getpid(), [os.environ[name] for name in names]
+
+
+def test_a_function_is_called_on_several_hosts(tmp_path, monkeypatch):
+    for name, value in _over_a_network(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (tmp_path / "network" / "login.me@127.0.0.2").write_text(f"TMPDIR={temporary}\n")
+    request = Request(num_proc=3, hosts="me@127.0.0.2:2,localhost:1")
+    function = functools.partial(_place, "HOROVOD_RANK", "HOROVOD_CROSS_RANK")
+    results = run_function(function, pickle.dumps, request)
+    assert [names for _, names in results] == [["0", "0"], ["1", "0"], ["2", "1"]]
+    assert len({pid for pid, _ in results}) == 3
+    assert not list(temporary.iterdir())
+    for fails, where in (("1", "rank 1"), ("2", "rank 2")):
+        monkeypatch.setenv("FAILS", fails)
+        with pytest.raises(RuntimeError, match=f"{where} failed with exit code 1: ValueError: no luck"):
+            run_function(function, pickle.dumps, request)

@@ -1,12 +1,16 @@
 """What the launcher reads of others: each input is understood, or refused by an error that says so."""
 
 import json
+import struct
 
 import pytest
 
-from lockstep.launch import elastic_hosts, hosts
+from lockstep.launch import agent_wire, elastic_hosts, hosts, slurm
 from lockstep.launch.elastic_wire import Channel, WireError
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.output import Console
+from lockstep.launch.remote import Assignment, RemoteHost
+from lockstep.launch.remote_worker import RemoteWorker
 from lockstep.launch.tasks import tasks_of
 from lockstep.testing.mutations import TF_CONFIGS, feed, named, text_of
 
@@ -17,7 +21,7 @@ def test_tf_config_of_a_launcher():
     def reads(data):
         tasks = tasks_of(text_of(data))
         assert 0 <= tasks.index < len(tasks.addresses)
-        return tasks.hosts, tasks.neighbours, tasks.ports
+        return tasks.hosts, tasks.by_host, tasks.ports
 
     assert feed("TF_CONFIG (launcher)", named("TF_CONFIG", reads, LaunchError), TF_CONFIGS, LaunchError, INPUTS) > 10
 
@@ -26,8 +30,10 @@ def test_hosts():
     def reads(data):
         found = hosts.parse_hosts(text_of(data))
         assert all(host.slots >= 1 and host.name for host in found)
+        # None is an option of ssh's.
+        assert not [host for host in found if host.target.startswith("-")]
 
-    seeds = [b"localhost:2", b"a-1.b:2,127.0.0.1:3,[::1]:1", b"h:1, h:2"]
+    seeds = [b"localhost:2", b"a-1.b:2,127.0.0.1:3,[::1]:1", b"h:1, h:2", b"me@a:1,you@[fe80::1]:2"]
     assert feed("--hosts", named("hosts", reads, LaunchError), seeds, LaunchError, INPUTS) > 10
 
 
@@ -61,6 +67,75 @@ def test_names_of_hosts_are_looked_up_without_a_crash(monkeypatch):
 
     monkeypatch.setattr(hosts.socket, "getaddrinfo", no_network)
     feed("host's name", lambda data: hosts.is_this_machine(text_of(data)), [b"localhost"], LaunchError, 1000)
+
+
+def test_lists_of_slurms():
+    def reads(data):
+        nodes = slurm.parse_nodes(text_of(data))
+        assert nodes and all(nodes) and len(nodes) <= 1 << 16
+
+    seeds = [b"node[01-03,7]", b"a,b[1-2]c[3,4]", b"n[0-99]x[0-99]"]
+    assert feed("SLURM_NODELIST", reads, seeds, LaunchError, INPUTS) > 10
+
+
+def test_a_step_of_slurms():
+    names = (
+        "SLURM_STEP_TASKS_PER_NODE",
+        "SLURM_STEP_NODELIST",
+        "SLURM_NODEID",
+        "SLURM_LOCALID",
+        "SLURM_STEP_NUM_TASKS",
+    )
+
+    def reads(data):
+        values = text_of(data).split(";")
+        variables = dict(zip(names, values, strict=False))
+        tasks = slurm.tasks_of_step({"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", **variables})
+        assert tasks is None or 0 <= tasks.index < len(tasks.addresses)
+
+    feed("Slurm's variables", reads, [b"2(x3),1;n[1-4];2;1;7", b"1(x2);a,b;1;0;2"], LaunchError, INPUTS)
+
+
+def test_words_of_an_agent():
+    def reads(data):
+        frames = agent_wire.Frames()
+        for at in range(0, len(data), 7):
+            for message, _ in frames.feed(data[at : at + 7]):
+                assert isinstance(message["is"], str)
+
+    seeds = [
+        agent_wire.frame({"is": "output", "rank": 1, "of": 1}, b"text") + agent_wire.frame({"is": "alive"}),
+        agent_wire.frame({"is": "ended", "rank": 3, "code": -9}),
+    ]
+    assert feed("agent wire", reads, seeds, agent_wire.WireError, INPUTS) > 10
+
+
+def test_messages_of_an_agent_to_a_launcher(tmp_path):
+    """What an agent says that has gone mad: nothing but an error of the conversation comes of it."""
+    with open(tmp_path / "shown", "wb") as file:
+        console = Console(file.fileno(), file.fileno())
+        task = Assignment(["true"], {}, "/", "", False, 8.0, {}, str(tmp_path))
+
+        def reads(data):
+            host = RemoteHost(hosts.Host("a", 2), ["true"], task, console)
+            host.workers = {rank: RemoteWorker("a", rank, host.say, console, None) for rank in (0, 1)}
+            head = struct.pack("!II", len(data), 4)
+            for message, chunk in agent_wire.Frames().feed(head + data + b"data"):
+                host._take(message, chunk)
+
+        seeds = [
+            json.dumps(message).encode()
+            for message in (
+                {"is": "started", "rank": 1, "pid": 7},
+                {"is": "output", "rank": 0, "of": 2},
+                {"is": "ended", "rank": 1, "code": 3},
+                {"is": "file", "name": "result.1"},
+                {"is": "said", "text": "x"},
+                {"is": "ready", "pid": 1, "host": "h", "port": 2},
+            )
+        ]
+        feed("messages of an agent", reads, seeds, agent_wire.WireError, 500)
+    assert {path.name for path in tmp_path.iterdir()} <= {"shown", "result.0", "result.1", "error.0", "error.1"}
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -1,35 +1,54 @@
-"""Which hosts a job may use, each with its slots: how many workers it takes.
-
-Workers of this version are on one machine, this one; under which names it is called does not matter.
-"""
+"""Which hosts a job may use, each with its slots: how many workers it takes."""
 
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep.launch.errors import LaunchError
 
-_HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.]+\]):(?P<slots>[0-9]{1,9})$")
-_LINE = re.compile(r"(?P<name>\S+)\s+slots\s*=\s*(?P<slots>[0-9]{1,9})$")
+_USER = r"(?:(?P<user>[\w.][\w.-]*)@)?"
+_NAME = r"(?P<name>[\w.][\w.-]*|\[[0-9A-Fa-f:.]+\])"
+_HOST = re.compile(rf"{_USER}{_NAME}(?::(?P<slots>[0-9]{{1,9}}))?$")
+_LINE = re.compile(rf"{_USER}(?P<name>[^\s@-]\S*)(?:\s+slots\s*=\s*(?P<slots>[0-9]{{1,9}}))?$")
 # Of DNS. Longer ones take the system minutes to refuse.
 _LONGEST_NAME = 253
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and how many workers it takes."""
+    """A host, and how many workers it takes.
+
+    Attributes:
+      name: Or its address; of IPv6 without brackets.
+      slots: How many.
+      user: As whom its workers are started, over ssh; empty: as who starts the job.
+    """
 
     name: str
     slots: int
+    user: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.slots}"
+        return f"{self.target if ':' not in self.name else f'[{self.name}]'}:{self.slots}"
+
+    @property
+    def target(self) -> str:
+        """What ssh is told."""
+        return f"{self.user}@{self.name}" if self.user else self.name
+
+    def is_this_machine(self) -> bool:
+        """Whether its workers are started directly: with a user's name it is another account, which ssh leads to."""
+        return not self.user and is_this_machine(self.name)
 
 
-def parse_hosts(text: str) -> list[Host]:
-    """Reads `host:slots,host:slots`.
+def parse_hosts(text: str, slots: int | None = None) -> list[Host]:
+    """Reads `host:slots,host:slots`; `user@host:slots` and `[v6]:slots` as well.
+
+    Args:
+      text: It.
+      slots: Of hosts without a number; None: each needs one.
 
     Raises:
       LaunchError: an entry is not of this form, or has no slots.
@@ -37,14 +56,18 @@ def parse_hosts(text: str) -> list[Host]:
     hosts = []
     for entry in text.split(","):
         found = _HOST.match(entry.strip())
-        if not found:
+        if not found or (slots is None and found["slots"] is None):
             raise LaunchError(f"hosts {text!r}: got {entry.strip()!r}, wanted host:slots, as in localhost:2")
-        hosts.append(_host(found, f"hosts {text!r}"))
+        hosts.append(_host(found, slots, f"hosts {text!r}"))
     return hosts
 
 
-def read_hostfile(path: str) -> list[Host]:
+def read_hostfile(path: str, slots: int | None = None) -> list[Host]:
     """Reads lines `host slots=N`; empty lines, and what follows a #, are left out.
+
+    Args:
+      path: Of the file.
+      slots: Of hosts without a number; None: each needs one.
 
     Raises:
       LaunchError: the file cannot be read, names no host, or has a line that is not of this form.
@@ -59,16 +82,16 @@ def read_hostfile(path: str) -> list[Host]:
         if not line:
             continue
         found = _LINE.match(line)
-        if not found:
+        if not found or (slots is None and found["slots"] is None):
             raise LaunchError(f"hostfile {path}, line {number}: got {line!r}, wanted `host slots=N`")
-        hosts.append(_host(found, f"hostfile {path}, line {number}"))
+        hosts.append(_host(found, slots, f"hostfile {path}, line {number}"))
     if not hosts:
         raise LaunchError(f"hostfile {path}: it names no host; wanted lines `host slots=N`")
     return hosts
 
 
-def _host(found: re.Match[str], where: str) -> Host:
-    host = Host(found["name"].strip("[]"), int(found["slots"]))
+def _host(found: re.Match[str], slots: int | None, where: str) -> Host:
+    host = Host(found["name"].strip("[]"), int(found["slots"] or slots or 0), found["user"] or "")
     if not host.name:
         raise LaunchError(f"{where}: got a host without a name, wanted one")
     if host.slots < 1:
@@ -79,32 +102,36 @@ def _host(found: re.Match[str], where: str) -> Host:
 def place(count: int, hosts: Sequence[Host]) -> list[Host]:
     """The hosts that `count` workers fill, in the order of the hosts, each with the number of its workers.
 
+    A host that is named more than once, this machine by whatever names, is one host, with the slots of all of them.
+
     Raises:
-      LaunchError: there are fewer slots than workers, or one of these hosts is not this machine.
+      LaunchError: there are fewer slots than workers.
     """
     slots = sum(host.slots for host in hosts)
     if count > slots:
         raise LaunchError(f"-np {count}: there are {slots} slots ({','.join(map(str, hosts))})")
-    filled = []
+    filled: dict[str, Host] = {}
+    here = ""
     for host in hosts:
         workers = min(host.slots, count)
         count -= workers
-        if workers:
-            filled.append(Host(host.name, workers))
-    for host in filled:
-        if not is_this_machine(host.name):
-            raise LaunchError(
-                f"host {host.name} is not this machine: this version starts the workers of a job on one machine, the "
-                "one that it runs on"
-            )
-    return filled
+        if not workers:
+            continue
+        key = host.target
+        if key not in filled and host.is_this_machine():
+            key = here = here or key
+        before = filled[key].slots if key in filled else 0
+        filled[key] = replace(filled.get(key, host), slots=before + workers)
+    return list(filled.values())
 
 
 def is_this_machine(name: str) -> bool:
     """True for a name or an address of this machine: one that a socket can be bound to here.
 
+    A name that cannot be resolved is none of its own: ssh may know what it stands for.
+
     Raises:
-      LaunchError: the name cannot be resolved.
+      LaunchError: it is longer than a name can be.
     """
     if name in ("localhost", socket.gethostname()):
         return True
@@ -112,8 +139,8 @@ def is_this_machine(name: str) -> bool:
         raise LaunchError(f"host {name[:40]}... has a name of {len(name)} characters; wanted at most {_LONGEST_NAME}")
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
-    except (OSError, ValueError) as error:
-        raise LaunchError(f"host {name} cannot be resolved: {getattr(error, 'strerror', None) or error}") from None
+    except (OSError, ValueError):
+        return False
     return any(_can_bind(family, address) for family, _, _, _, address in found)
 
 

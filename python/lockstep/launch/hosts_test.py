@@ -14,9 +14,14 @@ ELSEWHERE = "192.0.2.1"
 def test_hosts_have_slots():
     assert parse_hosts("localhost:2") == [Host("localhost", 2)]
     assert parse_hosts("a-1.b_c:2, 127.0.0.1:3,[::1]:1") == [Host("a-1.b_c", 2), Host("127.0.0.1", 3), Host("::1", 1)]
+    assert [str(host) for host in parse_hosts("a:2,[::1]:1,me@b:3")] == ["a:2", "[::1]:1", "me@b:3"]
+    assert parse_hosts("me@a:2") == [Host("a", 2, "me")]
+    assert parse_hosts("a,b:3", slots=2) == [Host("a", 2), Host("b", 3)]
 
 
-@pytest.mark.parametrize("text", ["", "localhost", "localhost:", ":2", "localhost:two", "a:1,,b:1", "a b:1", "a:-1"])
+@pytest.mark.parametrize(
+    "text", ["", "localhost", "localhost:", ":2", "localhost:two", "a:1,,b:1", "a b:1", "a:-1", "-v:1", "@a:1"]
+)
 def test_hosts_of_another_form_are_refused(text):
     with pytest.raises(LaunchError, match="wanted host:slots"):
         parse_hosts(text)
@@ -33,6 +38,8 @@ def test_a_host_without_slots_is_refused(tmp_path):
 def test_a_hostfile_may_have_empty_lines_and_comments(tmp_path):
     (tmp_path / "hosts").write_text("# ours\nlocalhost slots=2\n\n  127.0.0.1  slots = 3  # the same\n")
     assert read_hostfile(str(tmp_path / "hosts")) == [Host("localhost", 2), Host("127.0.0.1", 3)]
+    (tmp_path / "hosts").write_text("me@a slots=2\n[::1]\n")
+    assert read_hostfile(str(tmp_path / "hosts"), slots=4) == [Host("a", 2, "me"), Host("::1", 4)]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +66,21 @@ def test_a_hostfile_that_is_not_there_is_refused(tmp_path):
 
 def test_workers_fill_hosts_in_their_order():
     assert place(2, [Host("localhost", 2)]) == [Host("localhost", 2)]
-    assert place(3, [Host("localhost", 2), Host("127.0.0.1", 4)]) == [Host("localhost", 2), Host("127.0.0.1", 1)]
-    # Where another host's slots stay empty, it does not matter that it is another.
+    assert place(3, [Host(ELSEWHERE, 2), Host("localhost", 4)]) == [Host(ELSEWHERE, 2), Host("localhost", 1)]
+    # No worker, no host.
     assert place(2, [Host("localhost", 2), Host(ELSEWHERE, 2)]) == [Host("localhost", 2)]
+
+
+def test_a_host_that_is_named_again_is_one_host():
+    hosts = [
+        Host("localhost", 1),
+        Host(ELSEWHERE, 1),
+        Host("127.0.0.1", 2),
+        Host(ELSEWHERE, 1),
+        Host(ELSEWHERE, 1, "me"),
+    ]
+    assert place(5, hosts) == [Host("localhost", 3), Host(ELSEWHERE, 2)]
+    assert place(6, hosts)[2:] == [Host(ELSEWHERE, 1, "me")]
 
 
 def test_more_workers_than_slots_are_refused_with_both_numbers():
@@ -69,9 +88,9 @@ def test_more_workers_than_slots_are_refused_with_both_numbers():
         place(4, [Host("localhost", 1), Host("127.0.0.1", 2)])
 
 
-def test_workers_elsewhere_are_refused_with_the_hosts_name():
-    with pytest.raises(LaunchError, match=f"host {ELSEWHERE} is not this machine"):
-        place(3, [Host("localhost", 2), Host(ELSEWHERE, 2)])
+def test_another_users_workers_are_not_started_directly():
+    assert Host("localhost", 1).is_this_machine()
+    assert not Host("localhost", 1, "me").is_this_machine()
 
 
 def test_this_machine_has_many_names(monkeypatch):
@@ -83,10 +102,11 @@ def test_this_machine_has_many_names(monkeypatch):
     assert is_this_machine("an-alias")
 
 
-def test_a_name_that_nobody_knows_is_refused(monkeypatch):
+def test_a_name_that_nobody_knows_is_another_machines(monkeypatch):
     def unknown(*args, **kwargs):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(LaunchError, match="host nowhere cannot be resolved: Name or service not known"):
-        is_this_machine("nowhere")
+    assert not is_this_machine("nowhere")
+    with pytest.raises(LaunchError, match="a name of 300 characters; wanted at most 253"):
+        is_this_machine("a" * 300)

@@ -6,121 +6,38 @@ that its process group keeps its number and no stranger is signalled by mistake.
 """
 
 import contextlib
-import os
 import selectors
 import signal
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.folder import Copy
-from lockstep.launch.guard import Guard, kill_group
+from lockstep.launch.guard import Guard
 from lockstep.launch.output import Console, Stream
-from lockstep.launch.process import Process, Start, open_files
+from lockstep.launch.process import Start, open_files
+from lockstep.launch.worker import Member, Worker
 
 # From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
 STOP_TIMEOUT_S = 3.0
 KILL_TIMEOUT_S = 1.0
 # For the last output of processes that workers left behind.
 _DRAIN_TIMEOUT_S = 0.5
-_LAST_LINES = 20
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 _FORWARDED = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 
 
-class Worker:
-    """A worker's process, its output, and how it ended.
-
-    Args:
-      process: It.
-      rank: In the job.
-      console: Where its output goes.
-      copies: Where it is kept as well: its stdout and its stderr.
-
-    Attributes:
-      rank: In the job.
-      name: For messages.
-      pid: Also the number of its process group.
-      code: Exit code, negative for the signal that killed it (as in subprocess); None while it runs.
-      last_lines: The newest lines of its stdout and stderr.
-    """
-
-    def __init__(
-        self,
-        process: Process,
-        rank: int,
-        console: Console,
-        copies: tuple[Copy, Copy] | None,
-    ):
-        self._process = process
-        self.rank = rank
-        self.name = f"rank {rank}"
-        self.pid = process.pid
-        self.code: int | None = None
-        self.last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
-        prefix = b"[%d] " % self.rank
-        self.streams: dict[int, Stream] = {}
-        self._copies: dict[int, Copy] = {}
-        for pipe, fd in ((process.stdout, console.stdout), (process.stderr, console.stderr)):
-            os.set_blocking(pipe.fileno(), False)
-            self.streams[pipe.fileno()] = Stream(console, fd, prefix, self.rank == 0, self.last_lines)
-        if copies is not None:
-            self._copies = dict(zip(self.streams, copies, strict=True))
-
-    def poll(self) -> bool:
-        """True once, when it has ended; `code` is set then."""
-        if self.code is not None:
-            return False
-        state = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if state is None:
-            return False
-        self.code = state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
-        return True
-
-    def read(self, fd: int) -> bool:
-        """Hands on what is in one of its pipes; False at the pipe's end."""
-        stream = self.streams[fd]
-        while True:
-            try:
-                chunk = os.read(fd, 1 << 16)
-            except BlockingIOError:
-                return True
-            if not chunk:
-                stream.finish()
-                return False
-            if fd in self._copies:
-                self._copies[fd].write(chunk)
-            stream.feed(chunk)
-
-    def close(self) -> None:
-        """Nothing is read from it any more."""
-        for file in (self._process.stdout, self._process.stderr, *self._copies.values()):
-            file.close()
-
-    def reap(self) -> None:
-        """Frees its number; it must have ended."""
-        self.close()
-        if self.code is not None:
-            self._process.wait()
-
-    def describe_end(self) -> str:
-        """How it ended, for messages."""
-        if self.code < 0:
-            return f"was killed by {signal.Signals(-self.code).name}"
-        return f"failed with exit code {self.code}"
-
-
 class Job:
-    """The workers of one launcher.
+    """The workers of one launcher, which are processes of its own.
 
     Args:
       start: Starts one.
       environments: One per worker, with LOCKSTEP_RANK.
       console: Where output goes.
       copies: Where that of a rank is kept as well: of its stdout and its stderr.
+      files: A folder for the workers, the caller's, which goes with the launcher should that be killed.
     """
 
     def __init__(
@@ -129,17 +46,20 @@ class Job:
         environments: Sequence[Mapping[str, str]],
         console: Console,
         copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+        files: str | None = None,
     ):
+        self._files = files
         self._start_worker, self._environments, self._console = start, environments, console
         self._copies = copies or {}
         self._inherited: frozenset[int] = frozenset()
-        self._workers: list[Worker] = []
+        self._workers: list[Member] = []
         self._by_pipe: dict[int, Worker] = {}
-        self._failed: Worker | None = None
+        self._failed: Member | None = None
         self._told_to_end = 0
         self._told_by: signal.Signals | None = None
         self._remind_at: float | None = None  # of the second signal, which ends workers that the first did not
         self._kill_at: float | None = None
+        self._kill_timeout_s = KILL_TIMEOUT_S
         self._broken_pipe = False
         self._started_at = time.monotonic()
 
@@ -155,8 +75,10 @@ class Job:
           LaunchError: the command cannot be executed.
         """
         self._inherited = open_files()
-        with Guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
+        with self._make_guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
             try:
+                if self._files is not None:
+                    guard.removes(self._files)
                 self._start(guard, selector)
                 while self._running():
                     self._wait(selector, signals)
@@ -174,15 +96,34 @@ class Job:
         return [int(environment["LOCKSTEP_RANK"]) for environment in self._environments]
 
     @property
-    def failed(self) -> Worker | None:
+    def failed(self) -> Member | None:
         """The worker that failed first, when the job has ended."""
         return self._failed
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether it ended by a worker's failure, and nobody had asked it to end."""
+        return self._failed is not None and not self._told_to_end and not self._broken_pipe
+
+    def _make_guard(self) -> Guard:
+        return Guard()
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         for environment in self._environments:
             process = self._start_worker(environment, self._inherited)
             rank = int(environment["LOCKSTEP_RANK"])
-            self._add(Worker(process, rank, self._console, self._copies.get(rank)), guard, selector)
+            worker = Worker(process, rank, self._copies.get(rank))
+            self._show(worker)
+            self._add(worker, guard, selector)
+
+    def _show(self, worker: Worker) -> None:
+        """Says where a worker's output goes."""
+        worker.show(
+            *(
+                Stream(self._console, fd, b"[%d] " % worker.rank, worker.rank == 0, worker.last_lines)
+                for fd in (self._console.stdout, self._console.stderr)
+            )
+        )
 
     def _add(self, worker: Worker, guard: Guard, selector: selectors.BaseSelector) -> None:
         guard.watch(worker.pid)
@@ -192,7 +133,7 @@ class Job:
             selector.register(fd, selectors.EVENT_READ)
 
     def _running(self) -> bool:
-        if self._kill_at is not None and time.monotonic() > self._kill_at + KILL_TIMEOUT_S:
+        if self._kill_at is not None and time.monotonic() > self._kill_at + self._kill_timeout_s:
             return False  # Not even SIGKILL ended them.
         return any(worker.code is None for worker in self._workers)
 
@@ -202,7 +143,7 @@ class Job:
             if key.fileobj is signals:
                 arrived += signals.recv(4096)
             elif key.data is not None:  # Registered with a function to be called.
-                key.data(events)
+                self._call(key.data, events)
             elif key.fd in selector.get_map():
                 self._read(selector, key.fd)
         for signum in arrived:
@@ -222,11 +163,22 @@ class Job:
     def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
         try:
             more = self._by_pipe[fd].read(fd)
-        except BrokenPipeError:  # Nobody reads us any more, as in `... | head`.
-            self._broken_pipe, more = True, False
-            self._stop()
+        except BrokenPipeError:
+            more = False
+            self._lose_reader()
         if not more:
             selector.unregister(fd)
+
+    def _call(self, function: Callable[[int], None], events: int) -> None:
+        try:
+            function(events)
+        except BrokenPipeError:
+            self._lose_reader()
+
+    def _lose_reader(self) -> None:
+        """Nobody reads us any more, as in `... | head`."""
+        self._broken_pipe = True
+        self._stop()
 
     def _forward(self, signum: signal.Signals) -> None:
         if signum not in _ENDING:
@@ -251,8 +203,7 @@ class Job:
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         ended = [worker for worker in self._workers if worker.poll()]
-        # A worker that was killed comes before those that failed because of it.
-        for worker in sorted(ended, key=lambda worker: worker.code):
+        for worker in sorted(ended, key=lambda worker: worker.urgency):
             if worker.code == 0 or self._failed or self._broken_pipe:
                 continue
             self._failed = worker
@@ -262,7 +213,7 @@ class Job:
             others = any(other.code is None for other in self._workers)
             seconds = time.monotonic() - self._started_at
             self._report(
-                f"{worker.name} (pid {worker.pid}) {worker.describe_end()} after {seconds:.1f} s"
+                f"{worker.label} {worker.describe_end()} after {seconds:.1f} s"
                 + ("; ending the other workers" if others else "")
             )
             self._stop()
@@ -276,7 +227,7 @@ class Job:
 
     def _signal_all(self, signum: signal.Signals) -> None:
         for worker in self._workers:
-            kill_group(worker.pid, signum)
+            worker.signal(signum)
 
     def _end(self, selector: selectors.BaseSelector) -> None:
         """Ends what is left of the workers' groups, and hands on the last output."""
@@ -303,7 +254,7 @@ class Job:
             return 128 + self._told_by
         return 128 + signal.SIGPIPE if self._broken_pipe else 0
 
-    def _show_failure(self, worker: Worker) -> None:
+    def _show_failure(self, worker: Member) -> None:
         if len(self._workers) > 1 and not self._told_to_end:
             lines = "\n".join("  " + line.decode(errors="replace") for line in worker.last_lines)
             self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")

@@ -1,6 +1,5 @@
 """The launcher as its users see it: a process with workers below it. Workers are programs of a few lines."""
 
-import contextlib
 import json
 import os
 import signal
@@ -11,94 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.testing.launching import (
+    DEADLINE_S,
+    RANK,
+    SLEEP,
+    WITH_CHILD,
+    WRITE_PID,
+    finish,
+    launchers,
+    pids_of,
+    runs,
+    wait_for,
+)
+
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-DEADLINE_S = 30
+launch = pytest.fixture(launchers)
+
 # From a worker's failure to the end of the job, at most: what the launcher promises.
 ENDED_WITHIN_S = 5.0
-
-
-@pytest.fixture
-def launch(tmp_path):
-    """A function that starts a launcher, whose working directory is tmp_path; what it started is killed at the end."""
-    started = []
-
-    def start(*options: str, worker: str = "", variables: dict | None = None, **kwargs) -> subprocess.Popen:
-        hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_TF1", "LOCKSTEP_SECRET"}
-        environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        command = [sys.executable, "-m", "lockstep.launch", *options]
-        if worker:
-            (tmp_path / "worker.py").write_text("import os, signal, subprocess, sys, time\n" + worker)
-            command += [sys.executable, "worker.py"]
-        process = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env={**environment, **(variables or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **kwargs,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
-            process.communicate(timeout=DEADLINE_S)
-    for path in tmp_path.glob("pid*"):
-        with contextlib.suppress(ProcessLookupError, ValueError):
-            if _runs(int(path.read_text())):
-                os.kill(int(path.read_text()), signal.SIGKILL)
-
-
-def _finish(process: subprocess.Popen) -> tuple[int, list[str], list[str]]:
-    """Exit code, and the lines of stdout and stderr."""
-    stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, stdout.splitlines(), stderr.splitlines()
-
-
-def _wait_for(condition, what: str):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.02)
-    return value
-
-
-def _runs(pid: int) -> bool:
-    """True if a process runs; one that ended and waits to be reaped does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
-def _pids(folder: Path, count: int) -> list[int]:
-    """What `count` processes wrote with WRITE_PID."""
-
-    def read():
-        texts = [path.read_text() for path in folder.glob("pid*")]
-        return [int(text) for text in texts] if len(texts) == count and all(texts) else None
-
-    return _wait_for(read, f"{count} processes to start")
 
 
 def _seconds_since_failure(folder: Path) -> float:
     """Since a worker ran `_fail`; Linux has one monotonic clock for all processes."""
     return time.monotonic() - float((folder / "failed_at").read_text())
-
-
-RANK = 'rank = int(os.environ["LOCKSTEP_RANK"])\n'
-WRITE_PID = RANK + 'open(f"pid{rank}", "w").write(str(os.getpid()))\n'
-# A worker with a child, in the same process group, that the worker does not wait for.
-WITH_CHILD = WRITE_PID + (
-    'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
-    'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
-)
-SLEEP = "time.sleep(600)\n"
 
 
 def _fail(rank: int, code: int) -> str:
@@ -114,7 +49,7 @@ def _wait_for_pids(count: int) -> str:
 
 
 def test_output_is_prefixed_by_rank_and_the_two_streams_stay_apart(launch):
-    code, stdout, stderr = _finish(
+    code, stdout, stderr = finish(
         launch("-n", "3", worker='r = os.environ["LOCKSTEP_RANK"]; print("out", r); print("err", r, file=sys.stderr)')
     )
     assert code == 0
@@ -124,17 +59,17 @@ def test_output_is_prefixed_by_rank_and_the_two_streams_stay_apart(launch):
 
 def test_options_of_the_program_are_never_taken_for_ours(launch):
     theirs = ["-n", "7", "--tf", "--work=5", "--", "--help"]
-    code, stdout, _ = _finish(launch("-n", "2", sys.executable, "-c", "import sys; print(sys.argv[1:])", *theirs))
+    code, stdout, _ = finish(launch("-n", "2", sys.executable, "-c", "import sys; print(sys.argv[1:])", *theirs))
     assert (code, sorted(stdout)) == (0, [f"[{rank}] {theirs}" for rank in (0, 1)])
 
 
-def test_output_arrives_while_the_worker_runs(launch):
+def test_output_arrives_while_the_workerruns(launch):
     process = launch("-n", "2", worker='print("started")\n' + SLEEP)
     assert process.stdout.readline().endswith("] started\n")
 
 
 def test_a_single_worker_is_run_as_if_there_were_no_launcher(launch):
-    code, stdout, stderr = _finish(
+    code, stdout, stderr = finish(
         launch(worker=RANK + 'print(rank, os.environ["LOCKSTEP_WORLD_SIZE"], os.getpid()); sys.exit(7)')
     )
     assert (code, stderr) == (7, [])
@@ -143,85 +78,85 @@ def test_a_single_worker_is_run_as_if_there_were_no_launcher(launch):
 
 def test_a_single_worker_takes_the_launchers_place(launch):
     process = launch("-n", "1", worker="print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)")
-    code, stdout, _ = _finish(process)
+    code, stdout, _ = finish(process)
     assert int(stdout[0]) == process.pid
     assert code == -signal.SIGKILL
 
 
 def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
     fail = _wait_for_pids(6) + 'if rank == 1: print("this is why")\n' + _fail(1, 37)
-    code, _, stderr = _finish(launch("-n", "3", worker=WITH_CHILD + fail + SLEEP))
+    code, _, stderr = finish(launch("-n", "3", worker=WITH_CHILD + fail + SLEEP))
     assert _seconds_since_failure(tmp_path) < ENDED_WITHIN_S
     assert code == 37
     assert any("rank 1" in line and "exit code 37" in line and "ending the other workers" in line for line in stderr)
     assert stderr[-2:] == ["[lockstep] rank 1 failed with exit code 37; its last lines:", "[lockstep]   this is why"]
-    assert not [pid for pid in _pids(tmp_path, 6) if _runs(pid)]
+    assert not [pid for pid in pids_of(tmp_path, 6) if runs(pid)]
 
 
 def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_path):
     stubborn = "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
     fail = _wait_for_pids(2) + _fail(0, 3)
-    code, _, _ = _finish(launch("-n", "2", worker=stubborn + WRITE_PID + fail + SLEEP))
+    code, _, _ = finish(launch("-n", "2", worker=stubborn + WRITE_PID + fail + SLEEP))
     assert _seconds_since_failure(tmp_path) < ENDED_WITHIN_S
     assert code == 3
-    assert not [pid for pid in _pids(tmp_path, 2) if _runs(pid)]
+    assert not [pid for pid in pids_of(tmp_path, 2) if runs(pid)]
 
 
 def test_a_killed_worker_gives_128_plus_the_signal_and_is_named(launch, tmp_path):
     process = launch("-n", "2", worker=WRITE_PID + SLEEP)
-    _pids(tmp_path, 2)
+    pids_of(tmp_path, 2)
     killed_at = time.monotonic()
     os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
-    code, _, stderr = _finish(process)
+    code, _, stderr = finish(process)
     assert time.monotonic() - killed_at < ENDED_WITHIN_S
     assert code == 128 + signal.SIGKILL
     assert any("rank 1 (pid" in line and "was killed by SIGKILL" in line for line in stderr)
 
 
 def test_what_failed_workers_wrote_last_is_not_lost(launch):
-    code, stdout, _ = _finish(launch("-n", "2", worker=RANK + 'print("x" * 50000 + "end"); os._exit(rank)'))
+    code, stdout, _ = finish(launch("-n", "2", worker=RANK + 'print("x" * 50000 + "end"); os._exit(rank)'))
     assert code == 1
     assert sorted(len(line) for line in stdout if line.endswith("end"))[-1:] == [len("[1] ") + 50003]
 
 
 def test_workers_that_end_well_leave_the_others_running(launch):
-    code, stdout, _ = _finish(launch("-n", "2", worker=RANK + "time.sleep(0.5 * rank); print(rank)"))
+    code, stdout, _ = finish(launch("-n", "2", worker=RANK + "time.sleep(0.5 * rank); print(rank)"))
     assert (code, stdout) == (0, ["[0] 0", "[1] 1"])
 
 
 def test_processes_that_a_finished_worker_left_behind_are_ended(launch, tmp_path):
-    code, _, _ = _finish(launch("-n", "2", worker=WITH_CHILD))
+    code, _, _ = finish(launch("-n", "2", worker=WITH_CHILD))
     assert code == 0
-    assert not [pid for pid in _pids(tmp_path, 4) if _runs(pid)]
+    assert not [pid for pid in pids_of(tmp_path, 4) if runs(pid)]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_ends_the_workers(launch, tmp_path, signum):
     process = launch("-n", "2", worker="signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + WITH_CHILD + SLEEP)
-    pids = _pids(tmp_path, 4)
+    pids = pids_of(tmp_path, 4)
     process.send_signal(signum)
-    code, _, _ = _finish(process)
+    code, _, _ = finish(process)
     assert code == 128 + signum
-    assert not [pid for pid in pids if _runs(pid)]
+    assert not [pid for pid in pids if runs(pid)]
 
 
 def test_workers_may_end_in_their_own_way_on_a_signal(launch, tmp_path):
     handle = 'def save(*a): time.sleep(.3); print("saved"); sys.exit(0)\nsignal.signal(signal.SIGTERM, save)\n'
     process = launch("-n", "2", worker=handle + WRITE_PID + SLEEP)
-    _pids(tmp_path, 2)
+    pids_of(tmp_path, 2)
     process.send_signal(signal.SIGTERM)
-    code, stdout, _ = _finish(process)
+    code, stdout, _ = finish(process)
     assert (code, sorted(stdout)) == (0, ["[0] saved", "[1] saved"])
 
 
 def test_a_second_interrupt_ends_workers_that_ignore_the_first(launch, tmp_path):
     ignore = 'signal.signal(signal.SIGINT, lambda *a: print("no", flush=True))\n'
     process = launch("-n", "2", worker=ignore + WRITE_PID + SLEEP)
-    _pids(tmp_path, 2)
+    pids_of(tmp_path, 2)
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline().endswith("no\n")
     process.send_signal(signal.SIGINT)
-    code, _, _ = _finish(process)
+    code, _, _ = finish(process)
     assert code == 128 + signal.SIGTERM
 
 
@@ -229,55 +164,55 @@ def test_who_goes_on_after_a_signal_is_named(launch, tmp_path):
     """A worker in an exchange that hangs does not hear of the first; its user may not know of the second."""
     ends = "signal.signal(signal.SIGINT, lambda *a: sys.exit(0)) if os.environ['LOCKSTEP_RANK'] == '0' else "
     process = launch("-n", "2", worker=ends + "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WRITE_PID + SLEEP)
-    _pids(tmp_path, 2)
+    pids_of(tmp_path, 2)
     process.send_signal(signal.SIGINT)
     said = process.stderr.readline()
     assert said == "[lockstep] SIGINT was handed on, and not followed yet by rank 1; another ends them\n"
     process.send_signal(signal.SIGINT)
-    code, _, _ = _finish(process)
+    code, _, _ = finish(process)
     assert code == 128 + signal.SIGTERM
 
 
 def test_user_signals_are_forwarded(launch, tmp_path):
     handle = 'def stop(*a): print("usr1"); sys.exit(0)\nsignal.signal(signal.SIGUSR1, stop)\n'
     process = launch("-n", "2", worker=handle + WRITE_PID + SLEEP)
-    _pids(tmp_path, 2)
+    pids_of(tmp_path, 2)
     process.send_signal(signal.SIGUSR1)
-    code, stdout, _ = _finish(process)
+    code, stdout, _ = finish(process)
     assert (code, sorted(stdout)) == (0, ["[0] usr1", "[1] usr1"])
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
 def test_nothing_outlives_a_launcher_that_dies(launch, tmp_path, signum):
     process = launch("-n", "2", worker=WITH_CHILD + SLEEP)
-    pids = _pids(tmp_path, 4)
+    pids = pids_of(tmp_path, 4)
     process.send_signal(signum)
     process.wait(DEADLINE_S)
-    _wait_for(lambda: not [pid for pid in pids if _runs(pid)], "the workers and their children to end")
+    wait_for(lambda: not [pid for pid in pids if runs(pid)], "the workers and their children to end")
 
 
 def test_a_reader_that_goes_away_ends_the_job(launch, tmp_path):
     process = launch("-n", "2", worker=WRITE_PID + 'while True: print("more"); time.sleep(.01)\n')
-    pids = _pids(tmp_path, 2)
+    pids = pids_of(tmp_path, 2)
     process.stdout.close()
     assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
-    assert not [pid for pid in pids if _runs(pid)]
+    assert not [pid for pid in pids if runs(pid)]
 
 
 def test_workers_read_no_input(launch):
     process = launch("-n", "2", worker="print(repr(sys.stdin.read()))", stdin=subprocess.PIPE)
-    code, stdout, _ = _finish(process)
+    code, stdout, _ = finish(process)
     assert (code, sorted(stdout)) == (0, ["[0] ''", "[1] ''"])
 
 
 def test_a_worker_per_gpu_each_with_its_own(launch):
     worker = RANK + 'print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCKSTEP_WORLD_SIZE"])'
-    code, stdout, _ = _finish(launch(worker=worker, variables={"CUDA_VISIBLE_DEVICES": "3,GPU-a"}))
+    code, stdout, _ = finish(launch(worker=worker, variables={"CUDA_VISIBLE_DEVICES": "3,GPU-a"}))
     assert (code, sorted(stdout)) == (0, ["[0] 3 2", "[1] GPU-a 2"])
 
 
 def test_one_gpu_keeps_its_number(launch):
-    _, stdout, _ = _finish(
+    _, stdout, _ = finish(
         launch(worker='print(os.environ["CUDA_VISIBLE_DEVICES"])', variables={"CUDA_VISIBLE_DEVICES": "3"})
     )
     assert stdout == ["3"]
@@ -286,14 +221,14 @@ def test_one_gpu_keeps_its_number(launch):
 def test_workers_may_be_fewer_than_gpus_but_not_more(launch):
     gpus = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
     worker = 'print(os.environ["CUDA_VISIBLE_DEVICES"])'
-    assert sorted(_finish(launch("-n", "2", worker=worker, variables=gpus))[1]) == ["[0] 4", "[1] 5"]
-    code, _, stderr = _finish(launch("-n", "4", worker=worker, variables=gpus))
+    assert sorted(finish(launch("-n", "2", worker=worker, variables=gpus))[1]) == ["[0] 4", "[1] 5"]
+    code, _, stderr = finish(launch("-n", "4", worker=worker, variables=gpus))
     assert code == 2
     assert "-n 4: only 3 GPUs are visible (4, 5, 6)" in stderr[0]
 
 
 def test_workers_on_the_cpu_see_no_gpu(launch):
-    assert sorted(_finish(launch("-n", "2", worker='print(repr(os.environ["CUDA_VISIBLE_DEVICES"]))'))[1]) == [
+    assert sorted(finish(launch("-n", "2", worker='print(repr(os.environ["CUDA_VISIBLE_DEVICES"]))'))[1]) == [
         "[0] ''",
         "[1] ''",
     ]
@@ -311,7 +246,7 @@ def test_workers_on_the_cpu_see_no_gpu(launch):
     ],
 )
 def test_a_request_that_cannot_be_met_is_one_line(launch, options, code, message):
-    got, _, stderr = _finish(launch(*options))
+    got, _, stderr = finish(launch(*options))
     assert got == code
     assert message in stderr[-1]
 
@@ -320,18 +255,33 @@ def _tf_config(cluster: dict, role: str) -> str:
     return json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
 
 
-def test_several_machines_are_refused_with_a_reason(launch):
+def test_several_hosts_without_a_common_secret_are_refused(launch, tmp_path):
     config = _tf_config({"chief": ["a:1"], "worker": ["b:1"]}, "chief")
-    code, _, stderr = _finish(launch("-n", "2", worker="pass", variables={"TF_CONFIG": config}))
+    variables = {"TF_CONFIG": config, "XDG_STATE_HOME": str(tmp_path)}
+    code, _, stderr = finish(launch("-n", "2", worker="pass", variables=variables))
     assert code == 2
-    assert "2 machines (a, b)" in stderr[0]
+    assert "tasks on 2 hosts, and LOCKSTEP_SECRET is not set" in stderr[0]
+
+
+def test_tasks_of_several_hosts_make_one_job(launch):
+    """Each launcher on its host, which two addresses of this one stand for."""
+    cluster = {"chief": ["127.0.0.2:8860"], "worker": ["127.0.0.3:8861"]}
+    names = '"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "RENDEZVOUS", "SECRET"'
+    tell = f'print(*(os.environ["LOCKSTEP_" + n] for n in ({names})))'
+    told = []
+    for role in cluster:
+        variables = {"TF_CONFIG": _tf_config(cluster, role), "LOCKSTEP_SECRET": "common"}
+        code, stdout, stderr = finish(launch("-n", "2", worker=tell, variables=variables))
+        assert (code, stderr) == (0, [])
+        told += sorted(line.partition("] ")[2] for line in stdout)
+    assert told == [f"{rank} {rank % 2} 2 4 127.0.0.2:8860 common" for rank in range(4)]
 
 
 @pytest.mark.parametrize("role", ["evaluator", "ps"])
 def test_an_evaluator_or_a_parameter_server_runs_alone_with_its_configuration(launch, role):
     config = _tf_config({"chief": ["a:1"], role: ["b:1"]}, role)
     worker = 'print(os.environ["TF_CONFIG"] + str(os.environ.get("LOCKSTEP_RANK")))'
-    _, stdout, _ = _finish(launch("-n", "2", worker=worker, variables={"TF_CONFIG": config}))
+    _, stdout, _ = finish(launch("-n", "2", worker=worker, variables={"TF_CONFIG": config}))
     assert stdout == [config + "None"]
 
 
@@ -347,7 +297,7 @@ def test_a_launcher_for_each_task_of_a_machine_makes_one_job(launch, tmp_path, w
         launched.append(launch("-n", str(workers), worker=TELL, variables=variables))
     told = []
     for process in launched:
-        code, stdout, stderr = _finish(process)
+        code, stdout, stderr = finish(process)
         assert (code, stderr) == (0, [])
         told += [line.split()[-4:] for line in stdout]
     ranks, sizes, rendezvous, secrets = map(list, zip(*told, strict=True))

@@ -92,15 +92,19 @@ def starts_call(function: Callable[[], object]) -> Start:
             sys.stdout.flush()
             sys.stderr.flush()
         stdout, stderr = os.pipe(), os.pipe()
+        # Until it has settled, the copy would take a signal for one of the launcher's, and tell the launcher of it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 die_with(launcher)
                 _settle(environment, inherited, stdout[1], stderr[1])
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 code = _call(function)
             finally:
                 os._exit(code)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for _, write in (stdout, stderr):
             os.close(write)
         return _Fork(pid, stdout[0], stderr[0])

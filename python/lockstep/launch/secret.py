@@ -1,13 +1,15 @@
-"""The secret of a job that several launchers start, each for a task of TF_CONFIG.
+"""The secret of a job that several launchers start, each for a task of TF_CONFIG or of Slurm's.
 
 They cannot tell each other a random one. Where LOCKSTEP_SECRET is not given, each derives it from a key that only the
 user can read: 32 random bytes in `$XDG_STATE_HOME/lockstep/key` (`~/.local/state/lockstep/key`), made by the first
-launcher that wants it. The job's secret is HMAC-SHA-256 of its rendezvous address under that key.
+launcher that wants it. The job's secret is HMAC-SHA-256 of its rendezvous address, and of Slurm's numbers where there
+are some, under that key. Launchers on several hosts have one key where the folder is on a file system of the network.
 """
 
 import contextlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from collections.abc import Mapping
@@ -17,26 +19,66 @@ from lockstep.launch.errors import LaunchError
 
 VARIABLE = "LOCKSTEP_SECRET"
 _KEY_BYTES = 32
+# As mounts call them; and those in user space, "fuse.", which are seldom others.
+_NETWORK_FILE_SYSTEMS = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "smb3",
+    "virtiofs", "wekafs",
+}  # fmt: skip
 
 
-def shared_secret(environment: Mapping[str, str], rendezvous: str) -> str:
-    """The secret of the job that meets at `rendezvous` (host:port): LOCKSTEP_SECRET, or one that is derived.
+def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 1, job: str = "") -> str:
+    """The secret of a job: LOCKSTEP_SECRET, or one that is derived.
+
+    Args:
+      environment: The launcher's.
+      rendezvous: Where the job meets, host:port.
+      hosts: How many it has launchers on.
+      job: What else tells it from other jobs.
 
     Raises:
-      LaunchError: it is not given, and the key cannot be read or made, or is not the user's own.
+      LaunchError: it is not given, and the key cannot be read or made, is not the user's own, or is one of this host
+        alone where there are several.
     """
     if environment.get(VARIABLE):
         return environment[VARIABLE]
     state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     path = Path(state) / "lockstep" / "key"
+    wanted = f"set {VARIABLE} to the same random text for all tasks"
     try:
+        if hosts > 1 and not _is_of_the_network(kind := file_system(path)):
+            raise LaunchError(
+                f"the job has tasks on {hosts} hosts, and {VARIABLE} is not set, nor can it be derived from the key in "
+                f"{path}: that is on a file system of this host alone ({kind}), so others have another key; {wanted}"
+            )
         key = _read_or_make(path)
     except OSError as error:
         raise LaunchError(
-            f"TF_CONFIG names several tasks, and {VARIABLE} is not set, nor can it be derived from a key in {path} "
-            f"({error.strerror or error}); set {VARIABLE} to the same random text for all tasks"
+            f"the job has several tasks, and {VARIABLE} is not set, nor can it be derived from a key in {path} "
+            f"({error.strerror or error}); {wanted}"
         ) from None
-    return hmac.new(key, f"lockstep job at {rendezvous}".encode(), "sha256").hexdigest()
+    about = f"lockstep job at {rendezvous}" + (f", {job}" if job else "")
+    return hmac.new(key, about.encode(), "sha256").hexdigest()
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that a file is on, or will be on: ext4, nfs4, ...
+
+    Raises:
+      OSError: it cannot be found out.
+    """
+    place = os.path.realpath(path)
+    best, kind = "", ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, where, found, *_ = line.split(" ")
+        where = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), os.fsencode(where)))
+        # Of two at one place the later one is seen.
+        if os.path.commonpath((place, where)) == where and len(where) >= len(best):
+            best, kind = where, found
+    return kind
+
+
+def _is_of_the_network(kind: str) -> bool:
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
 
 
 def _read_or_make(path: Path) -> bytes:

@@ -1,5 +1,6 @@
-"""The tasks of a job, as TF_CONFIG names them. A launcher is started once for each task, and starts its workers."""
+"""The tasks of a job, as TF_CONFIG or Slurm names them. A launcher is started once for each, and starts its workers."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ LOOPBACK = "127.0.0.1"
 # Tasks that have no rank: one evaluates checkpoints, the other would keep parameters, which workers keep themselves.
 _BESIDE = ("evaluator", "ps")
 _PORT = re.compile(r"[0-9]{1,5}")
+_V6 = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Tasks:
       has_chief: True if rank 0 is a task of type chief; in a cluster of workers alone it is worker 0.
       is_beside: True if this launcher's task is an evaluator or a parameter server, which has no rank.
       beside: The cluster's tasks without a rank, as TF_CONFIG has them.
+      job: What tells this job from others that meet at the same address, if there is something.
     """
 
     addresses: tuple[str, ...] = (LOOPBACK,)
@@ -32,6 +35,7 @@ class Tasks:
     has_chief: bool = True
     is_beside: bool = False
     beside: Mapping[str, Any] = field(default_factory=dict)
+    job: str = ""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -39,9 +43,9 @@ class Tasks:
         return tuple(_host(address) for address in self.addresses)
 
     @property
-    def neighbours(self) -> list[int]:
-        """Indices of the tasks on this launcher's host, its own among them."""
-        return [index for index, host in enumerate(self.hosts) if host == self.hosts[self.index]]
+    def by_host(self) -> list[tuple[str, int]]:
+        """The hosts in their order, each with the number of its tasks, which stand together."""
+        return [(host, len(list(tasks))) for host, tasks in itertools.groupby(self.hosts)]
 
     @property
     def ports(self) -> set[int]:
@@ -80,21 +84,6 @@ def tasks_of(tf_config: str | None) -> Tasks:
     return tasks
 
 
-def check_reachable(tasks: Tasks) -> None:
-    """Refuses what the communication engine cannot do yet.
-
-    Raises:
-      LaunchError: the tasks are not all on one machine.
-    """
-    hosts = list(dict.fromkeys(tasks.hosts))
-    if len(hosts) > 1:
-        raise LaunchError(
-            f"TF_CONFIG names {len(hosts)} machines ({', '.join(hosts)}): workers of this version exchange through "
-            "shared memory, inside of one machine. Start all tasks on one, where their addresses in TF_CONFIG have one "
-            "host and a port each; or a single task, with -n or several GPUs"
-        )
-
-
 def _addresses(tasks: Any) -> list[str]:
     """Of a cluster's tasks of one type: a list, or a mapping from indices (the sparse form)."""
     if isinstance(tasks, dict):
@@ -109,11 +98,19 @@ def _host(address: str) -> str:
 
 
 def _check_addresses(addresses: tuple[str, ...]) -> None:
-    """Several tasks are known by their addresses, and meet at the first one's."""
+    """Several tasks are known by their addresses, and meet at the first one's. Those of a host have ranks in a row."""
     if len(addresses) == 1:
         return
     for address, count in Counter(addresses).items():
         if count > 1:
             raise LaunchError(f"TF_CONFIG: {count} tasks have the address {address}; wanted a port for each")
-        if not _PORT.fullmatch(address.rpartition(":")[2]):
-            raise LaunchError(f"TF_CONFIG: a task has the address {address!r}; wanted host:port")
+        host, _, port = address.rpartition(":")
+        if not host or not _PORT.fullmatch(port) or (":" in host) != bool(_V6.fullmatch(host)):
+            raise LaunchError(f"TF_CONFIG: a task has the address {address!r}; wanted host:port, or [v6]:port")
+    runs = Counter(host for host, _ in itertools.groupby(map(_host, addresses)))
+    for host, count in runs.items():
+        if count > 1:
+            raise LaunchError(
+                f"TF_CONFIG: tasks of host {host} stand apart ({', '.join(addresses)}); wanted the tasks of a host one "
+                "after the other, as their workers have consecutive ranks"
+            )

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.tasks import Tasks, check_reachable, tasks_of
+from lockstep.launch.tasks import Tasks, tasks_of
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -62,6 +62,8 @@ def test_evaluators_and_parameter_servers_stand_beside_the_job(role):
         (_tf_config({**CLUSTER, "master": ["c:1"]}, "master", 0), "task 'master' 0 is not in the cluster"),
         (_tf_config({"worker": ["a:1", "a:1"]}, "worker", 0), "2 tasks have the address a:1"),
         (_tf_config({"worker": ["a:1", "a"]}, "worker", 0), "address 'a'; wanted host:port"),
+        (_tf_config({"worker": ["a:1", ":2"]}, "worker", 0), "address ':2'; wanted host:port"),
+        (_tf_config({"worker": ["a:1", "::1:2222"]}, "worker", 0), r"address '::1:2222'; wanted .* \[v6\]:port"),
     ],
 )
 def test_a_wrong_cluster_is_an_error(value, message):
@@ -69,12 +71,13 @@ def test_a_wrong_cluster_is_an_error(value, message):
         tasks_of(value)
 
 
-def test_tasks_on_one_machine_are_reachable_and_several_machines_are_not_yet():
-    check_reachable(Tasks())
-    check_reachable(Tasks(("a:1", "a:2", "a:3"), 1))
-    with pytest.raises(LaunchError, match=r"2 machines \(10.0.0.1, 10.0.0.2\).*one host and a port each"):
-        check_reachable(Tasks((*ADDRESSES, "10.0.0.1:1"), 1))
-
-
-def test_neighbours_are_the_tasks_with_the_same_host():
-    assert Tasks(("a:1", "b:1", "a:2"), 2).neighbours == [0, 2]
+def test_tasks_of_a_host_stand_together():
+    assert Tasks(("a:1", "a:2", "b:1"), 2).by_host == [("a", 2), ("b", 1)]
+    assert tasks_of(
+        _tf_config({"chief": ["[::1]:2222"], "worker": ["[::1]:2223", "[fe80::1%eth0]:1"]}, "worker", 1)
+    ).by_host == [
+        ("[::1]", 2),
+        ("[fe80::1%eth0]", 1),
+    ]
+    with pytest.raises(LaunchError, match=r"tasks of host a stand apart \(a:1, b:1, a:2\); wanted"):
+        tasks_of(_tf_config({"worker": ["a:1", "b:1", "a:2"]}, "worker", 0))

@@ -39,8 +39,9 @@ def run(
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    restarts: int | None = None,
 ) -> list[Any]:
-    """Calls a function on the processes of a job on this machine, and returns what each returned.
+    """Calls a function on the processes of a job, on this machine or on several, and returns what each returned.
 
     After Horovod's `horovod.run`, whose arguments these are; what they mean is that of horovodrun's options
     (docs/horovod.md). The processes are interpreters of their own: the function is sent to them with cloudpickle, so
@@ -57,12 +58,13 @@ def run(
       slots: Of hosts for which the script says no number.
       reset_limit: How often the job may begin anew.
       cooldown_range: For how many seconds a host gets no new processes after a failure: at first, and at most.
-      hosts: `host:slots,host:slots`; names of this machine. By default it has a slot for each process.
+      hosts: `host:slots,host:slots`; others than this machine are reached over ssh. By default this machine, with a
+        slot for each process.
       hostfile: A file with lines `host slots=N` instead.
       host_discovery_script: Prints hosts, lines host:slots, again and again.
       start_timeout: Seconds until all processes must have initialized Horovod; 60 by default.
-      ssh_port: Says nothing: nothing is started over ssh on one machine.
-      ssh_identity_file: Says nothing.
+      ssh_port: Of ssh on the hosts.
+      ssh_identity_file: With the key for it.
       disable_cache: Says nothing: nothing is cached.
       output_filename: A folder, where rank.N/stdout and stderr keep what the processes write.
       verbose: Whether to say what is started.
@@ -75,6 +77,7 @@ def run(
       np: Former name of `num_proc`; comes before it.
       min_np: Former name of `min_num_proc`.
       max_np: Former name of `max_num_proc`.
+      restarts: How often the job begins anew when a process has failed; never by default. Not one of Horovod's.
 
     Returns:
       The results, by rank; of an elastic job, by the ranks at its end.
@@ -86,7 +89,7 @@ def run(
     """
     import cloudpickle  # The command line does without.
 
-    del ssh_port, ssh_identity_file, disable_cache, mpi_args
+    del disable_cache, mpi_args
     request = Request(
         num_proc=num_proc if np is None else np,
         hosts=hosts,
@@ -104,5 +107,8 @@ def run(
             reset_limit=reset_limit,
             cooldown_range=cooldown_range,
         ),
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
+        restarts=restarts,
     )
     return run_function(functools.partial(func, *args, **(kwargs or {})), cloudpickle.dumps, request, executable)

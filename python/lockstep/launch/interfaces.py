@@ -1,0 +1,166 @@
+"""Network interfaces of this machine: which address a user's choice means, and by which one others reach it.
+
+A choice is what LOCKSTEP_INTERFACE says: an interface's name (eth0), one of its addresses, or a network (10.0.0.0/8).
+"""
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from lockstep.launch.errors import LaunchError
+from lockstep.launch.output import Console
+
+VARIABLE = "LOCKSTEP_INTERFACE"
+NAME_TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 1.0
+# Any: nothing is sent to it.
+_PROBED_PORT = 9
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class _IfAddrs(ctypes.Structure):
+    """`struct ifaddrs` of getifaddrs(3), as far as it is read."""
+
+
+_IfAddrs._fields_ = [
+    ("next", ctypes.POINTER(_IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+]
+
+
+def addresses() -> list[tuple[str, Address]]:
+    """Names of interfaces, each with one of its addresses; those of IPv4 come first."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_IfAddrs)()
+    if libc.getifaddrs(ctypes.byref(first)):
+        raise OSError(ctypes.get_errno(), "getifaddrs")
+    found = []
+    try:
+        entry = first
+        while entry:
+            address = _read(entry.contents.address)
+            if address is not None:
+                found.append((entry.contents.name.decode(errors="replace"), address))
+            entry = entry.contents.next
+    finally:
+        libc.freeifaddrs(first)
+    return sorted(found, key=lambda pair: pair[1].version)
+
+
+def _read(where: int | None) -> Address | None:
+    """A `struct sockaddr` of IP; None for another."""
+    if not where:
+        return None
+    family = int.from_bytes(ctypes.string_at(where, 2), sys.byteorder)
+    if family == socket.AF_INET:
+        return ipaddress.IPv4Address(ctypes.string_at(where + 4, 4))
+    if family == socket.AF_INET6:
+        return ipaddress.IPv6Address(ctypes.string_at(where + 8, 16))
+    return None
+
+
+def address_of(choice: str) -> str:
+    """The address of this machine that a choice means.
+
+    Raises:
+      LaunchError: it has none.
+    """
+    there = addresses()
+    with contextlib.suppress(ValueError):
+        network = ipaddress.ip_network(choice, strict=False)
+        for _, address in there:
+            if address in network:
+                return str(address)
+        what = "network" if "/" in choice else "address"
+        raise LaunchError(f"no network interface has the {what} {choice}; {_described(there)}")
+    for name, address in there:
+        if name == choice and not (address.version == 6 and address.is_link_local):
+            return str(address)
+    raise LaunchError(f"network interface {choice!r} is not there; {_described(there)}")
+
+
+def _described(there: Sequence[tuple[str, Address]]) -> str:
+    return f"{socket.gethostname()} has " + ", ".join(f"{name} ({address})" for name, address in there)
+
+
+def meeting_host(name: str, choice: str | None, others: Sequence[str]) -> str:
+    """The name or address of this machine at which the workers of other hosts reach rank 0, which is here.
+
+    Args:
+      name: What the user calls this machine.
+      choice: Its interface, where one was chosen.
+      others: Names of the other hosts.
+
+    Raises:
+      LaunchError: the chosen interface is not there.
+    """
+    if choice:
+        return address_of(choice)
+    if not _leads_to_loopback(name):
+        return name
+    # As /etc/hosts has it for a machine's own name: right for the machine itself alone. ssh knows by which address
+    # the launcher has reached it.
+    found = [_address_towards(other) for other in others] + os.environ.get("SSH_CONNECTION", "").split()[2:3]
+    for address in found:
+        if address is not None and not ipaddress.ip_address(address).is_loopback:
+            return address
+    return name
+
+
+def wait_for_name(name: str, console: Console) -> None:
+    """Returns when a host's name can be resolved: a cluster may learn it a little later than it starts the host.
+
+    Not for ever: who then uses the name says that it is none.
+
+    Args:
+      name: It, or an address.
+      console: Is told that this takes its time.
+    """
+    deadline, has_said = time.monotonic() + NAME_TIMEOUT_S, False
+    while not _is_known(name) and time.monotonic() < deadline:
+        if not has_said:
+            console.message(f"waiting up to {NAME_TIMEOUT_S:g} s for the name {name} to be known")
+        has_said = True
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_known(name: str) -> bool:
+    try:
+        socket.getaddrinfo(name, None)
+    except ValueError:  # Longer than names are.
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _leads_to_loopback(name: str) -> bool:
+    """True as well where nobody here knows the name: then it is none that workers could resolve."""
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
+    except (OSError, ValueError):
+        return True
+    return all(ipaddress.ip_address(address[0].partition("%")[0]).is_loopback for *_, address in found)
+
+
+def _address_towards(host: str) -> str | None:
+    """The address that packets to a host would be sent from."""
+    with contextlib.suppress(OSError, ValueError):
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, _PROBED_PORT, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+                return probe.getsockname()[0].partition("%")[0]
+    return None
+
+
+def with_port(host: str, port: int) -> str:
+    """host:port, [v6]:port."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -1,0 +1,64 @@
+"""Where each worker of a job stands. Ranks run over the hosts, and over the workers of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker's.
+
+    Attributes:
+      rank: In the job.
+      size: Workers of the job.
+      local_rank: On its host.
+      local_size: Workers of its host.
+      cross_rank: Its host's, among the hosts that have a worker of its local rank.
+      cross_size: How many these are.
+      host: What the host is called.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str
+
+    def variables(self) -> dict[str, str]:
+        """What the engine reads."""
+        return {
+            "LOCKSTEP_RANK": str(self.rank),
+            "LOCKSTEP_WORLD_SIZE": str(self.size),
+            "LOCKSTEP_LOCAL_RANK": str(self.local_rank),
+            "LOCKSTEP_LOCAL_WORLD_SIZE": str(self.local_size),
+            "LOCAL_WORLD_SIZE": str(self.local_size),
+        }
+
+    def horovods(self) -> dict[str, str]:
+        """What programs of Horovod's read."""
+        return {
+            "HOROVOD_HOSTNAME": self.host,
+            "HOROVOD_RANK": str(self.rank),
+            "HOROVOD_SIZE": str(self.size),
+            "HOROVOD_LOCAL_RANK": str(self.local_rank),
+            "HOROVOD_LOCAL_SIZE": str(self.local_size),
+            "HOROVOD_CROSS_RANK": str(self.cross_rank),
+            "HOROVOD_CROSS_SIZE": str(self.cross_size),
+        }
+
+
+def places(hosts: Sequence[tuple[str, int]]) -> list[Place]:
+    """Those of a job's workers, in the order of their ranks.
+
+    Args:
+      hosts: Names, each with the number of its workers.
+    """
+    size = sum(count for _, count in hosts)
+    found: list[Place] = []
+    for index, (host, count) in enumerate(hosts):
+        for local in range(count):
+            having = [other for other, (_, slots) in enumerate(hosts) if slots > local]
+            found.append(Place(len(found), size, local, count, having.index(index), len(having), host))
+    return found

@@ -1,0 +1,91 @@
+"""Helpers of tests that start a launcher, with programs of a few lines as its workers. No TensorFlow in it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 30
+
+
+def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """For a fixture: a function that starts a launcher in a folder; what it started is killed at the end."""
+    started = []
+
+    def start(*options: str, worker: str = "", variables: dict[str, str] | None = None, **how: Any) -> subprocess.Popen:
+        hidden = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_", "HOROVOD_", "SLURM_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        command = [sys.executable, *how.pop("program", ("-m", "lockstep.launch")), *options]
+        if worker:
+            (tmp_path / "worker.py").write_text("import os, signal, subprocess, sys, time\n" + worker)
+            command += [sys.executable, "worker.py"]
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**environment, **(variables or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **how,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
+            process.communicate(timeout=DEADLINE_S)
+    for path in tmp_path.glob("pid*"):
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            if runs(int(path.read_text())):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[int, list[str], list[str]]:
+    """Exit code, and the lines of stdout and stderr."""
+    stdout, stderr = process.communicate(timeout=deadline_s)
+    return process.returncode, stdout.splitlines(), stderr.splitlines()
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Waits until a condition holds, and returns what it gave then."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.02)
+    return value
+
+
+def runs(pid: int) -> bool:
+    """True if a process runs; one that ended and waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def pids_of(folder: Path, count: int) -> list[int]:
+    """What `count` processes wrote with WRITE_PID."""
+
+    def read() -> list[int] | None:
+        texts = [path.read_text() for path in folder.glob("pid*")]
+        return [int(text) for text in texts] if len(texts) == count and all(texts) else None
+
+    return wait_for(read, f"{count} processes to start")
+
+
+RANK = 'rank = int(os.environ["LOCKSTEP_RANK"])\n'
+WRITE_PID = RANK + 'open(f"pid{rank}", "w").write(str(os.getpid()))\n'
+# A worker with a child, in the same process group, that the worker does not wait for.
+WITH_CHILD = WRITE_PID + (
+    'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
+    'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
+)
+SLEEP = "time.sleep(600)\n"
