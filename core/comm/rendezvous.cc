@@ -84,6 +84,7 @@ class Host {
   Result<Meeting> Run() {
     LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(options_.address) : Borrow());
     while (!MissingRanks().empty()) {
+      if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       Status status = deadline_.Passed() ? Late() : ServeOnce();
       if (!status.ok()) {
         (void)Tell({status, "", {}, {}});  // whoever can't be reached any more need not know
@@ -185,7 +186,7 @@ class Host {
     std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) entries.push_back({connection.socket.get(), POLLIN, 0});
     // Wakes at least once a second to drop the silent.
-    if (poll(entries.data(), entries.size(), deadline_.PollMs(1)) < 0 && errno != EINTR) {
+    if (poll(entries.data(), entries.size(), deadline_.PollMs(options_.ended ? 0.1 : 1)) < 0 && errno != EINTR) {
       return ErrnoStatus("rendezvous: poll", errno);
     }
     size_t i = 1;
@@ -310,9 +311,10 @@ class Guest {
   Result<Meeting> Run() {
     Result<Meeting> meeting = Unavailable("not connected");
     do {
-      LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_));
+      LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_, "rank 0", options_.ended));
       meeting = Talk();
       if (meeting.ok()) return meeting;
+      if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       // The host may have taken us for a stranger, among many: it hangs up on those that have not proven themselves.
       // Later a closed connection means that the host is gone.
       if (welcome_ || meeting.status().code() != StatusCode::kUnavailable) break;
@@ -327,6 +329,7 @@ class Guest {
  private:
   // The version is looked at before anything is proven: another version may prove differently.
   Result<Meeting> Talk() {
+    LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), deadline_, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
                               wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
     if (!banner.starts_with(wire::kMagic)) return FailedPrecondition("another program listens there");
@@ -340,6 +343,7 @@ class Guest {
     const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);
     LOCKSTEP_RETURN_IF_ERROR(
         wire::SendAll(socket_.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof)), deadline_));
+    LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), deadline_, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string verdict,
                               wire::ReceiveExactly(socket_.get(), wire::kVerdictBytes, deadline_));
     Digest proof;
@@ -358,6 +362,7 @@ class Guest {
   Result<Meeting> AwaitAnswer(const wire::Keys& keys) {
     // Rank 0's own deadline began at another time and its error says more: it gets a little longer.
     const Deadline patience = Deadline::After(deadline_.Left() + kHandshakeTimeout_s);
+    LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), patience, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string body,
                               wire::ReceiveFrame(socket_.get(), keys.frames, Direction::kToGuest, patience));
     answered_ = true;

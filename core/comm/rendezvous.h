@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct RendezvousOptions {
   std::string note;       // at most kMaxNoteBytes
   double timeout_s = 60;  // until all have to be there
   int listener = -1;      // of rank 0: a socket that listens at `address` already, the caller's; -1: Meet makes one
+  // What else may end the wait: asked some times a second where it is not null, and what it returns, if that is not OK,
+  // is returned. (The others of the meeting are not told: it is for who watches them by other means.)
+  std::function<Status()> ended = {};
   // Whether the connections outlive the meeting, as Meeting::connections; the same on all ranks.
   bool keep_connections = false;
 };
