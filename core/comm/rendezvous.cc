@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <map>
 #include <thread>
 
 #include "core/base/bytes.h"
@@ -155,7 +156,20 @@ class Host {
     const std::vector<int> missing = MissingRanks();
     return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ",
                                    options_.size, " did not come to the rendezvous at '", options_.address, "' within ",
-                                   options_.timeout_s, " s"));
+                                   options_.timeout_s, " s", WhoLeft(missing)));
+  }
+
+  // A rank that is missing may have been here.
+  std::string WhoLeft(const std::vector<int>& missing) const {
+    std::string text;
+    for (const int rank : missing) {
+      const auto left = left_.find(rank);
+      if (left == left_.end()) continue;
+      const wire::Hello& hello = *left->second.hello;
+      const std::string place = options_.place ? options_.place(hello.note) : StrCat("process ", hello.pid);
+      text += StrCat("; rank ", rank, " (", place, ", at ", left->second.address, ") came and died, or gave up");
+    }
+    return text;
   }
 
   // Sends the end of the story to everybody who is there. The first failure is returned, after all were told. (Where
@@ -194,6 +208,11 @@ class Host {
       bool keep = it->hello.has_value() || !it->deadline.Passed();
       if (keep && entries[i].revents != 0) {
         LOCKSTEP_ASSIGN_OR_RETURN(keep, Read(*it));
+      }
+      if (!keep && it->hello) {
+        it->socket = {};
+        const int rank = static_cast<int>(it->hello->rank);
+        left_[rank] = std::move(*it);
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
@@ -300,6 +319,7 @@ class Host {
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
+  std::map<int, Connection> left_;  // by rank: the last one that waited as it, and waits no more; without a socket
 };
 
 // A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
@@ -311,7 +331,10 @@ class Guest {
   Result<Meeting> Run() {
     Result<Meeting> meeting = Unavailable("not connected");
     do {
-      LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_, "rank 0", options_.ended));
+      Result<UniqueFd> socket = wire::Connect(options_.address, deadline_, "rank 0", options_.ended);
+      if (socket.status().code() == StatusCode::kDeadlineExceeded)
+        return socket.status().WithPrefix(StrCat("rank ", options_.rank, ": rendezvous: "));
+      LOCKSTEP_ASSIGN_OR_RETURN(socket_, std::move(socket));
       meeting = Talk();
       if (meeting.ok()) return meeting;
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());

@@ -1,4 +1,4 @@
-"""The main job on two emulated hosts with two workers each: the same model as on one host, also where the network fails."""
+"""The main job on two emulated hosts with two workers each: the model of one host, also where the network fails."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_two_hosts_train_the_model_that_one_host_trains(films, undisturbed, tmp_
     assert on_two_hosts["held_out_auc"] == pytest.approx(report["held_out_auc"], abs=2e-3)
     assert on_two_hosts["max_score_difference"] < 1e-5
     assert weights.keys() == weights_of_two.keys()
-    # Sums of gradients are taken in another order. That is an error of rounding, until for one of the rows a unit falls on
-    # the other side of its kink (ReLU) than on one host: some hundred steps later weights differ in their third digit.
+    # Sums of gradients are taken in another order. That is an error of rounding, until for one of the rows a unit falls
+    # on the other side of its kink (ReLU) than on one host: soon after that weights differ in their third digit.
     assert weights[_SAVE_EVERY].keys() == weights_of_two[_SAVE_EVERY].keys()
     for name, values in weights[_SAVE_EVERY].items():
         if np.issubdtype(values.dtype, np.floating):
@@ -144,7 +144,9 @@ def test_the_job_ends_in_time_and_nothing_is_left(fault, films, tmp_path):
             if fault in (_kill, _lose_power):
                 assert re.search(r"host b\b", job.output()), job.output()
             for host in hosts:
-                wait_until(lambda host=host: not _left(host), _ENDED_WITHIN_S - (time.monotonic() - begin), "all to end")
+                wait_until(
+                    lambda host=host: not _left(host), _ENDED_WITHIN_S - (time.monotonic() - begin), "all to end"
+                )
                 assert host.shared_memory() == []
             print(f"{fault.__name__}: launcher after {ended:.1f} s, all after {time.monotonic() - begin:.1f} s")
             print("\n".join(line for line in job.output().splitlines() if "[lockstep]" in line))
