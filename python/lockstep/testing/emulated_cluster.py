@@ -81,7 +81,7 @@ class Host:
         pid, ready = self._keeper.stdout.readline(), self._keeper.stdout.readline()
         if ready != "ready\n":
             self.end()
-            raise _refusal(self._keeper.stderr.read().strip().rpartition("\n")[2])
+            raise _refusal(self._keeper.stderr.read())
         self.pid = int(pid)
         self._processes = os.readlink(f"/proc/{self.pid}/ns/pid")
 
@@ -355,10 +355,12 @@ def _bits_per_s(rate: str | None) -> float:
     raise ValueError(f"rate {rate!r}: wanted one like '10gbit' or '100mbit'")
 
 
-def _refusal(why: str) -> Exception:
-    """The error for what the kernel did not do: it may not, cannot, or was asked for nonsense."""
-    words = "PermissionError", "not permitted", "Permission denied", "not supported", "Unknown device type"
-    return (PermissionError if any(word in why for word in words) else RuntimeError)(why)
+def _refusal(errors: str) -> Exception:
+    """What to raise for what a program has said of its failure: the kernel refuses, or it was asked for nonsense."""
+    words = "not permitted", "Permission denied", "not supported", "Unknown device type"
+    lines = errors.strip().splitlines() or ["it ended without a word"]
+    refusals = [line for line in lines if any(word in line for word in words)]
+    return PermissionError(refusals[-1]) if refusals else RuntimeError(lines[-1])
 
 
 def _prefix(version: int) -> str:
