@@ -152,9 +152,9 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
                                                    .address = options.rendezvous,
                                                    .secret = options.secret,
                                                    .note = Encode(self),
-                                                   .place = PlaceOf,
                                                    .timeout_s = options.rendezvous_timeout_s,
                                                    .listener = options.listener,
+                                                   .place = PlaceOf,
                                                    .keep_connections = true}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(meeting.notes));
   LOCKSTEP_RETURN_IF_ERROR(CompareSettings(members));

@@ -30,16 +30,16 @@ namespace lockstep {
 struct RendezvousOptions {
   int rank = 0;
   int size = 1;
-  std::string address;  // "host:port" or "[v6 address]:port"
-  std::string secret;   // of the job
-  std::string note;     // at most kMaxNoteBytes
-  // What rank 0's errors call the rank that has brought a note: "process 12 on host b"; null: its number says enough.
-  std::function<std::string(std::string_view note)> place = {};
+  std::string address;    // "host:port" or "[v6 address]:port"
+  std::string secret;     // of the job
+  std::string note;       // at most kMaxNoteBytes
   double timeout_s = 60;  // until all have to be there
   int listener = -1;      // of rank 0: a socket that listens at `address` already, the caller's; -1: Meet makes one
   // What else may end the wait: asked some times a second where it is not null, and what it returns, if that is not OK,
   // is returned. (The others of the meeting are not told: it is for who watches them by other means.)
   std::function<Status()> ended = {};
+  // What rank 0's errors call the rank that has brought a note: "process 12 on host b"; null: its number says enough.
+  std::function<std::string(std::string_view note)> place = {};
   // Whether the connections outlive the meeting, as Meeting::connections; the same on all ranks.
   bool keep_connections = false;
 };
