@@ -70,8 +70,13 @@ Result<std::vector<Member>> Decode(const std::vector<std::string>& notes) {
 }
 
 // As errors call a rank.
-std::string Place(const Member& member) { return StrCat("process ", member.pid, " on host ", member.host_name); }
-std::string PlaceOf(std::string_view note) { return Place(Decode(note).value_or(Member())); }
+std::string Name(int rank, const Member& member) {
+  return StrCat("rank ", rank, " (process ", member.pid, " on host ", member.host_name, ")");
+}
+std::string NameByNote(int rank, std::string_view note) {
+  const std::optional<Member> member = Decode(note);
+  return member ? Name(rank, *member) : "";
+}
 
 // Each rank compares all settings with rank 0's and comes to the same verdict without another exchange.
 Status CompareSettings(const std::vector<Member>& members) {
@@ -154,7 +159,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
                                                    .note = Encode(self),
                                                    .timeout_s = options.rendezvous_timeout_s,
                                                    .listener = options.listener,
-                                                   .place = PlaceOf,
+                                                   .name = NameByNote,
                                                    .keep_connections = true}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(meeting.notes));
   LOCKSTEP_RETURN_IF_ERROR(CompareSettings(members));
@@ -175,7 +180,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
   place.hosts = groups;
   group.host = members[options.rank].host_name;
   for (int rank = 0; rank < options.size; ++rank) {
-    place.names.push_back(StrCat("rank ", rank, " (", Place(members[rank]), ")"));
+    place.names.push_back(Name(rank, members[rank]));
   }
   return hosts::HostsCommunicator::Create(options, std::move(place), std::move(group), std::move(meeting), deadline);
 }

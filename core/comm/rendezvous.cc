@@ -36,6 +36,8 @@ using wire::Direction;
 size_t MaxUnproven(int size) { return std::max<size_t>(64, size); }
 // A connection that has not said its hello by then is dropped.
 constexpr double kHandshakeTimeout_s = 10;
+// From rank 0's deadline until its guests have its report.
+constexpr double kReport_s = 1.5;
 
 // Made from a nonce of the host's that only the answer holds, so each meeting has another key, though the secret may be
 // used again.
@@ -156,18 +158,22 @@ class Host {
     const std::vector<int> missing = MissingRanks();
     return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ",
                                    options_.size, " did not come to the rendezvous at '", options_.address, "' within ",
-                                   options_.timeout_s, " s", WhoLeft(missing)));
+                                   options_.timeout_s, " s", WhoTheyAre(missing)));
   }
 
-  // A rank that is missing may have been here.
-  std::string WhoLeft(const std::vector<int>& missing) const {
+  // What is known of them: they may have been here, or in another meeting.
+  std::string WhoTheyAre(const std::vector<int>& missing) const {
     std::string text;
     for (const int rank : missing) {
       const auto left = left_.find(rank);
-      if (left == left_.end()) continue;
-      const wire::Hello& hello = *left->second.hello;
-      const std::string place = options_.place ? options_.place(hello.note) : StrCat("process ", hello.pid);
-      text += StrCat("; rank ", rank, " (", place, ", at ", left->second.address, ") came and died, or gave up");
+      const bool came = left != left_.end();
+      const std::string name = options_.name ? options_.name(rank, came ? left->second.note : "") : "";
+      if (came) {
+        text += StrCat("; ", name.empty() ? StrCat("rank ", rank, " (process ", left->second.pid, ")") : name,
+                       " came and died, or gave up");
+      } else if (!name.empty()) {
+        text += StrCat("; ", name, " is still on its way");
+      }
     }
     return text;
   }
@@ -210,9 +216,7 @@ class Host {
         LOCKSTEP_ASSIGN_OR_RETURN(keep, Read(*it));
       }
       if (!keep && it->hello) {
-        it->socket = {};
-        const int rank = static_cast<int>(it->hello->rank);
-        left_[rank] = std::move(*it);
+        left_[static_cast<int>(it->hello->rank)] = *it->hello;
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
@@ -319,7 +323,7 @@ class Host {
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
-  std::map<int, Connection> left_;  // by rank: the last one that waited as it, and waits no more; without a socket
+  std::map<int, wire::Hello> left_;  // by rank: of those that waited here and went away the last
 };
 
 // A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
@@ -383,8 +387,9 @@ class Guest {
   }
 
   Result<Meeting> AwaitAnswer(const wire::Keys& keys) {
-    // Rank 0's own deadline began at another time and its error says more: it gets a little longer.
-    const Deadline patience = Deadline::After(deadline_.Left() + kHandshakeTimeout_s);
+    // Rank 0's own deadline began at another time, but before it has welcomed us; and its error says more than ours.
+    const Deadline patience =
+        Deadline::After(std::min(deadline_.Left() + kHandshakeTimeout_s, options_.timeout_s + kReport_s));
     LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), patience, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string body,
                               wire::ReceiveFrame(socket_.get(), keys.frames, Direction::kToGuest, patience));

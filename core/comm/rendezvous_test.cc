@@ -249,7 +249,11 @@ void ComeAndGo(uint32_t rank, uint32_t size, const std::string& address) {
 TEST(RendezvousTest, ARankThatCameAndDiedIsNamedWithItsPlace) {
   auto host = Options(0, 4, FreeLocalAddress());
   host.timeout_s = 0.5;
-  host.place = [](std::string_view note) { return StrCat("place of '", note, "'"); };
+  host.name = [](int rank, std::string_view note) {
+    return rank == 1      ? ""
+           : note.empty() ? StrCat("rank ", rank, " on a host")
+                          : StrCat("rank ", rank, " of '", note, "'");
+  };
   Status status;
   std::thread thread([&] { status = Meet(host).status(); });
   ComeAndGo(2, 4, host.address);
@@ -257,7 +261,7 @@ TEST(RendezvousTest, ARankThatCameAndDiedIsNamedWithItsPlace) {
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
             StrCat("ranks 1, 2 and 3 of 4 did not come to the rendezvous at '", host.address,
-                   "' within 0.5 s; rank 2 (place of 'gone', at 127.0.0.1) came and died, or gave up"));
+                   "' within 0.5 s; rank 2 of 'gone' came and died, or gave up; rank 3 on a host is still on its way"));
 }
 
 TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {

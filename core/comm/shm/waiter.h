@@ -43,7 +43,7 @@ struct WaitPolicy {
 //   Abort or Leave here, on another thread        CANCELLED
 //   a missing rank has left                       UNAVAILABLE "rank 1 left the job"
 //   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died", or "... on host a) ..."
-//   a missing rank's connection is closed         UNAVAILABLE "rank 1 closed its connection"
+//   a missing rank's connection is closed         UNAVAILABLE "rank 1 (process 123) closed its connection"
 //   any rank has aborted or broken                its code, and its words behind its rank
 //   the time is over                              DEADLINE_EXCEEDED with all ranks that are missing
 // A death is seen by the look after a whole sleep: within some 50 ms of waiting.
@@ -131,6 +131,8 @@ class Waiter {
   // What of a peer that has not done the step can be seen at first hand.
   Status JudgeMissing(int peer, bool look_for_deaths) const;
   std::string Operation() const;
+  // " on host a", or nothing in a job of one host.
+  std::string OnHost() const;
   // Makes `error` the rank's end, unless it had one, tells the peers `cause`, and wakes everybody. Returns the rank's
   // end.
   Status Break(RankState state, const Status& error, const std::string& cause);
