@@ -26,7 +26,8 @@ namespace {
 Result<std::shared_ptr<Segment>> MapShared(Group& group, const Layout& layout, const Deadline& deadline, Peers& peers) {
   LOCKSTEP_ASSIGN_OR_RETURN(peers, group.mesh->Join(group.index, group.sockets, group.key, deadline, group.ended));
   if (group.index != 0) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, ReceiveFd(peers.socket(0), group.key, group.index, deadline, group.ended));
+    LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd,
+                              ReceiveFd(peers.socket(0), group.key, group.index, deadline, group.ended));
     return Segment::Map(fd, layout);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, Segment::Make(layout));
