@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <map>
 #include <thread>
 
 #include "core/base/bytes.h"
@@ -35,6 +36,8 @@ using wire::Direction;
 size_t MaxUnproven(int size) { return std::max<size_t>(64, size); }
 // A connection that has not said its hello by then is dropped.
 constexpr double kHandshakeTimeout_s = 10;
+// From rank 0's deadline until its guests have its report.
+constexpr double kReport_s = 1.5;
 
 // Made from a nonce of the host's that only the answer holds, so each meeting has another key, though the secret may be
 // used again.
@@ -155,7 +158,24 @@ class Host {
     const std::vector<int> missing = MissingRanks();
     return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ",
                                    options_.size, " did not come to the rendezvous at '", options_.address, "' within ",
-                                   options_.timeout_s, " s"));
+                                   options_.timeout_s, " s", WhoTheyAre(missing)));
+  }
+
+  // What is known of them: they may have been here, or in another meeting.
+  std::string WhoTheyAre(const std::vector<int>& missing) const {
+    std::string text;
+    for (const int rank : missing) {
+      const auto left = left_.find(rank);
+      const bool came = left != left_.end();
+      const std::string name = options_.name ? options_.name(rank, came ? left->second.note : "") : "";
+      if (came) {
+        text += StrCat("; ", name.empty() ? StrCat("rank ", rank, " (process ", left->second.pid, ")") : name,
+                       " came and died, or gave up");
+      } else if (!name.empty()) {
+        text += StrCat("; ", name, " is still on its way");
+      }
+    }
+    return text;
   }
 
   // Sends the end of the story to everybody who is there. The first failure is returned, after all were told. (Where
@@ -194,6 +214,9 @@ class Host {
       bool keep = it->hello.has_value() || !it->deadline.Passed();
       if (keep && entries[i].revents != 0) {
         LOCKSTEP_ASSIGN_OR_RETURN(keep, Read(*it));
+      }
+      if (!keep && it->hello) {
+        left_[static_cast<int>(it->hello->rank)] = *it->hello;
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
@@ -300,6 +323,7 @@ class Host {
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
+  std::map<int, wire::Hello> left_;  // by rank: of those that waited here and went away the last
 };
 
 // A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
@@ -311,7 +335,10 @@ class Guest {
   Result<Meeting> Run() {
     Result<Meeting> meeting = Unavailable("not connected");
     do {
-      LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_, "rank 0", options_.ended));
+      Result<UniqueFd> socket = wire::Connect(options_.address, deadline_, "rank 0", options_.ended);
+      if (socket.status().code() == StatusCode::kDeadlineExceeded)
+        return socket.status().WithPrefix(StrCat("rank ", options_.rank, ": rendezvous: "));
+      LOCKSTEP_ASSIGN_OR_RETURN(socket_, std::move(socket));
       meeting = Talk();
       if (meeting.ok()) return meeting;
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
@@ -360,8 +387,9 @@ class Guest {
   }
 
   Result<Meeting> AwaitAnswer(const wire::Keys& keys) {
-    // Rank 0's own deadline began at another time and its error says more: it gets a little longer.
-    const Deadline patience = Deadline::After(deadline_.Left() + kHandshakeTimeout_s);
+    // Rank 0's own deadline began at another time, but before it has welcomed us; and its error says more than ours.
+    const Deadline patience =
+        Deadline::After(std::min(deadline_.Left() + kHandshakeTimeout_s, options_.timeout_s + kReport_s));
     LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), patience, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string body,
                               wire::ReceiveFrame(socket_.get(), keys.frames, Direction::kToGuest, patience));

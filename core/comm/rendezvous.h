@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/sha256.h"
@@ -37,6 +38,9 @@ struct RendezvousOptions {
   // What else may end the wait: asked some times a second where it is not null, and what it returns, if that is not OK,
   // is returned. (The others of the meeting are not told: it is for who watches them by other means.)
   std::function<Status()> ended = {};
+  // What rank 0's error calls a rank that is missing, by the note that it had brought before it went away ("": it had
+  // not come), like "rank 3 (process 12 on host b)"; "" where nothing is known of it but its number. May be null.
+  std::function<std::string(int rank, std::string_view note)> name = {};
   // Whether the connections outlive the meeting, as Meeting::connections; the same on all ranks.
   bool keep_connections = false;
 };
@@ -63,15 +67,16 @@ struct Meeting {
   std::vector<UniqueFd> connections = {};
 };
 
-// Blocks until all ranks are there or `timeout_s` has passed; a guest waits 10 s longer for rank 0's report, as rank 0
-// knows who is missing. Starts no threads, and leaves no socket of its own open but those it returns. Any number of
-// meetings may go on in one process at the same time, each on a thread of its own; one may follow another at the same
-// address at once, whoever comes first.
+// Blocks until all ranks are there or `timeout_s` has passed; a guest waits longer for rank 0's report, as rank 0 knows
+// who is missing: until that has to be there, at most 10 s. Starts no threads, and leaves no socket of its own open but
+// those it returns. Any number of meetings may go on in one process at the same time, each on a thread of its own; one
+// may follow another at the same address at once, whoever comes first.
 //
-// Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank
-// already, or the secrets or sizes differ; INVALID_ARGUMENT: `address` can't be read or resolved, or the note is too
-// long, or all notes together are; UNAVAILABLE: rank 0 can't listen there, or went away; DATA_LOSS: what came is not
-// what was sent. The host returns an error only when the job cannot be; a guest also when it alone was refused.
+// Errors: DEADLINE_EXCEEDED names the ranks that are missing, and where they are if they were there;
+// FAILED_PRECONDITION: another process is this rank already, or the secrets or sizes differ; INVALID_ARGUMENT:
+// `address` can't be read or resolved, or the note is too long, or all notes together are; UNAVAILABLE: rank 0 can't
+// listen there, or went away; DATA_LOSS: what came is not what was sent. The host returns an error only when the job
+// cannot be; a guest also when it alone was refused.
 Result<Meeting> Meet(const RendezvousOptions& options);
 
 }  // namespace lockstep

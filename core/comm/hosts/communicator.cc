@@ -137,6 +137,7 @@ Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeti
                                                   .timeout_s = std::max(deadline.Left(), 0.1),
                                                   .listener = options.listener,
                                                   .ended = [this] { return Verdict(); },
+                                                  .name = [this](int rank, auto) { return place_.names[rank]; },
                                                   .keep_connections = true}));
   links_ = std::move(second.connections);
   if (!on_rail()) return OkStatus();

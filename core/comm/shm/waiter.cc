@@ -41,8 +41,7 @@ long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, std::vector<int> names, Peers peers,
-               const WaitPolicy& policy)
+Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, Names names, Peers peers, const WaitPolicy& policy)
     : segment_(std::move(segment)),
       rank_(rank),
       size_(segment_->layout().size),
@@ -148,18 +147,20 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     std::vector<int> named;
     for (int peer : missing) named.push_back(NameOf(peer));
     return DeadlineExceeded(StrCat("rank ", NameOf(rank_), ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
-                                   JoinWithAnd(named), " for ", policy_.timeout_s + patience_s_, " s in ",
+                                   JoinWithAnd(named), OnHost(), " for ", policy_.timeout_s + patience_s_, " s in ",
                                    Operation()));
   }
   return OkStatus();
 }
 
+std::string Waiter::OnHost() const { return names_.host.empty() ? "" : StrCat(" on host ", names_.host); }
+
 // What is known of the peer from its own state comes before what the kernel says of its process.
 Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
-    return Unavailable(
-        StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ", Operation()));
+    return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), OnHost(),
+                              " left the job, and is waited for in ", Operation()));
   }
   // A rank that failed tells more by its last words than by its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
@@ -170,10 +171,10 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
     case Peers::Fate::kAlive: return OkStatus();
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " (process ", peers_.pid(peer),
-                                ") died, and is waited for in ", Operation()));
+                                OnHost(), ") died, and is waited for in ", Operation()));
     case Peers::Fate::kDisconnected:
-      return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer),
-                                " closed its connection, and is waited for in ", Operation()));
+      return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " (process ", peers_.pid(peer),
+                                OnHost(), ") closed its connection, and is waited for in ", Operation()));
   }
   return OkStatus();
 }

@@ -42,8 +42,8 @@ struct WaitPolicy {
 // How a wait ends, where it does not end well, in the order in which it is looked for:
 //   Abort or Leave here, on another thread        CANCELLED
 //   a missing rank has left                       UNAVAILABLE "rank 1 left the job"
-//   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died"
-//   a missing rank's connection is closed         UNAVAILABLE "rank 1 closed its connection"
+//   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died", or "... on host a) ..."
+//   a missing rank's connection is closed         UNAVAILABLE "rank 1 (process 123) closed its connection"
 //   any rank has aborted or broken                its code, and its words behind its rank
 //   the time is over                              DEADLINE_EXCEEDED with all ranks that are missing
 // A death is seen by the look after a whole sleep: within some 50 ms of waiting.
@@ -52,8 +52,13 @@ struct WaitPolicy {
 // BrokenStatus by any. Owns the peers' sockets and pidfds, and a share of the segment; the destructor says no farewell.
 class Waiter {
  public:
-  // `names`: how the ranks are called in messages, [R]: their numbers in a job that has ranks elsewhere as well.
-  Waiter(std::shared_ptr<Segment> segment, int rank, std::vector<int> names, Peers peers, const WaitPolicy& policy);
+  // How messages call the ranks: by their numbers in the job, [R], and by their host where the job has several.
+  struct Names {
+    std::vector<int> ranks;
+    std::string host;
+  };
+
+  Waiter(std::shared_ptr<Segment> segment, int rank, Names names, Peers peers, const WaitPolicy& policy);
 
   // Once all ranks are attached and their number of cores is known. Not during a wait.
   void set_policy(const WaitPolicy& policy) { policy_ = policy; }
@@ -87,7 +92,7 @@ class Waiter {
   }
 
   const Peers& peers() const { return peers_; }
-  int NameOf(int rank) const { return names_[rank]; }
+  int NameOf(int rank) const { return names_.ranks[rank]; }
 
   // Whether this rank has come to its end. Cheap: asked before every call.
   bool broken() const { return broken_.load(std::memory_order_acquire); }
@@ -126,6 +131,8 @@ class Waiter {
   // What of a peer that has not done the step can be seen at first hand.
   Status JudgeMissing(int peer, bool look_for_deaths) const;
   std::string Operation() const;
+  // " on host a", or nothing in a job of one host.
+  std::string OnHost() const;
   // Makes `error` the rank's end, unless it had one, tells the peers `cause`, and wakes everybody. Returns the rank's
   // end.
   Status Break(RankState state, const Status& error, const std::string& cause);
@@ -134,7 +141,7 @@ class Waiter {
   const std::shared_ptr<Segment> segment_;
   const int rank_;
   const int size_;
-  const std::vector<int> names_;
+  const Names names_;
   const Peers peers_;
   // These belong to the thread that waits.
   WaitPolicy policy_;
