@@ -22,6 +22,9 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
 
 # <linux/sched.h> and <linux/mount.h>
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = (
@@ -60,17 +63,36 @@ def _live(name: str, hosts_file: str) -> None:
     sys.stdin.read()
 
 
-def _run(pid: str, folder: str, words: list[str]) -> None:
+def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
+    """Calls a function in a new process on a host, and ends as that does; to be called in a process of one thread.
+
+    Where this process is killed, so is the new one.
+
+    Args:
+      pid: of the host's first process.
+      folder: where it starts.
+      body: what it does; it exits with 0 where that returns.
+    """
     # All of them are opened before the first is entered: /proc is another one's then.
     spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _KINDS]
     for kind, space in zip(_KINDS, spaces, strict=True):
         _checked(_libc.setns(space, 0), f"setns {kind}")
     child = os.fork()
     if child == 0:
-        _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.chdir(folder)
-        os.execvp(words[0], words)
+        code = 1
+        try:
+            _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+            os.chdir(folder)
+            body()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -80,11 +102,17 @@ def _run(pid: str, folder: str, words: list[str]) -> None:
     os._exit(os.WEXITSTATUS(status))
 
 
+def _become(words: list[str]) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.execvp(words[0], words)
+
+
 def main() -> None:
     """Makes a host and waits for its end, or runs a program on one."""
     what, *arguments = sys.argv[1:]
     if what == "run":
-        _run(arguments[0], arguments[1], arguments[2:])
+        pid, folder, *words = arguments
+        run_on(int(pid), folder, lambda: _become(words))
     # An interrupt at the terminal is for the test, which ends its hosts in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name, hosts_file = arguments
