@@ -3,8 +3,9 @@
     python benchmarks/hosts.py [--rate 10gbit] [--delay-us 100] [--rounds 15]
 
 Method: two hosts with a worker each (lockstep.testing.emulated_cluster): network namespaces, joined by a link of that
-rate and delay, one way. All of it shares this machine's cores, which bound what such a link carries both ways at once;
-so each figure stands beside a plain TCP connection's over the same link, in turns with it. `best` is of all rounds.
+rate and delay, one way. Workers and link share this machine's cores, which bound what such a link carries both ways at
+once, and with whoever else uses the machine; so each figure stands beside a plain TCP connection's over the same link,
+in turns with it. `best` and `median` are of all rounds; `CPU` is the time of worker 0's process in a round, mean.
 
 - `allreduce`: 64 MiB of float32, from op to op. Each worker sends and receives 64 MiB; so does `TCP`, both ways at the
   same time. Target: 80 % of it.
@@ -17,12 +18,13 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import socket
 import statistics
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -113,14 +115,15 @@ def worker(flags: argparse.Namespace) -> None:
             "sharded": _step(sharded=True),
             "plain": _step(sharded=False),
         }
-    times = collections.defaultdict(list)
+    times = collections.defaultdict(lambda: ([], []))
     for number in range(flags.rounds + 3):
         for name, call in calls.items():
             tcp.there_and_back(rank)  # both begin at the same time
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.process_time()
             call()
             if number >= 3:
-                times[name].append(time.perf_counter() - started)
+                times[name][0].append(time.perf_counter() - started)
+                times[name][1].append(time.process_time() - used)
     if rank == 0:
         print("FIGURES", json.dumps(times), flush=True)
 
@@ -150,30 +153,41 @@ def _step(sharded: bool) -> Callable[[], None]:
 # What the parent does.
 
 
-def measure(flags: argparse.Namespace, what: str, **link: object) -> dict[str, list[float]]:
-    """Runs both workers over such a link: the times of each call on worker 0, in seconds."""
+class Times:
+    """Of the rounds of one call, in seconds."""
+
+    def __init__(self, rounds: list[float], used: list[float]):
+        self.best, self.median, self.cpu = min(rounds), statistics.median(rounds), statistics.mean(used)
+
+
+def measure(flags: argparse.Namespace, what: str, **link: object) -> dict[str, Times]:
+    """Runs both workers over such a link: the times of each call on worker 0."""
     from lockstep.testing.emulated_cluster import Cluster
 
     command = [sys.executable, __file__, "--worker", what, "--rounds", str(flags.rounds)]
-    with Cluster(2, versions=(4,), **link) as hosts:
+    secret = os.urandom(16).hex()
+    with Cluster(2, versions=(4,), **link) as hosts, contextlib.ExitStack() as stack:
         processes = []
         for rank, host in enumerate(hosts):
             environment = {
                 **os.environ,
                 "CUDA_VISIBLE_DEVICES": "",
-                "TF_CPP_MIN_LOG_LEVEL": "3",
                 "LOCKSTEP_RANK": str(rank),
                 "LOCKSTEP_WORLD_SIZE": "2",
                 "LOCKSTEP_RENDEZVOUS": f"{hosts[0].address}:{PORT}",
-                "LOCKSTEP_SECRET": os.urandom(16).hex() if not processes else processes[0][1],
+                "LOCKSTEP_SECRET": secret,
             }
-            process = host.start(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=os.getcwd())
-            processes.append((process, environment["LOCKSTEP_SECRET"]))
-        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process, _ in processes]
-        for rank, (process, _) in enumerate(processes):
-            if process.returncode != 0:
-                raise RuntimeError(f"worker {rank} ended with exit code {process.returncode}")
-    return json.loads(next(line for line in outputs[0].splitlines() if line.startswith("FIGURES"))[len("FIGURES") :])
+            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+            process = host.start(command, env=environment, stdout=files[0], stderr=files[1], cwd=os.getcwd())
+            processes.append((process, *files))
+        for rank, (process, _, errors) in enumerate(processes):
+            if process.wait(DEADLINE_S) != 0:
+                errors.seek(0)
+                raise RuntimeError(f"worker {rank} ended with exit code {process.returncode}:\n{errors.read()[-4000:]}")
+        output = processes[0][1]
+        output.seek(0)
+        line = next(line for line in output if line.startswith("FIGURES"))
+        return {name: Times(*of) for name, of in json.loads(line.removeprefix("FIGURES")).items()}
 
 
 def main() -> None:
@@ -181,27 +195,25 @@ def main() -> None:
     if flags.worker:
         worker(flags)
         return
-    from lockstep.testing.emulated_cluster import why_not
+    from lockstep.testing import emulated_cluster
 
-    if why_not():
-        print(f"not measured: {why_not()}")
+    if why := emulated_cluster.why_not():
+        print(f"not measured: {why}")
         return
     # A link is two cables and the switch between them.
     times = measure(flags, "allreduce", rate=flags.rate, delay_us=flags.delay_us / 2)
-    print(f"two hosts, {flags.rate}, {flags.delay_us:g} us one way; 64 MiB to and from each")
+    print(f"two hosts, {flags.rate}, {flags.delay_us:g} us one way; 64 MiB to and from each, {flags.rounds} rounds")
+    print(f"{'':<12}{'best':>10}{'':>14}{'median':>10}{'':>14}{'CPU':>10}")
     for name, of in times.items():
-        middle, best = statistics.median(of), min(of)
-        print(f"{name:<12}{middle * 1e3:8.1f} ms {BYTES * 8 / middle / 1e9:6.2f} Gbit/s  best {best * 1e3:8.1f} ms")
-    shares = [min(times["TCP"]) / min(times["allreduce"])]
-    shares.append(statistics.median(times["TCP"]) / statistics.median(times["allreduce"]))
-    print(f"of TCP: best {shares[0]:.0%}, median {shares[1]:.0%} (target 80 %)")
+        shown = "".join(f"{s * 1e3:7.1f} ms {BYTES * 8 / s / 1e9:6.2f} Gbit/s" for s in (of.best, of.median))
+        print(f"{name:<12}{shown}{of.cpu * 1e3:7.1f} ms")
+    tcp, ours = times["TCP"], times["allreduce"]
+    print(f"allreduce, of TCP: best {tcp.best / ours.best:.0%}, median {tcp.median / ours.median:.0%} (target 80 %)")
     times = measure(flags, "step", delay_us=LONG_DELAY_US / 2)
-    middle = {name: statistics.median(of) for name, of in times.items()}
-    trips = (middle["sharded"] - middle["plain"]) / middle["round trip"]
-    print(
-        f"a step with {TABLES} sharded tables: {middle['sharded'] * 1e3:.1f} ms, with plain ones "
-        f"{middle['plain'] * 1e3:.1f} ms; round trip {middle['round trip'] * 1e3:.1f} ms: {trips:.2f} round trips more (target 3)"
-    )
+    sharded, plain, trip = (times[name].median for name in ("sharded", "plain", "round trip"))
+    print(f"two hosts, {LONG_DELAY_US / 1e3:g} ms one way; a step, medians of {flags.rounds} rounds")
+    print(f"{TABLES} sharded tables {sharded * 1e3:.1f} ms, plain ones {plain * 1e3:.1f} ms, ", end="")
+    print(f"round trip {trip * 1e3:.1f} ms: {(sharded - plain) / trip:.2f} round trips more (target 3)")
 
 
 if __name__ == "__main__":
