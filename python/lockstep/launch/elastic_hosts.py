@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.guard import die_with
-from lockstep.launch.hosts import Host, parse_hosts
+from lockstep.launch.hosts import LONGEST_NAME, Host, parse_hosts
 
 # A script that takes longer has failed.
 SCRIPT_TIMEOUT_S = 60
@@ -109,6 +109,8 @@ def parse_discovered(text: str, slots: int | None, script: str) -> dict[str, int
     found: dict[str, int] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         host = _host(line, slots, script)
+        if len(host.name) > LONGEST_NAME:
+            raise LaunchError(f"{script}: host {host.name[:40]}... has a name longer than {LONGEST_NAME} characters")
         found[host.target] = found.get(host.target, 0) + host.slots
     return found
 

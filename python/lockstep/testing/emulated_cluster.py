@@ -251,9 +251,7 @@ class Cluster:
             for host in hosts:
                 host._switch = switch
                 # nodad: an address of IPv6 is otherwise not usable for a second or two.
-                lines = [
-                    f"addr add {of}/{_prefix(v)} dev eth0{' nodad' * (v == 6)}" for v, of in host.addresses.items()
-                ]
+                lines = [f"addr add {of}/{_prefix(v)} dev eth0{' nodad' * (v == 6)}" for v, of in host.addresses.items()]
                 host.enter(f"link set eth0 mtu {_MTU} up", *lines)
             self._stack = stack.pop_all()
             return hosts
