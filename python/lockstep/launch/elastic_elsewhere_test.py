@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.testing import fake_ssh
 from lockstep.testing.elastic_worker import WORKER
-from lockstep.testing.launching import DEADLINE_S, finish, launchers, runs, wait_for
+from lockstep.testing.launching import DEADLINE_S, finish, launchers, pids_of, runs, wait_for
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -88,14 +88,14 @@ assert place(keeps_state=True)["size"] == 1
     code, lines, stderr = finish(job)
     assert (code, stderr) == (0, [])
     assert sorted(line.split("] ")[1] for line in lines if "removed" in line) == ["removed", "removed"]
-    assert lines[-1].startswith("[0] round ") and lines[-1].endswith(": 0 of 1")
+    assert any(line.startswith("[0] round ") and line.endswith(": 0 of 1") for line in lines[2:])
 
 
 ROUNDS = """
 got = place()
 if got["round"] == 1:
     print("trains", flush=True)
-    while not os.path.exists("lost"):
+    while not os.path.exists("lost") or got["host"] != "localhost":
         time.sleep(0.05)
     got = place()
 print("done", got["size"], got["host"], flush=True)
@@ -156,31 +156,28 @@ print("done", got["size"], flush=True)
 
 
 def test_a_host_that_cannot_be_reached_is_left_alone(elastic):
-    job = elastic("-np", "1", "--min-np", "1", "--max-np", "2", hosts="localhost:1\nme@b.invalid:1\n", worker="place()\n"
-                  "time.sleep(2)")  # fmt: skip
+    hosts = "localhost:1\nme@b.invalid:1\n"
+    job = elastic("-np", "1", "--min-np", "1", "--max-np", "2", hosts=hosts, worker="place()\ntime.sleep(2)")
     code, lines, stderr = finish(job)
     assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
     said = [line for line in stderr if line.startswith("[lockstep]")]
     (line,) = said
-    assert line.startswith("[lockstep] worker 1 on me@b.invalid was lost with host b.invalid: ssh"), stderr
-    assert "Could not resolve hostname b.invalid" in line
+    assert line.startswith("[lockstep] worker 1 on me@b.invalid was lost with host b.invalid: "), stderr
+    assert "Could not resolve hostname me@b.invalid" in line
 
 
-def test_signals_and_the_launchers_end_reach_workers_elsewhere(elastic, tmp_path):
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        for path in tmp_path.glob("pid*"):
-            path.unlink()
-        job = elastic("-np", "2", "--min-np", "1", "-H", f"{A}:1,{B}:1", worker="place()\ntime.sleep(600)")
-        pids = [
-            int(wait_for(lambda path=tmp_path / f"pid{n}": path.exists() and path.read_text(), "it")) for n in (0, 1)
-        ]
-        wait_for(lambda: "round" in job.stdout.readline(), "a round")
-        job.send_signal(signum)
-        since = time.monotonic()
-        job.communicate(timeout=DEADLINE_S)
-        assert job.returncode == (143 if signum == signal.SIGTERM else -signal.SIGKILL)
-        wait_for(lambda pids=pids: not any(map(runs, pids)), "workers to end")
-        assert time.monotonic() - since < 10
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_signals_and_the_launchers_end_reach_workers_elsewhere(elastic, tmp_path, signum):
+    job = elastic("-np", "2", "--min-np", "1", "-H", f"{A}:1,{B}:1", worker="place()\ntime.sleep(600)")
+    while "round" not in job.stdout.readline():
+        pass
+    pids = pids_of(tmp_path, 2)
+    job.send_signal(signum)
+    since = time.monotonic()
+    job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == (143 if signum == signal.SIGTERM else -signal.SIGKILL)
+    wait_for(lambda: not any(map(runs, pids)), "workers to end")
+    assert time.monotonic() - since < 10
 
 
 def test_output_of_workers_elsewhere_is_kept(elastic, tmp_path):

@@ -6,7 +6,8 @@ from lockstep.launch.elastic_wire import ADDRESS, SECRET, WORKER, Channel
 
 number = int(os.environ[WORKER])
 host, _, port = os.environ[ADDRESS].rpartition(":")
-connection, channel, heard = socket.create_connection((host.strip("[]"), int(port))), Channel(os.environ[SECRET], False), []
+connection = socket.create_connection((host.strip("[]"), int(port)))
+channel, heard = Channel(os.environ[SECRET], False), []
 
 def hear(*kinds):
     while True:
