@@ -184,3 +184,26 @@ def test_output_of_workers_elsewhere_is_kept(elastic, tmp_path):
     job = elastic("-np", "1", "--min-np", "1", "-H", f"{A}:1", "--output-filename", "out", worker="place()")
     assert finish(job)[:2] == (0, ["[0] round 1: 0 of 1"])
     assert (tmp_path / "out" / "worker.0" / "stdout").read_text() == "round 1: 0 of 1\n"
+
+
+def test_a_function_is_called_on_other_hosts_and_returns(launch, tmp_path):
+    (tmp_path / "network").mkdir()
+    (tmp_path / "calls.py").write_text(
+        f"""
+import os, pickle
+from lockstep.launch.elastic_request import Elastic
+from lockstep.launch.horovod_request import Request
+from lockstep.launch.horovodrun import run_function
+
+def where():
+    return os.environ["HOROVOD_HOSTNAME"]
+
+if __name__ == "__main__":
+    import calls
+    request = Request(num_proc=3, hosts="{A}:2,localhost:1", elastic=Elastic(min_np=1))
+    print(run_function(calls.where, pickle.dumps, request))
+"""
+    )
+    variables = {"LOCKSTEP_SSH": f"{sys.executable} {fake_ssh.__file__}", "FAKE_SSH": str(tmp_path / "network")}
+    code, lines, stderr = finish(launch(program=("calls.py",), variables=variables))
+    assert (code, lines) == (0, ["['127.0.0.2', '127.0.0.2', 'localhost']"]), stderr
