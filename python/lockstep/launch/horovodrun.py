@@ -183,4 +183,4 @@ Available Tensor Operations:
     {built} shared memory, inside of a machine
     [ ] NCCL
     [ ] MPI
-    [ ] Gloo, between machines"""
+    {built} Gloo, between machines"""
