@@ -23,8 +23,8 @@ endef
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
-	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test), SECONDS=60 (make fuzz)'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
+	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz)'
 
 .PHONY: setup
 setup: ## the virtual environment with TensorFlow, the op library and the façades
@@ -51,6 +51,22 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	echo "TensorFlow $(TF): core tests $$([ $$core = 0 ] && echo passed || echo FAILED)," \
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))
+
+# What runs on emulated hosts: the engine's tests, for one, and the switch of slow and lossy cables.
+define hosts_setup
+	@tools/setup.sh tests hosts
+	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_comm_test lockstep_emulated_switch)
+endef
+
+.PHONY: test-hosts
+test-hosts: setup ## jobs on emulated hosts (as root): the engine's tests, the main job, killed hosts, cut cables
+	$(hosts_setup)
+	@$(python) -m pytest --long --timeout=600 $(or $(TESTS),tests/hosts)
+
+.PHONY: test-faults
+test-faults: setup ## the table of faults and moments of jobs on two emulated hosts (as root), an hour or so
+	$(hosts_setup)
+	@$(python) -m tests.hosts.faults $(FAULTS)
 
 .PHONY: bench
 bench: setup ## benchmarks of the core and of the TensorFlow layer

@@ -8,3 +8,5 @@ endif()
 add_library(lockstep_gloo INTERFACE)
 target_include_directories(lockstep_gloo SYSTEM INTERFACE "${LOCKSTEP_GLOO_INCLUDE}")
 target_link_libraries(lockstep_gloo INTERFACE "${LOCKSTEP_GLOO_LIBRARY}")
+# One header that others of Debian's package include is not in it; ours is found where no other is.
+target_compile_options(lockstep_gloo INTERFACE "-idirafter${CMAKE_CURRENT_LIST_DIR}/gloo")

@@ -3,7 +3,7 @@
 # op library built against its TensorFlow and installed into it together with the façades (Python files are then taken
 # from this tree), and Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh core|python|ops|tests|spark|bench|peers|lint|fuzz ...
+# Usage: tools/setup.sh core|python|ops|tests|hosts|spark|bench|peers|lint|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -124,6 +124,8 @@ for part in "$@"; do
     python) make_environment ;;
     ops) make_environment && make_ops ;;
     tests) need_compiler && debian_packages libgtest-dev libgmock-dev ;;
+    # Others than root can make no hosts: their tests say so.
+    hosts) [ "$(id -u)" -ne 0 ] || debian_packages iproute2 ;;
     bench) need_compiler && debian_packages libbenchmark-dev ;;
     peers) make_peers ;;
     spark) make_environment && make_spark ;;

@@ -29,6 +29,8 @@ class UniqueFd {
   bool valid() const { return fd_ >= 0; }
   // For system calls, and -1 where there is none. Stays owned: don't close it, and don't keep it longer than this.
   int get() const { return fd_; }
+  // For who takes it over, and closes it.
+  [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;

@@ -46,21 +46,32 @@ std::string Encode(const Member& member) {
   return writer.Take();
 }
 
+// Null where it cannot be read.
+std::optional<Member> Decode(std::string_view note) {
+  ByteReader reader(note);
+  Member member;
+  member.settings = reader.String();
+  member.host = reader.String();
+  member.host_name = reader.String();
+  member.pid = reader.Number<uint64_t>();
+  member.socket = reader.String();
+  if (!reader.Complete()) return std::nullopt;
+  return member;
+}
+
 Result<std::vector<Member>> Decode(const std::vector<std::string>& notes) {
   std::vector<Member> members;
   for (const std::string& note : notes) {
-    ByteReader reader(note);
-    Member member;
-    member.settings = reader.String();
-    member.host = reader.String();
-    member.host_name = reader.String();
-    member.pid = reader.Number<uint64_t>();
-    member.socket = reader.String();
-    if (!reader.Complete()) return DataLoss(StrCat("what rank ", members.size(), " says of itself cannot be read"));
-    members.push_back(std::move(member));
+    std::optional<Member> member = Decode(note);
+    if (!member) return DataLoss(StrCat("what rank ", members.size(), " says of itself cannot be read"));
+    members.push_back(*std::move(member));
   }
   return members;
 }
+
+// As errors call a rank.
+std::string Place(const Member& member) { return StrCat("process ", member.pid, " on host ", member.host_name); }
+std::string PlaceOf(std::string_view note) { return Place(Decode(note).value_or(Member())); }
 
 // Each rank compares all settings with rank 0's and comes to the same verdict without another exchange.
 Status CompareSettings(const std::vector<Member>& members) {
@@ -143,6 +154,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
                                                    .note = Encode(self),
                                                    .timeout_s = options.rendezvous_timeout_s,
                                                    .listener = options.listener,
+                                                   .place = PlaceOf,
                                                    .keep_connections = true}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(meeting.notes));
   LOCKSTEP_RETURN_IF_ERROR(CompareSettings(members));
@@ -163,8 +175,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
   place.hosts = groups;
   group.host = members[options.rank].host_name;
   for (int rank = 0; rank < options.size; ++rank) {
-    place.names.push_back(
-        StrCat("rank ", rank, " (process ", members[rank].pid, " on host ", members[rank].host_name, ")"));
+    place.names.push_back(StrCat("rank ", rank, " (", Place(members[rank]), ")"));
   }
   return hosts::HostsCommunicator::Create(options, std::move(place), std::move(group), std::move(meeting), deadline);
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <map>
 #include <thread>
 
 #include "core/base/bytes.h"
@@ -84,6 +85,7 @@ class Host {
   Result<Meeting> Run() {
     LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(options_.address) : Borrow());
     while (!MissingRanks().empty()) {
+      if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       Status status = deadline_.Passed() ? Late() : ServeOnce();
       if (!status.ok()) {
         (void)Tell({status, "", {}, {}});  // whoever can't be reached any more need not know
@@ -154,7 +156,20 @@ class Host {
     const std::vector<int> missing = MissingRanks();
     return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ",
                                    options_.size, " did not come to the rendezvous at '", options_.address, "' within ",
-                                   options_.timeout_s, " s"));
+                                   options_.timeout_s, " s", WhoLeft(missing)));
+  }
+
+  // A rank that is missing may have been here.
+  std::string WhoLeft(const std::vector<int>& missing) const {
+    std::string text;
+    for (const int rank : missing) {
+      const auto left = left_.find(rank);
+      if (left == left_.end()) continue;
+      const wire::Hello& hello = *left->second.hello;
+      const std::string place = options_.place ? options_.place(hello.note) : StrCat("process ", hello.pid);
+      text += StrCat("; rank ", rank, " (", place, ", at ", left->second.address, ") came and died, or gave up");
+    }
+    return text;
   }
 
   // Sends the end of the story to everybody who is there. The first failure is returned, after all were told. (Where
@@ -185,7 +200,7 @@ class Host {
     std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) entries.push_back({connection.socket.get(), POLLIN, 0});
     // Wakes at least once a second to drop the silent.
-    if (poll(entries.data(), entries.size(), deadline_.PollMs(1)) < 0 && errno != EINTR) {
+    if (poll(entries.data(), entries.size(), deadline_.PollMs(options_.ended ? 0.1 : 1)) < 0 && errno != EINTR) {
       return ErrnoStatus("rendezvous: poll", errno);
     }
     size_t i = 1;
@@ -193,6 +208,11 @@ class Host {
       bool keep = it->hello.has_value() || !it->deadline.Passed();
       if (keep && entries[i].revents != 0) {
         LOCKSTEP_ASSIGN_OR_RETURN(keep, Read(*it));
+      }
+      if (!keep && it->hello) {
+        it->socket = {};
+        const int rank = static_cast<int>(it->hello->rank);
+        left_[rank] = std::move(*it);
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
@@ -299,6 +319,7 @@ class Host {
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
+  std::map<int, Connection> left_;  // by rank: the last one that waited as it, and waits no more; without a socket
 };
 
 // A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
@@ -310,9 +331,13 @@ class Guest {
   Result<Meeting> Run() {
     Result<Meeting> meeting = Unavailable("not connected");
     do {
-      LOCKSTEP_ASSIGN_OR_RETURN(socket_, wire::Connect(options_.address, deadline_));
+      Result<UniqueFd> socket = wire::Connect(options_.address, deadline_, "rank 0", options_.ended);
+      if (socket.status().code() == StatusCode::kDeadlineExceeded)
+        return socket.status().WithPrefix(StrCat("rank ", options_.rank, ": rendezvous: "));
+      LOCKSTEP_ASSIGN_OR_RETURN(socket_, std::move(socket));
       meeting = Talk();
       if (meeting.ok()) return meeting;
+      if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       // The host may have taken us for a stranger, among many: it hangs up on those that have not proven themselves.
       // Later a closed connection means that the host is gone.
       if (welcome_ || meeting.status().code() != StatusCode::kUnavailable) break;
@@ -327,6 +352,7 @@ class Guest {
  private:
   // The version is looked at before anything is proven: another version may prove differently.
   Result<Meeting> Talk() {
+    LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), deadline_, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
                               wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
     if (!banner.starts_with(wire::kMagic)) return FailedPrecondition("another program listens there");
@@ -340,6 +366,7 @@ class Guest {
     const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);
     LOCKSTEP_RETURN_IF_ERROR(
         wire::SendAll(socket_.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof)), deadline_));
+    LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), deadline_, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string verdict,
                               wire::ReceiveExactly(socket_.get(), wire::kVerdictBytes, deadline_));
     Digest proof;
@@ -358,6 +385,7 @@ class Guest {
   Result<Meeting> AwaitAnswer(const wire::Keys& keys) {
     // Rank 0's own deadline began at another time and its error says more: it gets a little longer.
     const Deadline patience = Deadline::After(deadline_.Left() + kHandshakeTimeout_s);
+    LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), patience, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string body,
                               wire::ReceiveFrame(socket_.get(), keys.frames, Direction::kToGuest, patience));
     answered_ = true;

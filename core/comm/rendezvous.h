@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/sha256.h"
@@ -33,6 +35,11 @@ struct RendezvousOptions {
   std::string note;       // at most kMaxNoteBytes
   double timeout_s = 60;  // until all have to be there
   int listener = -1;      // of rank 0: a socket that listens at `address` already, the caller's; -1: Meet makes one
+  // What else may end the wait: asked some times a second where it is not null, and what it returns, if that is not OK,
+  // is returned. (The others of the meeting are not told: it is for who watches them by other means.)
+  std::function<Status()> ended = {};
+  // What rank 0's errors call the rank that has brought a note: "process 12 on host b"; null: its number says enough.
+  std::function<std::string(std::string_view note)> place = {};
   // Whether the connections outlive the meeting, as Meeting::connections; the same on all ranks.
   bool keep_connections = false;
 };
@@ -64,10 +71,11 @@ struct Meeting {
 // meetings may go on in one process at the same time, each on a thread of its own; one may follow another at the same
 // address at once, whoever comes first.
 //
-// Errors: DEADLINE_EXCEEDED names the ranks that are missing; FAILED_PRECONDITION: another process is this rank
-// already, or the secrets or sizes differ; INVALID_ARGUMENT: `address` can't be read or resolved, or the note is too
-// long, or all notes together are; UNAVAILABLE: rank 0 can't listen there, or went away; DATA_LOSS: what came is not
-// what was sent. The host returns an error only when the job cannot be; a guest also when it alone was refused.
+// Errors: DEADLINE_EXCEEDED names the ranks that are missing, and where they are if they were there;
+// FAILED_PRECONDITION: another process is this rank already, or the secrets or sizes differ; INVALID_ARGUMENT:
+// `address` can't be read or resolved, or the note is too long, or all notes together are; UNAVAILABLE: rank 0 can't
+// listen there, or went away; DATA_LOSS: what came is not what was sent. The host returns an error only when the job
+// cannot be; a guest also when it alone was refused.
 Result<Meeting> Meet(const RendezvousOptions& options);
 
 }  // namespace lockstep

@@ -54,7 +54,8 @@ class Host {
                       .secret = kSecret,
                       .note = "",
                       .timeout_s = 1e6,
-                      .listener = listener_.socket.get()});
+                      .listener = listener_.socket.get(),
+                      .keep_connections = true});
         }) {}
   ~Host() { thread_.join(); }
 
@@ -123,9 +124,16 @@ void AnswerGuest(bool knows_secret, std::string_view bytes) {
   // With a listener of its own: a guest that was hung up on calls again, and is not to be taken for the next one.
   const Listener listener = Listen();
   std::thread guest([&] {
-    const auto meeting =
-        Meet({.rank = 1, .size = 2, .address = listener.address, .secret = kSecret, .note = "", .timeout_s = 0.02});
-    if (meeting.ok()) Require(meeting->notes.size() == 2 && meeting->addresses.size() == 2, "something of each rank");
+    const auto meeting = Meet({.rank = 1,
+                               .size = 2,
+                               .address = listener.address,
+                               .secret = kSecret,
+                               .note = "",
+                               .timeout_s = 0.02,
+                               .keep_connections = true});
+    if (!meeting.ok()) return;
+    Require(meeting->notes.size() == 2 && meeting->addresses.size() == 2, "something of each rank");
+    Require(meeting->connections.size() == 2 && meeting->connections[0].valid(), "the connection to rank 0");
   });
   const Deadline deadline = Deadline::After(kPatience_s);
   const UniqueFd caller(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

@@ -230,26 +230,41 @@ TEST(RendezvousTest, SizesThatDifferEndTheJobWithBothNamed) {
   }
 }
 
+// Says hello as a rank, is welcome, and closes the connection.
+void ComeAndGo(uint32_t rank, uint32_t size, const std::string& address) {
+  const Deadline deadline = Deadline::After(30);
+  const UniqueFd socket = *wire::Connect(address, deadline);
+  const std::string banner = *wire::ReceiveExactly(socket.get(), wire::kBannerBytes, deadline);
+  const std::string nonce = *wire::MakeNonce();
+  const wire::Keys keys = wire::MakeKeys("secret", banner.substr(12), nonce);
+  const std::string hello = wire::Encode(wire::Hello{rank, size, 12, "gone"});
+  ASSERT_TRUE(wire::SendAll(socket.get(),
+                            StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof),
+                                   wire::MakeFrame(keys.frames, wire::Direction::kToHost, hello)),
+                            deadline)
+                  .ok());
+  ASSERT_TRUE(wire::ReceiveExactly(socket.get(), wire::kVerdictBytes, deadline).ok());
+}
+
+TEST(RendezvousTest, ARankThatCameAndDiedIsNamedWithItsPlace) {
+  auto host = Options(0, 4, FreeLocalAddress());
+  host.timeout_s = 0.5;
+  host.place = [](std::string_view note) { return StrCat("place of '", note, "'"); };
+  Status status;
+  std::thread thread([&] { status = Meet(host).status(); });
+  ComeAndGo(2, 4, host.address);
+  thread.join();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(),
+            StrCat("ranks 1, 2 and 3 of 4 did not come to the rendezvous at '", host.address,
+                   "' within 0.5 s; rank 2 (place of 'gone', at 127.0.0.1) came and died, or gave up"));
+}
+
 TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
   const std::string address = FreeLocalAddress();
   Result<Meeting> host = Internal("did not run");
   std::thread thread([&] { host = Meet(Options(0, 3, address)); });
-  auto impatient = Options(1, 3, address);
-  {
-    // Says hello as rank 1, and closes the connection.
-    const Deadline deadline = Deadline::After(30);
-    const UniqueFd socket = *wire::Connect(address, deadline);
-    const std::string banner = *wire::ReceiveExactly(socket.get(), wire::kBannerBytes, deadline);
-    const std::string nonce = *wire::MakeNonce();
-    const wire::Keys keys = wire::MakeKeys("secret", banner.substr(12), nonce);
-    const std::string hello = wire::Encode(wire::Hello{1, 3, 1, "gone"});
-    ASSERT_TRUE(wire::SendAll(socket.get(),
-                              StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof),
-                                     wire::MakeFrame(keys.frames, wire::Direction::kToHost, hello)),
-                              deadline)
-                    .ok());
-    ASSERT_TRUE(wire::ReceiveExactly(socket.get(), wire::kVerdictBytes, deadline).ok());
-  }
+  ComeAndGo(1, 3, address);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const auto others = MeetAll({Options(1, 3, address), Options(2, 3, address)});
   thread.join();

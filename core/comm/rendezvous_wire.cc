@@ -198,6 +198,18 @@ Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direc
   return std::optional<std::string>(body);
 }
 
+Status AwaitReadable(int socket, const Deadline& deadline, const Ended& ended) {
+  constexpr double kLook_s = 0.1;
+  while (true) {
+    if (ended) LOCKSTEP_RETURN_IF_ERROR(ended());
+    pollfd entry = {socket, POLLIN, 0};
+    const int ready = poll(&entry, 1, deadline.PollMs(ended ? kLook_s : 3600));
+    if (ready > 0) return OkStatus();
+    if (ready < 0 && errno != EINTR) return ErrnoStatus("poll", errno);
+    if (deadline.Passed()) return DeadlineExceeded("no answer in time");
+  }
+}
+
 Status SendAll(int socket, std::string_view bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
     const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -255,7 +267,7 @@ void SetUpConnection(int socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 6);
 }
 
-Result<UniqueFd> Listen(const std::string& address) {
+Result<UniqueFd> Listen(const std::string& address, std::string_view who) {
   LOCKSTEP_ASSIGN_OR_RETURN(AddressList list, Resolve(address));
   int error = 0;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
@@ -265,14 +277,16 @@ Result<UniqueFd> Listen(const std::string& address) {
     }
     error = errno;
   }
-  return Unavailable(StrCat("rank 0 cannot listen at '", address, "': ", std::strerror(error)));
+  return Unavailable(StrCat(who, " cannot listen at '", address, "': ", std::strerror(error)));
 }
 
-Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline) {
+Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline, std::string_view who,
+                         const Ended& ended) {
   LOCKSTEP_ASSIGN_OR_RETURN(AddressList list, Resolve(address));
   // Rank 0 may start later than its guests: try until the deadline.
   std::string reason;
   while (true) {
+    if (ended) LOCKSTEP_RETURN_IF_ERROR(ended());
     for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
       Result<UniqueFd> fd = ConnectOnce(*entry, Deadline::After(std::min(kAttempt_s, deadline.Left())));
       if (fd.ok()) return fd;
@@ -282,7 +296,7 @@ Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return DeadlineExceeded(
-      StrCat("rank 0 is missing: nobody answers at '", address, "' for ", deadline.Elapsed(), " s (", reason, ")"));
+      StrCat(who, " is missing: nobody answers at '", address, "' for ", deadline.Elapsed(), " s (", reason, ")"));
 }
 
 }  // namespace lockstep::wire

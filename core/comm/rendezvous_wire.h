@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -96,6 +97,12 @@ constexpr uint32_t MaxBodyBytes(Direction direction) {
 // error: this is no frame of ours. A length that is too large is refused as soon as its 4 bytes are there.
 Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direction, std::string_view bytes);
 
+// Whether what one waits for cannot come any more: OK, or why not. Asked some times a second; null is never.
+using Ended = std::function<Status()>;
+
+// Waits until something can be read, or the connection has ended; DEADLINE_EXCEEDED, or what `ended` says.
+Status AwaitReadable(int socket, const Deadline& deadline, const Ended& ended);
+
 // Blocking transfers on a non-blocking socket, until the deadline. A peer that has closed is an error and no signal.
 // After an error it is unknown how much was transferred: the connection is of no more use. What is received has memory
 // as it comes, at most 64 KiB ahead of it.
@@ -107,12 +114,13 @@ Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direct
 // A socket that listens at, or is connected to, one of the addresses that `address` ("host:port", "[v6]:port") resolves
 // to. Non-blocking and closed on exec. The port is a number. Resolving a name may take as long as the system's resolver
 // does: no deadline holds there. INVALID_ARGUMENT where it does not resolve; UNAVAILABLE where the port is taken or the
-// address not of this machine.
-Result<UniqueFd> Listen(const std::string& address);
+// address not of this machine. `who`, the rank that is at the address, is for messages.
+Result<UniqueFd> Listen(const std::string& address, std::string_view who = "rank 0");
 // Tries all of them again and again, every 10 ms, until one answers: DEADLINE_EXCEEDED, with the reason of the last
-// failure, where none does in time. An address that swallows what is sent to it, instead of refusing, holds up the
-// others for 2 s each time.
-Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline);
+// failure, where none does in time; or what `ended` says, which is asked each time. An address that swallows what is
+// sent to it, instead of refusing, holds up the others for 2 s each time.
+Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline, std::string_view who = "rank 0",
+                         const Ended& ended = nullptr);
 
 // Makes a connection one for short messages that may be silent for long: nothing is held back until more has come
 // together, and the kernel finds out in some 40 s where the other machine is gone.

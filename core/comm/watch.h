@@ -19,7 +19,9 @@ struct WatchOptions {
   std::vector<std::string> places = {};  // [R], what messages call a rank: "rank 3 on host b (process 123)"
   // How long a rank may say nothing: shorter cuts of the network are survived. The same on all ranks, as is beat_s.
   double silence_s = 10;
-  double beat_s = 1;  // how often each end of a connection says that it lives; well below silence_s
+  // How often each end of a connection says that it lives. What TCP sends again it sends after 0.2, 0.4, 0.8, 1.6, 3.2
+  // and 6.4 s, so a cut of 5 s is one of up to 7 s here, and what lies between two beats comes on top of that.
+  double beat_s = 0.25;
 };
 
 // Who of a job's R ranks is alive, where the ranks lie on several hosts and no rank can look at another's process. Each

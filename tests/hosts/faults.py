@@ -1,6 +1,6 @@
 """What becomes of a job on two hosts when something goes wrong, for every fault at every moment.
 
-    python -m tests.hosts.faults [--faults WORDS] [--moments WORDS] [--seed N]      (make test-faults)
+    python -m tests.hosts.faults [--faults WORDS] [--moments WORDS] [--seed N]      (make test-faults FAULTS="...")
 
 prints a table, and exits with 1 where something was not as promised: that every process which the fault leaves ends in
 time, with an error that names a rank, its host and the operation; that no process and no shared memory stay; and that
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lockstep.testing.emulated_cluster import Cluster, Host, why_not
-from tests.hosts import fault_worker
+from tests.hosts import fault_worker, launcher_faults
 from tests.hosts.fault_worker import MOMENTS
 from tests.hosts.job import Job, running
 
@@ -36,6 +36,8 @@ _PATIENCE_S = 40.0  # then it hangs
 _VARIABLES = {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "8"}
 _RANKS = range(4)  # two on each host
 _OPERATION = r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '|rendezvous|the meeting"
+# Who has not met it knows its host by the address.
+_RANK_0_IS_THERE = r"|rank 0\b.* at '10\.77\.0\.1:7000'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +83,10 @@ def _limits(rank: int, kind: int, of: str) -> Callable[[Job, Sequence[Host]], No
     return strike
 
 
+def _thaw(job: Job, hosts: Sequence[Host]) -> None:
+    hosts[1].thaw()
+
+
 def _cut_for_a_while(job: Job, hosts: Sequence[Host]) -> None:
     hosts[1].cut()
     time.sleep(CUT_S)
@@ -95,7 +101,7 @@ FAULTS = [
     Fault("stop rank 0", _signals(0, signal.SIGSTOP), (0,), (0,), cure=_signals(0, signal.SIGCONT)),
     Fault("kill all of host b", lambda job, hosts: hosts[1].kill(), (2, 3), (2, 3)),
     Fault("host b loses its power", lambda job, hosts: hosts[1].lose_power(), (2, 3), (2, 3)),
-    Fault("freeze host b", lambda job, hosts: hosts[1].freeze(), (2, 3), (2, 3), cure=lambda job, hosts: hosts[1].thaw()),
+    Fault("freeze host b", lambda job, hosts: hosts[1].freeze(), (2, 3), (2, 3), cure=_thaw),
     Fault("cut for good", lambda job, hosts: hosts[1].cut(), (), (0, 1, 2, 3)),
     Fault("cut for 5 s", _cut_for_a_while, outcome="survived"),
     Fault("exception in a worker", named=(2,), misbehaves=("raise", 2)),
@@ -134,7 +140,8 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Re
         for rank in _RANKS:
             # One that misbehaves may have ended the job before the last is there.
             job.wait_for(f"there.{rank}", _THERE_WITHIN_S, may_end=bool(fault.misbehaves[0]))
-        time.sleep(draw.random() * 0.1)
+        # The others are at the meeting, and not on the way to it.
+        time.sleep(draw.random() * 0.1 + (1 if moment == "rendezvous" else 0))
         begin = time.monotonic()
         fault.strike(job, hosts)
         # Those who wait for the late one are struck while they wait; it comes to a job that has gone wrong.
@@ -185,11 +192,15 @@ def _check_errors(job: Job, fault: Fault, ends: dict[int, tuple[int | None, floa
             continue  # what it says itself is TensorFlow's, or C++'s
         for what, pattern in {
             "a rank": rf"rank ({'|'.join(map(str, fault.named))})\b",
-            "its host": r"\bhost [ab]\b",
+            "its host": rf"\bhost [{_hosts_of(fault.named)}]\b" + _RANK_0_IS_THERE * (0 in fault.named),
             "the operation": _OPERATION,
         }.items():
             if not re.search(pattern, said):
                 wrong.append(f"rank {rank} does not name {what}")
+
+
+def _hosts_of(ranks: Sequence[int]) -> str:
+    return "".join("aabb"[rank] for rank in ranks)
 
 
 def _check_checkpoints(folder: Path, moment: str, wrong: list[str]) -> None:
@@ -223,19 +234,27 @@ def main() -> int:
     flags.add_argument("--logs", type=Path, help="a folder for what the ranks of cells that went wrong have said")
     flags = flags.parse_args()
     if why_not():
-        print(why_not(), file=sys.stderr)
-        return 1
+        print(f"skipped: {why_not()}")
+        return 0
+    # Ends tidily: however it is started (in a shell's background interrupts are ignored), and where it is terminated.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     moments = flags.moments.split(",")
     print("| fault | " + " | ".join(moments) + " |\n|---|" + "---|" * len(moments), flush=True)
     notes = []
-    for fault in FAULTS:
+    for fault in [*FAULTS, *launcher_faults.FAULTS]:
         if flags.faults not in fault.name:
             continue
         print(f"| {fault.name} |", end="", flush=True)
         for moment in moments:
             with tempfile.TemporaryDirectory(prefix="lockstep_faults_") as folder:
+                draw = random.Random(f"{flags.seed} {fault.name} {moment}")
                 try:
-                    result = try_cell(fault, moment, Path(folder), random.Random(f"{flags.seed} {fault.name} {moment}"))
+                    if isinstance(fault, Fault):
+                        result = try_cell(fault, moment, Path(folder), draw)
+                    else:
+                        seconds, wrong, outputs = launcher_faults.try_cell(fault, moment, Path(folder), draw)
+                        result = Result(seconds, False, wrong, outputs)
                 except AssertionError as error:
                     result = Result(0, False, [str(error).splitlines()[0]], str(error))
             print(f" {result} |", end="", flush=True)

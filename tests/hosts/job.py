@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,9 @@ class Job:
 
     def outputs(self) -> str:
         """What all have."""
-        return "\n".join(f"--- rank {rank} on host {self.host_of[rank].name}\n{self.output(rank)}" for rank in range(self.size))
+        return "\n".join(
+            f"--- rank {rank} on host {self.host_of[rank].name}\n{self.output(rank)}" for rank in range(self.size)
+        )
 
     def await_ends(self, ranks: Sequence[int], timeout_s: float) -> dict[int, tuple[int | None, float]]:
         """Waits for the ends of some ranks: of each its exit code and the seconds from now; None: it still runs."""

@@ -82,9 +82,10 @@ Status Calls::Explain(uint64_t fingerprint, StatusCode code, std::string_view te
     if (peer != streams_.index()) fingerprints[peer] = head(peer).fingerprint;
   }
   constexpr size_t kLongest = 2048;
+  text = text.substr(0, kLongest);
   ByteWriter writer;
   writer.Number(static_cast<uint32_t>(code));
-  writer.String(text.substr(0, kLongest));
+  writer.String(text);
   const std::string mine = writer.Take();
   LOCKSTEP_RETURN_IF_ERROR(ExchangeMore([&](int) { return Part{mine.data(), static_cast<int64_t>(mine.size()), 0}; }));
   std::vector<Status> said(streams_.size());
@@ -95,8 +96,14 @@ Status Calls::Explain(uint64_t fingerprint, StatusCode code, std::string_view te
     ByteReader reader(std::string_view(data(peer), static_cast<size_t>(head(peer).bytes)));
     const auto got = reader.Number<uint32_t>();
     texts[peer] = reader.String();
-    const bool known = got <= static_cast<uint32_t>(StatusCode::kDataLoss);
-    said[peer] = Status(known ? static_cast<StatusCode>(got) : StatusCode::kInternal, texts[peer]);
+    const bool refuses = fingerprints[peer] == kDeclinedCall;
+    if (!reader.Complete() || texts[peer].size() > kLongest || got > static_cast<uint32_t>(StatusCode::kDataLoss) ||
+        refuses != (got != static_cast<uint32_t>(StatusCode::kOk))) {
+      return streams_.Break(
+          DataLoss(StrCat("rank ", streams_.ranks()[streams_.index()], ": what rank ", streams_.ranks()[peer],
+                          refuses ? " refuses" : " calls", " cannot be read in ", streams_.Operation())));
+    }
+    said[peer] = Status(static_cast<StatusCode>(got), texts[peer]);
   }
   LOCKSTEP_RETURN_IF_ERROR(End());
   for (int i = 0; i < streams_.size(); ++i) {

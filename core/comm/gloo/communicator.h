@@ -58,6 +58,8 @@ class GlooCommunicator final : public Communicator {
   Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
   void ShowAs(std::optional<CallKind> kind) { calls_.ShowAs(kind); }
+  // `allocate` may do so too: where what the peers announce cannot be.
+  //
   // Ends all, with what is returned from then on; nothing after another end, which is returned.
   Status Break(const Status& error) { return streams_->Break(error); }
   bool broken() const { return streams_->broken(); }
@@ -89,6 +91,11 @@ class GlooCommunicator final : public Communicator {
   Status BroadcastByMemory(int root, int64_t bytes, char* data);
   // AllGatherV and AllToAllV: parts[p] goes to peer p, [n].
   Status Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts, const Allocate& allocate);
+  // What each announces, [n], if it can be true.
+  Result<std::vector<int64_t>> CountsOf(const std::vector<Calls::Part>& parts, int64_t width);
+  // The exchange, when it has begun, to `memory`.
+  Status MoveItems(const std::vector<Calls::Part>& parts, const std::vector<int64_t>& counts, int64_t width,
+                   char* memory);
   // Waits until what was sent from memory has left: sends[p] times to peer p, [n].
   Status AwaitSends(const std::vector<int64_t>& sends);
 

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include "core/base/strings.h"
 #include "core/comm/arguments.h"
@@ -14,6 +16,8 @@ namespace {
 
 // Of a Broadcast by memory: what one rank hands on to the others.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
+// What a peer may announce: more than there is memory anywhere, and little enough to be added up.
+constexpr int64_t kMostPeerBytes = int64_t{1} << 50;
 
 }  // namespace
 
@@ -102,7 +106,7 @@ Status GlooCommunicator::AllGatherAs(const Call& call, Item item, int64_t count,
                                      const Allocate& allocate) {
   LOCKSTEP_RETURN_IF_ERROR(CheckAllGather(call.name, item, count, in));
   const Calls::Part mine = {in, count * item.bytes(), count};
-  return Settled(Exchange(call, item, std::vector<Calls::Part>(size_, mine), allocate));
+  return Exchange(call, item, std::vector<Calls::Part>(size_, mine), allocate);
 }
 
 Status GlooCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
@@ -116,34 +120,52 @@ Status GlooCommunicator::AllToAllV(std::string_view name, Item item, std::span<c
     parts.push_back({from, count * item.bytes(), count});
     from += count * item.bytes();
   }
-  return Settled(Exchange(call, item, parts, allocate));
+  return Exchange(call, item, parts, allocate);
 }
 
-Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts,
-                                  const Allocate& allocate) {
-  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int peer) { return parts[peer]; }));
-  const int64_t width = item.bytes();
+Result<std::vector<int64_t>> GlooCommunicator::CountsOf(const std::vector<Calls::Part>& parts, int64_t width) {
   std::vector<int64_t> counts(size_);
   for (int r = 0; r < size_; ++r) {
     counts[r] = r == index_ ? parts[r].count : calls_.head(r).count;
-    if (r != index_ && calls_.head(r).bytes != std::min(counts[r] * width, Calls::kMostBytes)) {
-      return streams_->Break(DataLoss(StrCat("rank ", streams_->ranks()[index_], ": rank ", streams_->ranks()[r],
-                                             " announces ", counts[r], " items of ", width, " bytes in ",
-                                             streams_->Operation(), " and sends ", calls_.head(r).bytes)));
+    if (r == index_) continue;
+    const bool possible = counts[r] <= kMostPeerBytes / std::max<int64_t>(width, 1);
+    if (possible && calls_.head(r).bytes == std::min(counts[r] * width, Calls::kMostBytes)) continue;
+    return streams_->Break(DataLoss(StrCat("rank ", streams_->ranks()[index_], ": rank ", streams_->ranks()[r],
+                                           " announces ", counts[r], " items of ", width, " bytes in ",
+                                           streams_->Operation(), " and sends ", calls_.head(r).bytes)));
+  }
+  return counts;
+}
+
+// Memory of this function outlives what Gloo knows of it: Settled lets go of all before it ends.
+Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts,
+                                  const Allocate& allocate) {
+  const int64_t width = item.bytes();
+  Status status = calls_.Begin(call, [&](int peer) { return parts[peer]; });
+  if (!status.ok()) return Settled(status);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, CountsOf(parts, width));
+  const Received received = AllocateFor(CallKindName(call.kind), call.name, counts, allocate);
+  if (streams_->broken()) return Settled(received.status);
+  // Where there is no memory, the peers get rid of theirs all the same.
+  std::unique_ptr<char[]> nowhere;
+  if (received.data == nullptr) {
+    const int64_t bytes = SumOf(counts) * width;
+    nowhere.reset(new (std::nothrow) char[static_cast<size_t>(bytes)]);
+    if (nowhere == nullptr) {
+      return streams_->Break(ResourceExhausted(StrCat("rank ", streams_->ranks()[index_], ": no memory for ", bytes,
+                                                      " bytes from the other ranks in ", streams_->Operation())));
     }
   }
-  const Received received = AllocateFor(CallKindName(call.kind), call.name, counts, allocate);
-  // Where there is no memory, the peers get rid of theirs all the same.
-  std::vector<char> nowhere;
-  char* to = received.data;
-  if (to == nullptr) {
-    nowhere.resize(static_cast<size_t>(SumOf(counts) * width));
-    to = nowhere.data();
-  }
+  status = Settled(MoveItems(parts, counts, width, received.data != nullptr ? received.data : nowhere.get()));
+  return status.ok() ? received.status : status;
+}
+
+Status GlooCommunicator::MoveItems(const std::vector<Calls::Part>& parts, const std::vector<int64_t>& counts,
+                                   int64_t width, char* memory) {
   std::vector<char*> places;
   for (int r = 0; r < size_; ++r) {
-    places.push_back(to);
-    to += counts[r] * width;
+    places.push_back(memory);
+    memory += counts[r] * width;
   }
   std::vector<int64_t> sends(size_), posts(size_);
   LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) -> Status {
@@ -165,8 +187,7 @@ Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector
   LOCKSTEP_RETURN_IF_ERROR(calls_.End());
   LOCKSTEP_RETURN_IF_ERROR(
       ForPeers([&](int peer) { return posts[peer] > 0 ? streams_->AwaitPosted(peer) : OkStatus(); }));
-  LOCKSTEP_RETURN_IF_ERROR(AwaitSends(sends));
-  return received.status;
+  return AwaitSends(sends);
 }
 
 }  // namespace lockstep::gloo

@@ -1,7 +1,5 @@
 #include "core/comm/gloo/streams.h"
 
-#include <gloo/transport/address.h>
-#include <gloo/transport/tcp/device.h>
 #include <signal.h>
 
 #include <array>
@@ -11,10 +9,11 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "core/base/strings.h"
-#include "core/comm/rendezvous_wire.h"
+#include "core/comm/gloo/pair.h"
 
 // Gloo (tcp transport): a thread of its own reads from all connections, into memory that was readied by recv, and
 // writes what the calling thread could not write at once. Its waits can be ended from outside (abortWaitRecv); what
@@ -26,19 +25,13 @@
 namespace lockstep::gloo {
 namespace {
 
-using Buffer = ::gloo::transport::UnboundBuffer;
+namespace tcp = ::gloo::transport::tcp;
 
 // Messages and memory don't mix: each has an order of its own.
 constexpr uint64_t kMessages = 0;
 constexpr uint64_t kMemory = 1;
-constexpr uint64_t kIntroduction = 2;
 
-constexpr auto kForever = std::chrono::hours(24 * 365);
-
-// What the caller proves to the callee: that it knows the key, and which of the ranks it is. `nonce` is the callee's.
-Digest ProofOf(const Digest& key, int from, int to, std::string_view nonce) {
-  return HmacSha256(AsBytes(key), StrCat("lockstep stream:", from, ">", to, ":", nonce));
-}
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 // Gloo writes to sockets whose other end may be gone, with the signal that comes of it. Blocked in this thread for as
 // long as this lives, and taken away where it has come; threads that are started meanwhile have it blocked for good.
@@ -65,24 +58,30 @@ class NoBrokenPipes {
   bool was_pending_;
 };
 
+std::string OperationText(std::string_view kind, std::string_view name) {
+  return name.empty() ? std::string(kind) : StrCat(kind, " '", name, "'");
+}
+
 }  // namespace
 
 struct Streams::Engine {
-  std::shared_ptr<::gloo::transport::Device> device;
-  std::shared_ptr<::gloo::transport::Context> context;
+  std::shared_ptr<tcp::Device> device;
+  std::shared_ptr<tcp::Context> context;
+
+  Pair& pair(int peer) { return static_cast<Pair&>(*context->getPair(peer)); }
 };
 
 struct Streams::Peer {
   // A buffer and whether something of it is under way.
   struct Window {
     std::vector<char> memory;
-    std::unique_ptr<Buffer> buffer;
+    std::unique_ptr<Memory> buffer;
     bool busy = false;
   };
   std::array<Window, 2> out, in;
   // How many messages were begun, awaited and released: their parity is the window.
   int64_t sent = 0, awaited = 0, released = 0;
-  std::deque<std::unique_ptr<Buffer>> posted, sending;
+  std::deque<std::unique_ptr<Memory>> posted, sending;
   std::string lost;  // how the connection ended, where that was seen and is not yet an error
 };
 
@@ -91,13 +90,15 @@ class Streams::Waiting {
  public:
   enum class For { kReceive, kSend };
 
-  // False: broken already.
-  bool Begin(Buffer* buffer, For what, int peer, double timeout_s) {
+  // False: broken already. kind and name have to live until End.
+  bool Begin(Memory* buffer, For what, int peer, double timeout_s, std::string_view kind, std::string_view name) {
     const std::lock_guard lock(mutex_);
     if (!error_.ok()) return false;
     current_ = buffer;
     what_ = what;
     peer_ = peer;
+    kind_ = kind;
+    name_ = name;
     deadline_.emplace(Deadline::After(timeout_s));
     return true;
   }
@@ -117,31 +118,43 @@ class Streams::Waiting {
     const std::lock_guard lock(mutex_);
     return error_;
   }
-  // The peer whose time is over.
-  std::optional<int> Late() const {
+  // The peer whose time is over, and what it is waited for in.
+  struct Late {
+    int peer;
+    std::string operation;
+  };
+  std::optional<Late> FindLate() const {
     const std::lock_guard lock(mutex_);
-    return current_ != nullptr && deadline_->Passed() ? std::optional(peer_) : std::nullopt;
+    if (current_ == nullptr || !deadline_->Passed()) return std::nullopt;
+    return Late{peer_, OperationText(kind_, name_)};
   }
 
  private:
   mutable std::mutex mutex_;
   // All guarded by mutex_.
-  Buffer* current_ = nullptr;
+  Memory* current_ = nullptr;
   For what_ = For::kReceive;
   int peer_ = 0;
+  std::string_view kind_, name_;  // of the operation, while it waits
   std::optional<Deadline> deadline_;
   Status error_;
 };
 
-Streams::Streams(StreamsOptions options)
+Streams::Streams(StreamsOptions options, Introductions introductions)
     : options_(std::move(options)),
-      addresses_(options_.ranks.size()),
+      introductions_(std::move(introductions)),
       engine_(std::make_unique<Engine>()),
       peers_(options_.ranks.size()),
       waiting_(std::make_unique<Waiting>()) {}
 
-// Buffers go before the connections that they belong to.
+// Buffers go before the connections that they belong to. In a fork there is no thread of Gloo's that could be waited
+// for, and what it would look at, the parent's still does: the memory stays.
 Streams::~Streams() {
+  if (fork_.InFork()) {
+    for (std::unique_ptr<Peer>& peer : peers_) (void)peer.release();
+    (void)engine_.release();
+    return;
+  }
   (void)Break(Cancelled("the communicator was destroyed"));
   peers_.clear();
   engine_->context.reset();
@@ -149,30 +162,32 @@ Streams::~Streams() {
 }
 
 Result<std::unique_ptr<Streams>> Streams::Listen(StreamsOptions options) {
-  std::unique_ptr<Streams> streams(new Streams(std::move(options)));
-  LOCKSTEP_RETURN_IF_ERROR(streams->OpenPorts());
+  LOCKSTEP_ASSIGN_OR_RETURN(Introductions introductions,
+                            Introductions::Listen(options.address, StrCat("rank ", options.ranks[options.index])));
+  std::unique_ptr<Streams> streams(new Streams(std::move(options), std::move(introductions)));
+  LOCKSTEP_RETURN_IF_ERROR(streams->StartEngine());
   return streams;
 }
 
-Status Streams::OpenPorts() {
-  try {
-    const NoBrokenPipes quiet;
-    ::gloo::transport::tcp::attr where;
-    where.hostname = options_.address;
-    engine_->device = ::gloo::transport::tcp::CreateDevice(where);
-    engine_->context = engine_->device->createContext(options_.index, size());
-    engine_->context->setTimeout(kForever);
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == index()) continue;
-      const std::vector<char> bytes = engine_->context->createPair(peer)->address().bytes();
-      addresses_[peer].assign(bytes.begin(), bytes.end());
-      peers_[peer] = std::make_unique<Peer>();
+// A device has an address, at which its pairs listen until they have adopted a socket: never in earnest, and therefore
+// where nobody else gets, but on a machine whose loopback is down.
+Status Streams::StartEngine() {
+  std::string words;
+  for (const std::string& address : {std::string("127.0.0.1"), options_.address}) {
+    try {
+      const NoBrokenPipes quiet;
+      tcp::attr where;
+      where.hostname = address;
+      engine_->device = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(where));
+      engine_->context = std::make_shared<tcp::Context>(engine_->device, options_.index, size());
+      engine_->context->setTimeout(kForever);
+      return OkStatus();
+    } catch (const std::exception& error) {
+      words = error.what();
     }
-  } catch (const std::exception& error) {
-    return Unavailable(StrCat("rank ", options_.ranks[index()], ": cannot listen for other hosts at '",
-                              options_.address, "': ", error.what()));
   }
-  return OkStatus();
+  return Unavailable(
+      StrCat("rank ", options_.ranks[index()], ": Gloo cannot begin at '", options_.address, "': ", words));
 }
 
 template <typename Work>
@@ -204,81 +219,23 @@ Status Streams::Lost(int peer, const std::string& words) {
 
 Status Streams::Connect(const std::vector<std::string>& theirs, const Digest& key, const Deadline& deadline) {
   kind_ = "start of the job";
-  // Lower ranks first, on all: of each pair one side listens, so that no order can make two wait for each other.
+  Result<std::vector<UniqueFd>> sockets =
+      introductions_.Connect(index(), options_.ranks, theirs, key, deadline, [this] { return error(); });
+  if (!sockets.ok()) return Break(sockets.status());
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == index()) continue;
-    if (deadline.Passed()) {
-      return Break(DeadlineExceeded(StrCat("rank ", options_.ranks[index()], ": no connection to rank ",
-                                           options_.ranks[peer], " within the rendezvous timeout")));
-    }
+    peers_[peer] = std::make_unique<Peer>();
     LOCKSTEP_RETURN_IF_ERROR(Guarded(peer, [&] {
-      const auto left = std::chrono::duration<double>(deadline.Left());
-      engine_->context->setTimeout(std::chrono::duration_cast<std::chrono::milliseconds>(left));
-      engine_->context->getPair(peer)->connect({theirs[peer].begin(), theirs[peer].end()});
+      engine_->context->getPair(peer) = std::make_unique<Pair>(*engine_->context, *engine_->device, peer);
+      engine_->pair(peer).Adopt(std::move((*sockets)[peer]));
     }));
-  }
-  engine_->context->setTimeout(kForever);
-  LOCKSTEP_RETURN_IF_ERROR(Introduce(key, deadline));
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != index()) LOCKSTEP_RETURN_IF_ERROR(OpenWindows(peer));
+    LOCKSTEP_RETURN_IF_ERROR(OpenWindows(peer));
   }
   return OkStatus();
 }
 
-// All are told a number before the first answer is awaited, and so on: the order of peers then makes nobody wait for
-// somebody who waits for it.
-Status Streams::Introduce(const Digest& key, const Deadline& deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string mine, wire::MakeNonce());
-  struct Words {
-    std::string nonce_out, nonce_in, proof_out, proof_in;
-    std::unique_ptr<Buffer> nonce_sent, nonce_received, proof_sent, proof_received;
-  };
-  std::vector<Words> all(peers_.size());
-  const auto for_all = [&](const auto& step) -> Status {
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == index()) continue;
-      Status status;
-      LOCKSTEP_RETURN_IF_ERROR(Guarded(peer, [&] { status = step(peer, all[peer]); }));
-      if (!status.ok()) return Break(status);
-    }
-    return OkStatus();
-  };
-  const auto wait = [&](Buffer& buffer, Waiting::For what, int peer) {
-    return Wait(buffer, what == Waiting::For::kSend, peer, deadline.Left());
-  };
-  LOCKSTEP_RETURN_IF_ERROR(for_all([&](int peer, Words& words) {
-    words.nonce_out = mine;
-    words.nonce_in.resize(wire::kNonceBytes);
-    words.proof_in.resize(wire::kTagBytes);
-    words.nonce_sent = MakeBuffer(words.nonce_out.data(), wire::kNonceBytes);
-    words.nonce_received = MakeBuffer(words.nonce_in.data(), wire::kNonceBytes);
-    words.proof_received = MakeBuffer(words.proof_in.data(), wire::kTagBytes);
-    words.nonce_received->recv(peer, kIntroduction);
-    words.proof_received->recv(peer, kIntroduction);
-    words.nonce_sent->send(peer, kIntroduction);
-    return OkStatus();
-  }));
-  LOCKSTEP_RETURN_IF_ERROR(for_all([&](int peer, Words& words) -> Status {
-    LOCKSTEP_RETURN_IF_ERROR(wait(*words.nonce_received, Waiting::For::kReceive, peer));
-    LOCKSTEP_RETURN_IF_ERROR(wait(*words.nonce_sent, Waiting::For::kSend, peer));
-    words.proof_out = AsBytes(ProofOf(key, index(), peer, words.nonce_in));
-    words.proof_sent = MakeBuffer(words.proof_out.data(), wire::kTagBytes);
-    words.proof_sent->send(peer, kIntroduction);
-    return OkStatus();
-  }));
-  return for_all([&](int peer, Words& words) -> Status {
-    LOCKSTEP_RETURN_IF_ERROR(wait(*words.proof_received, Waiting::For::kReceive, peer));
-    LOCKSTEP_RETURN_IF_ERROR(wait(*words.proof_sent, Waiting::For::kSend, peer));
-    Digest proof;
-    std::memcpy(proof.data(), words.proof_in.data(), proof.size());
-    if (SameDigest(proof, ProofOf(key, peer, index(), mine))) return OkStatus();
-    return FailedPrecondition(StrCat("rank ", options_.ranks[index()], ": who connected as rank ", options_.ranks[peer],
-                                     " does not know the key of this job"));
-  });
-}
-
-std::unique_ptr<Buffer> Streams::MakeBuffer(void* data, int64_t bytes) {
-  return engine_->context->createUnboundBuffer(data, static_cast<size_t>(bytes));
+std::unique_ptr<Memory> Streams::MakeBuffer(void* data, int64_t bytes) {
+  return std::make_unique<Memory>(engine_->context, data, static_cast<size_t>(bytes));
 }
 
 Status Streams::OpenWindows(int peer) {
@@ -290,19 +247,19 @@ Status Streams::OpenWindows(int peer) {
     for (Peer::Window& window : peers_[peer]->in) {
       window.memory.resize(kWindowBytes);
       window.buffer = MakeBuffer(window.memory.data(), kWindowBytes);
-      window.buffer->recv(peer, kMessages);
+      window.buffer->recv(peer, kMessages, 0, kWindowBytes);
     }
   });
 }
 
-Status Streams::Wait(Buffer& buffer, bool for_send, int peer, double timeout_s) {
+Status Streams::Wait(Memory& buffer, bool for_send, int peer, double timeout_s) {
   if (!peers_[peer]->lost.empty()) return Break(Lost(peer, peers_[peer]->lost));
-  if (!waiting_->Begin(&buffer, for_send ? Waiting::For::kSend : Waiting::For::kReceive, peer, timeout_s)) {
-    return waiting_->error();
-  }
+  const Waiting::For what = for_send ? Waiting::For::kSend : Waiting::For::kReceive;
+  if (!waiting_->Begin(&buffer, what, peer, timeout_s, kind_, name_)) return waiting_->error();
   std::string words;
   try {
-    (void)(for_send ? buffer.waitSend() : buffer.waitRecv());  // false: Break ended it, which is seen below
+    // False: Break ended it, which is seen below.
+    (void)(for_send ? buffer.waitSend(nullptr, kForever) : buffer.waitRecv(nullptr, kForever));
   } catch (const std::exception& error) {
     words = error.what();
   }
@@ -338,7 +295,7 @@ void Streams::Release(int peer) {
   Peer::Window& window = peers_[peer]->in[peers_[peer]->released++ & 1];
   try {
     const NoBrokenPipes quiet;
-    window.buffer->recv(peer, kMessages);
+    window.buffer->recv(peer, kMessages, 0, kWindowBytes);
   } catch (const std::exception& error) {
     peers_[peer]->lost = error.what();
   }
@@ -347,7 +304,7 @@ void Streams::Release(int peer) {
 Status Streams::Post(int peer, void* data, int64_t bytes) {
   return Guarded(peer, [&] {
     peers_[peer]->posted.push_back(MakeBuffer(data, bytes));
-    peers_[peer]->posted.back()->recv(peer, kMemory);
+    peers_[peer]->posted.back()->recv(peer, kMemory, 0, static_cast<size_t>(bytes));
   });
 }
 
@@ -361,7 +318,7 @@ Status Streams::AwaitPosted(int peer) {
 Status Streams::SendFrom(int peer, const void* data, int64_t bytes) {
   return Guarded(peer, [&] {
     peers_[peer]->sending.push_back(MakeBuffer(const_cast<void*>(data), bytes));
-    peers_[peer]->sending.back()->send(peer, kMemory);
+    peers_[peer]->sending.back()->send(peer, kMemory, 0, static_cast<size_t>(bytes));
   });
 }
 
@@ -372,9 +329,16 @@ Status Streams::AwaitSent(int peer) {
 }
 
 // The memory of others must not be written, or read, once an error was returned: whoever gets it gives the memory up.
+// What is under way from or to it comes to no end any more.
 Status Streams::Forget() {
-  for (const std::unique_ptr<Peer>& peer : peers_) {
-    if (peer == nullptr) continue;
+  for (int i = 0; i < size(); ++i) {
+    Peer* const peer = peers_[i].get();
+    if (peer == nullptr || (peer->posted.empty() && peer->sending.empty())) continue;
+    try {
+      engine_->pair(i).Rest();
+    } catch (const std::exception& error) {
+      // The connection stays as it is: Gloo's thread is busy with it in vain until the end.
+    }
     peer->posted.clear();
     peer->sending.clear();
   }
@@ -384,10 +348,18 @@ Status Streams::Forget() {
 Status Streams::Flush(double seconds) {
   const Deadline deadline = Deadline::After(seconds);
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer == index()) continue;
+    if (peers_[peer] == nullptr) continue;
     for (Peer::Window& window : peers_[peer]->out) {
       if (window.busy) LOCKSTEP_RETURN_IF_ERROR(Wait(*window.buffer, /*for_send=*/true, peer, deadline.Left()));
       window.busy = false;
+    }
+  }
+  // That the kernel has it is not enough: where something is unread, it throws away what the peer's has not got. It
+  // wakes nobody when it is through.
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peers_[peer] == nullptr) continue;
+    while (!engine_->pair(peer).Acknowledged() && !deadline.Passed() && !broken()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
   return OkStatus();
@@ -398,12 +370,13 @@ bool Streams::broken() const { return !waiting_->error().ok(); }
 Status Streams::error() const { return waiting_->error(); }
 
 void Streams::Tick() {
-  const std::optional<int> late = waiting_->Late();
+  const std::optional<Waiting::Late> late = waiting_->FindLate();
   if (!late) return;
-  (void)Break(DeadlineExceeded(StrCat("rank ", options_.ranks[index()], ": nothing from rank ", options_.ranks[*late],
-                                      " for ", options_.stall_timeout_s, " s in ", Operation())));
+  (void)Break(
+      DeadlineExceeded(StrCat("rank ", options_.ranks[index()], ": nothing from rank ", options_.ranks[late->peer],
+                              " for ", options_.stall_timeout_s, " s in ", late->operation)));
 }
 
-std::string Streams::Operation() const { return name_.empty() ? std::string(kind_) : StrCat(kind_, " '", name_, "'"); }
+std::string Streams::Operation() const { return OperationText(kind_, name_); }
 
 }  // namespace lockstep::gloo

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "core/base/deadline.h"
+#include "core/base/fork_guard.h"
 #include "core/base/sha256.h"
 #include "core/base/status.h"
-
-namespace gloo::transport {
-class UnboundBuffer;
-}
+#include "core/comm/gloo/introductions.h"
 
 namespace lockstep::gloo {
+
+class Memory;
 
 // Between which ranks streams are, and how they are called.
 struct StreamsOptions {
@@ -25,11 +25,11 @@ struct StreamsOptions {
   double stall_timeout_s;  // how long a peer may be late
 };
 
-// Whole messages and large memory between the ranks of a group, one Gloo connection for each pair. This is the only
-// place that knows Gloo: everybody else sees bytes and Status.
+// Whole messages and large memory between the ranks of a group, one Gloo connection for each pair. This and pair.h are
+// the only places that know Gloo: everybody else sees bytes and Status.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(auto streams, Streams::Listen(options));
-//   ... tell streams->addresses() to the peers, learn theirs ...
+//   ... tell streams->address() to the peers, learn theirs ...
 //   LOCKSTEP_RETURN_IF_ERROR(streams->Connect(addresses, key, deadline));
 //
 //   std::memcpy(streams->Outgoing(peer), ...);  streams->Send(peer, bytes);      // a message
@@ -44,31 +44,33 @@ struct StreamsOptions {
 // message before it keeps the wire as long. Messages, and memory, of a pair come in the order in which they were sent;
 // between the two there is no order.
 //
-// Whom one is connected to is proven: before the first message each pair has exchanged random numbers, and proofs made
-// of them and the meeting's key. Gloo's connections carry no proof after that; docs/security.md says what follows.
+// Whom one is connected to is proven, before Gloo has the connection (introductions.h). It carries no proof after that;
+// docs/security.md says what follows.
 //
 // A wait ends with an error where the peer's connection ends, where it lasts longer than stall_timeout_s (Tick has to
-// be called meanwhile), and by Break. After an error all calls return that first one.
+// be called meanwhile), and by Break. After an error all calls return that first one. What had come before the error is
+// not lost: who waits for it has it, unless the error was known first.
 //
 // Threads: one at a time, but for Break, Tick and broken(), which any thread may call at any time. Memory that was
-// posted or sent from has to stay until it was awaited, or an error was returned.
+// posted or sent from has to stay until it was awaited, or Forget has been called. In a process forked from this one
+// nothing may be called, and the destructor only lets go.
 class Streams {
  public:
   // Of a message: little enough that two for each of many peers are no matter, and much enough that the answer that
   // memory needs is there before a window has left (10 Gbit/s take 0.4 ms for it, an answer 0.05 to 0.3).
   static constexpr int64_t kWindowBytes = int64_t{512} << 10;
 
-  // Opens a port for each peer. UNAVAILABLE where the address can't be listened at.
+  // Opens a port. UNAVAILABLE where the address can't be listened at.
   static Result<std::unique_ptr<Streams>> Listen(StreamsOptions options);
   ~Streams();
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
 
-  // What each peer needs to reach this rank, [n]; of the rank itself empty.
-  const std::vector<std::string>& addresses() const { return addresses_; }
+  // What the peers need to reach this rank.
+  const std::string& address() const { return introductions_.address(); }
 
-  // Connects all pairs, and proves who is who. theirs: for this rank, by each peer, [n]. UNAVAILABLE,
-  // DEADLINE_EXCEEDED, and FAILED_PRECONDITION where a peer does not know the key.
+  // Connects all pairs, and proves who is who. theirs: the peers' addresses, [n]; the own is not looked at. Errors are
+  // those of Introductions::Connect, UNAVAILABLE where a connection ends, and what Break was given meanwhile.
   Status Connect(const std::vector<std::string>& theirs, const Digest& key, const Deadline& deadline);
 
   int index() const { return options_.index; }
@@ -101,7 +103,7 @@ class Streams {
   // After an error: lets go of all memory that was posted or sent from, so that nobody touches it any more. Returns
   // error().
   Status Forget();
-  // Before the end: waits until all messages have left, for `seconds` at most.
+  // Before the end: waits until the peers' machines have all that was sent, for `seconds` at most.
   Status Flush(double seconds);
 
   // Ends all waits with `error`, and makes it what all calls return; nothing after another one. Returns what it is.
@@ -122,21 +124,21 @@ class Streams {
   struct Peer;
   class Waiting;
 
-  explicit Streams(StreamsOptions options);
-  Status OpenPorts();
-  Status Introduce(const Digest& key, const Deadline& deadline);
+  Streams(StreamsOptions options, Introductions introductions);
+  Status StartEngine();
   Status OpenWindows(int peer);
-  std::unique_ptr<::gloo::transport::UnboundBuffer> MakeBuffer(void* data, int64_t bytes);
+  std::unique_ptr<Memory> MakeBuffer(void* data, int64_t bytes);
   // Waits for a buffer that was given to recv or to send.
-  Status Wait(::gloo::transport::UnboundBuffer& buffer, bool for_send, int peer, double timeout_s);
+  Status Wait(Memory& buffer, bool for_send, int peer, double timeout_s);
   // Runs what may throw one of Gloo's exceptions.
   template <typename Work>
   Status Guarded(int peer, const Work& work);
   // Why the connection to a peer has ended, with Gloo's own words where nobody else knows.
   Status Lost(int peer, const std::string& words);
 
+  const ForkGuard fork_;
   const StreamsOptions options_;
-  std::vector<std::string> addresses_;
+  Introductions introductions_;
   struct Engine;  // Gloo's device and context
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Peer>> peers_;  // [n], null for the rank itself

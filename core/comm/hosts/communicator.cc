@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/base/bytes.h"
 #include "core/base/strings.h"
 #include "core/comm/interface.h"
 
@@ -24,6 +23,8 @@ namespace {
 constexpr double kPatience_s = 1;
 // What a call that goes on has left when the job's end is known.
 constexpr double kGrace_s = 0.15;
+// What a rank may announce for another: more than there is memory for, and little enough to be added up for all.
+constexpr int64_t kMostPeerBytes = int64_t{1} << 42;
 
 }  // namespace
 
@@ -93,6 +94,7 @@ void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeti
 
 Status HostsCommunicator::Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting,
                                   const Deadline& deadline) {
+  group.ended = [this] { return Verdict(); };
   LOCKSTEP_ASSIGN_OR_RETURN(local_, shm::ShmCommunicator::Create(options, std::move(group)));
   {
     const std::lock_guard lock(ends_->mutex);
@@ -103,9 +105,10 @@ Status HostsCommunicator::Connect(const ContextOptions& options, shm::Group grou
   return Barrier("start of the job");
 }
 
+Status HostsCommunicator::Verdict() const { return watch_->verdict().WithPrefix(StrCat("rank ", rank_, ": ")); }
+
 Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeting& meeting, const Deadline& deadline) {
-  std::unique_ptr<gloo::Streams> streams;
-  std::vector<std::string> mine(num_hosts());
+  std::string mine;
   if (index_ < rails_) {
     std::string address = meeting.own_address;
     if (!options.interface.empty()) {
@@ -113,53 +116,41 @@ Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeti
     }
     std::vector<int> rail;
     for (const std::vector<int>& ranks : place_.hosts) rail.push_back(ranks[index_]);
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        streams, gloo::Streams::Listen({.index = place_.host,
-                                        .ranks = std::move(rail),
-                                        .address = std::move(address),
-                                        .stall_timeout_s = options.stall_timeout_s + (one_each_ ? 0 : kPatience_s)}));
-    mine = streams->addresses();
+    LOCKSTEP_ASSIGN_OR_RETURN(auto streams, gloo::Streams::Listen({.index = place_.host,
+                                                                   .ranks = std::move(rail),
+                                                                   .address = std::move(address),
+                                                                   .stall_timeout_s = options.stall_timeout_s +
+                                                                                      (one_each_ ? 0 : kPatience_s)}));
+    mine = streams->address();
+    streams->ask_fate = [this](int rank) { return AskFate(rank); };
+    // From here on an error of the streams is an end.
+    across_ = std::make_unique<gloo::GlooCommunicator>(std::move(streams));
+    const std::lock_guard lock(ends_->mutex);
+    ends_->streams = &across_->streams();
+    if (!ends_->verdict.ok()) (void)across_->Break(ends_->verdict);
   }
-  ByteWriter note;
-  for (const std::string& address : mine) note.String(address);
   LOCKSTEP_ASSIGN_OR_RETURN(Meeting second, Meet({.rank = rank_,
                                                   .size = size_,
                                                   .address = options.rendezvous,
                                                   .secret = std::string(AsBytes(meeting.key)),
-                                                  .note = note.Take(),
+                                                  .note = mine,
                                                   .timeout_s = std::max(deadline.Left(), 0.1),
                                                   .listener = options.listener,
+                                                  .ended = [this] { return Verdict(); },
                                                   .keep_connections = true}));
   links_ = std::move(second.connections);
-  if (streams == nullptr) return OkStatus();
-  {
-    const std::lock_guard lock(ends_->mutex);
-    ends_->streams = streams.get();
-    if (!ends_->verdict.ok()) (void)streams->Break(ends_->verdict);
-  }
-  streams->ask_fate = [this](int rank) {
-    constexpr double kUntilItIsKnown_s = 1;
-    watch_->AwaitFate(rank, kUntilItIsKnown_s);
-    const Status verdict = watch_->verdict();
-    if (!verdict.ok()) return verdict;
-    const bool left = watch_->fate(rank) == Watch::Fate::kLeft;
-    return left ? Unavailable(StrCat("rank ", rank, " left the job, and is waited for")) : OkStatus();
-  };
-  std::vector<std::string> theirs(num_hosts());
-  for (int host = 0; host < num_hosts(); ++host) {
-    ByteReader reader(second.notes[place_.hosts[host][index_]]);
-    for (int to = 0; to < num_hosts(); ++to) {
-      const std::string address = reader.String();
-      if (to == place_.host) theirs[host] = address;
-    }
-    if (!reader.Complete()) {
-      return DataLoss(StrCat("rank ", rank_, ": the ports of rank ", place_.hosts[host][index_], " cannot be read"));
-    }
-  }
-  // From here on an error of the streams is an end.
-  gloo::Streams& connecting = *streams;
-  across_ = std::make_unique<gloo::GlooCommunicator>(std::move(streams));
-  return connecting.Connect(theirs, second.key, deadline);
+  if (!on_rail()) return OkStatus();
+  std::vector<std::string> theirs;
+  for (const std::vector<int>& ranks : place_.hosts) theirs.push_back(second.notes[ranks[index_]]);
+  return across_->streams().Connect(theirs, second.key, deadline);
+}
+
+Status HostsCommunicator::AskFate(int rank) {
+  watch_->AwaitFate(rank, kPatience_s);
+  const Status verdict = watch_->verdict();
+  if (!verdict.ok()) return verdict;
+  const bool left = watch_->fate(rank) == Watch::Fate::kLeft;
+  return left ? Unavailable(StrCat("rank ", rank, " left the job, and is waited for")) : OkStatus();
 }
 
 HostsCommunicator::Calling::Calling(HostsCommunicator& communicator, CallKind kind, std::string_view name)
@@ -224,18 +215,42 @@ Result<std::vector<int64_t>> HostsCommunicator::Agree(const Call& call, std::spa
   std::vector<int64_t> of_host(locals().size() * mine.size());
   Status status = Settled(local_->AllGatherAs(call, item, 1, mine.data(), [&](auto) { return of_host.data(); }));
   std::vector<int64_t> by_host(static_cast<size_t>(size_) * mine.size());
+  std::vector<int64_t> sizes;
+  for (const std::vector<int>& ranks : place_.hosts) sizes.push_back(static_cast<int64_t>(ranks.size()));
   status = Lead(call.name, status, [&] {
-    return across_->AllGatherAs(call, item, static_cast<int64_t>(locals().size()), of_host.data(),
-                                [&](auto) { return by_host.data(); });
+    return across_->AllGatherAs(call, item, sizes[place_.host], of_host.data(), Expecting(sizes, by_host.data()));
   });
   LOCKSTEP_RETURN_IF_ERROR(
       Tell(call.name, status, static_cast<int64_t>(by_host.size() * sizeof(int64_t)), by_host.data()));
+  const int64_t most = kMostPeerBytes / std::max<int64_t>(1, Item{call.dtype, call.width}.bytes());
+  for (size_t i = 0; i < by_host.size(); ++i) {
+    if (by_host[i] >= 0 && by_host[i] <= most) continue;
+    return Break(DataLoss(StrCat("rank ", rank_, ": rank ", by_host_[i / each], " announces ", by_host[i], " items in ",
+                                 CallKindName(kind_), " '", name_, "', at most ", most)));
+  }
   if (ranks_follow_hosts_) return by_host;
   std::vector<int64_t> by_rank(by_host.size());
   for (int i = 0; i < size_; ++i) {
     std::copy_n(by_host.begin() + i * each, each, by_rank.begin() + by_host_[i] * each);
   }
   return by_rank;
+}
+
+Allocate HostsCommunicator::Expecting(std::vector<int64_t> wanted, void* memory) {
+  return [this, wanted = std::move(wanted), memory](std::span<const int64_t> counts) -> Result<void*> {
+    for (size_t host = 0; host < wanted.size(); ++host) {
+      if (counts[host] == wanted[host]) continue;
+      return across_->Break(
+          DataLoss(StrCat("rank ", rank_, ": rank ", place_.hosts[host][index_], " sends ", counts[host], " items in ",
+                          CallKindName(kind_), " '", name_, "' after it has announced ", wanted[host])));
+    }
+    return memory;
+  };
+}
+
+Status HostsCommunicator::Break(const Status& why) {
+  local_->Break(why);
+  return Settled(why);
 }
 
 Status HostsCommunicator::Barrier(std::string_view name) {

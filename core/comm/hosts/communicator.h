@@ -96,6 +96,10 @@ class HostsCommunicator final : public Communicator {
   void StartWatch(const ContextOptions& options, Meeting& meeting);
   Status Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting, const Deadline& deadline);
   Status ConnectRail(const ContextOptions& options, const Meeting& meeting, const Deadline& deadline);
+  // The watch's verdict, in this rank's words.
+  Status Verdict() const;
+  // Why a connection to that rank has ended, as far as it is known.
+  Status AskFate(int rank);
 
   bool leads() const { return index_ == 0; }
   bool on_rail() const { return across_ != nullptr; }
@@ -117,7 +121,13 @@ class HostsCommunicator final : public Communicator {
   Status CheckUsable();
 
   // Steps 1 to 3. Each rank brings as many numbers as the others; what comes back are those of all, by rank.
+  // None is negative, or more than can be: kMostPeerBytes of the call's items.
   Result<std::vector<int64_t>> Agree(const Call& call, std::span<const int64_t> mine = {});
+  // Gives memory for what comes from other hosts, where it is known how many items come from each, [H]. Other numbers
+  // are the end: who sends them has said something else before.
+  Allocate Expecting(std::vector<int64_t> wanted, void* memory);
+  // An end that is seen here.
+  Status Break(const Status& why);
   // Step 3: the leader's outcome and what it has for its host, [bytes].
   Status Tell(std::string_view name, const Status& outcome, int64_t bytes, void* data);
   // Step 2, where a leader's host has come to `outcome`.

@@ -103,10 +103,14 @@ Status HostsCommunicator::AllGatherV(std::string_view name, Item item, int64_t c
   to_leader[0] = count;
   LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, to_leader, in, Into(item, of_host))));
   if (leads()) {
-    int64_t own = 0;
-    for (const int rank : locals()) own += counts[rank];
+    std::vector<int64_t> of_hosts;
+    for (const std::vector<int>& ranks : place_.hosts) {
+      of_hosts.push_back(0);
+      for (const int rank : ranks) of_hosts.back() += counts[rank];
+    }
+    const int64_t own = of_hosts[place_.host];
     LOCKSTEP_RETURN_IF_ERROR(
-        Settled(across_->AllGatherV(name, item, own, of_host.data, [&](auto) { return static_cast<void*>(all); })));
+        Settled(across_->AllGatherV(name, item, own, of_host.data, Expecting(std::move(of_hosts), all))));
   }
   LOCKSTEP_RETURN_IF_ERROR(Settled(local_->Broadcast(name, 0, SumOf(counts) * item.bytes(), all)));
   if (!ranks_follow_hosts_) ToRankOrder(counts, item.bytes(), all, output.data);
@@ -238,7 +242,15 @@ Status HostsCommunicator::OverRails(std::string_view name, Item item, std::span<
       }
     });
   }
-  return Settled(across_->AllToAllV(name, item, counts, packed.data, Into(item, out)));
+  std::vector<int64_t> incoming(num_hosts());
+  for (int host = 0; host < num_hosts(); ++host) {
+    if (host == place_.host) continue;
+    ForCarriedOf(place_.host, index_, [&](int t) {
+      for (const int s : place_.hosts[host]) incoming[host] += sent[s * size_ + t];
+    });
+  }
+  out = MakeRoom(SumOf(incoming) * item.bytes());
+  return Settled(across_->AllToAllV(name, item, counts, packed.data, Expecting(std::move(incoming), out.data)));
 }
 
 // From the carriers of this host to who it is for. `items`: what came over the rail, by host, receiver and sender;

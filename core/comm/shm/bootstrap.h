@@ -27,6 +27,7 @@ struct Group {
   std::vector<std::string> sockets;  // [n]: where all do
   Digest key = {};                   // known to the job alone
   std::string host;                  // what messages call it where the job has several; "": it has one
+  Ended ended = {};                  // what else may end the wait for the others
 };
 
 // From a group to shared memory: local sockets, segment, and a first wait until all have mapped it. All ranks have to

@@ -41,13 +41,13 @@
 // broke off gives no such promise; but then no other begins.
 //
 // A change of anything here, or of the types in it, changes kLayoutVersion, which the ranks compare when they meet:
-// processes of different builds must not share a segment.
+// processes of different builds must not share a segment. So does a change of how it is handed over (mesh.h).
 namespace lockstep::shm {
 
 // The length of the arrays by rank, of those in CallRecord as well. Reductions read from all ranks, so more of them on
 // one host would want another algorithm before they want longer arrays.
 inline constexpr int kMaxRanks = 16;
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 // Of what the layout is made of: blocks and heaps begin at pages, so that the heaps can be advised by themselves
 // (segment.cc), and slots, outboxes and results at least at pages as well, as they have whole pages for their sizes.
 inline constexpr int64_t kPageBytes = 4096;

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct Introduction {
 Introduction Introduce(int from, int to, const Digest& key) {
   return {from, HmacSha256(AsBytes(key), StrCat("lockstep mesh:", from, ">", to))};
 }
+
+// The answer of rank 0 to an introduction: with the shared memory, and other words.
+Digest MemoryProof(const Digest& key, int to) { return HmacSha256(AsBytes(key), StrCat("lockstep memory:0>", to)); }
 
 UniqueFd MakeSocket() {
   // Keeps the borders of messages, so that one is received whole or not at all.
@@ -84,13 +88,16 @@ Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& k
 // soon as it is connected.
 constexpr size_t kMaxSilent = 64;
 
+// How often Ended is asked.
+constexpr double kLook_s = 0.1;
+
 // Takes calls until all higher ranks are there. Strangers are hung up on as soon as they say something wrong, and those
 // that say nothing wait until the end, or until there are too many of them. One poll serves the listener and all
 // callers that have not spoken, so that none holds up another.
 class Answering {
  public:
-  Answering(int listener, int rank, int size, const Digest& key, Peers& peers)
-      : listener_(listener), rank_(rank), size_(size), key_(key), peers_(peers) {}
+  Answering(int listener, int rank, int size, const Digest& key, const Ended& ended, Peers& peers)
+      : listener_(listener), rank_(rank), size_(size), key_(key), ended_(ended), peers_(peers) {}
 
   Status Run(const Deadline& deadline) {
     while (true) {
@@ -99,6 +106,7 @@ class Answering {
         if (peers_.socket(rank) < 0) missing.push_back(rank);
       }
       if (missing.empty()) return OkStatus();
+      if (ended_) LOCKSTEP_RETURN_IF_ERROR(ended_());
       if (deadline.Passed()) {
         return DeadlineExceeded(StrCat("rank ", rank_, ": no local connection from ",
                                        missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing),
@@ -113,7 +121,7 @@ class Answering {
   void Serve(const Deadline& deadline) {
     std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
     for (const UniqueFd& caller : callers_) entries.push_back({caller.get(), POLLIN, 0});
-    if (poll(entries.data(), entries.size(), deadline.PollMs()) <= 0) return;
+    if (poll(entries.data(), entries.size(), deadline.PollMs(ended_ ? kLook_s : 3600)) <= 0) return;
     std::vector<UniqueFd> silent;
     for (size_t i = 0; i < callers_.size(); ++i) {
       if (entries[i + 1].revents != 0)
@@ -143,8 +151,29 @@ class Answering {
   const int rank_;
   const int size_;
   const Digest& key_;
+  const Ended& ended_;
   Peers& peers_;
   std::vector<UniqueFd> callers_;  // that have not spoken, the oldest first
+};
+
+// A message with room for one descriptor beside it.
+class Message {
+ public:
+  explicit Message(std::span<char> bytes) : data_{bytes.data(), bytes.size()} {
+    header_.msg_iov = &data_;
+    header_.msg_iovlen = 1;
+    header_.msg_control = control_;
+    header_.msg_controllen = sizeof(control_);
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  msghdr* get() { return &header_; }
+  cmsghdr* control() { return CMSG_FIRSTHDR(&header_); }
+
+ private:
+  alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
+  iovec data_;
+  msghdr header_ = {};
 };
 
 }  // namespace
@@ -166,58 +195,50 @@ Result<Mesh> Mesh::Listen() {
   return Mesh(std::move(listener), std::string(address.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1));
 }
 
-Result<Peers> Mesh::Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline) {
+Result<Peers> Mesh::Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline,
+                         const Ended& ended) {
   Peers peers;
   for (int to = 0; to < rank; ++to) {
     LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Call(rank, to, names[to], key, deadline));
     AddPeer(peers, to, std::move(socket));
   }
-  LOCKSTEP_RETURN_IF_ERROR(Answering(listener_.get(), rank, static_cast<int>(names.size()), key, peers).Run(deadline));
+  LOCKSTEP_RETURN_IF_ERROR(
+      Answering(listener_.get(), rank, static_cast<int>(names.size()), key, ended, peers).Run(deadline));
   return peers;
 }
 
-Status SendFd(int socket, const UniqueFd& fd) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
+Status SendFd(int socket, const UniqueFd& fd, const Digest& key, int to) {
+  Digest proof = MemoryProof(key, to);
+  Message message({reinterpret_cast<char*>(proof.data()), proof.size()});
+  message.control()->cmsg_level = SOL_SOCKET;
+  message.control()->cmsg_type = SCM_RIGHTS;
+  message.control()->cmsg_len = CMSG_LEN(sizeof(int));
   const int raw = fd.get();
-  std::memcpy(CMSG_DATA(header), &raw, sizeof(raw));
-  if (sendmsg(socket, &message, MSG_NOSIGNAL) != 1) return ErrnoStatus("sending a descriptor", errno);
-  return OkStatus();
+  std::memcpy(CMSG_DATA(message.control()), &raw, sizeof(raw));
+  const ssize_t sent = sendmsg(socket, message.get(), MSG_NOSIGNAL);
+  return sent == static_cast<ssize_t>(proof.size()) ? OkStatus() : ErrnoStatus("sending a descriptor", errno);
 }
 
-// The descriptor travels beside the byte, as ancillary data, and is installed in this process when it is received;
-// closed on exec like all others.
-Result<UniqueFd> ReceiveFd(int socket, const Deadline& deadline) {
+// The descriptor travels beside the message, as ancillary data, and is installed in this process when it is received;
+// closed on exec like all others. Whoever sent it, it is closed here unless it is returned.
+Result<UniqueFd> ReceiveFd(int socket, const Digest& key, int to, const Deadline& deadline, const Ended& ended) {
   pollfd entry = {socket, POLLIN, 0};
-  while (poll(&entry, 1, deadline.PollMs()) <= 0) {
+  while (poll(&entry, 1, deadline.PollMs(ended ? kLook_s : 3600)) <= 0) {
+    if (ended) LOCKSTEP_RETURN_IF_ERROR(ended());
     if (deadline.Passed()) return DeadlineExceeded("no shared memory from rank 0 within the rendezvous timeout");
   }
-  char byte;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (got != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS) {
+  Digest proof = {};
+  Message message({reinterpret_cast<char*>(proof.data()), proof.size()});
+  const ssize_t got = recvmsg(socket, message.get(), MSG_CMSG_CLOEXEC);
+  const cmsghdr* const control = message.control();
+  if (got <= 0 || control == nullptr || control->cmsg_type != SCM_RIGHTS) {
     return Unavailable("rank 0 went away before it handed over the shared memory");
   }
   int raw;
-  std::memcpy(&raw, CMSG_DATA(header), sizeof(raw));
-  return UniqueFd(raw);
+  std::memcpy(&raw, CMSG_DATA(control), sizeof(raw));
+  UniqueFd fd(raw);
+  if (got == static_cast<ssize_t>(proof.size()) && SameDigest(proof, MemoryProof(key, to))) return fd;
+  return FailedPrecondition("who hands over the shared memory does not know the key of this job");
 }
 
 }  // namespace lockstep::shm

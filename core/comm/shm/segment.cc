@@ -19,11 +19,14 @@ Status OutOf(const char* what, int64_t bytes) {
 
 }  // namespace
 
-// F_SEAL_SEAL last: nobody may take the other seals off again. Writing stays allowed to all who have it.
+// It has no name, but its mode is that of a file which nobody else may open: whoever can see this process's descriptors
+// still needs to be its user. F_SEAL_SEAL last: nobody may take the other seals off again. Writing stays allowed to all
+// who have it.
 Result<UniqueFd> Segment::Make(const Layout& layout) {
   UniqueFd fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int64_t bytes = layout.TotalBytes();
   if (!fd.valid()) return OutOf("memfd_create", bytes);
+  if (fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return ErrnoStatus("fchmod of shared memory", errno);
   if (ftruncate(fd.get(), bytes) != 0) return OutOf("ftruncate", bytes);
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoStatus("sealing shared memory", errno);

@@ -1,8 +1,8 @@
 """The workers of a job on several hosts, watched over and ended together by one launcher.
 
 Hosts that are this machine have their workers started directly, as in any job; each other one has an agent, which does
-what it is told (`agent`). Nothing is started before all agents have answered. From then on each side tells the other
-every second that it is alive: a launcher that is frozen or cut off ends no later than one that is killed.
+what it is told (`agent`). Nothing is started before all agents have answered. From then on each side keeps
+telling the other that it is alive: a launcher that is frozen or cut off ends no later than one that is killed.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Hosts of a cluster, emulated on this machine, for tests of what happens between hosts.
 
-Each host is a set of Linux namespaces: it has its own network, name, processes, shared memory and /etc/hosts, and shares
-files with the others, as hosts with a network's file system do. They are joined by a switch, on which cables have a
-rate, a delay and losses and can be cut.
+Each host is a set of Linux namespaces: it has its own network, name, processes, shared memory and /etc/hosts, and
+shares files with the others, as hosts with a network's file system do. They are joined by a switch, on which cables
+have a rate, a delay and losses and can be cut.
 
     with Cluster(2, rate="10gbit") as (a, b):
       process = b.start(["python", "worker.py"], env={...}, stdout=log)
@@ -53,7 +53,7 @@ def why_not() -> str:
         with Cluster(2) as (a, _):
             a.run(["true"])
     except PermissionError as error:
-        return f"emulated hosts need root and the permission to make namespaces: {error}"
+        return f"emulated hosts need root, and a kernel and a container that let it make namespaces: {error}"
     return ""
 
 
@@ -81,8 +81,7 @@ class Host:
         pid, ready = self._keeper.stdout.readline(), self._keeper.stdout.readline()
         if ready != "ready\n":
             self.end()
-            why = self._keeper.stderr.read().strip().rpartition("\n")[2]
-            raise (PermissionError if "PermissionError" in why or "not permitted" in why else RuntimeError)(why)
+            raise _refusal(self._keeper.stderr.read())
         self.pid = int(pid)
         self._processes = os.readlink(f"/proc/{self.pid}/ns/pid")
 
@@ -178,7 +177,7 @@ class Host:
         words = ["nsenter", "-t", str(self.pid), "-n", batch, "-batch", "-"]
         done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=_DEADLINE_S)
         if done.returncode:
-            raise RuntimeError(f"host {self.name}: {batch}: {done.stderr.strip()} in:\n" + "\n".join(lines))
+            raise _refusal(f"host {self.name}: {batch}: {done.stderr.strip()} in: {'; '.join(lines)}")
 
     def end(self) -> None:
         """Ends the host, and whatever runs on it."""
@@ -210,7 +209,7 @@ class Cluster:
       loss: the share of frames that are lost on a cable.
 
     Raises:
-      PermissionError: this process may not make namespaces.
+      PermissionError: this process may not make namespaces, or the kernel lacks what joins them.
       RuntimeError: the machine lacks something else that it says.
     """
 
@@ -230,8 +229,9 @@ class Cluster:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> list[Host]:
-        with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lockstep_hosts_")))
+        # What the hosts have mounted stays theirs when the folder is gone: at once, so none stays of a killed test.
+        with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(prefix="lockstep_hosts_") as name:
+            folder = Path(name)
             addresses = [
                 {version: str(ipaddress.ip_network(_NETWORKS[version])[i + 1]) for version in self._versions}
                 for i in range(len(self._names))
@@ -250,8 +250,10 @@ class Cluster:
                 stack.callback(switch.end)
             for host in hosts:
                 host._switch = switch
-                # nodad: an address of IPv6 is otherwise not usable for a second or two.
-                lines = [f"addr add {of}/{_prefix(v)} dev eth0{' nodad' * (v == 6)}" for v, of in host.addresses.items()]
+                # nodad: an address of IPv6 is not usable for a second or two otherwise.
+                lines = [
+                    f"addr add {of}/{_prefix(v)} dev eth0{' nodad' * (v == 6)}" for v, of in host.addresses.items()
+                ]
                 host.enter(f"link set eth0 mtu {_MTU} up", *lines)
             self._stack = stack.pop_all()
             return hosts
@@ -266,7 +268,7 @@ class _Bridge:
     def __init__(self, hosts: Sequence[Host], hosts_file: Path, rate: str | None):
         self._host = Host("switch", hosts_file, {})
         self._ports = {host.name: f"port-{host.name}" for host in hosts}
-        lines = [f"link add bridge type bridge forward_delay 0", f"link set bridge mtu {_MTU} up"]
+        lines = ["link add bridge type bridge forward_delay 0", f"link set bridge mtu {_MTU} up"]
         for host in hosts:
             port = self._ports[host.name]
             lines += [
@@ -351,6 +353,14 @@ def _bits_per_s(rate: str | None) -> float:
         if rate.endswith(unit):
             return float(rate.removesuffix(unit)) * bits
     raise ValueError(f"rate {rate!r}: wanted one like '10gbit' or '100mbit'")
+
+
+def _refusal(errors: str) -> Exception:
+    """What to raise for what a program has said of its failure: the kernel refuses, or it was asked for nonsense."""
+    words = "not permitted", "Permission denied", "not supported", "Unknown device type"
+    lines = errors.strip().splitlines() or ["it ended without a word"]
+    refusals = [line for line in lines if any(word in line for word in words)]
+    return PermissionError(refusals[-1]) if refusals else RuntimeError(lines[-1])
 
 
 def _prefix(version: int) -> str:

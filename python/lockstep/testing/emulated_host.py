@@ -10,8 +10,8 @@ nothing has a name that could stay behind, not even after SIGKILL.
 
     python emulated_host.py run PID FOLDER PROGRAM ARGUMENT...
 
-runs a program on the host whose first process is PID, and ends as the program does. Where it is killed itself, so is the
-program. (`nsenter` would do, but stops with a program that is stopped, and stays so when that is killed.)
+runs a program on the host whose first process is PID, and ends as the program does. Where it is killed itself, so is
+the program. (`nsenter` would do, but stops with a program that is stopped, and stays so when that is killed.)
 
 Plain Python without modules of ours: it starts in milliseconds.
 """

@@ -4,8 +4,8 @@
     LOCKSTEP_SSH="python emulated_ssh.py"                 [options] HOST COMMAND: the client, for a launcher
 
 As with ssh, the command has the environment of a login and not the client's; what is written passes through the
-network, so that a cut stops it without a word; and a client that is killed leaves a command whose input is at its end. It
-lets everybody in: the hosts' network leads nowhere else.
+network, so that a cut stops it without a word; and a client that is killed leaves a command whose input is at its end.
+It lets everybody in: the hosts' network leads nowhere else.
 
 A connection carries the command and its input to the host, and frames back: one byte that says of what, four with the
 length, and that many.

@@ -50,7 +50,7 @@ def test_requests(part, monkeypatch):
                 key = KEY if part == "body of ours" else bytes(len(KEY))
                 messages._send_frame(theirs, messages._mac(key, b"request", nonce, data), data)
             theirs.shutdown(socket.SHUT_WR)
-            assert isinstance(messages.ServerSide(ours, KEY).receive(), dict)
+            assert isinstance(messages.ServerSide(ours, KEY).receive(10), dict)
 
     body = json.dumps({"is": "addresses", "nonce": "00"}).encode()
     refused = (DataServiceError, OSError)
@@ -74,4 +74,4 @@ def test_a_stranger_that_announces_gigabytes_is_hung_up_on():
     with ours, theirs:
         theirs.sendall(b"\x7f\xff\xff\xff")
         with pytest.raises(messages.ProtocolError, match="a message of 2147483647 bytes, at most 65536"):
-            messages.ServerSide(ours, KEY).receive()
+            messages.ServerSide(ours, KEY).receive(10)

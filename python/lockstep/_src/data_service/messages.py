@@ -20,6 +20,7 @@ import json
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,8 +57,11 @@ class ServerSide:
         self._key = key
         self._request_mac = b""
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, timeout_s: float) -> dict[str, Any]:
         """The request.
+
+        Args:
+          timeout_s: until all of it is there, however many pieces it comes in.
 
         Raises:
           WrongKeyError: the peer does not know the key, and has been told so.
@@ -65,7 +69,7 @@ class ServerSide:
         """
         nonce = secrets.token_bytes(_NONCE_BYTES)
         self._connection.sendall(_MAGIC + nonce)
-        mac, body = _receive_frame(self._connection)
+        mac, body = _receive_frame(self._connection, time.monotonic() + timeout_s)
         if not hmac.compare_digest(mac, _mac(self._key, b"request", nonce, body)):
             self._connection.sendall(_LENGTH.pack(0))
             raise WrongKeyError("the request is signed with another key")
@@ -118,24 +122,28 @@ def _send_frame(connection: socket.socket, mac: bytes, body: bytes) -> None:
     connection.sendall(_LENGTH.pack(len(body)) + mac + body)
 
 
-def _receive_frame(connection: socket.socket) -> tuple[bytes, bytes]:
-    """MAC and body; both empty for an empty frame.
+def _receive_frame(connection: socket.socket, until: float | None = None) -> tuple[bytes, bytes]:
+    """MAC and body; both empty for an empty frame. `until`: by time.monotonic, in place of the connection's timeout.
 
     Raises:
       ProtocolError: it is longer than any message is.
       OSError: the connection broke, or timed out.
     """
-    (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
+    (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size, until))
     if length > _MAX_BODY_BYTES:
         raise ProtocolError(f"a message of {length} bytes, at most {_MAX_BODY_BYTES}")
     if length == 0:
         return b"", b""
-    return _receive(connection, _MAC_BYTES), _receive(connection, length)
+    return _receive(connection, _MAC_BYTES, until), _receive(connection, length, until)
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size: int, until: float | None = None) -> bytes:
     received = bytearray()
     while len(received) < size:
+        if until is not None:
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError("the peer is too slow")
+            connection.settimeout(left)
         part = connection.recv(size - len(received))
         if not part:
             raise ConnectionResetError("the peer closed the connection")

@@ -1,6 +1,7 @@
 import socket
 import struct
 import threading
+import time
 
 import pytest
 
@@ -37,7 +38,7 @@ def _ends():
 def _serve(connection, key, outcome):
     side = messages.ServerSide(connection, key)
     try:
-        outcome.append(side.receive())
+        outcome.append(side.receive(10))
         side.reply({"value": 7})
     except Exception as error:
         outcome.append(error)
@@ -101,6 +102,26 @@ def test_strangers_cannot_make_the_server_allocate(ends):
     thread.join(5)
     assert isinstance(outcome[0], messages.ProtocolError)
     assert str(1 << 30) in str(outcome[0])
+
+
+def test_a_request_that_comes_byte_by_byte_is_not_waited_for_longer(ends):
+    client, server = ends
+    outcome = []
+
+    def serve():
+        try:
+            messages.ServerSide(server, _KEY).receive(0.5)
+        except OSError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 5
+    client.sendall(struct.pack(">I", 1000))
+    while thread.is_alive() and time.monotonic() < deadline:
+        client.sendall(b"x")
+        time.sleep(0.05)
+    assert isinstance(outcome[0], TimeoutError)
 
 
 def test_another_kind_of_server_is_recognised(ends):

@@ -24,6 +24,8 @@ _REQUEST_TIMEOUT_S = 10.0
 # What those who wait may take for being told of the end, in seconds.
 _FAREWELL_S = 5.0
 _BACKLOG = 512
+# Connections without a request that is signed: each costs a thread. Beyond so many the oldest is hung up on.
+_MAX_STRANGERS = 128
 
 
 class ComputeService:
@@ -50,7 +52,8 @@ class ComputeService:
         self._requests = _Requests(self._registry)
         self._answering = 0
         self._is_closed = False
-        # Guards the two above.
+        self._strangers: dict[socket.socket, None] = {}  # the oldest first
+        # Guards the three above.
         self._changed = threading.Condition()
         self._server = _Server((host, 0), self._answer)
         self._addresses = {name: [(address, self.get_port())] for name, address in found.items()}
@@ -100,11 +103,27 @@ class ComputeService:
                 self._answering -= 1
                 self._changed.notify_all()
 
+    def _admit_stranger(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._strangers[connection] = None
+            if len(self._strangers) > _MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                # Its thread, which reads, sees the end; the descriptor stays that thread's to close.
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+
     def _converse(self, connection: socket.socket) -> None:
         connection.settimeout(_REQUEST_TIMEOUT_S)
         keep_alive(connection)
         side = ServerSide(connection, self._key)
-        request = side.receive()
+        self._admit_stranger(connection)
+        try:
+            request = side.receive(_REQUEST_TIMEOUT_S)
+        finally:
+            with self._changed:
+                self._strangers.pop(connection, None)
+        connection.settimeout(_REQUEST_TIMEOUT_S)
         try:
             reply = {"value": self._requests.handle(request, lambda: _is_open(connection))}
         except tuple(REPORTED.values()) as error:

@@ -1,3 +1,4 @@
+import contextlib
 import logging
 import socket
 import time
@@ -99,6 +100,20 @@ def test_strangers_do_no_harm(service, client):
         with socket.create_connection(next(iter(service.addresses().values()))[0], 5) as stranger:
             stranger.sendall(garbage)
     client.check()
+
+
+def test_silent_strangers_are_limited_in_number(service, client):
+    address = next(iter(service.addresses().values()))[0]
+    with contextlib.ExitStack() as open_connections:
+        strangers = [open_connections.enter_context(socket.create_connection(address, 5)) for _ in range(200)]
+        client.check()
+        strangers[0].settimeout(5)
+        assert len(strangers[0].recv(1 << 10, socket.MSG_WAITALL)) == 24, "the greeting, and then the end"
+        strangers[-1].settimeout(0.2)
+        strangers[-1].recv(24, socket.MSG_WAITALL)
+        with pytest.raises(TimeoutError):
+            strangers[-1].recv(1)
+        client.check()
 
 
 def test_the_first_address_that_answers_is_used(service):

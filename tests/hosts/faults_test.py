@@ -1,0 +1,19 @@
+"""Cells of the table of faults (`make test-faults`) that take little time."""
+
+import random
+
+import pytest
+
+from lockstep.testing.emulated_cluster import why_not
+from tests.hosts.faults import FAULTS, try_cell
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"), [("kill a worker of host b", "step"), ("kill all of host b", "checkpoint")]
+)
+def test_a_job_of_which_a_part_is_killed_ends_by_name_and_leaves_nothing(name, moment, tmp_path):
+    (fault,) = [fault for fault in FAULTS if fault.name == name]
+    result = try_cell(fault, moment, tmp_path, random.Random(1))
+    assert not result.wrong, result.outputs
