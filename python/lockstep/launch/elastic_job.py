@@ -176,6 +176,8 @@ class ElasticJob(Job):
         self._dismissed.pop(number, None)
         if isinstance(worker, Worker):
             self._let_go(worker)
+        else:
+            worker.reap()
         if self._exit_code is not None:
             return
         if worker.code == 0:
