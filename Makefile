@@ -70,8 +70,9 @@ test-faults: setup ## the table of faults and moments of jobs on two emulated ho
 
 .PHONY: bench
 bench: setup ## benchmarks of the core and of the TensorFlow layer
-	@tools/setup.sh bench peers
+	@tools/setup.sh bench peers tests hosts
 	@$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
+	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_emulated_switch)
 	@for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary || exit; done
 	@for script in $$(git ls-files 'benchmarks/*.py'); do echo "== $$script"; $(python) $$script || exit; done
 
