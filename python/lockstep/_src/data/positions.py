@@ -7,6 +7,7 @@ positions of as many workers, for those in other shares of the data mean nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -79,12 +80,15 @@ class PositionHook(_tf1.train.SessionRunHook):
 
     Args:
       checkpoint_dir: where the session finds its checkpoint.
+      newest: gives worker 0, for a full checkpoint, the last one that the session restores over it. None: it restores
+        no others.
     """
 
     stops_alike = True
 
-    def __init__(self, checkpoint_dir: str) -> None:
+    def __init__(self, checkpoint_dir: str, newest: Callable[[str], str] | None = None) -> None:
         self._directory = checkpoint_dir
+        self._newest = newest
 
     def begin(self) -> None:
         """Builds what restores, while the graph may grow."""
@@ -109,7 +113,11 @@ class PositionHook(_tf1.train.SessionRunHook):
         del coord
         if not self._names:
             return
-        path = agreement.from_chief(tf.train.latest_checkpoint(self._directory), "positions_checkpoint")
+        path = None
+        if context.is_chief:
+            path = tf.train.latest_checkpoint(self._directory)
+            path = path and self._newest(path) if self._newest is not None else path
+        path = agreement.from_chief(path, "positions_checkpoint")
         if path is None:
             return
         there = dict(tf.train.list_variables(path))
