@@ -80,7 +80,8 @@ def _for_the_job(hook: Any, restored_from: str | None) -> Any:
         return _NanHookOfRows(hook)
     if not isinstance(hook, (_SAVER_HOOK, _SUMMARY_HOOK)):
         return hook
-    return PeriodicJobHook(hook, restored=restored_from == getattr(hook, "_checkpoint_dir", None) is not None)
+    saves_to = getattr(hook, "_checkpoint_dir", None)
+    return PeriodicJobHook(hook, restored=saves_to is not None and saves_to == restored_from)
 
 
 def _logged_by_all(hooks: Sequence[Any]) -> set[int]:
