@@ -1,4 +1,4 @@
-"""What two runs left: whether their checkpoints are equal bit for bit, and whether each saw the batches of the other."""
+"""What two runs left: whether checkpoints are equal bit for bit, and whether each run saw the batches of the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def checkpoint(folder: Path, step: int) -> dict[str, np.ndarray]:
     and positions in the data, which the batches behind them show.
     """
     path = tf.train.latest_checkpoint(folder)
-    assert path is not None and path.endswith(f"-{step}"), f"{folder}: the last checkpoint is {path}, wanted step {step}"
+    assert path is not None and path.endswith(f"-{step}"), (
+        f"{folder}: the last checkpoint is {path}, wanted step {step}"
+    )
     reader = tf.train.load_checkpoint(path)
     types = reader.get_variable_to_dtype_map()
     read = {
@@ -46,6 +48,12 @@ def differences(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> li
         elif mine.tobytes() != other.tobytes() if mine.dtype != object else (mine != other).any():
             lines.append(f"{name} differs in {(mine != other).sum()} of {mine.size} values")
     return lines
+
+
+def not_finite(tensors: dict[str, np.ndarray]) -> list[str]:
+    """Names of those with values that are no numbers, or infinite."""
+    floats = {name: value for name, value in tensors.items() if np.issubdtype(value.dtype, np.floating)}
+    return sorted(name for name, value in floats.items() if not np.isfinite(value).all())
 
 
 def batches(folder: Path, rank: int) -> tuple[dict[int, str], list[int]]:

@@ -64,13 +64,13 @@ def started(
                 os.kill(pid, 9)
 
 
-def processes(mark: str) -> list[int]:
-    """All that run with a mark."""
-    wanted = f"{MARK}={mark}".encode()
+def processes(mark: str, **variables: object) -> list[int]:
+    """All that run with a mark, and with such variables in the environment that they were started with."""
+    wanted = {f"{name}={value}".encode() for name, value in {MARK: mark, **variables}.items()}
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+            if folder.name.isdigit() and wanted <= set((folder / "environ").read_bytes().split(b"\0")):
                 found.append(int(folder.name))
     return found
 
@@ -83,17 +83,11 @@ def left_over(mark: str) -> list[int]:
     return pids
 
 
-def worker(folder: Path, rank: int, mark: str) -> int | None:
-    """The process of a rank of the present attempt; None where it doesn't run."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((folder / f"pid.{rank}").read_text())
-        if f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            return pid
-    return None
-
-
-def steps_made(folder: Path) -> int:
-    """How many steps worker 0 has reported, those that it made again among them."""
-    with contextlib.suppress(OSError):
-        return sum(not line.startswith(b"begin") for line in (folder / "batches.0").read_bytes().splitlines())
+def last_step(folder: Path) -> int:
+    """The last step that worker 0 has reported; 0 where it has reported none."""
+    with contextlib.suppress(OSError), (folder / "batches.0").open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+        for line in reversed(log.read().split(b"\n")[:-1]):
+            if not line.startswith(b"begin"):
+                return int(line.split()[0])
     return 0

@@ -3,8 +3,10 @@
     python -m hybridbackend.run -n 2 --restarts 3 python -m tests.soak.program FOLDER --steps 200
 
 Tables that are sharded, that grow, that admit and let keys go by every rule, 16-bit rows, strings; batch statistics,
-slots of two optimizers, dropout; data that are shuffled and read ahead. The folder gets `data` (made once), checkpoints
-and, of each worker, `pid.<rank>` and `batches.<rank>`, a line for each step: its number and what was in its batch.
+slots of two optimizers, dropout; data that are shuffled and read ahead. The folder gets checkpoints and, of each
+worker, `batches.<rank>`, a line for each step: its number and what was in its batch. With `--weigh N` also
+`memory.<rank>`, a line for each N steps: how many steps the worker has lived for, its own memory and that of its tables
+that grow, in bytes.
 """
 
 from __future__ import annotations
@@ -46,16 +48,16 @@ def make_data(folder: Path) -> None:
 
 def _tables() -> dict[str, dict]:
     """Arguments of the tables that grow."""
-    evicts_few = {"evict_keys_per_step": 50}
-    lfu = embedding.CacheStrategy.LFU
+    few = {"evict_keys_per_step": 50}
+    twice, lfu = embedding.CounterFilter(2), embedding.CacheStrategy.LFU
     options = {
-        "counted": {"filter_option": embedding.CounterFilter(2), "record_version": True},
+        "counted": {"filter_option": twice, "record_version": True},
         "bloom": {"filter_option": embedding.CBFFilter(2, max_element_size=4000, false_positive_probability=0.01)},
-        "short": {"evict_option": embedding.GlobalStepEvict(20), "filter_option": embedding.CounterFilter(2), **evicts_few},
-        "recent": {"evict_option": embedding.BudgetEvict(max_keys=300), **evicts_few},
-        "frequent": {"evict_option": embedding.BudgetEvict(max_keys=300, cache_strategy=lfu), **evicts_few},
+        "short": {"evict_option": embedding.GlobalStepEvict(20), "filter_option": twice, **few},
+        "recent": {"evict_option": embedding.BudgetEvict(max_keys=300), **few},
+        "frequent": {"evict_option": embedding.BudgetEvict(max_keys=300, cache_strategy=lfu), **few},
         "rounded": {},
-        "words": {"filter_option": embedding.CounterFilter(2), "evict_option": embedding.GlobalStepEvict(20), **evicts_few},
+        "words": {"evict_option": embedding.GlobalStepEvict(20), "filter_option": twice, **few},
     }
     arguments = {
         name: {"ev_option": embedding.EmbeddingVariableOption(record_frequency=True, **option)}
@@ -73,12 +75,14 @@ def _batches(data: Path) -> dict[str, tf.Tensor]:
     return tf.data.make_one_shot_iterator(dataset).get_next()
 
 
-def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tf.Tensor:
-    rows = []
+def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Of each row; and the bytes of all tables that grow."""
+    rows, sizes = [], []
     for name, arguments in _tables().items():
         keys = tf.as_string(batch["user"]) if name == "words" else batch["user"]
         table = embedding.get_embedding_variable(name, DIM, **arguments)
         rows.append(tf.cast(tf.nn.embedding_lookup(table, keys), tf.float32))
+        sizes.append(table.memory_bytes())
     with hb.embedding_scope():
         static = tf.get_variable("static", [ITEMS, DIM], initializer=tf.random_normal_initializer(seed=1))
     rows.append(tf.nn.embedding_lookup(static, batch["item"]))
@@ -93,7 +97,16 @@ def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tf.Tensor:
         shape = [hidden.shape[1], width]
         kernel = tf.get_variable(f"kernel_{i}", shape, initializer=tf.random_normal_initializer(stddev=0.2, seed=i))
         hidden = tf.nn.tanh(hidden @ kernel) if i == 0 else hidden @ kernel
-    return hidden[:, 0]
+    return hidden[:, 0], tf.add_n(sizes)
+
+
+def _own_memory() -> int:
+    """Bytes of this process that no file is behind."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, value = line.split(":")
+        if name == "RssAnon":
+            return int(value.split()[0]) * 1024
+    raise RuntimeError("/proc/self/status has no RssAnon")
 
 
 def _die(who: str) -> None:
@@ -121,7 +134,7 @@ def train(flags: argparse.Namespace) -> None:
         batch = _batches(flags.data)
         step = tf.train.get_or_create_global_step()
         now = tf.cast(step.read_value(), tf.int32)
-        logits = _logits(batch, now)
+        logits, tables_bytes = _logits(batch, now)
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=batch["label"], logits=logits))
         dense = [v for v in tf.trainable_variables() if v.name.startswith("kernel")]
         tables = [v for v in tf.trainable_variables() if not v.name.startswith("kernel")]
@@ -131,6 +144,7 @@ def train(flags: argparse.Namespace) -> None:
             train_op = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step, var_list=tables)
         with (
             open(flags.folder / f"batches.{rank}", "a") as log,
+            open(flags.folder / f"memory.{rank}", "a") as memory,
             tf.train.MonitoredTrainingSession(
                 checkpoint_dir=str(flags.folder / "checkpoints"),
                 save_checkpoint_steps=flags.every,
@@ -139,12 +153,14 @@ def train(flags: argparse.Namespace) -> None:
                 **increments,
             ) as session,
         ):
-            done = int(session.run(step))
+            begin = done = int(session.run(step))
             print(f"begin {done}", file=log, flush=True)
             while done < _last_step(flags) and not session.should_stop():
                 _, *ids = session.run([train_op, batch["user"], batch["item"], batch["label"]])
                 done += 1
                 print(done, zlib.crc32(b"".join(part.tobytes() for part in ids)), file=log, flush=True)
+                if flags.weigh and (done - begin) % flags.weigh == 0:
+                    print(done - begin, _own_memory(), session.run(tables_bytes), file=memory, flush=True)
                 if dies and done == int(flags.die[1]):
                     _die(flags.die[0])
 
@@ -158,10 +174,10 @@ def main() -> None:
     flags.add_argument("--until", type=Path, help="a file that says the last one, once it is there")
     flags.add_argument("--every", type=int, default=20, help="steps between checkpoints")
     flags.add_argument("--increments", type=int, help="steps between incremental checkpoints")
+    flags.add_argument("--weigh", type=int, help="steps between looks at the memory")
     flags.add_argument("--die", nargs=2, help="who (a rank, all, launcher) is killed behind which step, once")
     given = flags.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    (given.folder / f"pid.{os.environ.get('LOCKSTEP_RANK', 0)}").write_text(str(os.getpid()))
     tf.disable_v2_behavior()
     tf.logging.set_verbosity(tf.logging.WARN)
     train(given)
