@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.soak import jobs
 
 # Between two kills. A start takes some seconds of them, so about every fifth meets a job that has not begun yet.
-_GAP_S = (0.5, 60.0)
+_GAP_S = (0.5, 45.0)
 # Between kills that come together.
 _TOGETHER_S = 0.5
 # Whom, and how often of 10.
