@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.soak import jobs
 
-# Between two kills. A start takes some seconds of them, so about every fifth meets a job that has not begun yet.
-_GAP_S = (0.5, 45.0)
+# From the first step of a start to the next kill; of every fifth, from the kill before, whatever there is to be killed.
+_GAP_S, _ANYWHERE = (0.5, 40.0), 0.2
 # Between kills that come together.
 _TOGETHER_S = 0.5
 # Whom, and how often of 10.
@@ -40,7 +40,8 @@ class DisturbedJob:
     def __init__(self, words: Sequence[str], folder: Path, workers: int, seed: int, say: Callable[[str], None]) -> None:
         self._words, self._folder, self._workers, self._say = words, folder, workers, say
         self._rng = random.Random(seed)
-        self._next_s = 0.0
+        self._killed_behind: int | None = None  # where the gap begins with a step that is another
+        self._gap_s = self._next_s = 0.0
         self._plan_next()
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen | None = None
@@ -78,12 +79,22 @@ class DisturbedJob:
                 raise SoakError(f"the job has ended, and processes {left} of it run on")
         elif code is not None:
             raise SoakError(f"the launcher has ended with exit code {code}; see {self.log}")
-        elif kills and time.monotonic() >= self._next_s:
+        elif kills and self._is_time():
             self._kill()
             self._plan_next()
 
     def _plan_next(self) -> None:
-        self._next_s = time.monotonic() + self._rng.uniform(*_GAP_S)
+        self._gap_s = self._rng.uniform(*_GAP_S)
+        self._next_s = time.monotonic() + self._gap_s
+        self._killed_behind = None if self._rng.random() < _ANYWHERE else jobs.last_step(self._folder)
+
+    def _is_time(self) -> bool:
+        if self._killed_behind is None:
+            return time.monotonic() >= self._next_s
+        if jobs.last_step(self._folder) != self._killed_behind:
+            self._killed_behind = None
+            self._next_s = time.monotonic() + self._gap_s
+        return False
 
     def _start(self) -> None:
         self._stack.close()
