@@ -27,8 +27,8 @@ _RESTARTS = 1_000_000
 # From the moment that the end is decided: enough that no worker is there before it can read it.
 _STEPS_TO_GO = 300
 _LOOK_S, _SAY_S = 0.2, 30.0
-# Without a step of either job: it hangs.
-_STALLS_AFTER_S = 180.0
+# Without a step, or a kill, of either job: it hangs.
+_STALLS_AFTER_S = 300.0
 _MOST_GROWTH = 0.01
 # Below, nothing has settled: what memory does is told, not judged.
 _JUDGED_FROM_MINUTES = 5.0
@@ -45,27 +45,27 @@ class _Clock:
         self._folders = folders
         self._begin_s = self._said_s = time.monotonic()
         self._end_s = self._begin_s + 60 * minutes
-        self._steps = [0] * len(folders)
+        self._seen: list[object] = [0] * len(folders)
         self._moved_s = [self._begin_s] * len(folders)
 
     @property
     def over(self) -> bool:
         return time.monotonic() >= self._end_s
 
-    def look(self, done: list[bool]) -> list[int]:
-        """The step of each; SoakError: one that is not done stands still."""
+    def look(self, done: list[bool], kills: list[int]) -> list[int]:
+        """The step of each; SoakError: one that is not done, and was not killed, stands still."""
         now_s = time.monotonic()
-        for i, folder in enumerate(self._folders):
-            step = jobs.last_step(folder)
-            if step != self._steps[i] or done[i]:
-                self._steps[i], self._moved_s[i] = step, now_s
+        steps = [jobs.last_step(folder) for folder in self._folders]
+        for i, seen in enumerate(zip(steps, kills, strict=True)):
+            if seen != self._seen[i] or done[i]:
+                self._seen[i], self._moved_s[i] = seen, now_s
             if now_s - self._moved_s[i] > _STALLS_AFTER_S:
-                raise SoakError(f"no step for {_STALLS_AFTER_S:g} s behind step {step}; see {folder}.log")
+                raise SoakError(f"no step for {_STALLS_AFTER_S:g} s behind step {steps[i]}; see {self._folders[i]}.log")
         if now_s - self._said_s > _SAY_S:
             self._said_s = now_s
             minutes = (now_s - self._begin_s) / 60
-            _say(f"{minutes:.1f} min: undisturbed at step {self._steps[0]}, disturbed at step {self._steps[1]}")
-        return list(self._steps)
+            _say(f"{minutes:.1f} min: undisturbed at step {steps[0]}, disturbed at step {steps[1]}")
+        return steps
 
 
 def _train(folder: Path, minutes: float, seed: int) -> tuple[int, DisturbedJob]:
@@ -86,7 +86,7 @@ def _train(folder: Path, minutes: float, seed: int) -> tuple[int, DisturbedJob]:
         last = None
         while calm.poll() is None or not disturbed.done:
             time.sleep(_LOOK_S)
-            steps = clock.look([calm.returncode == 0, disturbed.done])
+            steps = clock.look([calm.returncode == 0, disturbed.done], [0, disturbed.kills.total()])
             if calm.poll():
                 raise SoakError(f"the job that nobody touches has ended with {calm.returncode}; see {runs[0]}.log")
             if not disturbed.done:
