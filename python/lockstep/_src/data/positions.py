@@ -20,6 +20,14 @@ _tf1 = tf.compat.v1
 # No string: exported graphs leave it out.
 _POSITIONS = ("lockstep", "positions")
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
+_VARIABLE = "LOCKSTEP_SAVE_DATA_POSITION"
+# What a dataset says of files and positions; all others are damage.
+_ERRORS_OF_DATA = (
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+)
 
 
 class PositionSaveable(saveable_object.SaveableObject):
@@ -122,8 +130,23 @@ class PositionHook(_tf1.train.SessionRunHook):
             return
         there = dict(tf.train.list_variables(path))
         if not agreement.any_worker(any(name not in there for name in self._names), "positions_missing"):
-            session.run(self._restore, {self._checkpoint: path})
+            self._go_on(session, path)
         elif context.is_chief:
             _tf1.logging.warning(
                 "%s has no position of this graph's data for %d workers: data begins anew", path, context.world_size
             )
+
+    def _go_on(self, session: Any, path: str) -> None:
+        """Restores; says of a position that is none in these data whose it is, and what can be done."""
+        try:
+            session.run(self._restore, {self._checkpoint: path})
+        except tf.errors.OpError as error:
+            # Nobody shall take it for the end of the data, nor for a host that went and comes back.
+            kind = type(error) if isinstance(error, _ERRORS_OF_DATA) else tf.errors.DataLossError
+            raise kind(
+                error.node_def,
+                error.op,
+                f"{path}: worker {context.rank} of {context.world_size} cannot go on in its data where it was when "
+                f"this was saved: {error.message}\nGive it the same data again; or train on from the checkpoint with "
+                f"data from their beginning: save_data_position=False, or {_VARIABLE}=0 in the environment",
+            ) from error
