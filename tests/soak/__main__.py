@@ -73,10 +73,9 @@ def _train(folder: Path, minutes: float, seed: int) -> tuple[int, DisturbedJob]:
     program.make_data(folder / "data")
     runs = [folder / "undisturbed", folder / "disturbed"]
     until = folder / "until"
-    calm_words, words = (
-        jobs.command(run, folder / "data", "--until", until, *_FLAGS, launcher=("-n", _WORKERS, *restarts))
-        for run, restarts in zip(runs, [(), ("--restarts", _RESTARTS)], strict=True)
-    )
+    flags = (folder / "data", "--until", until, *_FLAGS)
+    calm_words = jobs.command(runs[0], *flags, "--beside", runs[1], launcher=("-n", _WORKERS))
+    words = jobs.command(runs[1], *flags, launcher=("-n", _WORKERS, "--restarts", _RESTARTS))
     saves_position = {"LOCKSTEP_SAVE_DATA_POSITION": "1"}  # as those do that may be restarted
     with (
         jobs.started(calm_words, str(runs[0]), runs[0].with_suffix(".log"), saves_position) as calm,

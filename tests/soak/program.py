@@ -15,6 +15,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -23,9 +24,11 @@ import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
 from lockstep import embedding
+from tests.soak import jobs
 
 ROWS, FILES, BATCH = 6000, 3, 32
 ITEMS, USERS, DIM = 499, 3000, 8
+FAR_AHEAD = 1000
 
 
 def make_data(folder: Path) -> None:
@@ -118,6 +121,12 @@ def _die(who: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _wait(flags: argparse.Namespace, step: int) -> None:
+    """Goes slowly while it is far ahead of the run beside it."""
+    if flags.beside is not None and hb.context.rank == 0 and step - jobs.last_step(flags.beside) > FAR_AHEAD:
+        time.sleep(0.2)
+
+
 def _last_step(flags: argparse.Namespace) -> int:
     """The step to end with; a file says it where it is not known in the beginning."""
     if flags.until is None or not flags.until.exists():
@@ -161,6 +170,7 @@ def train(flags: argparse.Namespace) -> None:
                 print(done, zlib.crc32(b"".join(part.tobytes() for part in ids)), file=log, flush=True)
                 if flags.weigh and (done - begin) % flags.weigh == 0:
                     print(done - begin, _own_memory(), session.run(tables_bytes), file=memory, flush=True)
+                _wait(flags, done)
                 if dies and done == int(flags.die[1]):
                     _die(flags.die[0])
 
@@ -172,6 +182,7 @@ def main() -> None:
     flags.add_argument("--data", type=Path, required=True, help="what make_data made")
     flags.add_argument("--steps", type=int, default=sys.maxsize, help="the last one, counted from the first start")
     flags.add_argument("--until", type=Path, help="a file that says the last one, once it is there")
+    flags.add_argument("--beside", type=Path, help="folder of another run, which it is never far ahead of")
     flags.add_argument("--every", type=int, default=20, help="steps between checkpoints")
     flags.add_argument("--increments", type=int, help="steps between incremental checkpoints")
     flags.add_argument("--weigh", type=int, help="steps between looks at the memory")
