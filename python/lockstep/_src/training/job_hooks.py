@@ -40,9 +40,7 @@ _SUMMARY_HOOK = _tf1.train.SummarySaverHook
 _LOGGING_HOOK = _tf1.train.LoggingTensorHook
 
 
-def of_the_job(
-    hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_from: str | None = None
-) -> list[Any]:
+def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_from: str | None = None) -> list[Any]:
     """A session's hooks as this worker of the job runs them, with what ends the session on all workers together.
 
     All workers call it together, in the default graph of the session.
@@ -242,7 +240,8 @@ class PeriodicJobHook(ByWorker0sClock):
 
     Args:
       hook: a `CheckpointSaverHook` or `SummarySaverHook`.
-      restored: the session has restored the latest checkpoint of the directory to which the hook saves, if there is one.
+      restored: the session has restored the latest checkpoint of the directory to which the hook saves, if there is
+        one.
     """
 
     def __init__(self, hook: Any, restored: bool = False) -> None:

@@ -1,8 +1,8 @@
 """What a session has just restored is not saved again.
 
-TensorFlow's `CheckpointSaverHook` saves as soon as there is a session. In one that goes on from its last checkpoint that
-would be the same checkpoint, under the same name: for a moment there would be neither the old nor the new one, and a
-job that is killed in that moment would have lost the checkpoint that it lives by.
+TensorFlow's `CheckpointSaverHook` saves as soon as there is a session. In one that goes on from its last checkpoint
+that would be the same checkpoint, under the same name: for a moment there would be neither the old nor the new one, and
+a job that is killed in that moment would have lost the checkpoint that it lives by.
 """
 
 from __future__ import annotations
