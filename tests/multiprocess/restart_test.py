@@ -45,7 +45,10 @@ def _check_equal(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("killed", "seed", "flags"),
-    [("0", 1, ()), ("1", 2, ()), ("all", 3, ()), ("1", 4, ("--every", 90, "--increments", 7))],
+    [
+        pytest.param("1", 4, ("--every", 90, "--increments", 7), marks=pytest.mark.oldest),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [("0", 1, ()), ("1", 2, ()), ("all", 3, ())]),
+    ],
 )
 def test_a_killed_job_begins_anew_by_itself_and_ends_as_if_nothing_had_happened(undisturbed, killed, seed, flags):
     step = random.Random(seed).randrange(25, STEPS - 1)
@@ -60,7 +63,7 @@ def test_a_killed_job_begins_anew_by_itself_and_ends_as_if_nothing_had_happened(
     ("killed", "seed", "launcher", "variables", "code"),
     [
         ("launcher", 5, ("-n", 2, "--restarts", 3), {}, -signal.SIGKILL),
-        ("0", 6, ("-n", 2), SAVES_POSITION, 128 + signal.SIGKILL),
+        pytest.param("0", 6, ("-n", 2), SAVES_POSITION, 128 + signal.SIGKILL, marks=pytest.mark.long),
     ],
 )
 def test_a_job_that_is_started_again_by_hand_ends_as_if_nothing_had_happened(
