@@ -7,7 +7,8 @@ positions of as many workers, for those in other shares of the data mean nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +21,7 @@ _tf1 = tf.compat.v1
 # No string: exported graphs leave it out.
 _POSITIONS = ("lockstep", "positions")
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
-_VARIABLE = "LOCKSTEP_SAVE_DATA_POSITION"
+_WITHOUT = "save_data_position=False, or LOCKSTEP_SAVE_DATA_POSITION=0 in the environment"
 # What a dataset says of files and positions; all others are damage.
 _ERRORS_OF_DATA = (
     tf.errors.FailedPreconditionError,
@@ -66,6 +67,23 @@ def is_position(saveable: Any) -> bool:
     """Whether something that is saved is an iterator's position."""
     source = getattr(saveable.op, "op", None) if isinstance(saveable, saveable_object.SaveableObject) else None
     return source is not None and source.type in _ITERATORS
+
+
+@contextlib.contextmanager
+def saving() -> Iterator[None]:
+    """Says of a position that cannot be saved, while a checkpoint is, how to do without."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if error.op is None or error.op.type != "SerializeIterator":
+            raise
+        raise type(error)(
+            error.node_def,
+            error.op,
+            f"the position in the data cannot be part of a checkpoint: {_WITHOUT} (the launcher's --restarts says 1), "
+            f"lets data begin anew with each session. Or make the data of operations whose position is known, such as "
+            f"files, without Python's functions and random numbers\n{error.message}",
+        ) from error
 
 
 def forget() -> None:
@@ -147,6 +165,6 @@ class PositionHook(_tf1.train.SessionRunHook):
                 error.node_def,
                 error.op,
                 f"{path}: worker {context.rank} of {context.world_size} cannot go on in its data where it was when "
-                f"this was saved: {error.message}\nGive it the same data again; or train on from the checkpoint with "
-                f"data from their beginning: save_data_position=False, or {_VARIABLE}=0 in the environment",
+                f"this was saved. Give it the same data again; or train on from the checkpoint with data from their "
+                f"beginning: {_WITHOUT}\n{error.message}",
             ) from error

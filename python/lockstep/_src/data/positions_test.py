@@ -62,7 +62,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_gone, r"other data: file '\S*/1.parquet' is not among the files any more \(3 files then, 2 files now\)"),
+        (_gone, r"(?s)other data: file '\S*/1.parquet' is not among the files any more \(3 files then, 2 files now\)"),
         (_new, r"other data: file '\S*/5.parquet' was not among the files \(3 files then, 4 files now\)"),
         (_written_anew, r"other data: file '\S*/1.parquet' has been written anew"),
     ],
@@ -97,3 +97,21 @@ def test_the_same_files_written_again_are_the_same_data(folder):
     expected = _noise(0).astype(np.float32)[[12, 16]].tolist()
     _write(folder / "1.parquet", _noise(1))
     assert _train(folder, 2) == expected
+
+
+def test_data_without_a_position_are_an_error_that_says_how_to_do_without_it(tmp_path):
+    def train(saved: bool) -> None:
+        with tf.Graph().as_default(), hb.scope(save_data_position=saved):
+            dataset = tf.data.Dataset.from_generator(
+                lambda: iter(range(9)), output_signature=tf.TensorSpec((), tf.int64)
+            )
+            number = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+            tf.compat.v1.train.get_or_create_global_step()
+            with tf.compat.v1.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
+                assert session.run(number) == 0
+
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"(?s)LOCKSTEP_SAVE_DATA_POSITION=0.*PyFunc is stateful"
+    ):
+        train(True)
+    train(False)
