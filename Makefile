@@ -24,7 +24,7 @@ endef
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
-	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz)'
+	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz), MINUTES=30 SEED=number (make soak)'
 
 .PHONY: setup
 setup: ## the virtual environment with TensorFlow, the op library and the façades
@@ -99,6 +99,12 @@ fuzz: setup ## feed what reads others' bytes with what nobody should have writte
 	@$(call core_build,build/fuzz-tf-$(TF),-DLOCKSTEP_BUILD_FUZZERS=ON -DCMAKE_CXX_COMPILER=clang++ \
 	  -DLOCKSTEP_SANITIZE=fuzzer-no-link$(comma)address$(comma)undefined,lockstep_fuzzers)
 	@tools/fuzz.sh build/fuzz-tf-$(TF) $(SECONDS)
+
+# For how long jobs are killed; catching up comes on top. SEED repeats who is killed, and when.
+MINUTES ?= 30
+.PHONY: soak
+soak: setup ## train for MINUTES=30 while workers and launchers are killed: ends with the weights of a run left alone
+	@$(python) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 comma := ,
 

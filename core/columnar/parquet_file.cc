@@ -22,6 +22,7 @@
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 #include <parquet/properties.h>
+#include <parquet/statistics.h>
 
 #include <algorithm>
 #include <exception>
@@ -33,6 +34,7 @@
 #include "core/columnar/arrow_convert.h"
 #include "core/columnar/arrow_stream.h"
 #include "core/columnar/filesystem.h"
+#include "core/columnar/fingerprint.h"
 
 namespace lockstep::columnar {
 namespace {
@@ -59,6 +61,8 @@ class ArrowParquetFile : public ArrowFile {
     manifest_ = reader->manifest();
     return ReadFooter();
   }
+
+  int64_t contents() const override { return contents_; }
 
   // A column may have several leaves where it is of a type that cannot be read, and else has one.
   Result<int64_t> RowBytes(const std::vector<Field>& fields) const override {
@@ -146,6 +150,7 @@ class ArrowParquetFile : public ArrowFile {
   // damaged one must not get by.
   Status ReadFooter() {
     int64_t rows = 0;
+    Fingerprint contents;
     for (int group = 0; group < footer_->num_row_groups(); ++group) {
       const auto metadata = footer_->RowGroup(group);
       if (metadata->num_rows() < 0 || __builtin_add_overflow(rows, metadata->num_rows(), &rows)) {
@@ -153,7 +158,9 @@ class ArrowParquetFile : public ArrowFile {
                         std::to_string(metadata->num_rows()) + " rows");
       }
       group_rows_.push_back(metadata->num_rows());
+      AddContents(*metadata, contents);
     }
+    contents_ = contents.value();
     if (rows != footer_->num_rows()) {
       return DataLoss(FileText(path_) + ": the row groups have " + std::to_string(rows) + " rows, the footer says " +
                       std::to_string(footer_->num_rows()));
@@ -164,8 +171,25 @@ class ArrowParquetFile : public ArrowFile {
     return OkStatus();
   }
 
+  // Statistics as they are stored: what Arrow takes them for may change with its version.
+  static void AddContents(const parquet::RowGroupMetaData& group, Fingerprint& contents) {
+    contents.Add(group.num_rows());
+    for (int column = 0; column < group.num_columns(); ++column) {
+      const auto chunk = group.ColumnChunk(column);
+      contents.Add(chunk->data_page_offset());
+      contents.Add(chunk->total_compressed_size());
+      contents.Add(chunk->total_uncompressed_size());
+      const auto statistics = chunk->encoded_statistics();
+      if (statistics == nullptr) continue;
+      contents.Add(statistics->min());
+      contents.Add(statistics->max());
+      contents.Add(statistics->null_count);
+    }
+  }
+
   std::shared_ptr<arrow::io::RandomAccessFile> file_;
   std::shared_ptr<parquet::FileMetaData> footer_;
+  int64_t contents_ = 0;
   parquet::arrow::SchemaManifest manifest_;
 };
 

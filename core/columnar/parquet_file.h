@@ -106,6 +106,10 @@ class ParquetFile {
   // The column of `groups`, one after the other. `field` must have passed Check.
   virtual Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) = 0;
 
+  // Another number for a file with other values, as far as its footer shows: by the rows, bytes and places of its row
+  // groups and columns, and by the least and greatest values where there are statistics. A copy has the same.
+  virtual int64_t contents() const = 0;
+
   // For each row group, whether its statistics leave it possible that rows of it pass the filter. A file whose format
   // has none says yes to all that has rows. NOT_FOUND for a column that is not there, unless one of `fields` gives it a
   // default: it counts as null then. INVALID_ARGUMENT for values that the column's type cannot be compared with.

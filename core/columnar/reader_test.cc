@@ -108,6 +108,46 @@ Result<std::vector<int64_t>> ReadAll(const SourceOptions& options, int64_t posit
   }
 }
 
+Status CheckPosition(const SourceOptions& now, const SourceOptions& then) {
+  const auto before = Source::Make(then), after = Source::Make(now);
+  EXPECT_TRUE(before.ok() && after.ok());
+  return (*after)->identity().Check((*before)->identity());
+}
+
+TEST_F(ReaderTest, APositionIsOneOfTheSameRowsInTheSameOrderAlone) {
+  const std::string a = Write("a", 0, 30, 10), b = Write("b", 30, 30, 10);
+  const SourceOptions options = OptionsOf({a, b}, 8);
+  const auto saved = Source::Make(options);
+  ASSERT_TRUE(saved.ok());
+
+  SourceOptions same = options;
+  same.threads = 1;
+  same.piece_rows = 3;
+  same.fields.pop_back();
+  EXPECT_TRUE(CheckPosition(same, options).ok());
+
+  const auto refused = [&](const SourceOptions& now, const std::string& message) {
+    const Status status = CheckPosition(now, options);
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
+  };
+  refused(OptionsOf({b}, 8), "'" + a + "' is not among the files any more (2 files then, 1 file now)");
+  refused(OptionsOf({a, b, Write("c", 60, 1, 10)}, 8), "/c' was not among the files (2 files then, 3 files now)");
+  refused(OptionsOf({b, a}, 8), "in another order");
+  refused(OptionsOf({a, b}, 9), "another batch size");
+  SourceOptions half = options;
+  half.plan.partition_count = 2;
+  refused(half, "another share");
+
+  // As many rows in as many groups, of other values.
+  Write("b", 31, 30, 10);
+  const Status status = (*Source::Make(options))->identity().Check((*saved)->identity());
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("'" + b + "' has been written anew"));
+  Write("b", 30, 30, 10);
+  EXPECT_TRUE((*Source::Make(options))->identity().Check((*saved)->identity()).ok());
+}
+
 // Row groups, pieces, batches and files end at places that have nothing to do with each other; a file is empty and one
 // has a single row. Positions to begin at are drawn as well, the very end among them.
 TEST_F(ReaderTest, GivesEveryRowOnceInOrderWhateverTheBorders) {

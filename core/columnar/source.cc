@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/base/cores.h"
+#include "core/columnar/fingerprint.h"
 #include "core/columnar/parquet_file.h"
 #include "core/columnar/paths.h"
 
@@ -41,7 +42,7 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
 Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
   const Result<std::shared_ptr<ParquetFile>> opened = ParquetFile::Open(path);
   if (options.skip_corrupted && opened.status().code() == StatusCode::kDataLoss) {
-    return Source::File{path, {}, {}, 1, 1, opened.status()};
+    return Source::File{path, {}, {}, 1, 1, 0, opened.status()};
   }
   LOCKSTEP_RETURN_IF_ERROR(opened.status());
   const std::shared_ptr<ParquetFile>& file = *opened;
@@ -59,23 +60,9 @@ Result<Source::File> LookThrough(const std::string& path, const SourceOptions& o
                       std::move(planned_rows),
                       options.piece_rows.value_or(PieceRows(options, best_rows)),
                       2 * best_rows,
+                      file->contents(),
                       OkStatus()};
 }
-
-// FNV-1a, over strings. After each of them comes a byte that UTF-8 does not have, so that "ab" and "c" are not "a" and
-// "bc".
-class Fingerprint {
- public:
-  void Add(std::string_view bytes) {
-    for (unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 1099511628211u;
-    hash_ = (hash_ ^ 0xff) * 1099511628211u;
-  }
-  void Add(int64_t number) { Add(std::to_string(number)); }
-  int64_t value() const { return static_cast<int64_t>(hash_); }
-
- private:
-  uint64_t hash_ = 14695981039346656037u;
-};
 
 }  // namespace
 
@@ -167,31 +154,64 @@ std::optional<int64_t> Source::batches() const {
   return rows / size + (!options_.drop_remainder && rows % size != 0 ? 1 : 0);
 }
 
-int64_t Source::fingerprint() const {
-  Fingerprint hash;
+SourceIdentity Source::identity() const {
+  SourceIdentity identity;
   for (const File& file : files_) {
-    hash.Add(file.path);
-    for (int64_t rows : file.group_rows) hash.Add(rows);
+    Fingerprint contents;
+    contents.Add(file.contents);
+    for (int64_t rows : file.group_rows) contents.Add(rows);
+    identity.paths.push_back(file.path);
+    identity.contents.push_back(contents.value());
   }
+  Fingerprint order;
   const PlanOptions& plan = options_.plan;
   // How many threads decode, and in what pieces, changes nothing of what is read.
   for (int64_t number : {static_cast<int64_t>(plan.partition_by), plan.partition_count, plan.partition_index,
                          plan.batch_size, plan.parallel_files, plan.sequential_batches}) {
-    hash.Add(number);
+    order.Add(number);
   }
   // Positions count rows of the row groups that are read. Without a filter there is nothing to add.
   for (const auto& conjunction : options_.filter) {
-    hash.Add("or");
+    order.Add("or");
     for (const FilterTerm& term : conjunction) {
-      hash.Add(term.column);
-      hash.Add(static_cast<int64_t>(term.op));
+      order.Add(term.column);
+      order.Add(static_cast<int64_t>(term.op));
       for (const FilterValue& value : term.values) {
-        hash.Add(static_cast<int64_t>(value.kind));
-        hash.Add(value.text);
+        order.Add(static_cast<int64_t>(value.kind));
+        order.Add(value.text);
       }
     }
   }
-  return hash.value();
+  identity.order = order.value();
+  return identity;
+}
+
+Status SourceIdentity::Check(const SourceIdentity& saved) const {
+  const auto other = [](const std::string& what) {
+    return FailedPrecondition("the saved position belongs to other data: " + what);
+  };
+  const auto count = [](const std::vector<std::string>& files) {
+    return std::to_string(files.size()) + (files.size() == 1 ? " file" : " files");
+  };
+  if (saved.paths != paths) {
+    const std::string counts = " (" + count(saved.paths) + " then, " + count(paths) + " now)";
+    const std::set<std::string> then(saved.paths.begin(), saved.paths.end()), now(paths.begin(), paths.end());
+    for (const std::string& path : saved.paths) {
+      if (!now.contains(path)) return other("file '" + path + "' is not among the files any more" + counts);
+    }
+    for (const std::string& path : paths) {
+      if (!then.contains(path)) return other("file '" + path + "' was not among the files" + counts);
+    }
+    return other("the files come in another order, or not as often");
+  }
+  if (saved.contents.size() != contents.size()) {
+    return DataLoss("the saved position has " + std::to_string(saved.contents.size()) + " contents of " + count(paths));
+  }
+  for (size_t i = 0; i < contents.size(); ++i) {
+    if (saved.contents[i] != contents[i]) return other("file '" + paths[i] + "' has been written anew");
+  }
+  if (saved.order != order) return other("it has another share of the rows, another batch size or other filters");
+  return OkStatus();
 }
 
 }  // namespace lockstep::columnar

@@ -48,6 +48,17 @@ struct SourceOptions {
   Status Validate() const;
 };
 
+// What a position in a source belongs to: sources with an equal identity give the same rows in the same order. Fields
+// are no part of it, as other columns of the same rows have the same positions.
+struct SourceIdentity {
+  std::vector<std::string> paths;  // of all files, in their order
+  std::vector<int64_t> contents;   // of each: a number that is another where it has other row groups or values
+  int64_t order = 0;               // such a number of the share, the batch size and the filter
+
+  // FAILED_PRECONDITION where a position of `saved` is not one of this: says what differs, and of files which.
+  Status Check(const SourceIdentity& saved) const;
+};
+
 // A set of files that has been looked through: which there are, how many rows each row group has, and that every file
 // holds every field. Immutable, so that any number of readers may share it, from any threads. Holds no file open: a
 // reader opens files again, and refuses one whose row groups have changed meanwhile.
@@ -65,6 +76,7 @@ class Source {
     std::vector<int64_t> planned_rows;
     int64_t piece_rows;  // see SourceOptions
     int64_t rows_ahead;  // that are decoded before they are asked for
+    int64_t contents;    // see ParquetFile; 0 where it is unreadable
     Status unreadable;   // with skip_corrupted: why it has no rows
   };
 
@@ -85,11 +97,8 @@ class Source {
   // With a filter or skip_corrupted that is known at the end alone.
   std::optional<int64_t> batches() const;
 
-  // Equal for sources that give the same rows in the same order: over the files' names and rows, the share, the batch
-  // size and the filter. A position saved with one fingerprint means nothing under another. Contents are not looked at,
-  // nor are fields: other columns of the same rows have the same positions. The value is kept in checkpoints of
-  // iterators, so what goes into it can only be changed at the price of positions that were saved.
-  int64_t fingerprint() const;
+  // Positions in this source are good for those with an equal identity.
+  SourceIdentity identity() const;
 
  private:
   Source() = default;

@@ -191,6 +191,10 @@ class DynamicTable {
   // in a table without a filter.
   Status RestoreFilter(std::span<const uint8_t> counters);
 
+  // How far eviction has got, and to go on there as the table that said so.
+  EvictionSweep sweep() const;
+  Status RestoreSweep(const EvictionSweep& sweep);
+
   // Records changes from now on, as the option `track_changes` does. In a table that is not empty the next snapshot has
   // to be full.
   void TrackChanges();
@@ -264,11 +268,8 @@ class DynamicTable {
   std::set<const std::vector<uint32_t>*> batches_;     // guarded by batches_mutex_: the rows of living ResolvedKeys
   std::unique_ptr<std::vector<uint32_t>> spare_rows_;  // guarded by batches_mutex_: of the last batch that was let go
 
-  std::mutex evict_mutex_;
-  uint64_t evict_next_ = 0;   // guarded by evict_mutex_: the hash to go on at
-  uint64_t evict_width_ = 0;  // guarded by evict_mutex_: the range of hashes that a call looks at
-  int64_t went_ = 0;          // guarded by evict_mutex_: keys that went for the budget since frequencies were halved
-  bool ages_ = false;         // guarded by evict_mutex_: this time through the table they are
+  mutable std::mutex evict_mutex_;
+  EvictionSweep sweep_;  // guarded by evict_mutex_
 
   // Of incremental snapshots.
   std::mutex removed_mutex_;

@@ -36,6 +36,14 @@ Status EvictionOptions::Validate() const {
   return OkStatus();
 }
 
+Status EvictionSweep::Validate() const {
+  if ((width == 0 && next != 0) || went < 0) {
+    return InvalidArgument(StrCat("eviction goes on at hash ", next, " by ", width, " with ", went,
+                                  " keys gone, wanted a range, and 0 keys or more"));
+  }
+  return OkStatus();
+}
+
 // A key that was looked at and may go for the budget: the coldest compare least. The key itself comes last, so that the
 // order never depends on row numbers.
 struct DynamicTable::Looked {
@@ -144,19 +152,19 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
   // through: what was taken out is missing in the part behind, not in the part ahead.
   const uint64_t all = std::numeric_limits<uint64_t>::max();
   const int64_t shares = std::max<int64_t>(1, index_.size() / options_.eviction.keys_per_call);
-  const uint64_t begin = evict_next_;
+  const uint64_t begin = sweep_.next;
   const bool lfu = options_.eviction.order == EvictionOptions::Order::kLfu;
-  if (begin == 0) ages_ = lfu && options_.eviction.budget() && went_ > 0 && went_ >= MostKeys();
-  if (begin == 0 && ages_) went_ = 0;
-  evict_width_ = std::min(begin == 0 ? all : evict_width_, all / static_cast<uint64_t>(shares));
-  const uint64_t end = begin < all - evict_width_ ? begin + evict_width_ : all;
-  evict_next_ = end == all ? 0 : end;
+  if (begin == 0) sweep_.ages = lfu && options_.eviction.budget() && sweep_.went > 0 && sweep_.went >= MostKeys();
+  if (begin == 0 && sweep_.ages) sweep_.went = 0;
+  sweep_.width = std::min(begin == 0 ? all : sweep_.width, all / static_cast<uint64_t>(shares));
+  const uint64_t end = begin < all - sweep_.width ? begin + sweep_.width : all;
+  sweep_.next = end == all ? 0 : end;
 
   std::vector<std::pair<int64_t, uint32_t>> found;
   index_.Visit(begin, end, [&](int64_t key, uint32_t value) { found.emplace_back(key, value); });
   std::vector<Looked> others;
   for (const auto& [key, value] : found) {
-    if (ages_ && IsRow(value)) Age(value);
+    if (sweep_.ages && IsRow(value)) Age(value);
     if (IsRow(value) && value < pinned.size() && pinned[value]) continue;
     if (HasToGo(value, now)) {
       TakeOut(key, value, gone);
@@ -170,7 +178,19 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
   const auto going = std::min<int64_t>(too_many, (static_cast<int64_t>(others.size()) + 7) / 8);
   std::nth_element(others.begin(), others.begin() + going - 1, others.end());
   for (int64_t i = 0; i < going; ++i) TakeOut(others[i].key, others[i].value, gone);
-  went_ += going;
+  sweep_.went += going;
+}
+
+EvictionSweep DynamicTable::sweep() const {
+  const std::lock_guard lock(evict_mutex_);
+  return sweep_;
+}
+
+Status DynamicTable::RestoreSweep(const EvictionSweep& sweep) {
+  LOCKSTEP_RETURN_IF_ERROR(sweep.Validate());
+  const std::lock_guard lock(evict_mutex_);
+  sweep_ = sweep;
+  return OkStatus();
 }
 
 std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {

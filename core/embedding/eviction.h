@@ -45,4 +45,16 @@ struct EvictionOptions {
   Status Validate() const;
 };
 
+// How far eviction has got through a table. With it a table that was restored lets the same keys go in the same calls as
+// one that went on.
+struct EvictionSweep {
+  uint64_t next = 0;   // the hash to go on at; 0: the next call begins anew
+  uint64_t width = 0;  // the range of hashes that a call looks at; 0 only where the next call begins anew
+  int64_t went = 0;    // keys that went for the budget since frequencies were halved
+  bool ages = false;   // this time through the table they are
+
+  // INVALID_ARGUMENT for what no table ever says.
+  Status Validate() const;
+};
+
 }  // namespace lockstep

@@ -33,6 +33,7 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
     const std::span<const uint8_t> counters = table.filter_->bytes();
     snapshot->filter_.assign(counters.begin(), counters.end());
   }
+  snapshot->sweep_ = table.sweep();
   snapshot->admitted_count_ = table.total_count();
   snapshot->candidate_count_ = table.candidate_count();
   snapshot->ends_[0] = table.admitted_->slab().end();

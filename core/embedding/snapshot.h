@@ -55,6 +55,8 @@ class Snapshot {
   std::span<const int64_t> removed() const { return removed_; }
   // The counters of the Bloom filter at the moment; empty where there is none.
   std::span<const uint8_t> filter() const { return filter_; }
+  // How far eviction had got at the moment.
+  const EvictionSweep& sweep() const { return sweep_; }
   // How many keys come. For kFull that is known; for kChanges they are counted when the snapshot begins, by a look at
   // one byte for each row of the table.
   int64_t admitted_count() const { return admitted_count_; }
@@ -72,6 +74,7 @@ class Snapshot {
   DynamicTable& table_;
   std::vector<int64_t> removed_;
   std::vector<uint8_t> filter_;
+  EvictionSweep sweep_;
   int64_t admitted_count_ = 0, candidate_count_ = 0;
   int64_t ends_[2] = {0, 0};  // numbers of rows at the moment, of admitted keys and candidates
   int store_ = 0;             // 0: admitted keys are read, 1: candidates, 2: all have been

@@ -223,7 +223,8 @@ def train(run: Run) -> Trained:
     total = run.plan.total_steps
     every = run.flags.eval_every or max(1, total // 4)
     history: list[dict] = []
-    with tf.Graph().as_default(), hb.scope():
+    # The step says where in the data to go on, on any number of workers.
+    with tf.Graph().as_default(), hb.scope(save_data_position=False):
         batch = training_batch(run)
         loss = mean_loss(run.model(batch, hb.embedding_scope), batch[LABEL])
         optimizer = OPTIMIZERS[run.flags.optimizer](run.plan.learning_rate)

@@ -26,6 +26,10 @@ namespace lockstep {
 //   <table>-parts           int64 [W + 1]          rows parts[r] to parts[r + 1] were worker r's; and of the counted
 //   <table>-parts_filtered  int64 [W + 1]          keys
 //   <table>-clock           int64 [2]              the step that lookups were counted in; how often rows were changed
+//   <table>-sweep           int64 [W, 4]           how far each worker's eviction has got (core/embedding/eviction.h):
+//                                                  the hash to go on at, the range of hashes that a step looks at, the
+//                                                  keys that went for the budget, whether frequencies are being halved.
+//                                                  Where keys go; of no meaning to a job of another size
 //   <table>-link            int64 [2]              a number of this checkpoint's own; that of the one it builds on, or
 //   0
 //

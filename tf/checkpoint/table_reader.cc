@@ -62,6 +62,7 @@ Status TableReader::Restore() {
     const auto numbers = clock.flat<int64_t>();
     table_->set_clock({std::max(numbers(0), table_->clock().step), numbers(1)});
   }
+  LOCKSTEP_RETURN_IF_ERROR(RestoreSweep());
   if (Has(layout_.Of("link"))) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64, {2}));
     table_->set_link(link.flat<int64_t>()(0));
@@ -147,6 +148,25 @@ Status TableReader::RestoreFilter() {
     LOCKSTEP_RETURN_IF_ERROR(table_->table().RestoreFilter({bytes, static_cast<size_t>(counters.NumElements())}));
   }
   return OkStatus();
+}
+
+Status TableReader::RestoreSweep() {
+  const std::string name = layout_.Of("sweep");
+  if (!Has(name)) return OkStatus();
+  tf::DataType type;
+  tf::TensorShape shape;
+  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->LookupDtypeAndShape(name, &type, &shape)));
+  // Of other workers' keys: eviction goes through this worker's from their beginning.
+  if (shape.dims() == 2 && shape.dim_size(0) != world_size_) return OkStatus();
+  if (shape != tf::TensorShape({world_size_, 4})) {
+    return InvalidArgument(absl::StrCat("its tensor '", name, "' is ", shape.DebugString(), ", wanted [workers,4]"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor numbers, ReadRows(name, tf::DT_INT64, rank_, rank_ + 1, 4));
+  const auto values = numbers.flat<int64_t>();
+  return table_->table().RestoreSweep({.next = static_cast<uint64_t>(values(0)),
+                                       .width = static_cast<uint64_t>(values(1)),
+                                       .went = values(2),
+                                       .ages = values(3) != 0});
 }
 
 Status TableReader::RestoreKeys(bool admitted) {

@@ -49,6 +49,7 @@ class TableReader {
   Status RestoreSlots();
   Status RestoreRemoved();
   Status RestoreFilter();
+  Status RestoreSweep();
   Status RestoreKeys(bool admitted);
   Status RestorePiece(bool admitted, int64_t begin, int64_t end);
   // Leaves of a part the rows whose strings this worker owns. The others' are not to be given keys here: nobody would

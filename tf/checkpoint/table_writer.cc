@@ -51,6 +51,7 @@ Status TableWriter::Write(Snapshot* snapshot) {
     const TableParts one_each(std::vector<int64_t>(workers, 1));
     LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.Of("filter"), one_each, share_.rank, counters));
   }
+  if (table_->table().options().eviction.any()) LOCKSTEP_RETURN_IF_ERROR(WriteSweep(snapshot->sweep()));
   const int64_t row_bytes = 64 + 4 * table_->dim() * (1 + static_cast<int64_t>(slots_.size()));
   int64_t part_rows = share_.part_rows;
   if (part_rows == 0) {
@@ -77,6 +78,17 @@ Status TableWriter::Write(Snapshot* snapshot) {
     }
   }
   return OkStatus();
+}
+
+Status TableWriter::WriteSweep(const EvictionSweep& sweep) {
+  tf::Tensor numbers(tf::DT_INT64, tf::TensorShape({1, 4}));
+  auto values = numbers.flat<int64_t>();
+  values(0) = static_cast<int64_t>(sweep.next);
+  values(1) = static_cast<int64_t>(sweep.width);
+  values(2) = sweep.went;
+  values(3) = sweep.ages ? 1 : 0;
+  const TableParts one_each(std::vector<int64_t>(share_.admitted.offsets().size() - 1, 1));
+  return AddSlice(layout_.Of("sweep"), one_each, share_.rank, numbers);
 }
 
 Status TableWriter::WriteOnce(const Snapshot& snapshot) {

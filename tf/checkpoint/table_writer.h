@@ -40,6 +40,7 @@ class TableWriter {
   bool wrote() const { return wrote_; }
 
  private:
+  Status WriteSweep(const EvictionSweep& sweep);
   Status WriteOnce(const Snapshot& snapshot);
   Status WriteRows(const SnapshotPart& part);
   Status WriteCounts(const TableRows& rows, const std::string& end, const TableParts& parts, int64_t begin);

@@ -10,12 +10,14 @@
 //
 // Errors are the core's, through ToTensorFlow: of options when the dataset is made, of files when an iterator is
 // initialized, of rows when their batch is asked for. There is no end-of-data status: the end is a flag here.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/columnar/reader.h"
 #include "core/columnar/source.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -37,11 +39,13 @@ using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
-// What an iterator saves under its prefix, both int64: the rows of the share that it has handed out, and what these are
-// counted in (Source::fingerprint). A position is a number of rows and not of bytes, so it is good for another number
-// of threads as well, and restoring opens only the row groups behind it.
+// What an iterator saves under its prefix: an int64, the rows of the share that it has handed out, and what these are
+// counted in, a SourceIdentity: string [files], int64 [files], int64. A position is a number of rows and not of bytes,
+// so it is good for another number of threads as well, and restoring opens only the row groups behind it.
 constexpr char kPosition[] = "position";
-constexpr char kFingerprint[] = "fingerprint";
+constexpr char kPaths[] = "files";
+constexpr char kContents[] = "contents";
+constexpr char kOrder[] = "order";
 
 }  // namespace
 
@@ -304,20 +308,34 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
   absl::Status SaveInternal(tfd::SerializationContext* ctx, tfd::IteratorStateWriter* writer) override {
     absl::MutexLock lock(&mutex_);
     TF_RETURN_IF_ERROR(writer->WriteScalar(prefix(), kPosition, position_));
-    return writer->WriteScalar(prefix(), kFingerprint, source_->fingerprint());
+    const columnar::SourceIdentity identity = source_->identity();
+    const auto files = static_cast<int64_t>(identity.paths.size());
+    Tensor paths(tensorflow::DT_STRING, {files}), contents(tensorflow::DT_INT64, {files});
+    std::copy(identity.paths.begin(), identity.paths.end(), paths.flat<tstring>().data());
+    std::copy(identity.contents.begin(), identity.contents.end(), contents.flat<int64_t>().data());
+    TF_RETURN_IF_ERROR(writer->WriteTensor(prefix(), kPaths, paths));
+    TF_RETURN_IF_ERROR(writer->WriteTensor(prefix(), kContents, contents));
+    return writer->WriteScalar(prefix(), kOrder, identity.order);
   }
 
   // The next batch makes a new reader at the position. Letting go of the old one waits for its threads, at most for
   // what each is decoding.
   absl::Status RestoreInternal(tfd::IteratorContext* ctx, tfd::IteratorStateReader* reader) override {
     absl::MutexLock lock(&mutex_);
-    int64_t fingerprint;
-    TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kFingerprint, &fingerprint));
-    // A number of rows means other rows there.
-    if (fingerprint != source_->fingerprint()) {
-      return absl::FailedPreconditionError(
-          "the saved position belongs to other files, another share of them, another batch size or other filters");
+    columnar::SourceIdentity saved;
+    Tensor paths, contents;
+    TF_RETURN_IF_ERROR(reader->ReadTensor(prefix(), kPaths, &paths));
+    TF_RETURN_IF_ERROR(reader->ReadTensor(prefix(), kContents, &contents));
+    TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kOrder, &saved.order));
+    if (paths.dtype() != tensorflow::DT_STRING || contents.dtype() != tensorflow::DT_INT64) {
+      return absl::DataLossError(absl::StrCat("the saved position has files of type ", DataTypeString(paths.dtype()),
+                                              " and contents of type ", DataTypeString(contents.dtype()),
+                                              ", wanted string and int64"));
     }
+    for (int64_t i = 0; i < paths.NumElements(); ++i) saved.paths.emplace_back(paths.flat<tstring>()(i));
+    for (int64_t i = 0; i < contents.NumElements(); ++i) saved.contents.push_back(contents.flat<int64_t>()(i));
+    // A number of rows means other rows in other data.
+    TF_RETURN_IF_ERROR(ToTensorFlow(source_->identity().Check(saved)));
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kPosition, &position_));
     reader_ = nullptr;
     warned_of_ = 0;

@@ -9,6 +9,8 @@ from lockstep.launch.output import Console
 
 # How often the job has begun anew, for workers.
 VARIABLE = "LOCKSTEP_RESTART"
+# Has checkpoints hold the position in the data; what the user says counts.
+_SAVE_POSITION = "LOCKSTEP_SAVE_DATA_POSITION"
 # Before the first, and at most; twice as long each time. Ports and devices of the former workers are free by then.
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 10.0
 
@@ -60,5 +62,7 @@ def check_restarts(restarts: int | None) -> int:
 
 
 def told(environment: Mapping[str, str], restarts: int, attempt: int) -> dict[str, str]:
-    """The environment of an attempt."""
-    return {**environment, VARIABLE: str(attempt)} if restarts else dict(environment)
+    """The environment of an attempt. Where there may be several, each goes on in the data where the last one's was."""
+    if not restarts:
+        return dict(environment)
+    return {_SAVE_POSITION: "1", **environment, VARIABLE: str(attempt)}

@@ -32,6 +32,14 @@ def test_a_job_that_fails_begins_anew_with_another_secret(launch, workers):
     ]
 
 
+@pytest.mark.parametrize(("restarts", "given", "told"), [("1", None, "1"), ("1", "0", "0"), ("0", None, "None")])
+def test_jobs_that_may_begin_anew_save_their_position_in_the_data(launch, restarts, given, told):
+    variables = {} if given is None else {"LOCKSTEP_SAVE_DATA_POSITION": given}
+    worker = 'print(os.environ.get("LOCKSTEP_SAVE_DATA_POSITION"))\n'
+    code, stdout, _ = finish(launch("-n", "2", "--restarts", restarts, worker=worker, variables=variables))
+    assert (code, sorted(stdout)) == (0, [f"[0] {told}", f"[1] {told}"])
+
+
 def test_the_last_attempts_exit_code_is_the_launchers(launch):
     code, _, stderr = finish(launch("-n", "2", "--restarts", "1", worker=K + "sys.exit(20 + k)"))
     assert code == 21

@@ -7,6 +7,8 @@ positions of as many workers, for those in other shares of the data mean nothing
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +21,14 @@ _tf1 = tf.compat.v1
 # No string: exported graphs leave it out.
 _POSITIONS = ("lockstep", "positions")
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
+_WITHOUT = "save_data_position=False, or LOCKSTEP_SAVE_DATA_POSITION=0 in the environment"
+# What a dataset says of files and positions; all others are damage.
+_ERRORS_OF_DATA = (
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+)
 
 
 class PositionSaveable(saveable_object.SaveableObject):
@@ -59,6 +69,23 @@ def is_position(saveable: Any) -> bool:
     return source is not None and source.type in _ITERATORS
 
 
+@contextlib.contextmanager
+def saving() -> Iterator[None]:
+    """Says of a position that cannot be saved, while a checkpoint is, how to do without."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if error.op is None or error.op.type != "SerializeIterator":
+            raise
+        raise type(error)(
+            error.node_def,
+            error.op,
+            f"the position in the data cannot be part of a checkpoint: {_WITHOUT} (the launcher's --restarts says 1), "
+            f"lets data begin anew with each session. Or make the data of operations whose position is known, such as "
+            f"files, without Python's functions and random numbers\n{error.message}",
+        ) from error
+
+
 def forget() -> None:
     """Leaves positions out of the savers that are made for the present graph from now on."""
     saveables = _tf1.get_collection_ref(_tf1.GraphKeys.SAVEABLE_OBJECTS)
@@ -79,12 +106,15 @@ class PositionHook(_tf1.train.SessionRunHook):
 
     Args:
       checkpoint_dir: where the session finds its checkpoint.
+      newest: gives worker 0, for a full checkpoint, the last one that the session restores over it. None: it restores
+        no others.
     """
 
     stops_alike = True
 
-    def __init__(self, checkpoint_dir: str) -> None:
+    def __init__(self, checkpoint_dir: str, newest: Callable[[str], str] | None = None) -> None:
         self._directory = checkpoint_dir
+        self._newest = newest
 
     def begin(self) -> None:
         """Builds what restores, while the graph may grow."""
@@ -109,13 +139,32 @@ class PositionHook(_tf1.train.SessionRunHook):
         del coord
         if not self._names:
             return
-        path = agreement.from_chief(tf.train.latest_checkpoint(self._directory), "positions_checkpoint")
+        path = None
+        if context.is_chief:
+            path = tf.train.latest_checkpoint(self._directory)
+            path = path and self._newest(path) if self._newest is not None else path
+        path = agreement.from_chief(path, "positions_checkpoint")
         if path is None:
             return
         there = dict(tf.train.list_variables(path))
         if not agreement.any_worker(any(name not in there for name in self._names), "positions_missing"):
-            session.run(self._restore, {self._checkpoint: path})
+            self._go_on(session, path)
         elif context.is_chief:
             _tf1.logging.warning(
                 "%s has no position of this graph's data for %d workers: data begins anew", path, context.world_size
             )
+
+    def _go_on(self, session: Any, path: str) -> None:
+        """Restores; says of a position that is none in these data whose it is, and what can be done."""
+        try:
+            session.run(self._restore, {self._checkpoint: path})
+        except tf.errors.OpError as error:
+            # Nobody shall take it for the end of the data, nor for a host that went and comes back.
+            kind = type(error) if isinstance(error, _ERRORS_OF_DATA) else tf.errors.DataLossError
+            raise kind(
+                error.node_def,
+                error.op,
+                f"{path}: worker {context.rank} of {context.world_size} cannot go on in its data where it was when "
+                f"this was saved. Give it the same data again; or train on from the checkpoint with data from their "
+                f"beginning: {_WITHOUT}\n{error.message}",
+            ) from error

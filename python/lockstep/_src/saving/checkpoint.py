@@ -30,6 +30,7 @@ from tensorflow.python.training.saving import saveable_object, saveable_object_u
 
 from lockstep._src import collectives, sharding
 from lockstep._src.context import context
+from lockstep._src.data import positions
 from lockstep._src.data.positions import PositionSaveable, is_position
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
@@ -233,7 +234,8 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
         tf.io.gfile.makedirs(os.path.dirname(tf.compat.as_str(save_path)) or ".")
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
-        path = save(sess, save_path, **kwargs)
+        with positions.saving():
+            path = save(sess, save_path, **kwargs)
         if context.rank == 0 and path is not None:
             end_chain(tf.compat.as_str(path))
         if state_barrier is not None and not saver._is_empty:

@@ -116,12 +116,7 @@ class IncrementalSaver:
     def restore_increments(self, session: Any, save_path: str) -> list[str]:
         """Restores what builds on a full checkpoint that the session holds; the increments' prefixes."""
         directory = os.path.dirname(save_path)
-        found = None
-        if context.rank == 0:
-            chain = Chain.of(directory)
-            if chain is not None and chain.base == os.path.basename(save_path):
-                found = chain.increments
-        found = agreement.from_chief(found, "incremental_chain") or []
+        found = agreement.from_chief(_increments_on(save_path) if context.rank == 0 else None, "incremental_chain")
         chain = Chain(os.path.basename(save_path), found)
         for number, prefix in enumerate(chain.prefixes(directory), 1):
             if not _gfile.exists(f"{prefix}.index"):
@@ -158,6 +153,12 @@ class IncrementalSaver:
                 _gfile.rmtree(path)
             else:
                 _gfile.remove(path)
+
+
+def _increments_on(save_path: str) -> list[str]:
+    """Names of what builds on a full checkpoint."""
+    chain = Chain.of(os.path.dirname(save_path))
+    return chain.increments if chain is not None and chain.base == os.path.basename(save_path) else []
 
 
 def _link_of(path: str) -> int | None:
@@ -211,6 +212,11 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
             self._saver_of_increments = IncrementalSaver(self._get_saver)
         elif context.rank == 0:
             _tf1.logging.warning("no dynamic tables: no incremental checkpoints, but full ones alone")
+
+    def newest(self, save_path: str) -> str:
+        """The last checkpoint that a session restores which begins with a full one; worker 0 asks."""
+        names = [] if self._saver_of_increments is None else _increments_on(save_path)
+        return Chain(os.path.basename(save_path), names).prefixes(self._directory)[-1] if names else save_path
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores what builds on the checkpoint that the session has restored."""

@@ -358,3 +358,35 @@ def test_strings_that_go_while_they_are_saved_are_saved(tmp_path):
         session.run(written, {counted: [begun], linked: number})
         session.run(ended, {linked: number})
         assert stored(prefix, "user", *slots_here()) == had
+
+
+@pytest.mark.parametrize("strategy", [embedding.CacheStrategy.LRU, embedding.CacheStrategy.LFU])
+def test_the_same_keys_go_in_the_same_steps_as_if_training_had_not_stopped(tmp_path, strategy):
+    evicts = {
+        "evict_option": embedding.BudgetEvict(max_keys=100, cache_strategy=strategy),
+        "evict_keys_per_step": 30,
+    }
+    rng = np.random.default_rng(3)
+    batches = [rng.zipf(1.2, 40).clip(1, 2000) for _ in range(60)]
+
+    def keys_by_step(batches, begin):
+        """What the table has behind each batch; a checkpoint of behind the 23rd is saved, or restored to begin with."""
+        table = make(**evicts)
+        ids, step = train(table, tf.train.AdagradOptimizer(0.1))
+        saver = tf.train.Saver()
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            if begin:
+                saver.restore(session, f"{tmp_path}/model.ckpt")
+            found = []
+            for i, batch in enumerate(batches[begin:], begin):
+                if i == 23 and not begin:
+                    saver.save(session, f"{tmp_path}/model.ckpt")
+                session.run(step, {ids: batch})
+                found.append(sorted(session.run(table.export()[0]).tolist()))
+        return found
+
+    whole = keys_by_step(batches, 0)
+    assert len(whole[22]) > 50 and whole[-1] != whole[22]
+    with tf.Graph().as_default():
+        assert keys_by_step(batches, 23) == whole[23:]

@@ -16,6 +16,7 @@ each goes by the clock that it has.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import json
 import logging
@@ -30,7 +31,7 @@ from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
 from lockstep._src.data import positions
 from lockstep._src.interception import Interception
-from lockstep._src.training import row_weights, stopping
+from lockstep._src.training import resumed, row_weights, stopping
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")
@@ -39,7 +40,7 @@ _SUMMARY_HOOK = _tf1.train.SummarySaverHook
 _LOGGING_HOOK = _tf1.train.LoggingTensorHook
 
 
-def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = ()) -> list[Any]:
+def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_from: str | None = None) -> list[Any]:
     """A session's hooks as this worker of the job runs them, with what ends the session on all workers together.
 
     All workers call it together, in the default graph of the session.
@@ -47,12 +48,13 @@ def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = ()) -> list[Any
     Args:
       hooks: the caller's, of this worker; none of them is changed for good.
       chief_only: those among them that are for worker 0. Other workers run what they have to take part in.
+      restored_from: the directory from which the session restores its checkpoint.
 
     Returns:
       The hooks, in their order.
     """
     if context.world_size == 1:
-        return [_for_the_job(hook) for hook in hooks]
+        return [_for_the_job(hook, restored_from) for hook in hooks]
     chiefs = set(map(id, chief_only))
     shared = _logged_by_all(hooks)
     found = []
@@ -65,16 +67,19 @@ def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = ()) -> list[Any
             hook = hook if mine else _silent(hook)
             found.append(ByWorker0sClock(hook) if _goes_by_clock(hook) else hook)
             continue
-        hook = _for_the_job(hook)
+        hook = _for_the_job(hook, restored_from)
         if mine or isinstance(hook, (PeriodicJobHook, positions.PositionHook)):
             found.append(hook)
     return stopping.stop_together(found)
 
 
-def _for_the_job(hook: Any) -> Any:
+def _for_the_job(hook: Any, restored_from: str | None) -> Any:
     if isinstance(hook, _tf1.train.NanTensorHook):
         return _NanHookOfRows(hook)
-    return PeriodicJobHook(hook) if isinstance(hook, (_SAVER_HOOK, _SUMMARY_HOOK)) else hook
+    if not isinstance(hook, (_SAVER_HOOK, _SUMMARY_HOOK)):
+        return hook
+    saves_to = getattr(hook, "_checkpoint_dir", None)
+    return PeriodicJobHook(hook, restored=saves_to is not None and saves_to == restored_from)
 
 
 def _logged_by_all(hooks: Sequence[Any]) -> set[int]:
@@ -235,11 +240,14 @@ class PeriodicJobHook(ByWorker0sClock):
 
     Args:
       hook: a `CheckpointSaverHook` or `SummarySaverHook`.
+      restored: the session has restored the latest checkpoint of the directory to which the hook saves, if there is
+        one.
     """
 
-    def __init__(self, hook: Any) -> None:
+    def __init__(self, hook: Any, restored: bool = False) -> None:
         super().__init__(hook)
         self.stops_alike = True
+        self._restored = restored
 
     def begin(self) -> None:
         if context.rank == 0:
@@ -252,6 +260,10 @@ class PeriodicJobHook(ByWorker0sClock):
                 self._hook._summary_writer = _NoWriter()
             self._hook._save_graph_def = False
         self._ask_clock()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        with resumed.leaving_what_is_there(self._hook) if self._restored else contextlib.nullcontext():
+            super().after_create_session(session, coord)
 
     def _acts_on_all(self) -> bool:
         # Only now is the scaffold's summary known.

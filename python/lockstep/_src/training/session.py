@@ -83,7 +83,7 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
     chief_only = list(args.pop("chief_only_hooks", None) or ())
     # In TensorFlow's order.
     hooks = [*chief_only, *_periodic_hooks(args), *(args.get("hooks") or ())]
-    args["hooks"] = job_hooks.of_the_job(hooks, chief_only)
+    args["hooks"] = job_hooks.of_the_job(hooks, chief_only, args["checkpoint_dir"])
     if context.rank != 0:
         args.update(log_step_count_steps=None)
     return args
@@ -154,9 +154,10 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
         given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra), ending.EndOfDataHook()]
         if given.get("checkpoint_dir") is not None:
             # Before the hook that saves a checkpoint as soon as there is a session.
-            position = positions.PositionHook(_path(given["checkpoint_dir"]))
             given["scaffold"] = given.get("scaffold") or tf.compat.v1.train.Scaffold()
-            first = [position, *_incremental_hooks(given, extra)]
+            increments = _incremental_hooks(given, extra)
+            newest = increments[0].newest if increments else None
+            first = [positions.PositionHook(_path(given["checkpoint_dir"]), newest), *increments]
             given["chief_only_hooks"] = [*first, *(given.get("chief_only_hooks") or ())]
         # One worker alone would wait for a chief as well.
         given["is_chief"] = True
@@ -165,8 +166,8 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
             given["config"] = get_session_config()
         if context.world_size > 1:
             sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
-        # One worker alone has to have its listeners told as well.
-        if context.world_size > 1 or context.saving_listeners:
+        # One worker alone has to have its listeners told, and its last checkpoint kept, as well.
+        if context.world_size > 1 or context.saving_listeners or given.get("checkpoint_dir") is not None:
             given = job_session_arguments(given)
         keep = ("keep_checkpoint_max", "keep_checkpoint_every_n_hours")
         with context.scope(**{name: extra[name] for name in keep if extra[name] is not None}):

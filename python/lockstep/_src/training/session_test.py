@@ -107,3 +107,33 @@ def test_a_checkpoint_that_lacks_a_variable_is_refused_in_the_directory_of_the_o
             tf1.get_variable("added", initializer=1.0)
             with pytest.raises(tf.errors.NotFoundError, match="added"), tf1.train.MonitoredTrainingSession(""):
                 pass
+
+
+def _files(folder):
+    return {
+        path.name: (path.stat().st_ino, path.read_bytes())
+        for path in folder.glob("model.ckpt-*")
+        if path.suffix != ".meta"
+    }
+
+
+def test_a_session_that_goes_on_leaves_the_checkpoint_that_it_restored_as_it_is(tmp_path):
+    with scope():
+        train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
+        before = _files(tmp_path)
+        assert sorted(before) == [f"model.ckpt-{k}.{end}" for k in (0, 5) for end in ("data-00000-of-00001", "index")]
+        train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
+    after = _files(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {f"model.ckpt-10.{end}" for end in ("data-00000-of-00001", "index")}
+
+
+def test_a_session_that_restores_from_elsewhere_saves_as_it_begins(tmp_path):
+    with scope():
+        train(checkpoint_dir=str(tmp_path / "from"))
+        hook = tf1.train.CheckpointSaverHook(str(tmp_path / "to"), save_steps=10)
+        train(checkpoint_dir=str(tmp_path / "from"), save_checkpoint_secs=None, hooks=[hook])
+    assert sorted(path.name for path in (tmp_path / "to").glob("*.index")) == [
+        "model.ckpt-10.index",
+        "model.ckpt-5.index",
+    ]
