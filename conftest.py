@@ -4,6 +4,8 @@
 we make into TensorFlow, and of the tests that span layers (`tests/`) those marked `oldest`. A slow test beside a source
 that says nothing about TensorFlow's version is left out with the marker `newest_only`.
 
+`pytest --long` runs the tests marked `long` as well, which other targets than `make test` run.
+
 `pytest --processes=one` runs the tests that leave the machine's other cores alone, which may run side by side;
 `--processes=several` runs those of modules that start workers. tools/test_python.sh runs both.
 """
@@ -15,13 +17,14 @@ import pytest
 
 _SPANNING = Path(__file__).parent / "tests"
 # Folders whose modules start jobs that train by other means than the helpers that start workers.
-_OF_JOBS = {_SPANNING / name for name in ("multiprocess", "parity", "scripts")}
+_OF_JOBS = {_SPANNING / name for name in ("hosts", "multiprocess", "parity", "scripts")}
 _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --reduced and --processes."""
+    """Adds --reduced, --long and --processes."""
     parser.addoption("--reduced", action="store_true", help="leave out what another TensorFlow cannot change")
+    parser.addoption("--long", action="store_true", help="run those marked `long` too")
     parser.addoption("--processes", choices=["one", "several"], help="tests that start no workers, or those that do")
 
 
@@ -37,8 +40,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects what --reduced and --processes leave out."""
+    """Deselects what --reduced and --processes leave out, and what is long."""
     kept = items
+    if not config.getoption("--long"):
+        kept = [item for item in kept if item.get_closest_marker("long") is None]
     if config.getoption("--reduced"):
         kept = [item for item in kept if _is_in_reduced_set(item)]
     if wanted := config.getoption("--processes"):

@@ -1,5 +1,6 @@
 # One helper for every folder of the core: a static library of its *.cc files, a test binary of its *_test.cc, a
-# benchmark binary of its *_benchmark.cc and a program of each of its *_fuzz.cc, all with the same flags.
+# benchmark binary of its *_benchmark.cc and a program of each of its *_fuzz.cc and, for tests, of each of its *_main.cc, all
+# with the same flags.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -27,10 +28,12 @@ function(lockstep_library name)
   set(tests ${sources})
   set(benchmarks ${sources})
   set(fuzzers ${sources})
+  set(programs ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
   list(FILTER benchmarks INCLUDE REGEX "_benchmark\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_(test|benchmark|fuzz)\\.cc$")
+  list(FILTER programs INCLUDE REGEX "_main\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|benchmark|fuzz|main)\\.cc$")
 
   if(sources)
     add_library(lockstep_${name} STATIC ${sources})
@@ -48,6 +51,14 @@ function(lockstep_library name)
     target_compile_options(lockstep_${name}_test PRIVATE -O1)  # half the time to compile
     add_test(NAME ${name} COMMAND lockstep_${name}_test)
     set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+  endif()
+  if(LOCKSTEP_BUILD_TESTS)
+    foreach(program ${programs})
+      get_filename_component(target "${program}" NAME_WE)
+      string(REGEX REPLACE "_main$" "" target "lockstep_${target}")
+      add_executable(${target} "${program}")
+      target_link_libraries(${target} lockstep_${name})
+    endforeach()
   endif()
   if(LOCKSTEP_BUILD_TESTS OR LOCKSTEP_BUILD_FUZZERS)
     foreach(fuzzer ${fuzzers})

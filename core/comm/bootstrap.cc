@@ -161,6 +161,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
   group.key = meeting.key;
   if (groups.size() == 1) return OnOneHost(options, std::move(group));
   place.hosts = groups;
+  group.host = members[options.rank].host_name;
   for (int rank = 0; rank < options.size; ++rank) {
     place.names.push_back(
         StrCat("rank ", rank, " (process ", members[rank].pid, " on host ", members[rank].host_name, ")"));

@@ -157,6 +157,9 @@ class Communicator {
   // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,
   // which every call takes as well. Ranks need not allocate alike, nor at the same time. Does not wait for anybody.
   virtual std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) = 0;
+  // Whether peers read such memory in place. Where none does, nothing is gained by copying into it what is to be
+  // exchanged.
+  virtual bool peers_read_shared() const = 0;
 };
 
 }  // namespace lockstep

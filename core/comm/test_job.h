@@ -14,9 +14,11 @@
 #include "core/comm/context.h"
 #include "core/testing/oracle.h"
 #include "core/testing/ranks.h"
+#include "core/testing/site.h"
 
 // How tests of communicators make their jobs: a test writes what one rank does, and this runs it on all of them, as
-// processes (faults, forks) or as threads of one (sanitizers see them all).
+// processes (faults, forks) or as threads of one (sanitizers see them all). Where the same test runs on several hosts
+// at once (core/testing/site.h), each process runs the ranks of its host.
 //
 //   TEST_P(MyTest, SumsOnes) {
 //     ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
@@ -42,13 +44,25 @@ struct JobShape {
     std::map<char, std::vector<int>> of_letters;
     std::string order;
     for (int rank = 0; rank < size; ++rank) {
-      const char letter = hosts.empty() ? (backend == "gloo" ? static_cast<char>(rank) : 'a') : hosts[rank];
+      const char letter = Letter(rank);
       if (of_letters[letter].empty()) order += letter;
       of_letters[letter].push_back(rank);
     }
     std::vector<std::vector<int>> ranks;
     for (const char letter : order) ranks.push_back(of_letters[letter]);
     return ranks;
+  }
+  char Letter(int rank) const {
+    return !hosts.empty() ? hosts[rank] : static_cast<char>('a' + (backend == "gloo" ? rank : 0));
+  }
+  // The ranks that this process starts, ascending.
+  std::vector<int> RanksHere() const {
+    const auto& site = testing::Site::OfThisProcess();
+    std::vector<int> here;
+    for (int rank = 0; rank < size; ++rank) {
+      if (!site || site->host == Letter(rank)) here.push_back(rank);
+    }
+    return here;
   }
 };
 
@@ -96,7 +110,9 @@ inline ContextOptions JobOptions(const JobShape& shape, const std::string& addre
   options.rendezvous = address;
   options.secret = "the secret of the tests";
   options.backend = shape.backend;
-  if (!shape.hosts.empty()) options.host = StrCat("host ", shape.hosts.substr(rank, 1));
+  // On hosts of their own ranks find out for themselves.
+  if (!shape.hosts.empty() && !testing::Site::OfThisProcess())
+    options.host = StrCat("host ", shape.hosts.substr(rank, 1));
   options.rendezvous_timeout_s = 60;
   options.stall_timeout_s = 200;
   options.shared_bytes_per_rank = int64_t{1} << 28;
@@ -113,27 +129,34 @@ inline std::string PlayPart(const ContextOptions& options, const Part& part) {
 class Job {
  public:
   Job(const JobShape& shape, const Part& part, const Adjust& adjust = {})
-      : ranks_(shape.size, [=, address = testing::FreeLocalAddress()](int rank, const testing::Ranks::Report& report) {
-          ContextOptions options = JobOptions(shape, address, rank);
-          if (adjust) adjust(options);
-          const std::string error = PlayPart(options, part);
-          report(error);
-          return error.empty() ? 0 : 1;
-        }) {}
+      : here_(shape.RanksHere()),
+        processes_(static_cast<int>(here_.size()),
+                   [=, this, address = testing::NextMeetingAddress()](int i, const testing::Ranks::Report& report) {
+                     ContextOptions options = JobOptions(shape, address, here_[i]);
+                     if (adjust) adjust(options);
+                     const std::string error = PlayPart(options, part);
+                     report(error);
+                     return error.empty() ? 0 : 1;
+                   }) {}
 
   // Expects all ranks but those that are not to survive to end well and in time. To be called once for each job.
   void ExpectSurvivorsWell(const std::vector<int>& victims = {}) {
-    const std::vector<testing::Outcome> outcomes = ranks_.Wait(kJobDeadline_s, victims);
-    for (int rank = 0; rank < static_cast<int>(outcomes.size()); ++rank) {
-      if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
-      EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank << " was killed at the deadline";
-      EXPECT_EQ(outcomes[rank].exit_code, 0)
-          << "rank " << rank << ", signal " << outcomes[rank].signal << ": " << outcomes[rank].report;
+    std::vector<int> bystanders;  // as processes
+    for (int i = 0; i < static_cast<int>(here_.size()); ++i) {
+      if (std::find(victims.begin(), victims.end(), here_[i]) != victims.end()) bystanders.push_back(i);
+    }
+    const std::vector<testing::Outcome> outcomes = processes_.Wait(kJobDeadline_s, bystanders);
+    for (int i = 0; i < static_cast<int>(outcomes.size()); ++i) {
+      if (std::find(bystanders.begin(), bystanders.end(), i) != bystanders.end()) continue;
+      EXPECT_TRUE(outcomes[i].ended) << "rank " << here_[i] << " was killed at the deadline";
+      EXPECT_EQ(outcomes[i].exit_code, 0)
+          << "rank " << here_[i] << ", signal " << outcomes[i].signal << ": " << outcomes[i].report;
     }
   }
 
  private:
-  testing::Ranks ranks_;
+  const std::vector<int> here_;
+  testing::Ranks processes_;
 };
 
 inline void ExpectAllWell(const JobShape& shape, const Part& part) { Job(shape, part).ExpectSurvivorsWell(); }
@@ -141,11 +164,11 @@ inline void ExpectAllWell(const JobShape& shape, const Part& part) { Job(shape, 
 // The same with threads of one process, each with a communicator of its own. The process is a fork again, so that a
 // hang ends at the deadline and the test stays without threads.
 inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part, const Adjust& adjust = {}) {
+  const std::string address = testing::NextMeetingAddress();
   const auto body = [&](int, const testing::Ranks::Report& report) {
-    const std::string address = testing::FreeLocalAddress();
     std::vector<std::string> errors(shape.size);
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < shape.size; ++rank) {
+    for (const int rank : shape.RanksHere()) {
       threads.emplace_back([&, rank] {
         ContextOptions options = JobOptions(shape, address, rank);
         if (adjust) adjust(options);

@@ -123,6 +123,7 @@ class ThreadCommunicator : public Communicator {
   void Leave() override {}
   int Link(int rank) const override { return -1; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return nullptr; }
+  bool peers_read_shared() const override { return false; }
 
  private:
   // Items [begin, begin + count) of a rank's input.

@@ -27,6 +27,34 @@ while len(sys.argv) > 1:
   hvd.allreduce(tf.fill([1000], 1.0))
 """
 
+ELASTIC = """
+import os, time
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+hvd.init()
+weights = tf.Variable(tf.zeros([1000]))
+
+@hvd.elastic.run
+def train(state):
+  if state.step:
+    print("goes on at", state.step, hvd.rank(), hvd.size(), hvd.local_size(), hvd.cross_size(), flush=True)
+  while state.step < 20:
+    gradient = hvd.allreduce(tf.fill([1000], float(state.step)), op=hvd.Average)
+    weights.assign_add(gradient)
+    state.step += 1
+    state.commit()
+    if state.step == 10 and hvd.size() == 4:
+      print("committed", os.environ.get("HOROVOD_HOSTNAME"), flush=True)
+    while state.step == 10 and hvd.size() == 4:
+      hvd.allreduce(tf.zeros([1000]))  # until a host is lost
+
+state = hvd.elastic.TensorFlowState([weights], step=0)
+train(state)
+print("done", state.step, np.unique(weights).astype(int), flush=True)
+"""
+
 launch = pytest.fixture(launchers)
 
 
@@ -39,9 +67,9 @@ def horovodrun(launch, tmp_path):
         (tmp_path / "network" / f"login.{host}").write_text(f"LOCKSTEP_HOST={host}\n")
     variables = {"LOCKSTEP_SSH": f"{sys.executable} {fake_ssh.__file__}", "FAKE_SSH": str(tmp_path / "network")}
 
-    def start(*words: str) -> subprocess.Popen:
-        hosts = ",".join(f"{host}:2" for host in HOSTS)
-        program = ("-m", "horovod.runner", "-np", "4", "-H", hosts, sys.executable, "train.py", *words)
+    def start(*words: str, options: tuple[str, ...] = ()) -> subprocess.Popen:
+        hosts = () if "--host-discovery-script" in options else ("-H", ",".join(f"{host}:2" for host in HOSTS))
+        program = ("-m", "horovod.runner", "-np", "4", *hosts, *options, sys.executable, "train.py", *words)
         return launch(program=program, variables=variables)
 
     return start
@@ -79,3 +107,24 @@ def test_a_host_that_is_lost_ends_the_job(horovodrun, tmp_path):
     assert code != 0
     assert any("was lost with host 127.0.0.3 (ranks 2, 3)" in line for line in stderr), stderr
     wait_for(lambda: not Path(f"/proc/{agent}").exists(), "the agent to be gone")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_an_elastic_job_survives_the_loss_of_a_host(horovodrun, tmp_path, lost):
+    """Also of that with rank 0. Nothing that was committed is lost, and the host gets no new processes."""
+    (tmp_path / "train.py").write_text(ELASTIC)
+    (tmp_path / "hosts").write_text("".join(f"{host}:2\n" for host in HOSTS))
+    process = horovodrun(options=("--min-np", "2", "--host-discovery-script", "cat hosts"))
+    committed = 0
+    while committed < 4:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        committed += "committed" in line
+    os.kill(int((tmp_path / "network" / f"agent.{HOSTS[lost]}").read_text()), signal.SIGKILL)
+    code, stdout, stderr = finish(process, DEADLINE_S)
+    assert code == 0, stderr
+    told = [line.partition("] ")[2] for line in stdout]
+    assert sorted(told) == [*["done 20 [190]"] * 2, "goes on at 10 0 2 2 1", "goes on at 10 1 2 2 1"]
+    name = HOSTS[lost].partition("@")[2]
+    said = [line for line in stderr if f"was lost with host {name}: " in line]
+    assert len(said) == 2 and all(line.endswith(f"; no new workers on {HOSTS[lost]}") for line in said), stderr

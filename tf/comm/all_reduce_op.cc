@@ -8,6 +8,10 @@
 //   - views hold at most half of this rank's shared memory; beyond that, outputs are copied out;
 //   - where shared memory is used up all the same, the bucket is packed into private memory.
 //
+// A tensor that is alone, and that nobody could read in place (it is small, or the ranks lie on hosts of their own), is
+// not packed: it is reduced from its own memory into the output's, which is the input's where nobody else needs that,
+// or a view of memory whose pages are there already.
+//
 //   bucket    | tensor 0 ........ 0 | tensor 1 ... 0 | tensor 2 .............. 0 |      each begins at kAlignment;
 //             ^ offsets[0]          ^ offsets[1]     ^ offsets[2]                       the gaps hold zeros
 //
@@ -72,11 +76,12 @@ class AllReduceKernel : public CollectiveKernel {
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->input_list("tensors", &inputs)));
     LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(inputs[0].dtype()));
     std::string name = absl::StrCat(collective_name(), " ", ShapeSignature(inputs));
-    if (inputs.size() == 1 && static_cast<int64_t>(inputs[0].TotalBytes()) <= kSmallBytes) {
-      return Direct(call.context, inputs[0], dtype, std::move(name));
+    const int64_t view_limit = call.engine.options().shared_bytes_per_rank / 2;
+    if (inputs.size() == 1 && (static_cast<int64_t>(inputs[0].TotalBytes()) <= kSmallBytes ||
+                               !call.engine.communicator().peers_read_shared())) {
+      return Direct(call, inputs[0], dtype, view_limit, std::move(name));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(Bucket bucket, Pack(call, inputs));
-    const int64_t view_limit = call.engine.options().shared_bytes_per_rank / 2;
     return Exchange([=, this, context = call.context, bucket = std::move(bucket),
                      name = std::move(name)](Communicator& communicator) {
       void* const data = bucket.memory->data();
@@ -87,15 +92,29 @@ class AllReduceKernel : public CollectiveKernel {
   }
 
  private:
-  // One small tensor, from its own memory into the output's. Most are scalars (metrics, a norm), for which packing
-  // would cost more than the rest.
-  Result<Exchange> Direct(tf::OpKernelContext* context, const tf::Tensor& input, DType dtype, std::string name) const {
-    tf::Tensor* output = nullptr;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, input.shape(), &output)));
-    return Exchange([this, dtype, count = input.NumElements(), in = Data(input), out = Data(*output),
+  // Most tensors that are alone are scalars (metrics, a norm), for which packing would cost more than the rest.
+  Result<Exchange> Direct(const Call& call, const tf::Tensor& input, DType dtype, int64_t view_limit,
+                          std::string name) const {
+    LOCKSTEP_ASSIGN_OR_RETURN(void* const out, OutputFor(call, input, view_limit));
+    return Exchange([this, dtype, count = input.NumElements(), in = Data(input), out,
                      name = std::move(name)](Communicator& communicator) {
       return communicator.AllReduce(name, reduce_op_, dtype, count, in, out);
     });
+  }
+
+  static Result<void*> OutputFor(const Call& call, const tf::Tensor& input, int64_t view_limit) {
+    const auto bytes = static_cast<int64_t>(input.TotalBytes());
+    tf::Tensor* output = nullptr;
+    if (call.context->forward_input_to_output_with_shape(0, 0, input.shape(), &output)) return Data(*output);
+    if (bytes > kSmallBytes) {
+      const auto memory = ForViews(call.engine.communicator().AllocateShared(bytes), view_limit);
+      if (memory != nullptr) {
+        call.context->set_output(0, ViewOf(memory, 0, input.dtype(), input.shape()));
+        return memory->data();
+      }
+    }
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_output(0, input.shape(), &output)));
+    return Data(*output);
   }
 
   // A failed AllocateShared is not remembered and no error: memory may be there again in the next step.

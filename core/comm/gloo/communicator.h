@@ -46,6 +46,7 @@ class GlooCommunicator final : public Communicator {
   void Leave() override;
   int Link(int) const override { return -1; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t) override { return nullptr; }
+  bool peers_read_shared() const override { return false; }
 
   // For who joins backends.
   //

@@ -78,6 +78,7 @@ class HostsCommunicator final : public Communicator {
   void Leave() override;
   int Link(int rank) const override { return links_[rank].get(); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return local_->AllocateShared(bytes); }
+  bool peers_read_shared() const override { return !one_each_; }
 
  private:
   // What the watch ends: the backends, as soon as they are there. A call that goes on is given a moment: a rank that

@@ -63,7 +63,8 @@ Result<Attachment> Attach(const ContextOptions& options, Group group) {
   sched_getaffinity(0, sizeof(cpu_set_t), &segment.block(group.index).cpus);
   WaitPolicy policy = {.timeout_s = deadline.Left()};
   attachment.waiter =
-      std::make_unique<Waiter>(attachment.segment, group.index, std::move(group.ranks), std::move(peers), policy);
+      std::make_unique<Waiter>(attachment.segment, group.index,
+                               Waiter::Names{std::move(group.ranks), std::move(group.host)}, std::move(peers), policy);
   attachment.waiter->SetOperation(CallKind::kBarrier, "start of the job");
   attachment.waiter->Announce();
   LOCKSTEP_RETURN_IF_ERROR(attachment.waiter->WaitForAll(attachment.waiter->announced()));

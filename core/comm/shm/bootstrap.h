@@ -26,6 +26,7 @@ struct Group {
   std::optional<Mesh> mesh;          // where this rank listens; nothing in a group of one
   std::vector<std::string> sockets;  // [n]: where all do
   Digest key = {};                   // known to the job alone
+  std::string host;                  // what messages call it where the job has several; "": it has one
 };
 
 // From a group to shared memory: local sockets, segment, and a first wait until all have mapped it. All ranks have to

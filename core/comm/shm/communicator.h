@@ -59,6 +59,7 @@ class ShmCommunicator final : public Communicator {
   int Link(int rank) const override { return waiter_->peers().socket(rank); }
   int DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
+  bool peers_read_shared() const override { return size_ > 1; }
 
   // For who joins backends (hosts/communicator.h).
   //

@@ -41,8 +41,7 @@ long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, std::vector<int> names, Peers peers,
-               const WaitPolicy& policy)
+Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, Names names, Peers peers, const WaitPolicy& policy)
     : segment_(std::move(segment)),
       rank_(rank),
       size_(segment_->layout().size),
@@ -170,7 +169,8 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
     case Peers::Fate::kAlive: return OkStatus();
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " (process ", peers_.pid(peer),
-                                ") died, and is waited for in ", Operation()));
+                                names_.host.empty() ? "" : " on host ", names_.host, ") died, and is waited for in ",
+                                Operation()));
     case Peers::Fate::kDisconnected:
       return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer),
                                 " closed its connection, and is waited for in ", Operation()));

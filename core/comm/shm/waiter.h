@@ -42,7 +42,7 @@ struct WaitPolicy {
 // How a wait ends, where it does not end well, in the order in which it is looked for:
 //   Abort or Leave here, on another thread        CANCELLED
 //   a missing rank has left                       UNAVAILABLE "rank 1 left the job"
-//   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died"
+//   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died", or "... on host a) ..."
 //   a missing rank's connection is closed         UNAVAILABLE "rank 1 closed its connection"
 //   any rank has aborted or broken                its code, and its words behind its rank
 //   the time is over                              DEADLINE_EXCEEDED with all ranks that are missing
@@ -52,8 +52,13 @@ struct WaitPolicy {
 // BrokenStatus by any. Owns the peers' sockets and pidfds, and a share of the segment; the destructor says no farewell.
 class Waiter {
  public:
-  // `names`: how the ranks are called in messages, [R]: their numbers in a job that has ranks elsewhere as well.
-  Waiter(std::shared_ptr<Segment> segment, int rank, std::vector<int> names, Peers peers, const WaitPolicy& policy);
+  // How messages call the ranks: by their numbers in the job, [R], and by their host where the job has several.
+  struct Names {
+    std::vector<int> ranks;
+    std::string host;
+  };
+
+  Waiter(std::shared_ptr<Segment> segment, int rank, Names names, Peers peers, const WaitPolicy& policy);
 
   // Once all ranks are attached and their number of cores is known. Not during a wait.
   void set_policy(const WaitPolicy& policy) { policy_ = policy; }
@@ -87,7 +92,7 @@ class Waiter {
   }
 
   const Peers& peers() const { return peers_; }
-  int NameOf(int rank) const { return names_[rank]; }
+  int NameOf(int rank) const { return names_.ranks[rank]; }
 
   // Whether this rank has come to its end. Cheap: asked before every call.
   bool broken() const { return broken_.load(std::memory_order_acquire); }
@@ -134,7 +139,7 @@ class Waiter {
   const std::shared_ptr<Segment> segment_;
   const int rank_;
   const int size_;
-  const std::vector<int> names_;
+  const Names names_;
   const Peers peers_;
   // These belong to the thread that waits.
   WaitPolicy policy_;

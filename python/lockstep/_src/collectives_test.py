@@ -144,6 +144,30 @@ def large_results_may_live_long():
     np.testing.assert_array_equal(kept[0], np.full([1 << 18], expected))
 
 
+def inputs_are_needed_behind_results():
+    """Large ones, which a result may take the place of where nobody else needs them."""
+    variable = tf.Variable(tf.fill([1 << 18], 3.0))
+
+    @tf.function
+    def step(x):
+        alone = collectives.allreduce(x * 2)
+        shared = x * 3
+        return alone, collectives.allreduce(shared), shared + 1, collectives.allreduce(variable) + variable
+
+    total = sum(range(1, context.world_size + 1))
+    for _ in range(3):
+        results = step(tf.fill([1 << 18], float(context.rank + 1)))
+        expected = (2 * total, 3 * total, 3 * (context.rank + 1) + 1, 3 * context.world_size + 3)
+        for result, value in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result, np.full([1 << 18], value))
+
+
+def on_hosts_of_their_own(function, *args):
+    """Calls it on a worker that tells the others that it is on another host."""
+    os.environ["LOCKSTEP_HOST"] = os.environ["LOCKSTEP_RANK"]
+    function(*args)
+
+
 def bad_arguments_of_the_last_rank():
     last = context.rank == context.world_size - 1
     for build in (
@@ -247,8 +271,14 @@ def test_no_gradient_is_invented_for_a_minimum():
         tape.gradient(y, x)
 
 
-def test_results_that_live_long_leave_room_for_others_and_are_not_written_over():
-    call_workers(large_results_may_live_long, 2)
+@pytest.mark.parametrize("function", ["large_results_may_live_long", "inputs_are_needed_behind_results"])
+def test_results_that_live_long_leave_room_for_others_and_are_not_written_over(function):
+    call_workers(globals()[function], 2)
+    call_workers(on_hosts_of_their_own, 2, globals()[function])
+
+
+def test_every_op_agrees_with_numpy_between_hosts():
+    call_workers(on_hosts_of_their_own, 2, all_ops, 20250)
 
 
 def test_bad_arguments_on_one_rank_raise_on_all_and_the_job_goes_on():

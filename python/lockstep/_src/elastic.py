@@ -23,6 +23,7 @@ import tensorflow as tf
 from lockstep._src import library
 from lockstep._src.context import context
 from lockstep.launch.elastic_wire import ADDRESS, SECRET, WORKER, Channel, WireError, round_secret
+from lockstep.launch.ports import free_ports
 
 # How soon a death is seen by all who wait for the dead (docs/design.md).
 _SEEN_WITHIN_S = 3.0
@@ -46,6 +47,8 @@ class Place:
       size: how many workers the round has.
       local_rank: of this worker on its machine.
       local_size: how many are on its machine.
+      cross_rank: of its machine, among those that have a worker of its local rank.
+      cross_size: how many these are.
       host: its machine, as the hosts' list calls it.
       rendezvous: "host:port" where rank 0 waits for the others.
       all_keep_state: all workers have said that they keep their state; a newcomer never does.
@@ -56,6 +59,8 @@ class Place:
     size: int
     local_rank: int
     local_size: int
+    cross_rank: int
+    cross_size: int
     host: str
     rendezvous: str
     all_keep_state: bool
@@ -76,8 +81,8 @@ class Place:
             "LOCAL_RANK": self.local_rank,
             "SIZE": self.size,
             "LOCAL_SIZE": self.local_size,
-            "CROSS_RANK": 0,
-            "CROSS_SIZE": 1,
+            "CROSS_RANK": self.cross_rank,
+            "CROSS_SIZE": self.cross_size,
             "HOSTNAME": self.host,
         }
         environment.update({f"HOROVOD_{name}": str(value) for name, value in values.items()})
@@ -116,7 +121,7 @@ class Member:
         self._secret, self._number = secret, number
         self._channel = Channel(secret, is_launcher=False)
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=60)
+        self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=60)
         self._socket.settimeout(None)
         self._lock = threading.Lock()  # guards _channel and _listeners
         self._listeners: list[Callable[[Change], None]] = []
@@ -134,7 +139,9 @@ class Member:
           RuntimeError: the job has failed, or its launcher is gone.
         """
         states = {"has_state": self.has_state, "keeps_state": self.keeps_state}
-        self._say({"is": "ready", "worker": self._number, **states})
+        # Where this worker becomes rank 0 it listens there: who else knows which ports of this host are free?
+        (port,) = free_ports(1, "")
+        self._say({"is": "ready", "worker": self._number, "port": port, **states})
         self.keeps_state = False
         answer = self._answers.get()
         if isinstance(answer, BaseException):

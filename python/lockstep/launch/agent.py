@@ -20,9 +20,10 @@ from pathlib import Path
 from lockstep.launch import agent_wire, interfaces, plan
 from lockstep.launch.agent_wire import ALIVE_EVERY_S, MARK, SILENCE_S, Link, Message, WireError, field
 from lockstep.launch.call_folder import VARIABLE as FOLDER
-from lockstep.launch.call_folder import results_of
+from lockstep.launch.call_folder import all_results, results_of
+from lockstep.launch.cluster import with_defaults
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.guard import Guard
+from lockstep.launch.guard import Guard, kill_group
 from lockstep.launch.job import Job
 from lockstep.launch.ports import free_ports
 from lockstep.launch.process import starts_command
@@ -81,7 +82,7 @@ class Agent(Job):
         self._environment: dict[str, str] = {}
         self._held: set[int] = set()  # pipes of workers that are not read now
         self._alive_at = 0.0
-        self._started = False
+        self._started = self._is_elastic = False
         self._folder: tempfile.TemporaryDirectory | None = None
 
     def tell(self, text: str) -> None:
@@ -161,8 +162,8 @@ class Agent(Job):
 
     def _obey(self, message: Message, data: bytes) -> None:
         does = {
-            "prepare": self._prepare, "start": self._start_workers, "signal": self._signal, "end": self._finish,
-            "alive": lambda message: None,
+            "prepare": self._prepare, "start": self._start_workers, "add": self._start_another,
+            "signal": self._signal, "end": self._finish, "alive": lambda message: None,
         }  # fmt: skip
         if message["is"] == "file":
             self._folder_for_files().append(field(message, "name", str), data)
@@ -207,6 +208,23 @@ class Agent(Job):
             self._link.say({"is": "started", "rank": worker.rank, "pid": worker.pid})
         self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
 
+    def _start_another(self, message: Message) -> None:
+        """One worker of an elastic job, which is told its places by the launcher itself."""
+        words = [str(word) for word in field(message, "command", list)]
+        number, of_host = field(message, "rank", int), field(message, "of_host", int)
+        if not words or of_host < 1 or any(worker.rank == number for worker in self._workers):
+            raise WireError("add: without a command, or for the second time")
+        base = arriving(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
+        if self._folder is not None:
+            base[FOLDER] = self._folder.name
+        environment = {**with_defaults(base, of_host), **_variables(field(message, "variables", dict))}
+        self._started = self._is_elastic = True
+        worker = Worker(starts_command(words)(environment, self._inherited), number, None)
+        self._show(worker)
+        self._add(worker, self._guard, self._selector)
+        self._link.say({"is": "started", "rank": number, "pid": worker.pid})
+        self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
+
     def _show(self, worker: Worker) -> None:
         worker.show(_Relay(self._link, worker.rank, 1), _Relay(self._link, worker.rank, 2))
 
@@ -245,14 +263,28 @@ class Agent(Job):
         self._lose(f"got {signum.name}")
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
-        for worker in self._workers:
+        for worker in list(self._workers):
             if worker.poll():
+                if self._is_elastic:  # What it started ends with it.
+                    kill_group(worker.pid, signal.SIGKILL)
                 for fd in worker.streams:
                     if fd in selector.get_map() or fd in self._held:
                         self._drain(selector, worker, fd)
                 if self._folder is not None:
                     self._send_results(worker.rank)
                 self._link.say({"is": "ended", "rank": worker.rank, "code": worker.code})
+                if self._is_elastic:
+                    self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        """Many may follow it."""
+        for fd in worker.streams:
+            del self._by_pipe[fd]
+            self._held.discard(fd)
+            if fd in self._selector.get_map():  # Somebody holds it that has left the worker's group.
+                self._selector.unregister(fd)
+        worker.reap()
+        self._workers.remove(worker)
 
     def _drain(self, selector: selectors.BaseSelector, worker: Worker, fd: int) -> None:
         if worker.read(fd):
@@ -262,10 +294,14 @@ class Agent(Job):
             selector.unregister(fd)
 
     def _send_results(self, rank: int) -> None:
-        for path in results_of(Path(self._folder.name), rank):
+        folder = Path(self._folder.name)
+        # The rank of an elastic job's worker changes: what there is of files is its.
+        for path in all_results(folder) if self._is_elastic else results_of(folder, rank):
             with path.open("rb") as file:
                 while data := file.read(agent_wire.DATA_BYTES):
                     self._link.say({"is": "file", "name": path.name}, data)
+            if self._is_elastic:
+                path.unlink()
 
     def _end(self, selector: selectors.BaseSelector) -> None:
         super()._end(selector)

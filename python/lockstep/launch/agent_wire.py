@@ -13,6 +13,8 @@ line, `MARK`: what a login writes before it is no part of the conversation. Then
     agent     refused  why, code                cannot, and ends
     launcher  file     name + data              a part of a file that workers find in the folder of LOCKSTEP_CALL
     launcher  start    command, environment, deals_gpus, workers     each with its variables
+    launcher  add      rank, command, environment, variables, of_host    of an elastic job: starts one more worker;
+                                                its number in the job stands in all messages for its rank
     agent     started  rank, pid
     agent     output   rank, of + data          what a worker wrote to stdout (1) or stderr (2)
     agent     file     name + data              a part of a file that a worker left in that folder

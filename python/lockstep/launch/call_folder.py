@@ -10,6 +10,7 @@ from pathlib import Path
 VARIABLE = "LOCKSTEP_CALL"
 FUNCTION = "function"
 KINDS = ("result", "error")
+_MOST_DIGITS = 9
 
 
 def of_rank(folder: Path, kind: str, rank: str) -> Path:
@@ -20,6 +21,17 @@ def of_rank(folder: Path, kind: str, rank: str) -> Path:
 def results_of(folder: Path, rank: int) -> list[Path]:
     """The files that a worker has left."""
     return [path for kind in KINDS if (path := of_rank(folder, kind, str(rank))).exists()]
+
+
+def all_results(folder: Path) -> list[Path]:
+    """The files that any worker has left."""
+    return sorted(path for kind in KINDS for path in folder.glob(f"{kind}.*") if is_result(path.name))
+
+
+def is_result(name: str) -> bool:
+    """Whether some worker leaves files of this name."""
+    kind, _, rank = name.partition(".")
+    return kind in KINDS and len(rank) <= _MOST_DIGITS and rank.isascii() and rank.isdigit()
 
 
 def may_be_left(name: str, ranks: Collection[int]) -> bool:

@@ -100,15 +100,7 @@ def on_this_host(
       told: What the job tells each of them: its place at least.
       devices: CUDA_VISIBLE_DEVICES of each; empty to keep GPUs from all; None to leave the variable alone.
     """
-    shared = dict(base)
-    # Without a terminal Python keeps output back until 8 KiB are together, and loses it when it is killed.
-    shared.setdefault("PYTHONUNBUFFERED", "1")
-    if not sets_malloc(base):
-        shared.update(KEEP_MEMORY)
-    here = int(told[0]["LOCKSTEP_LOCAL_WORLD_SIZE"])
-    if here > 1:
-        for name, value in threads_per_worker(available_cpus(), here).items():
-            shared.setdefault(name, value)
+    shared = with_defaults(base, int(told[0]["LOCKSTEP_LOCAL_WORLD_SIZE"]))
     environments = [{**shared, **variables} for variables in told]
     if devices is not None:
         for i, environment in enumerate(environments):
@@ -116,7 +108,25 @@ def on_this_host(
     return environments
 
 
-def sets_malloc(environment: Mapping[str, str]) -> bool:
+def with_defaults(base: Mapping[str, str], here: int) -> dict[str, str]:
+    """An environment, with what workers need of which the user has said nothing.
+
+    Args:
+      base: It.
+      here: How many workers this machine has.
+    """
+    shared = dict(base)
+    # Without a terminal Python keeps output back until 8 KiB are together, and loses it when it is killed.
+    shared.setdefault("PYTHONUNBUFFERED", "1")
+    if not _sets_malloc(base):
+        shared.update(KEEP_MEMORY)
+    if here > 1:
+        for name, value in threads_per_worker(available_cpus(), here).items():
+            shared.setdefault(name, value)
+    return shared
+
+
+def _sets_malloc(environment: Mapping[str, str]) -> bool:
     """Whether the user has settings of glibc's malloc."""
     named = any(name.startswith("MALLOC_") for name in environment)
     return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")

@@ -14,7 +14,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
-from lockstep.launch.elastic_hosts import Hosts
+from lockstep.launch.elastic_hosts import Hosts, host_of
 
 # So often workers are told of a change that they have not yet come back for.
 _NOTIFY_EVERY_S = 1.0
@@ -47,8 +47,9 @@ class Worker:
     Attributes:
       number: Counts those that were started.
       host: As the hosts' list calls it.
-      slot: Free on this machine when it was started: its local rank.
+      slot: Free on its machine when it was started: its local rank.
       is_waiting: It asked for a place.
+      port: Free on its machine, for the case that it becomes rank 0; None where it has said none.
       has_state: It has the job's state, which newcomers get from rank 0.
       keeps_state: It needs nothing from rank 0, having the state that its peers have.
       rank: In the last round that it was part of; None: in none yet.
@@ -59,6 +60,7 @@ class Worker:
     host: str
     slot: int
     is_waiting: bool = False
+    port: int | None = None
     has_state: bool = False
     keeps_state: bool = False
     rank: int | None = None
@@ -119,11 +121,12 @@ class Driver:
 
     # What happens.
 
-    def ready(self, number: int, has_state: bool, keeps_state: bool) -> None:
+    def ready(self, number: int, has_state: bool, keeps_state: bool, port: int | None = None) -> None:
         """A worker waits for a place."""
         worker = self.workers.get(number)
         if worker is not None:
             worker.is_waiting, worker.has_state, worker.keeps_state = True, has_state, keeps_state
+            worker.port = port
             self._state_exists |= has_state
 
     def ended(self, number: int, code: int, how: str, now: float) -> list[str]:
@@ -213,7 +216,8 @@ class Driver:
                 actions.kill.append(self.workers.pop(worker.number).number)
 
     def _new_worker(self, host: str) -> Worker:
-        taken = {worker.slot for worker in self.workers.values()}
+        machine = self.hosts.machine(host)
+        taken = {worker.slot for worker in self.workers.values() if self.hosts.machine(worker.host) == machine}
         slot = next(slot for slot in itertools.count() if slot not in taken)
         worker = Worker(next(self._numbers), host, slot)
         self.workers[worker.number] = worker
@@ -258,20 +262,28 @@ class Driver:
         self.round += 1
         self._returns_since = self._lacks_since = None
         self._told_at = -math.inf
-        # Those that have the state in the order of their ranks, then newcomers as they were started.
-        order = sorted(waiting, key=lambda w: (not w.has_state, w.rank is None, w.rank or 0, w.number))
-        slots = sorted(worker.slot for worker in order)
+        # Those that have the state in the order of their ranks, then newcomers as they were started; those of a machine
+        # follow its first.
+        machines: dict[str, list[Worker]] = {}
+        for worker in sorted(waiting, key=lambda w: (not w.has_state, w.rank is None, w.rank or 0, w.number)):
+            machines.setdefault(self.hosts.machine(worker.host), []).append(worker)
+        order = [worker for there in machines.values() for worker in there]
         all_keep_state = all(worker.keeps_state and worker.rank is not None for worker in order)
         for rank, worker in enumerate(order):
             worker.rank, worker.is_waiting = rank, False
+            machine = self.hosts.machine(worker.host)
+            # A newcomer's is its slot, whose GPU nobody has: those before it are taken.
+            local = sorted(other.slot for other in machines[machine]).index(worker.slot)
+            having = [other for other, there in machines.items() if len(there) > local]
             actions.places[worker.number] = {
                 "round": self.round,
                 "rank": rank,
                 "size": len(order),
-                # A newcomer's is its slot, whose GPU nobody has: those before it are taken.
-                "local_rank": slots.index(worker.slot),
-                "local_size": len(order),
-                "host": worker.host,
+                "local_rank": local,
+                "local_size": len(machines[machine]),
+                "cross_rank": having.index(machine),
+                "cross_size": len(having),
+                "host": host_of(worker.host).name,
                 "all_keep_state": all_keep_state,
             }
 

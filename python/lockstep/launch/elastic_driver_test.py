@@ -62,6 +62,23 @@ def test_a_dead_worker_is_survived_by_the_others_in_their_order():
     assert job.end(2, 0)[1].over == 0  # the death was survived
 
 
+def test_workers_of_a_machine_have_ranks_in_a_row():
+    job = Job(hosts={"192.0.2.1": 2, "localhost": 2}, num_proc=3)
+    job.next()
+    job.ready(0, 1, 2)
+    actions = job.ready(3)
+    assert ranks(actions) == {0: (0, 4, 0), 1: (1, 4, 1), 2: (2, 4, 0), 3: (3, 4, 1)}
+    assert [(actions.places[n]["cross_rank"], actions.places[n]["cross_size"]) for n in range(4)] == [
+        (0, 2), (0, 2), (1, 2), (1, 2)
+    ]  # fmt: skip
+    # One dies on the first machine, for which a new one comes: behind its neighbour, and before the others.
+    job.end(0)
+    job.hosts.found({"192.0.2.1": 2, "localhost": 2, "me@192.0.2.1": 1})
+    assert [worker.number for worker in job.next().start] == [4]
+    job.ready(4), job.ready(1, 2, has_state=True)
+    assert ranks(job.ready(3, has_state=True)) == {1: (0, 4, 0), 2: (1, 4, 0), 3: (2, 4, 1), 4: (3, 4, 0)}
+
+
 def test_newcomers_join_behind_those_that_have_the_state():
     job = Job()
     job.next(), job.ready(0, 1)

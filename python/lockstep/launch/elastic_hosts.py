@@ -1,7 +1,7 @@
 """The hosts of an elastic job: what the host discovery script says, less those that are to be left alone for a while.
 
-A host on which a worker failed gets no new ones: for good, or until its cooldown is over (`Cooldown`). Workers that
-still run there go on.
+Hosts are known by what ssh is told of them: `name` or `user@name`. A host on which a worker failed gets no new ones:
+for good, or until its cooldown is over (`Cooldown`). Workers that still run there go on.
 """
 
 import os
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.guard import die_with
-from lockstep.launch.hosts import Host, is_this_machine, parse_hosts
+from lockstep.launch.hosts import LONGEST_NAME, Host, parse_hosts
 
 # A script that takes longer has failed.
 SCRIPT_TIMEOUT_S = 60
@@ -47,7 +47,9 @@ class Hosts:
         self._cooldown = cooldown
         self._slots: dict[str, int] = {}
         self._failures: dict[str, int] = {}
+        self._failed_at: dict[str, float] = {}
         self._until: dict[str, float] = {}
+        self._machines: dict[str, str] = {}
 
     def found(self, slots: Mapping[str, int]) -> bool:
         """Takes the newest list; True if it is another than before. Hosts keep their order: the oldest come first."""
@@ -57,7 +59,13 @@ class Hosts:
         return changed
 
     def failed(self, host: str, now: float) -> float | None:
-        """A worker failed there; returns for how many seconds it gets no new ones, None: for good."""
+        """A worker failed there; returns for how many seconds it gets no new ones, None: for good.
+
+        Those that fail at the same time, as they do with their host, are one failure.
+        """
+        if self._failed_at.get(host) == now:
+            return None if self._cooldown is None else self._until[host] - now
+        self._failed_at[host] = now
         self._failures[host] = self._failures.get(host, 0) + 1
         if self._cooldown is None:
             self._until[host] = float("inf")
@@ -75,33 +83,41 @@ class Hosts:
         times = [until for host, until in self._until.items() if host in self._slots and now < until < float("inf")]
         return min(times, default=None)
 
+    def machine(self, host: str) -> str:
+        """Which machine it is: empty for this one, whatever it is called. A name is looked up once."""
+        if host not in self._machines:
+            self._machines[host] = "" if host_of(host).is_this_machine() else host
+        return self._machines[host]
+
     def slots(self) -> Mapping[str, int]:
         """Host -> slots, in the order in which hosts came."""
         return self._slots
+
+
+def host_of(target: str) -> Host:
+    """The host that ssh is told of so, without slots."""
+    user, _, name = target.rpartition("@")
+    return Host(name, 0, user)
 
 
 def parse_discovered(text: str, slots: int | None, script: str) -> dict[str, int]:
     """Reads what a host discovery script printed: lines `host:slots`, or `host` where `slots` is given.
 
     Raises:
-      LaunchError: a line is not of this form, or a host is not this machine.
+      LaunchError: a line is not of this form.
     """
     found: dict[str, int] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         host = _host(line, slots, script)
-        if not is_this_machine(host.name):
-            raise LaunchError(
-                f"{script}: host {host.name} is not this machine, where all workers of an elastic job are"
-            )
-        found[host.name] = found.get(host.name, 0) + host.slots
+        if len(host.name) > LONGEST_NAME:
+            raise LaunchError(f"{script}: host {host.name[:40]}... has a name longer than {LONGEST_NAME} characters")
+        found[host.target] = found.get(host.target, 0) + host.slots
     return found
 
 
 def _host(line: str, slots: int | None, script: str) -> Host:
-    if slots is not None and ":" not in line:
-        return Host(line, slots)
     try:
-        (host,) = parse_hosts(line)
+        (host,) = parse_hosts(line, slots)
     except (LaunchError, ValueError):
         wanted = "host:slots" + ("" if slots is not None else ", or host alone with --slots-per-host")
         shown = line if len(line) <= _MOST_SHOWN else line[:_MOST_SHOWN] + "..."

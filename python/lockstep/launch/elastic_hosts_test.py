@@ -36,6 +36,25 @@ def test_what_a_script_prints():
     assert parse_discovered("localhost:2\n\n 127.0.0.1:1 \n", None, "s") == {"localhost": 2, "127.0.0.1": 1}
     assert parse_discovered("localhost\n127.0.0.1:1", 3, "s") == {"localhost": 3, "127.0.0.1": 1}
     assert parse_discovered("", None, "s") == {}
+    assert parse_discovered("me@node-1:2\nnode-1:1\n[fd00::1]:3\nme@node-1:1", None, "s") == {
+        "me@node-1": 3,
+        "node-1": 1,
+        "fd00::1": 3,
+    }
+
+
+def test_names_of_this_machine_are_one_machine():
+    hosts = Hosts()
+    names = ("localhost", "127.0.0.1", "192.0.2.1", "me@127.0.0.1")
+    assert [hosts.machine(name) for name in names] == ["", "", "192.0.2.1", "me@127.0.0.1"]
+
+
+def test_workers_that_fail_together_are_one_failure():
+    hosts = Hosts(Cooldown(10, 1000))
+    hosts.found({"a": 2})
+    first = hosts.failed("a", 1.0)
+    assert hosts.failed("a", 1.0) == pytest.approx(first) and 10 <= first <= 20
+    assert 20 <= hosts.failed("a", 2.0) <= 30
 
 
 @pytest.mark.parametrize(
@@ -43,7 +62,7 @@ def test_what_a_script_prints():
     [
         ("localhost", "s printed 'localhost', wanted host:slots, or host alone with --slots-per-host"),
         ("localhost:x", "s printed 'localhost:x', wanted host:slots"),
-        ("192.0.2.1:2", "s: host 192.0.2.1 is not this machine"),
+        ("a:2,b:2", "s printed 'a:2,b:2', wanted host:slots"),
     ],
 )
 def test_what_is_no_list_of_hosts_is_refused(text, message):

@@ -1,36 +1,35 @@
 """Runs an elastic job: does what its driver decides, and tells it what happens."""
 
 import contextlib
-import os
 import secrets
 import selectors
 import signal
-import subprocess
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.launch import elastic_wire
-from lockstep.launch.cluster import KEEP_MEMORY, available_cpus, sets_malloc, threads_per_worker
+from lockstep.launch import elastic_wire, interfaces
+from lockstep.launch.cluster import with_defaults
+from lockstep.launch.elastic_discovery import Discovery
 from lockstep.launch.elastic_driver import Actions, Driver, Limits
-from lockstep.launch.elastic_hosts import SCRIPT_TIMEOUT_S, Cooldown, Hosts, parse_discovered, start_script
+from lockstep.launch.elastic_elsewhere import Elsewhere, Reach
+from lockstep.launch.elastic_hosts import Cooldown, Hosts, host_of
 from lockstep.launch.elastic_service import Service
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.folder import open_copy
+from lockstep.launch.folder import Copy, open_copy
 from lockstep.launch.guard import Guard, kill_group
+from lockstep.launch.hosts_job import KILL_TIMEOUT_S
 from lockstep.launch.job import Job
 from lockstep.launch.output import Console
 from lockstep.launch.ports import free_ports
 from lockstep.launch.process import Start
 from lockstep.launch.tasks import LOOPBACK
-from lockstep.launch.worker import Worker
+from lockstep.launch.worker import Member, Worker
 
-# From the end of one run of the host discovery script to the start of the next.
-_DISCOVER_EVERY_S = 1.0
-# More than any list of hosts has: a script that goes on has lost its way.
-_MOST_PRINTED_BYTES = 1 << 20
 # For workers that are told to end before they are killed.
 _GRACE_S = 10.0
+_MOST_PORT = 65535
 _OF_A_ROUND = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
 
 
@@ -66,6 +65,7 @@ class ElasticJob(Job):
       environment: What every worker inherits.
       console: Where output goes.
       files: As of `Job`.
+      reach: How it gets to hosts that are not this machine; None: it does not.
     """
 
     def __init__(
@@ -75,16 +75,22 @@ class ElasticJob(Job):
         environment: Mapping[str, str],
         console: Console,
         files: str | None = None,
+        reach: Reach | None = None,
     ):
         super().__init__(start, [], console, files=files)
         self._plan = plan
         self._hosts = Hosts(plan.cooldown)
+        base = {name: value for name, value in environment.items() if name not in _OF_A_ROUND}
+        self._elsewhere: Elsewhere | None = None
+        if reach is not None:
+            self._elsewhere = Elsewhere(reach, base, console, files, lambda: list(self._hosts.slots()))
+            self._kill_timeout_s = KILL_TIMEOUT_S
         self._driver = Driver(plan.limits, self._hosts)
         self._secret = secrets.token_hex(32)
-        self._environment = environment
-        self._told: dict[str, str] | None = None  # what is the same for all workers, once there is a list of hosts
+        self._environment = base
+        self._told: dict[str, str] | None = None  # to all workers here, once there is a list of hosts
         # By number: those that run.
-        self._numbered: dict[int, Worker] = {}
+        self._numbered: dict[int, Member] = {}
         self._exit_code: int | None = None
         self._size = 0
         self._ended_well: list[int] = []
@@ -95,6 +101,8 @@ class ElasticJob(Job):
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         self._guard, self._selector = guard, selector
+        if self._elsewhere is not None:
+            self._elsewhere.attach(guard, selector)
         self._service = self._closing.enter_context(Service(self._secret, selector, self._heard))
         if self._plan.script is None:
             self._hosts.found(self._plan.hosts)
@@ -114,19 +122,10 @@ class ElasticJob(Job):
         """Those of the last round; without one, the numbers of the workers that ended well."""
         return range(self._size) if self._size else sorted(self._ended_well)
 
-    def _shared(self, base: Mapping[str, str]) -> dict[str, str]:
-        """What is the same for all workers. Ranks are told before each round."""
-        told = {name: value for name, value in base.items() if name not in _OF_A_ROUND}
-        told[elastic_wire.ADDRESS], told[elastic_wire.SECRET] = self._service.address, self._secret
-        told["HOROVOD_ELASTIC"] = "1"
-        told.setdefault("PYTHONUNBUFFERED", "1")
-        if not sets_malloc(base):
-            told.update(KEEP_MEMORY)
-        expected = min(self._plan.limits.max_np, max(1, sum(self._hosts.slots().values())))
-        if expected > 1:
-            for name, value in threads_per_worker(available_cpus(), expected).items():
-                told.setdefault(name, value)
-        return told
+    def _shared(self) -> dict[str, str]:
+        """The environment of all workers on this machine. Ranks are told before each round."""
+        here = sum(slots for host, slots in self._hosts.slots().items() if not self._hosts.machine(host))
+        return with_defaults(self._environment, min(self._plan.limits.max_np, max(1, here)))
 
     @property
     def _ends(self) -> bool:
@@ -141,29 +140,51 @@ class ElasticJob(Job):
             return super()._patience()
         now = time.monotonic()
         times = [self._driver.wake_at(now), *self._dismissed.values()]
+        if self._elsewhere is not None and (patience := self._elsewhere.patience()) is not None:
+            times.append(now + patience)
         if self._discovery is not None:
             times.append(self._discovery.wake_at())
         return max(0.0, min(times) - now)
 
     def _heard(self, number: int, message: dict) -> None:
         if message.get("is") == "ready":
-            self._driver.ready(number, *(message.get(what) is True for what in ("has_state", "keeps_state")))
+            states = (message.get(what) is True for what in ("has_state", "keeps_state"))
+            port = message.get("port")
+            self._driver.ready(number, *states, port if type(port) is int and 0 < port <= _MOST_PORT else None)
+
+    def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
+        super()._wait(selector, signals)
+        if self._elsewhere is not None:
+            self._elsewhere.attend()
+            self._notice_ends(selector)  # Of workers that were lost just now.
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         if self._ends and self._exit_code is None:  # By a signal, as any job.
             super()._notice_ends(selector)
             return
+        now = time.monotonic()
         for number, worker in sorted(self._numbered.items(), key=lambda item: item[0]):
             if worker.poll():
-                self._ended(number, worker)
+                self._ended(number, worker, now)
         if self._exit_code is None:
             if self._discovery is not None:
                 self._discovery.attend()
             self._go_on()
 
-    def _ended(self, number: int, worker: Worker) -> None:
+    def _ended(self, number: int, worker: Member, now: float) -> None:
         del self._numbered[number]
         self._dismissed.pop(number, None)
+        if isinstance(worker, Worker):
+            self._let_go(worker)
+        if self._exit_code is not None:
+            return
+        if worker.code == 0:
+            self._ended_well.append(number)
+        for line in self._driver.ended(number, worker.code, worker.describe_end(), now):
+            self._console.message(line)
+
+    def _let_go(self, worker: Worker) -> None:
+        """Of a worker on this machine that has ended."""
         # What it started ends with it, and what it wrote is read before its end is told.
         kill_group(worker.pid, signal.SIGKILL)
         for fd in worker.streams:
@@ -177,16 +198,12 @@ class ElasticJob(Job):
             if fd in self._selector.get_map():  # Somebody holds it that has left the worker's group.
                 self._selector.unregister(fd)
         worker.close()
-        if worker.code == 0:
-            self._ended_well.append(number)
-        for line in self._driver.ended(number, worker.code, worker.describe_end(), time.monotonic()):
-            self._console.message(line)
 
     def _go_on(self) -> None:
         if self._told is None:
             if self._discovery is not None and not self._discovery.has_list:
                 return
-            self._told = self._shared(self._environment)
+            self._told = self._shared()
         now = time.monotonic()
         actions = self._driver.next(now)
         while actions.start:  # Others may follow from what could not be started.
@@ -194,7 +211,7 @@ class ElasticJob(Job):
             actions = self._driver.next(now)
         self._do(actions)
         for number in [number for number, when in self._dismissed.items() if now >= when]:
-            kill_group(self._numbered[number].pid, signal.SIGKILL)
+            self._numbered[number].signal(signal.SIGKILL)
             del self._dismissed[number]
 
     def _do(self, actions: Actions) -> None:
@@ -213,30 +230,46 @@ class ElasticJob(Job):
             self._dismissed[number] = time.monotonic() + _GRACE_S
         for number in actions.kill:
             if number in self._numbered:
-                kill_group(self._numbered[number].pid, signal.SIGKILL)
+                self._numbered[number].signal(signal.SIGKILL)
         if actions.over is not None:
             self._finish(actions.over, actions.why)
 
     def _launch(self, number: int, host: str, slot: int) -> None:
-        environment = {
-            **self._told,
+        variables = {
             elastic_wire.WORKER: str(number),
-            "HOROVOD_HOSTNAME": host,
+            elastic_wire.SECRET: self._secret,
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_HOSTNAME": host_of(host).name,
             "HOROVOD_LOCAL_RANK": str(slot),
         }
-        process = self._start_worker(environment, self._inherited)
         folder = self._plan.folder
         copies = None if folder is None else open_copy(folder, f"worker.{number}", self._console)
-        worker = Worker(process, -1, copies)
-        self._show(worker)
+        if self._hosts.machine(host):
+            worker = self._launch_elsewhere(number, host, variables, copies)
+        else:
+            variables[elastic_wire.ADDRESS] = self._service.address
+            worker = Worker(self._start_worker({**self._told, **variables}, self._inherited), -1, copies)
+            self._show(worker)
+            self._add(worker, self._guard, self._selector)
         self._rename(worker, f"worker {number}", False)
         self._numbered[number] = worker
-        self._add(worker, self._guard, self._selector)
         if self._plan.verbose:
-            self._console.message(f"worker {number} (pid {worker.pid}) is started on {host}")
+            pid = f" (pid {worker.pid})" if worker.pid else ""
+            self._console.message(f"worker {number}{pid} is started on {host}")
+
+    def _launch_elsewhere(
+        self, number: int, host: str, variables: dict[str, str], copies: tuple[Copy, Copy] | None
+    ) -> Member:
+        if self._elsewhere is None:
+            raise LaunchError(f"host {host} is not this machine, where all workers of this job have to be")
+        ours = interfaces.address_towards(host_of(host).name, self._elsewhere.interface)
+        variables[elastic_wire.ADDRESS] = interfaces.with_port(ours, self._service.port_outside())
+        worker = self._elsewhere.start(host, number, variables, self._hosts.slots().get(host, 1), copies)
+        self._workers.append(worker)
+        return worker
 
     def _begin_round(self, places: Mapping[int, dict]) -> None:
-        (port,) = free_ports(1)
+        rendezvous = self._rendezvous(places)
         self._size = len(places)
         if self._plan.verbose:
             shown = ", ".join(f"worker {number} is rank {place['rank']}" for number, place in places.items())
@@ -246,12 +279,27 @@ class ElasticJob(Job):
             if worker is not None:
                 worker.rank = place["rank"]
                 self._rename(worker, str(place["rank"]), place["rank"] == 0)
-            self._service.say(number, {"is": "round", "rendezvous": f"{LOOPBACK}:{port}", **place})
+            self._service.say(number, {"is": "round", "rendezvous": rendezvous, **place})
 
-    def _rename(self, worker: Worker, name: str, shows_progress: bool) -> None:
+    def _rendezvous(self, places: Mapping[int, dict]) -> str:
+        """Where the workers of a round meet: at rank 0's, on a port of its choice."""
+        first = self._driver.workers[min(places, key=lambda number: places[number]["rank"])]
+        hosts = [self._driver.workers[number].host for number in places]
+        elsewhere = [host for host in hosts if self._hosts.machine(host)]
+        if self._hosts.machine(first.host):
+            host = self._elsewhere.meeting_host(first.host)
+        else:
+            towards = [host_of(other).name for other in elsewhere]
+            host = interfaces.address_towards(towards[0], self._elsewhere.interface) if towards else LOOPBACK
+        port = first.port
+        if port is None:
+            (port,) = free_ports(1, "" if elsewhere else LOOPBACK)
+        return interfaces.with_port(host, port)
+
+    def _rename(self, worker: Member, name: str, shows_progress: bool) -> None:
         worker.name = name if name.startswith("worker") else f"rank {name}"
-        for stream in worker.streams.values():
-            stream.rename(b"[%s] " % name.encode(), shows_progress)
+        for sink in worker.sinks:
+            sink.rename(b"[%s] " % name.encode(), shows_progress)
 
     def _finish(self, code: int, why: str) -> None:
         self._why = why
@@ -265,100 +313,11 @@ class ElasticJob(Job):
 
     def _end(self, selector: selectors.BaseSelector) -> None:
         with self._closing:
+            if self._elsewhere is not None:
+                self._signal_all(signal.SIGTERM)
+                self._elsewhere.end(self._call)
             super()._end(selector)
 
     def _result(self) -> int:
         code = super()._result()
         return self._exit_code if self._exit_code is not None and not self._broken_pipe else code
-
-
-class Discovery:
-    """Runs the host discovery script again and again, one at a time, beside everything else.
-
-    Args:
-      script: It.
-      slots: Of hosts for which it says no number.
-      hosts: Is told what it printed.
-      selector: Calls the functions that are registered with it.
-      console: Is told when it fails, once for each way of failing.
-
-    Attributes:
-      has_list: The first list has come. Until then a failure is a LaunchError, of `attend` or of the selector's call.
-    """
-
-    def __init__(
-        self, script: str, slots: int | None, hosts: Hosts, selector: selectors.BaseSelector, console: Console
-    ):
-        self._script, self._slots, self._hosts = script, slots, hosts
-        self._selector, self._console = selector, console
-        self._process: subprocess.Popen | None = None
-        self._printed = b""
-        self._at = 0.0  # when it was started, or will be
-        self._complaint = ""
-        self.has_list = False
-
-    def wake_at(self) -> float:
-        """When `attend` has to be called though nothing happened."""
-        return self._at + (SCRIPT_TIMEOUT_S if self._process is not None else 0)
-
-    def attend(self) -> None:
-        """Starts it, where it is time; ends it where it takes too long."""
-        if time.monotonic() < self.wake_at():
-            return
-        if self._process is not None:
-            self._close(f"host discovery script {self._script!r}: no end after {SCRIPT_TIMEOUT_S} s")
-            return
-        try:
-            self._process, self._printed, self._at = start_script(self._script), b"", time.monotonic()
-        except LaunchError as error:
-            self._close(str(error))
-            return
-        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read)
-
-    def _read(self, events: int) -> None:
-        del events
-        chunk = os.read(self._process.stdout.fileno(), 1 << 16)
-        self._printed += chunk
-        if len(self._printed) > _MOST_PRINTED_BYTES:
-            self._close(f"host discovery script {self._script!r} printed more than {_MOST_PRINTED_BYTES >> 20} MiB")
-            return
-        if chunk:
-            return
-        complaint = ""
-        try:
-            self._take(self._process.wait(), self._printed)
-        except LaunchError as error:
-            complaint = str(error)
-        self._close(complaint)
-
-    def _take(self, code: int, printed: bytes) -> None:
-        if code:
-            how = f"failed with exit code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
-            raise LaunchError(f"host discovery script {self._script!r} {how}")
-        self._hosts.found(parse_discovered(printed.decode(errors="replace"), self._slots, self._script))
-        self.has_list = True
-
-    def _close(self, complaint: str) -> None:
-        self._at = time.monotonic() + _DISCOVER_EVERY_S
-        if self._process is not None:
-            self._selector.unregister(self._process.stdout)
-            _end_script(self._process)
-            self._process = None
-        if complaint and not self.has_list:
-            raise LaunchError(complaint)
-        if complaint and complaint != self._complaint:
-            self._console.message(f"{complaint}; the hosts stay as they are")
-        self._complaint = complaint
-
-    def __enter__(self) -> "Discovery":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._process is not None:
-            self._close("")
-
-
-def _end_script(process: subprocess.Popen) -> None:
-    kill_group(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()

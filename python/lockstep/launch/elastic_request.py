@@ -122,7 +122,7 @@ class Elastic:
           **rest: Other attributes of the plan.
 
         Raises:
-          LaunchError: a host is not this machine, or a variable is no number.
+          LaunchError: a variable is no number.
         """
         least, first, most = self._numbers(num_proc)
         timeout = environment.get(TIMEOUT_VARIABLE, str(_TIMEOUT_S))
@@ -132,9 +132,7 @@ class Elastic:
             raise LaunchError(f"{TIMEOUT_VARIABLE}={timeout!r}: wanted seconds, 1 or more")
         slots: dict[str, int] = {}
         for host in hosts or [Host("localhost", self.slots or first)]:
-            if not host.is_this_machine():
-                raise LaunchError(f"host {host.name} is not this machine, where all workers of an elastic job are")
-            slots[host.name] = slots.get(host.name, 0) + host.slots
+            slots[host.target] = slots.get(host.target, 0) + host.slots
         return Plan(
             Limits(first, least, most, int(timeout), self.reset_limit),
             hosts=slots,

@@ -17,26 +17,39 @@ _MAX_STRANGERS = 64
 
 
 class Service:
-    """Listens on this machine's loopback interface until the `with` block ends.
+    """Listens on this machine's loopback interface until the `with` block ends; where it is told so, on all of them.
 
     Args:
       secret: The job's.
       selector: Calls the functions that are registered with it (`Job`).
       heard: Is called with each message of a worker: the worker's number, and the message.
+
+    Attributes:
+      address: host:port, for workers on this machine.
     """
 
     def __init__(self, secret: str, selector: selectors.BaseSelector, heard: Callable[[int, dict[str, Any]], None]):
         self._secret, self._selector, self._heard = secret, selector, heard
-        self._listener = socket.create_server((LOOPBACK, 0), backlog=128)
-        self._listener.setblocking(False)
         # By file descriptor, in the order of their coming.
         self._peers: dict[int, _Peer] = {}
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._listeners: list[socket.socket] = []
+        self.address = f"{LOOPBACK}:{self._listen(socket.create_server((LOOPBACK, 0), backlog=128))}"
+        self._outside: int | None = None
 
-    @property
-    def address(self) -> str:
-        """host:port"""
-        return f"{LOOPBACK}:{self._listener.getsockname()[1]}"
+    def port_outside(self) -> int:
+        """The port at which workers on other hosts find it; nobody listens there before it was asked for."""
+        if self._outside is None:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            server = socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=both)
+            self._outside = self._listen(server)
+        return self._outside
+
+    def _listen(self, server: socket.socket) -> int:
+        server.setblocking(False)
+        self._listeners.append(server)
+        self._selector.register(server, selectors.EVENT_READ, lambda events: self._accept(server))
+        return server.getsockname()[1]
 
     def say(self, worker: int, message: dict[str, Any]) -> None:
         """Tells a worker something, where it has a connection."""
@@ -51,13 +64,13 @@ class Service:
     def __exit__(self, *exception: object) -> None:
         for peer in list(self._peers.values()):
             self._drop(peer)
-        self._selector.unregister(self._listener)
-        self._listener.close()
+        for server in self._listeners:
+            self._selector.unregister(server)
+            server.close()
 
-    def _accept(self, events: int) -> None:
-        del events
+    def _accept(self, server: socket.socket) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = server.accept()
         except OSError:  # It went away again, or there are no more files: the worker will say why it can't.
             return
         strangers = [peer for peer in self._peers.values() if peer.worker is None]

@@ -10,8 +10,9 @@ The key of the HMACs is derived from the secret and both nonces, and each covers
 message of a stranger, of another conversation or out of turn is none. Messages are objects whose "is" says what they
 are:
 
-    worker   ready     worker, has_state, keeps_state               wants a place in the next round
-    launcher round     round, rank, size, local_rank, local_size, host, rendezvous, all_keep_state
+    worker   ready     worker, has_state, keeps_state, port         wants a place in the next round
+    launcher round     round, rank, size, local_rank, local_size, cross_rank, cross_size, host, rendezvous,
+                       all_keep_state
     launcher changed   at, added, removed                           workers wait to join, or have to leave
     launcher removed   -                                            this worker has no place any more
     launcher failed    why                                          the job has ended

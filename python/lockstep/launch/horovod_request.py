@@ -13,6 +13,7 @@ from lockstep.launch.horovod_settings import stall_timeout_s, variables_of
 from lockstep.launch.host_options import listed, ssh_of
 from lockstep.launch.hosts import Host, place
 from lockstep.launch.hosts_job import Where
+from lockstep.launch.remote_shell import RemoteShell
 
 START_TIMEOUT = "HOROVOD_START_TIMEOUT"
 
@@ -91,12 +92,22 @@ class Request:
         hosts = place(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
         if any(host.is_this_machine() for host in hosts):
             self._check_interfaces()
-        shell = ssh_of(
+        # Each process chooses its GPU by its local rank.
+        return Where(hosts, self.shell(environment), deals_gpus=False, is_horovods=True)
+
+    def shell(self, environment: Mapping[str, str]) -> RemoteShell:
+        """How hosts are reached that are not this machine.
+
+        Args:
+          environment: The launcher's.
+
+        Raises:
+          LaunchError: what is said of ssh is wrong.
+        """
+        return ssh_of(
             environment, program=self.ssh_command, port=self.ssh_port, identity=self.ssh_identity_file,
             options=self.ssh_options,
         )  # fmt: skip
-        # Each process chooses its GPU by its local rank.
-        return Where(hosts, shell, deals_gpus=False, is_horovods=True)
 
     def plan(self, environment: Mapping[str, str]) -> Plan:
         """The elastic job.
@@ -105,7 +116,7 @@ class Request:
           environment: The launcher's.
 
         Raises:
-          LaunchError: a host is not this machine, a network interface is not there, or a variable is no number.
+          LaunchError: a network interface is not there, or a variable is no number.
         """
         self._check_interfaces()
         return self.elastic.plan(

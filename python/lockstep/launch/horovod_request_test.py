@@ -74,8 +74,7 @@ def test_an_elastic_jobs_numbers_follow_from_each_other():
     assert plan(2, variables, min_np=1, elastic_timeout=8).limits.timeout_s == 8
     with pytest.raises(LaunchError, match="HOROVOD_ELASTIC_TIMEOUT='x': wanted seconds"):
         plan(2, {"HOROVOD_ELASTIC_TIMEOUT": "x"}, min_np=1)
-    with pytest.raises(LaunchError, match="host 192.0.2.1 is not this machine"):
-        plan(2, min_np=1, hosts="192.0.2.1:2")
+    assert plan(2, min_np=1, hosts="me@192.0.2.1:2").hosts == {"me@192.0.2.1": 2}
 
 
 def test_hosts_are_given_or_read(tmp_path):

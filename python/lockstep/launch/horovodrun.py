@@ -20,6 +20,7 @@ from lockstep.launch import cli
 from lockstep.launch.attempts import check_restarts
 from lockstep.launch.call import Dumps, JobOf, call_in
 from lockstep.launch.call_folder import VARIABLE as FOLDER
+from lockstep.launch.elastic_elsewhere import Reach
 from lockstep.launch.elastic_job import ElasticJob
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_line import API_VERSION, PROGRAM, command_line, request_of
@@ -113,7 +114,7 @@ def run_function(
 def _elastic_job(request: Request, environment: dict[str, str], console: Console, shown: str) -> JobOf:
     """What makes an elastic job; says what is started, where that is asked for."""
     request.validate()
-    plan, told = request.plan(environment), request.variables(environment)
+    plan, told, shell = request.plan(environment), request.variables(environment), request.shell(environment)
     if request.verbose:
         limits = plan.limits
         console.message(f"{limits.num_proc} processes, {limits.min_np} to {limits.max_np}: {shown}")
@@ -123,7 +124,8 @@ def _elastic_job(request: Request, environment: dict[str, str], console: Console
         del attempt  # It begins anew by itself.
         folder = None if files is None else str(files)
         with_files = {} if folder is None else {FOLDER: folder}
-        return ElasticJob(starts_command(words), plan, {**environment, **told, **with_files}, console, folder)
+        inherited = {**environment, **told, **with_files}
+        return ElasticJob(starts_command(words), plan, inherited, console, folder, Reach(words, shell))
 
     return job_of
 
@@ -181,4 +183,4 @@ Available Tensor Operations:
     {built} shared memory, inside of a machine
     [ ] NCCL
     [ ] MPI
-    [ ] Gloo, between machines"""
+    {built} Gloo, between machines"""

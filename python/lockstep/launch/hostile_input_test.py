@@ -49,10 +49,7 @@ def test_hostfile(tmp_path):
 
 
 @pytest.mark.parametrize("slots", [None, 2])
-def test_output_of_a_host_discovery_script(slots, monkeypatch):
-    # Nobody is asked who these hosts are.
-    monkeypatch.setattr(elastic_hosts, "is_this_machine", lambda name: True)
-
+def test_output_of_a_host_discovery_script(slots):
     def reads(data):
         return elastic_hosts.parse_discovered(data.decode("utf-8", "replace"), slots, "./script")
 

@@ -13,7 +13,7 @@ _NAME = r"(?P<name>[\w.][\w.-]*|\[[0-9A-Fa-f:.]+\])"
 _HOST = re.compile(rf"{_USER}{_NAME}(?::(?P<slots>[0-9]{{1,9}}))?$")
 _LINE = re.compile(rf"{_USER}(?P<name>[^\s@-]\S*)(?:\s+slots\s*=\s*(?P<slots>[0-9]{{1,9}}))?$")
 # Of DNS. Longer ones take the system minutes to refuse.
-_LONGEST_NAME = 253
+LONGEST_NAME = 253
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ def is_this_machine(name: str) -> bool:
     """
     if name in ("localhost", socket.gethostname()):
         return True
-    if len(name) > _LONGEST_NAME:
-        raise LaunchError(f"host {name[:40]}... has a name of {len(name)} characters; wanted at most {_LONGEST_NAME}")
+    if len(name) > LONGEST_NAME:
+        raise LaunchError(f"host {name[:40]}... has a name of {len(name)} characters; wanted at most {LONGEST_NAME}")
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):

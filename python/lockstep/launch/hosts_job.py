@@ -5,7 +5,6 @@ what it is told (`agent`). Nothing is started before all agents have answered. F
 every second that it is alive: a launcher that is frozen or cut off ends no later than one that is killed.
 """
 
-import contextlib
 import functools
 import itertools
 import os
@@ -13,13 +12,11 @@ import secrets
 import selectors
 import signal
 import socket
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.launch import interfaces, plan
-from lockstep.launch.agent_wire import ALIVE_EVERY_S, SILENCE_S
+from lockstep.launch.agent_wire import SILENCE_S
 from lockstep.launch.call_folder import VARIABLE as FOLDER
 from lockstep.launch.cluster import Meeting
 from lockstep.launch.errors import LaunchError
@@ -33,15 +30,15 @@ from lockstep.launch.ports import PORTS, free_ports
 from lockstep.launch.process import starts_command
 from lockstep.launch.remote import START_TIMEOUT_S, Assignment, RemoteHost, unreachable
 from lockstep.launch.remote_shell import RemoteShell, agent_command
+from lockstep.launch.remotes import Remotes
 from lockstep.launch.travel import leaving
 
 # Seconds that launcher and agents may be silent.
 SILENCE_VARIABLE = "LOCKSTEP_AGENT_TIMEOUT"
 # More than a second's silence is nothing; and nobody waits for an hour.
 _LEAST_SILENCE_S, _MOST_SILENCE_S = 2.0, 3600.0
-# From SIGKILL on another host to the news of it; and for agents to say that they are done.
-_KILL_TIMEOUT_S = 3.0
-_END_TIMEOUT_S = 3.0
+# From SIGKILL on another host to the news of it.
+KILL_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -100,8 +97,8 @@ class HostsJob(Job):
         super().__init__(starts_command(command), [], console, copies, files)
         self._where = where
         self._base = dict(environment)
-        self._silence_s = _silence(environment)
-        self._kill_timeout_s = _KILL_TIMEOUT_S
+        self._silence_s = silence_of(environment)
+        self._kill_timeout_s = KILL_TIMEOUT_S
         contents = {}
         if files is not None:
             self._base[FOLDER] = files
@@ -123,9 +120,10 @@ class HostsJob(Job):
         self._remotes = {
             host: RemoteHost(host, where.shell.command(host, starts_agent), task, console) for host in where.elsewhere
         }
+        self._together = Remotes()
+        for remote in self._remotes.values():
+            self._together.add(remote)
         self._has_begun = self._is_ending = False
-        self._stops_beating = threading.Event()
-        self._beating: threading.Thread | None = None
 
     def ranks(self) -> Sequence[int]:
         """As of `Job`."""
@@ -147,15 +145,12 @@ class HostsJob(Job):
         return super()._running()
 
     def _patience(self) -> float:
-        times = [remote.silent_at() for remote in self._remotes.values() if not remote.is_over]
-        least = max(0.05, min([*times, time.monotonic() + ALIVE_EVERY_S]) - time.monotonic())
-        patience = super()._patience()
+        least, patience = self._together.patience(), super()._patience()
         return least if patience is None else min(least, patience)
 
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
         super()._wait(selector, signals)
-        for remote in self._remotes.values():
-            remote.attend()
+        self._together.attend()
         self._notice_ends(selector)  # Of workers that were lost just now.
         if not self._has_begun:
             self._guard.alive()
@@ -176,9 +171,7 @@ class HostsJob(Job):
             self._workers += remote.start(of_host[host], self._copies)
         self._workers.sort(key=lambda worker: worker.rank)
         self._guard.set_silence(self._silence_s)
-        # The loop may wait for who reads our output: the others should not take us for frozen.
-        self._beating = threading.Thread(target=self._beat, name="lockstep alive", daemon=True)
-        self._beating.start()
+        self._together.begin_beating(self._guard)
 
     def _meeting(self) -> Meeting:
         first, *others = self._where.hosts
@@ -204,12 +197,6 @@ class HostsJob(Job):
             for place in places([(host.name, host.slots) for host in self._where.hosts])
         ]
 
-    def _beat(self) -> None:
-        while not self._stops_beating.wait(ALIVE_EVERY_S):
-            self._guard.alive()
-            for remote in self._remotes.values():
-                remote.alive()
-
     def _lose(self, remote: RemoteHost, why: str) -> None:
         if self._is_ending:
             return
@@ -220,27 +207,16 @@ class HostsJob(Job):
     def _end(self, selector: selectors.BaseSelector) -> None:
         self._is_ending = True
         self._signal_all(signal.SIGTERM)
-        for remote in self._remotes.values():
-            remote.say({"is": "end"})
-        deadline = time.monotonic() + _END_TIMEOUT_S
-        ours = set(self._by_pipe)
-        known = [remote for remote in self._remotes.values() if remote.is_ready]
-        while not all(remote.is_over for remote in known) and time.monotonic() < deadline:
-            for key, events in selector.select(0.1):
-                if key.data is not None and key.fd not in ours:
-                    with contextlib.suppress(LaunchError):
-                        self._call(key.data, events)
-            for remote in self._remotes.values():
-                remote.attend()
-        self._stops_beating.set()
-        if self._beating is not None:
-            self._beating.join()
-        for remote in self._remotes.values():
-            remote.close()
+        self._together.end(selector, self._call)
         super()._end(selector)
 
 
-def _silence(environment: Mapping[str, str]) -> float:
+def silence_of(environment: Mapping[str, str]) -> float:
+    """For how long launcher and agents may be silent.
+
+    Raises:
+      LaunchError: the environment says something else than a number of seconds.
+    """
     text = environment.get(SILENCE_VARIABLE, str(SILENCE_S))
     try:
         seconds = float(text)

@@ -115,6 +115,18 @@ def meeting_host(name: str, choice: str | None, others: Sequence[str]) -> str:
     return name
 
 
+def address_towards(host: str, choice: str | None) -> str:
+    """The name or address of this machine at which another host reaches it.
+
+    Raises:
+      LaunchError: the chosen interface is not there.
+    """
+    if choice:
+        return address_of(choice)
+    # Of a host whose name ssh alone knows there is no telling.
+    return _address_towards(host) or socket.gethostname()
+
+
 def wait_for_name(name: str, console: Console) -> None:
     """Returns when a host's name can be resolved: a cluster may learn it a little later than it starts the host.
 

@@ -223,7 +223,7 @@ class RemoteHost:
                 self.meeting = member(message, "host", str), member(message, "port", int)
             self.is_ready = True
         elif what == "refused":
-            raise LaunchError(f"host {self.name}: {member(message, 'why', str)}", member(message, "code", int))
+            self._refuse(member(message, "why", str), member(message, "code", int))
         elif what == "said":
             self._console.message(f"{self.name}: {member(message, 'text', str)}")
         elif what == "file":
@@ -253,10 +253,16 @@ class RemoteHost:
             raise WireError(f"output: of {of}, wanted 1 or 2")
 
     def _keep(self, name: str, data: bytes) -> None:
-        if self._task.results is None or not may_be_left(name, self.workers):
+        if self._task.results is None or not self._may_be_left(name):
             raise WireError(f"file: nobody wants one with the name {name[:80]!r}")
         with open(os.path.join(self._task.results, name), "ab") as file:
             file.write(data)
+
+    def _may_be_left(self, name: str) -> bool:
+        return may_be_left(name, self.workers)
+
+    def _refuse(self, why: str, code: int) -> None:
+        raise LaunchError(f"host {self.name}: {why}", code)
 
     def _lose(self, why: str) -> None:
         """The agent is gone; its workers are, or will be."""

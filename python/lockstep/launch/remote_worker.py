@@ -15,7 +15,7 @@ class RemoteWorker(Member):
 
     Args:
       host: What it is called.
-      rank: In the job.
+      rank: In the job; of an elastic one its number, by which its host's agent knows it.
       say: Tells the host's agent something.
       console: Where its output goes.
       copies: Where it is kept as well.
@@ -30,10 +30,11 @@ class RemoteWorker(Member):
         copies: tuple[Copy, Copy] | None,
     ):
         super().__init__(rank, 0)
+        self._number = rank
         self._host, self._say, self._copies = host, say, copies
         self._lost = ""
         self._has_told = False
-        self._sinks = tuple(
+        self.sinks = tuple(
             Stream(console, fd, b"[%d] " % rank, rank == 0, self.last_lines) for fd in (console.stdout, console.stderr)
         )
 
@@ -55,13 +56,13 @@ class RemoteWorker(Member):
         """What it wrote to stdout (1) or stderr (2)."""
         if self._copies is not None:
             self._copies[of - 1].write(chunk)
-        self._sinks[of - 1].feed(chunk)
+        self.sinks[of - 1].feed(chunk)
 
     def end(self, code: int, lost: str = "") -> None:
         """It has ended: with this code, or with its host."""
         if self.code is None:
             self.code, self._lost = code, lost
-            for sink in self._sinks:
+            for sink in self.sinks:
                 sink.finish()
 
     def poll(self) -> bool:
@@ -73,7 +74,7 @@ class RemoteWorker(Member):
 
     def signal(self, signum: signal.Signals) -> None:
         """As of `Member`, through its host's agent."""
-        self._say({"is": "signal", "rank": self.rank, "number": int(signum)})
+        self._say({"is": "signal", "rank": self._number, "number": int(signum)})
 
     def reap(self) -> None:
         """Nothing is written to its copies any more."""

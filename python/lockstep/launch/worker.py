@@ -3,6 +3,7 @@
 import os
 import signal
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from lockstep.launch.folder import Copy
@@ -40,7 +41,10 @@ class Member:
       code: Exit code, negative for the signal that killed it (as in subprocess); None while it runs.
       last_lines: The newest lines of its stdout and stderr.
       streams: By file descriptor, where what it writes is read here.
+      sinks: What takes its stdout and its stderr.
     """
+
+    sinks: Sequence[Sink] = ()
 
     def __init__(self, rank: int, pid: int):
         self.rank, self.pid = rank, pid
@@ -95,7 +99,8 @@ class Worker(Member):
 
     def show(self, stdout: Sink, stderr: Sink) -> None:
         """Says where its output goes, before any of it is read."""
-        for pipe, sink in zip(self._pipes, (stdout, stderr), strict=True):
+        self.sinks = (stdout, stderr)
+        for pipe, sink in zip(self._pipes, self.sinks, strict=True):
             os.set_blocking(pipe.fileno(), False)
             self.streams[pipe.fileno()] = sink
 

@@ -1,0 +1,220 @@
+"""Exchange between two hosts, which this program emulates on this machine (as root), beside what their link does.
+
+    python benchmarks/hosts.py [--rate 10gbit] [--delay-us 100] [--rounds 15]
+
+Method: two hosts with a worker each (lockstep.testing.emulated_cluster): network namespaces, joined by a link of that
+rate and delay, one way. Workers and link share this machine's cores, which bound what such a link carries both ways at
+once, and with whoever else uses the machine; so each figure stands beside a plain TCP connection's over the same link,
+in turns with it. `best` and `median` are of all rounds; `CPU` is the time of worker 0's process in a round, mean.
+
+- `allreduce`: 64 MiB of float32, from op to op. Each worker sends and receives 64 MiB; so does `TCP`, both ways at the
+  same time. Target: 80 % of it.
+- `step`: a training step that looks up ids of 26 sharded tables and updates their rows, less one of the same form whose
+  tables are not sharded, over a link with a delay of 5 ms and no rate; in round trips, which a byte there and one back
+  over TCP measures. Target: 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+BYTES = 64 << 20
+TABLES, ROWS, DIM, BATCH = 26, 1000, 16, 64
+LONG_DELAY_US = 5000
+PORT, TCP_PORT = 7000, 7001
+DEADLINE_S = 180
+
+
+def flags_from() -> argparse.Namespace:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--rate", default="10gbit", help="of the link (%(default)s)")
+    flags.add_argument("--delay-us", type=float, default=100, help="of the link, one way (%(default)s)")
+    flags.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
+    flags.add_argument("--worker", choices=["allreduce", "step"], help=argparse.SUPPRESS)
+    return flags.parse_args()
+
+
+# What a worker does.
+
+
+class Tcp:
+    """A plain connection between the two workers."""
+
+    def __init__(self, rank: int, address: str):
+        if rank == 0:
+            with socket.create_server((address, TCP_PORT)) as server:
+                self._socket = server.accept()[0]
+        else:
+            self._socket = _connect(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._out, self._in = bytearray(1 << 20), bytearray(1 << 20)
+
+    def both_ways(self, size: int) -> None:
+        """Sends and receives so many bytes at the same time."""
+        sender = threading.Thread(target=self._send, args=(size,))
+        sender.start()
+        self._receive(size)
+        sender.join()
+
+    def there_and_back(self, rank: int) -> None:
+        """A byte to the other worker, and one back."""
+        for turn in (0, 1):
+            if turn == rank:
+                self._send(1)
+            else:
+                self._receive(1)
+
+    def _send(self, size: int) -> None:
+        while size > 0:
+            size -= self._socket.send(memoryview(self._out)[: min(size, len(self._out))])
+
+    def _receive(self, size: int) -> None:
+        while size > 0:
+            size -= self._socket.recv_into(self._in, min(size, len(self._in)))
+
+
+def _connect(address: str) -> socket.socket:
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return socket.create_connection((address, TCP_PORT))
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def worker(flags: argparse.Namespace) -> None:
+    """Measures; worker 0 prints the figures."""
+    import tensorflow as tf
+
+    from lockstep._src import collectives
+    from lockstep._src.context import context
+
+    context.ensure_initialized()
+    rank = context.rank
+    tcp = Tcp(rank, os.environ["LOCKSTEP_RENDEZVOUS"].rpartition(":")[0])
+    if flags.worker == "allreduce":
+        tensor = tf.ones([BYTES // 4])
+        reduce = tf.function(collectives.allreduce)
+        calls = {"TCP": lambda: tcp.both_ways(BYTES), "allreduce": lambda: reduce(tensor)}
+    else:
+        calls = {
+            "round trip": lambda: tcp.there_and_back(rank),
+            "sharded": _step(sharded=True),
+            "plain": _step(sharded=False),
+        }
+    times = collections.defaultdict(lambda: ([], []))
+    for number in range(flags.rounds + 3):
+        for name, call in calls.items():
+            tcp.there_and_back(rank)  # both begin at the same time
+            started, used = time.perf_counter(), time.process_time()
+            call()
+            if number >= 3:
+                times[name][0].append(time.perf_counter() - started)
+                times[name][1].append(time.process_time() - used)
+    if rank == 0:
+        print("FIGURES", json.dumps(times), flush=True)
+
+
+def _step(sharded: bool) -> Callable[[], None]:
+    import numpy as np
+    import tensorflow as tf
+
+    import hybridbackend.tensorflow as hb
+
+    tf1 = tf.compat.v1
+    random = np.random.default_rng(hb.context.rank)
+    with tf.Graph().as_default(), hb.scope() if sharded else hb.context.detached():
+        with hb.embedding_scope() if sharded else tf1.variable_scope("plain"):
+            start = tf1.constant_initializer(0.01)
+            tables = [tf1.get_variable(f"table{i}", [ROWS, DIM], initializer=start) for i in range(TABLES)]
+        ids = [tf.constant(random.integers(ROWS, size=BATCH)) for _ in tables]
+        found = [tf.nn.embedding_lookup(table, of) for table, of in zip(tables, ids, strict=True)]
+        loss = tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in found])
+        step = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+        run = session.make_callable(step)
+    return lambda: run()
+
+
+# What the parent does.
+
+
+class Times:
+    """Of the rounds of one call, in seconds."""
+
+    def __init__(self, rounds: list[float], used: list[float]):
+        self.best, self.median, self.cpu = min(rounds), statistics.median(rounds), statistics.mean(used)
+
+
+def measure(flags: argparse.Namespace, what: str, **link: object) -> dict[str, Times]:
+    """Runs both workers over such a link: the times of each call on worker 0."""
+    from lockstep.testing.emulated_cluster import Cluster
+
+    command = [sys.executable, __file__, "--worker", what, "--rounds", str(flags.rounds)]
+    secret = os.urandom(16).hex()
+    with Cluster(2, versions=(4,), **link) as hosts, contextlib.ExitStack() as stack:
+        processes = []
+        for rank, host in enumerate(hosts):
+            environment = {
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "",
+                "LOCKSTEP_RANK": str(rank),
+                "LOCKSTEP_WORLD_SIZE": "2",
+                "LOCKSTEP_RENDEZVOUS": f"{hosts[0].address}:{PORT}",
+                "LOCKSTEP_SECRET": secret,
+            }
+            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+            process = host.start(command, env=environment, stdout=files[0], stderr=files[1], cwd=os.getcwd())
+            processes.append((process, *files))
+        for rank, (process, _, errors) in enumerate(processes):
+            if process.wait(DEADLINE_S) != 0:
+                errors.seek(0)
+                raise RuntimeError(f"worker {rank} ended with exit code {process.returncode}:\n{errors.read()[-4000:]}")
+        output = processes[0][1]
+        output.seek(0)
+        line = next(line for line in output if line.startswith("FIGURES"))
+        return {name: Times(*of) for name, of in json.loads(line.removeprefix("FIGURES")).items()}
+
+
+def main() -> None:
+    flags = flags_from()
+    if flags.worker:
+        worker(flags)
+        return
+    from lockstep.testing import emulated_cluster
+
+    if why := emulated_cluster.why_not():
+        print(f"not measured: {why}")
+        return
+    # A link is two cables and the switch between them.
+    times = measure(flags, "allreduce", rate=flags.rate, delay_us=flags.delay_us / 2)
+    print(f"two hosts, {flags.rate}, {flags.delay_us:g} us one way; 64 MiB to and from each, {flags.rounds} rounds")
+    print(f"{'':<12}{'best':>10}{'':>14}{'median':>10}{'':>14}{'CPU':>10}")
+    for name, of in times.items():
+        shown = "".join(f"{s * 1e3:7.1f} ms {BYTES * 8 / s / 1e9:6.2f} Gbit/s" for s in (of.best, of.median))
+        print(f"{name:<12}{shown}{of.cpu * 1e3:7.1f} ms")
+    tcp, ours = times["TCP"], times["allreduce"]
+    print(f"allreduce, of TCP: best {tcp.best / ours.best:.0%}, median {tcp.median / ours.median:.0%} (target 80 %)")
+    times = measure(flags, "step", delay_us=LONG_DELAY_US / 2)
+    sharded, plain, trip = (times[name].median for name in ("sharded", "plain", "round trip"))
+    print(f"two hosts, {LONG_DELAY_US / 1e3:g} ms one way; a step, medians of {flags.rounds} rounds")
+    print(f"{TABLES} sharded tables {sharded * 1e3:.1f} ms, plain ones {plain * 1e3:.1f} ms, ", end="")
+    print(f"round trip {trip * 1e3:.1f} ms: {(sharded - plain) / trip:.2f} round trips more (target 3)")
+
+
+if __name__ == "__main__":
+    main()

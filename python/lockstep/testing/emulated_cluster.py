@@ -1,0 +1,371 @@
+"""Hosts of a cluster, emulated on this machine, for tests of what happens between hosts.
+
+Each host is a set of Linux namespaces: it has its own network, name, processes, shared memory and /etc/hosts, and shares
+files with the others, as hosts with a network's file system do. They are joined by a switch, on which cables have a
+rate, a delay and losses and can be cut.
+
+    with Cluster(2, rate="10gbit") as (a, b):
+      process = b.start(["python", "worker.py"], env={...}, stdout=log)
+      a.cut()                       # the cable is cut: nothing arrives, nobody is told
+      a.join()
+      b.freeze()                    # all of its processes stand still
+      b.kill()                      # all of its processes are killed
+      b.lose_power()                # and their connections are not even closed
+
+Without delay and losses the switch is the kernel's bridge, and rates are kept by its token bucket: next to no cost. A
+delay, or a loss, needs `emulated_switch`, a program that carries the frames in user space (`core/testing`), since few
+kernels of containers have netem: some 7 Gbit/s, and a processor for each direction.
+
+Nothing stays: hosts live as long as the process that made them (`emulated_host`), and nothing of them has a name on the
+machine. Its own network is not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_NETWORKS = {4: "10.77.0.0/24", 6: "fd77::/64"}
+_DEADLINE_S = 20
+_MTU = 9000
+_PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("emulated_host.py")))
+_PROGRAMS = ("ip", "nsenter", "tc")
+
+
+@functools.cache
+def why_not() -> str:
+    """Why this machine cannot emulate hosts, in a sentence; empty where it can."""
+    missing = [name for name in _PROGRAMS if not shutil.which(name)]
+    if missing:
+        return f"emulated hosts need {' and '.join(missing)} (Debian: iproute2, util-linux)"
+    try:
+        with Cluster(2) as (a, _):
+            a.run(["true"])
+    except PermissionError as error:
+        return f"emulated hosts need root and the permission to make namespaces: {error}"
+    return ""
+
+
+class Host:
+    """One host; made by Cluster.
+
+    Attributes:
+      name: `a`, `b`, ...: its host name, and what leads to it in /etc/hosts.
+      addresses: By version of the protocol, 4 and 6.
+      pid: Of its first process, which is none of the test's.
+    """
+
+    def __init__(self, name: str, hosts_file: Path, addresses: Mapping[int, str]):
+        self.name, self.addresses = name, dict(addresses)
+        self._switch: Any = None
+        self._started: list[subprocess.Popen] = []
+        self._keeper = subprocess.Popen(
+            [*_PROGRAM, "live", name, str(hosts_file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        pid, ready = self._keeper.stdout.readline(), self._keeper.stdout.readline()
+        if ready != "ready\n":
+            self.end()
+            why = self._keeper.stderr.read().strip().rpartition("\n")[2]
+            raise (PermissionError if "PermissionError" in why or "not permitted" in why else RuntimeError)(why)
+        self.pid = int(pid)
+        self._processes = os.readlink(f"/proc/{self.pid}/ns/pid")
+
+    @property
+    def address(self) -> str:
+        """That by which others reach it: of IPv4, where it has one."""
+        return self.addresses.get(4) or self.addresses[6]
+
+    def start(
+        self, command: Sequence[object], *, env: Mapping[str, str] | None = None, cwd: object = "/", **options: Any
+    ) -> subprocess.Popen:
+        """Starts a program on the host.
+
+        Args:
+          command: its words.
+          env: its whole environment; None: this process's.
+          cwd: where it starts.
+          **options: of subprocess.Popen.
+
+        Returns:
+          A process on this side that ends as the program does; to kill it kills the program. Signals for the program
+          itself need its number (`pids`).
+        """
+        options.setdefault("stdin", subprocess.DEVNULL)
+        words = [*_PROGRAM, "run", self.pid, cwd, *command]
+        process = subprocess.Popen([*map(str, words)], env=None if env is None else dict(env), **options)
+        self._started.append(process)
+        return process
+
+    def run(self, command: Sequence[object], *, timeout_s: float = _DEADLINE_S, **options: Any) -> str:
+        """Runs a program to its end; returns its output, raises CalledProcessError with its errors."""
+        process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        try:
+            out, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, list(command), out, errors)
+        return out
+
+    def pids(self, containing: str = "") -> list[int]:
+        """Its processes but the first, by their numbers out here, in the order in which they began.
+
+        Args:
+          containing: a part of their command lines.
+        """
+        found = []
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit() or int(entry.name) == self.pid:
+                continue
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{entry.name}/ns/pid") != self._processes:
+                    continue
+                line = Path(f"/proc/{entry.name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                started = int(Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2].split()[19])
+                if line and containing in line:  # a zombie has no command line
+                    found.append((started, int(entry.name)))
+        return [pid for _, pid in sorted(found)]
+
+    def shared_memory(self) -> list[str]:
+        """The names of the files in its /dev/shm."""
+        return sorted(os.listdir(f"/proc/{self.pid}/root/dev/shm"))
+
+    def freeze(self) -> None:
+        """Stops all of its processes."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Has them go on."""
+        self._signal_all(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kills all of its processes at once; the host stays, and its kernel closes their connections."""
+        self.freeze()  # none of them shall see another one's death
+        self._signal_all(signal.SIGKILL)
+
+    def lose_power(self) -> None:
+        """Kills all of its processes, of whose end nobody hears: the cable is cut first."""
+        self.cut()
+        self.kill()
+
+    def cut(self) -> None:
+        """Cuts its cable: nothing arrives any more at either end, and no interface notices."""
+        self._switch.set_cut(self, True)
+
+    def join(self) -> None:
+        """Mends it."""
+        self._switch.set_cut(self, False)
+
+    def enter(self, *lines: str, batch: str = "ip") -> None:
+        """Runs lines of `ip` or `tc` in its network."""
+        words = ["nsenter", "-t", str(self.pid), "-n", batch, "-batch", "-"]
+        done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=_DEADLINE_S)
+        if done.returncode:
+            raise RuntimeError(f"host {self.name}: {batch}: {done.stderr.strip()} in:\n" + "\n".join(lines))
+
+    def end(self) -> None:
+        """Ends the host, and whatever runs on it."""
+        self._keeper.stdin.close()
+        try:
+            self._keeper.wait(_DEADLINE_S)
+        finally:
+            for process in self._started:
+                process.kill()
+                process.wait()
+
+    def _signal_all(self, number: int) -> None:
+        # Again until there is nobody new: one of them may just have started another.
+        done: set[int] = set()
+        while more := [pid for pid in self.pids() if pid not in done]:
+            for pid in more:
+                _kill(pid, number)
+            done.update(more)
+
+
+class Cluster:
+    """Some hosts and what joins them; a context manager that gives the hosts.
+
+    Args:
+      size: how many hosts, 2 to 4.
+      versions: of the Internet Protocol, of 4 and 6.
+      rate: of each cable, in each direction, as `tc` writes it: "10gbit", "100mbit"; None: as fast as it goes.
+      delay_us: of each cable; what goes from one host to another passes two of them.
+      loss: the share of frames that are lost on a cable.
+
+    Raises:
+      PermissionError: this process may not make namespaces.
+      RuntimeError: the machine lacks something else that it says.
+    """
+
+    def __init__(
+        self,
+        size: int = 2,
+        *,
+        versions: Sequence[int] = (4, 6),
+        rate: str | None = None,
+        delay_us: float = 0,
+        loss: float = 0,
+    ):
+        if not 2 <= size <= 4:
+            raise ValueError(f"a cluster of {size!r} hosts: wanted 2 to 4")
+        self._versions, self._rate, self._delay_us, self._loss = tuple(versions), rate, delay_us, loss
+        self._names = [chr(ord("a") + i) for i in range(size)]
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> list[Host]:
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lockstep_hosts_")))
+            addresses = [
+                {version: str(ipaddress.ip_network(_NETWORKS[version])[i + 1]) for version in self._versions}
+                for i in range(len(self._names))
+            ]
+            lines = ["127.0.0.1 localhost", "::1 localhost"]
+            lines += [f"{a} {name}" for name, of in zip(self._names, addresses, strict=True) for a in of.values()]
+            (folder / "hosts").write_text("\n".join(lines) + "\n")
+            hosts = []
+            for name, of in zip(self._names, addresses, strict=True):
+                hosts.append(Host(name, folder / "hosts", of))
+                stack.callback(hosts[-1].end)
+            if self._delay_us or self._loss:
+                switch = stack.enter_context(_program(hosts, self._rate, self._delay_us, self._loss))
+            else:
+                switch = _Bridge(hosts, folder / "hosts", self._rate)
+                stack.callback(switch.end)
+            for host in hosts:
+                host._switch = switch
+                # nodad: an address of IPv6 is otherwise not usable for a second or two.
+                lines = [f"addr add {of}/{_prefix(v)} dev eth0{' nodad' * (v == 6)}" for v, of in host.addresses.items()]
+                host.enter(f"link set eth0 mtu {_MTU} up", *lines)
+            self._stack = stack.pop_all()
+            return hosts
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+class _Bridge:
+    """A bridge of the kernel, in a network of its own, with a port for each host."""
+
+    def __init__(self, hosts: Sequence[Host], hosts_file: Path, rate: str | None):
+        self._host = Host("switch", hosts_file, {})
+        self._ports = {host.name: f"port-{host.name}" for host in hosts}
+        lines = [f"link add bridge type bridge forward_delay 0", f"link set bridge mtu {_MTU} up"]
+        for host in hosts:
+            port = self._ports[host.name]
+            lines += [
+                f"link add {port} mtu {_MTU} type veth peer name eth0 netns {host.pid}",
+                f"link set {port} master bridge up",
+            ]
+        self._host.enter(*lines)
+        if rate is not None:
+            # A bucket of 512 KiB: a rate of 10 Gbit/s is kept by a clock that ticks every 0.4 ms.
+            shape = f"root tbf rate {rate} burst 512kb latency 20ms"
+            self._host.enter(*(f"qdisc add dev {port} {shape}" for port in self._ports.values()), batch="tc")
+            for host in hosts:
+                host.enter(f"qdisc add dev eth0 {shape}", batch="tc")
+
+    def set_cut(self, host: Host, is_cut: bool) -> None:
+        """Cuts a cable, or mends it, at this end of it: the host's own end stays as it is."""
+        self._host.enter(f"link set {self._ports[host.name]} {'nomaster' if is_cut else 'master bridge'}")
+
+    def end(self) -> None:
+        """Ends it."""
+        self._host.end()
+
+
+class _Program:
+    """The switch in user space."""
+
+    def __init__(self, process: subprocess.Popen, hosts: Sequence[Host]):
+        self._process, self._ports = process, {host.name: i for i, host in enumerate(hosts)}
+
+    def set_cut(self, host: Host, is_cut: bool) -> None:
+        """Cuts a cable, or mends it."""
+        self._process.stdin.write(f"{'cut' if is_cut else 'join'} {self._ports[host.name]}\n")
+        self._process.stdin.flush()
+        if self._process.stdout.readline() != "done\n":
+            raise RuntimeError("emulated_switch has ended")
+
+
+@contextlib.contextmanager
+def _program(hosts: Sequence[Host], rate: str | None, delay_us: float, loss: float) -> Iterator[_Program]:
+    words = [switch_program(), _bits_per_s(rate), delay_us, loss, *(host.pid for host in hosts)]
+    process = subprocess.Popen(
+        list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError("emulated_switch did not start: its errors are above")
+        yield _Program(process, hosts)
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(_DEADLINE_S)
+        finally:
+            process.kill()
+
+
+def switch_program() -> Path:
+    """The switch in user space, which is built with the core's tests.
+
+    Raises:
+      RuntimeError: it is not.
+    """
+    return core_program("testing", "lockstep_emulated_switch")
+
+
+def core_program(folder: str, name: str) -> Path:
+    """A program that is built with the core's tests.
+
+    Raises:
+      RuntimeError: it is not.
+    """
+    builds = Path(__file__).resolve().parents[3] / "build"
+    found = sorted(builds.glob(f"core*/core/{folder}/{name}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise RuntimeError(f"no {name} below {builds}: `make test` and `make test-hosts` build it")
+    return found[-1]
+
+
+def _bits_per_s(rate: str | None) -> float:
+    if rate is None:
+        return 1e15
+    for unit, bits in (("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)):
+        if rate.endswith(unit):
+            return float(rate.removesuffix(unit)) * bits
+    raise ValueError(f"rate {rate!r}: wanted one like '10gbit' or '100mbit'")
+
+
+def _prefix(version: int) -> str:
+    return _NETWORKS[version].partition("/")[2]
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def wait_until(condition: Any, timeout_s: float, what: str) -> Any:
+    """Waits for a condition, and returns what it gave; AssertionError after `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.01)
+    return value

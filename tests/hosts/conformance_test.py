@@ -1,0 +1,62 @@
+"""The engine's suites of conformance and faults, whose ranks run on two hosts and meet over their network.
+
+The same test program runs on each host and starts that host's ranks (core/testing/site.h).
+"""
+
+import os
+import subprocess
+
+import pytest
+
+from lockstep.testing.emulated_cluster import Cluster, core_program, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+_DEADLINE_S = 240
+# Two ranks on each host, and one on each.
+_SHAPES = "auto_4_aabb", "auto_2_ab"
+# The others look from one rank into another's memory, or are threads of one process that do.
+_FAULTS = (
+    "ARankThatLeavesEarlyIsSaidToHaveLeft",
+    "RanksThatHaveDoneTheirPartMayLeaveInAnyOrder",
+    "AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo",
+    "DifferentCallsAreDescribedToAllAndBreakNothing",
+    "ADeclinedCollectiveFailsOnAllRanksAndBreaksNothing",
+    "NothingStaysInTheFolderOfSharedMemory",
+)
+
+
+def _run_on(hosts, tests, version):
+    """Runs tests of the engine on all hosts at once; expects all to pass, and returns how many there were."""
+    address = f"[{hosts[0].addresses[6]}]" if version == 6 else hosts[0].addresses[4]
+    processes = []
+    for host in hosts:
+        environment = {**os.environ, "LOCKSTEP_TEST_SITE": f"{host.name}@{address}:7000"}
+        command = [core_program("comm", "lockstep_comm_test"), f"--gtest_filter={':'.join(tests)}"]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        processes.append(host.start(command, env=environment, **options))
+    outputs = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
+    for host, process, output in zip(hosts, processes, outputs, strict=True):
+        assert process.returncode == 0, f"host {host.name}:\n{output}"
+        assert host.shared_memory() == []
+        assert host.pids() == []
+    (count,) = {output.count("[       OK ]") for output in outputs}
+    return count
+
+
+def test_the_suite_of_conformance_passes():
+    with Cluster(2) as hosts:
+        suites = "*/ConformanceTest.*", "*/ReductionsConformanceTest.*"
+        assert _run_on(hosts, [f"{suite}/{shape}" for suite in suites for shape in _SHAPES], 4) >= 12
+
+
+def test_faults_are_said_as_they_are_on_one_host():
+    with Cluster(2) as hosts:
+        tests = [f"*/FaultsTest.{fault}/auto_4_aabb" for fault in _FAULTS]
+        assert _run_on(hosts, tests, 4) == len(tests)
+
+
+@pytest.mark.parametrize("cables", [{"delay_us": 500, "rate": "1gbit"}, {"loss": 0.005}], ids=["slow", "lossy"])
+def test_cables_that_are_slow_or_lossy_change_no_result(cables):
+    with Cluster(2, versions=(6,), **cables) as hosts:
+        assert _run_on(hosts, [f"*/ConformanceTest.RandomCallsEqualTheOracle/{_SHAPES[0]}"], 6) == 1

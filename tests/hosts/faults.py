@@ -1,0 +1,253 @@
+"""What becomes of a job on two hosts when something goes wrong, for every fault at every moment.
+
+    python -m tests.hosts.faults [--faults WORDS] [--moments WORDS] [--seed N]      (make test-faults)
+
+prints a table, and exits with 1 where something was not as promised: that every process which the fault leaves ends in
+time, with an error that names a rank, its host and the operation; that no process and no shared memory stay; and that
+whatever looks like a checkpoint is one, in every byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lockstep.testing.emulated_cluster import Cluster, Host, why_not
+from tests.hosts import fault_worker
+from tests.hosts.fault_worker import MOMENTS
+from tests.hosts.job import Job, running
+
+ENDED_WITHIN_S = 10.0
+CUT_S = 5.0
+_THERE_WITHIN_S = 120.0
+_PATIENCE_S = 40.0  # then it hangs
+# A rank that is not there, or stands still, before the job has begun is missed when the meeting's time is over.
+_VARIABLES = {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "8"}
+_RANKS = range(4)  # two on each host
+_OPERATION = r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '|rendezvous|the meeting"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+      name: what the table calls it.
+      strike: does it.
+      victims: ranks that are killed, or stand still: nothing is expected of them.
+      named: ranks one of which the others' errors name.
+      misbehaves: what a rank does by itself, and which.
+      outcome: "ends" the job, is "survived" by it, or either, with an "error" where it ends.
+      cure: undoes it when the others have ended; then the victims have to end as well.
+    """
+
+    name: str
+    strike: Callable[[Job, Sequence[Host]], None] = lambda job, hosts: None
+    victims: tuple[int, ...] = ()
+    named: tuple[int, ...] = ()
+    misbehaves: tuple[str, int] = ("", -1)
+    outcome: str = "ends"
+    cure: Callable[[Job, Sequence[Host]], None] | None = None
+
+    @property
+    def late(self) -> int:
+        """The rank that others wait for: none that the fault strikes."""
+        return next(rank for rank in (1, 2) if rank not in (*self.victims, self.misbehaves[1]))
+
+
+def _signals(rank: int, number: int) -> Callable[[Job, Sequence[Host]], None]:
+    return lambda job, hosts: os.kill(job.pid(rank), number)
+
+
+def _limits(rank: int, kind: int, of: str) -> Callable[[Job, Sequence[Host]], None]:
+    def strike(job: Job, hosts: Sequence[Host]) -> None:
+        pid, bytes_now = job.pid(rank), 0
+        if of:
+            (line,) = re.findall(rf"^{of}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+            bytes_now = int(line) * 1024
+        resource.prlimit(pid, kind, (bytes_now, bytes_now))
+
+    return strike
+
+
+def _cut_for_a_while(job: Job, hosts: Sequence[Host]) -> None:
+    hosts[1].cut()
+    time.sleep(CUT_S)
+    hosts[1].join()
+
+
+FAULTS = [
+    Fault("kill a worker of host a", _signals(1, signal.SIGKILL), (1,), (1,)),
+    Fault("kill a worker of host b", _signals(3, signal.SIGKILL), (3,), (3,)),
+    Fault("kill rank 0", _signals(0, signal.SIGKILL), (0,), (0,)),
+    Fault("stop a worker", _signals(3, signal.SIGSTOP), (3,), (3,), cure=_signals(3, signal.SIGCONT)),
+    Fault("stop rank 0", _signals(0, signal.SIGSTOP), (0,), (0,), cure=_signals(0, signal.SIGCONT)),
+    Fault("kill all of host b", lambda job, hosts: hosts[1].kill(), (2, 3), (2, 3)),
+    Fault("host b loses its power", lambda job, hosts: hosts[1].lose_power(), (2, 3), (2, 3)),
+    Fault("freeze host b", lambda job, hosts: hosts[1].freeze(), (2, 3), (2, 3), cure=lambda job, hosts: hosts[1].thaw()),
+    Fault("cut for good", lambda job, hosts: hosts[1].cut(), (), (0, 1, 2, 3)),
+    Fault("cut for 5 s", _cut_for_a_while, outcome="survived"),
+    Fault("exception in a worker", named=(2,), misbehaves=("raise", 2)),
+    Fault("exit(0) too early", named=(2,), misbehaves=("exit", 2)),
+    Fault("disk full for rank 0", _limits(0, resource.RLIMIT_FSIZE, ""), named=(0,), outcome="either"),
+    Fault("no more memory for rank 3", _limits(3, resource.RLIMIT_AS, "VmSize"), named=(3,), outcome="either"),
+]
+
+
+@dataclasses.dataclass
+class Result:
+    """What became of a job."""
+
+    seconds: float  # until the last one ended
+    survived: bool
+    wrong: list[str]  # what was not as promised; empty: all is well
+    outputs: str
+
+    def __str__(self) -> str:
+        text = "done" if self.survived else f"{self.seconds:.1f} s"
+        return text if not self.wrong else f"{text} ✗"
+
+
+def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Result:
+    """Runs a job, has the fault strike in the moment, and looks at what is left.
+
+    Args:
+      fault: what goes wrong.
+      moment: of MOMENTS.
+      folder: an empty one.
+      draw: when in the moment.
+    """
+    wrong: list[str] = []
+    work = (fault_worker.work, str(folder), moment, fault.late, fault.misbehaves)
+    with Cluster(2) as hosts, running(hosts, 2, work, folder, _VARIABLES) as job:
+        for rank in _RANKS:
+            # One that misbehaves may have ended the job before the last is there.
+            job.wait_for(f"there.{rank}", _THERE_WITHIN_S, may_end=bool(fault.misbehaves[0]))
+        time.sleep(draw.random() * 0.1)
+        begin = time.monotonic()
+        fault.strike(job, hosts)
+        # Those who wait for the late one are struck while they wait; it comes to a job that has gone wrong.
+        goes_on = threading.Timer(0.3, (folder / "go").touch)
+        goes_on.start()
+        others = [rank for rank in _RANKS if rank not in (*fault.victims, fault.misbehaves[1])]
+        if fault.outcome == "either":
+            others = list(_RANKS)
+        ends = _ends(job, others, begin, wrong)
+        survived = all(code == 0 for code, _ in ends.values())
+        if fault.outcome != "either" and survived != (fault.outcome == "survived"):
+            wrong.append("survived" if survived else "did not survive")
+        if not survived:
+            _check_errors(job, fault, ends, wrong)
+        if fault.cure is not None:
+            fault.cure(job, hosts)
+            _ends(job, fault.victims, time.monotonic(), wrong)
+        outputs = job.outputs()
+        goes_on.join()
+        job.kill()
+        for host in hosts:
+            if left := host.pids():
+                wrong.append(f"processes are left on host {host.name}: {left}")
+            if left := host.shared_memory():
+                wrong.append(f"shared memory is left on host {host.name}: {left}")
+    _check_checkpoints(folder / "checkpoints", moment, wrong)
+    seconds = max((seconds for _, seconds in ends.values()), default=0)
+    limit = CUT_S + _PATIENCE_S if survived else ENDED_WITHIN_S
+    if seconds > limit:
+        wrong.append(f"the last rank ended after {seconds:.1f} s")
+    return Result(seconds, survived, wrong, outputs)
+
+
+def _ends(job: Job, ranks: Sequence[int], begin: float, wrong: list[str]) -> dict[int, tuple[int | None, float]]:
+    """Exit codes, and seconds since `begin`."""
+    passed = time.monotonic() - begin
+    ends = {rank: (code, at + passed) for rank, (code, at) in job.await_ends(ranks, _PATIENCE_S).items()}
+    wrong += [f"rank {rank} hangs" for rank, (code, _) in ends.items() if code is None]
+    return ends
+
+
+def _check_errors(job: Job, fault: Fault, ends: dict[int, tuple[int | None, float]], wrong: list[str]) -> None:
+    for rank, (code, _) in ends.items():
+        said = job.output(rank)
+        if code == 0:
+            wrong.append(f"rank {rank} ended with exit code 0")
+        elif rank in fault.named and fault.outcome == "either":
+            continue  # what it says itself is TensorFlow's, or C++'s
+        for what, pattern in {
+            "a rank": rf"rank ({'|'.join(map(str, fault.named))})\b",
+            "its host": r"\bhost [ab]\b",
+            "the operation": _OPERATION,
+        }.items():
+            if not re.search(pattern, said):
+                wrong.append(f"rank {rank} does not name {what}")
+
+
+def _check_checkpoints(folder: Path, moment: str, wrong: list[str]) -> None:
+    """Whatever has an index is whole, and the last is one of them."""
+    import tensorflow as tf
+
+    found = sorted(folder.glob("*.index"))
+    for index in found:
+        prefix = str(index.with_suffix(""))
+        step = int(prefix.rpartition("-")[2])
+        try:
+            reader = tf.train.load_checkpoint(prefix)
+            for name in ("table", "dense"):
+                values = reader.get_tensor(name)
+                # The step in which a variable is saved may be beside the one that the name was taken from.
+                if not (values == values.flat[0]).all() or abs(values.flat[0] - step) > 0:
+                    wrong.append(f"{index.name} has other values of {name}")
+        except Exception as error:
+            wrong.append(f"{index.name} cannot be read: {error}")
+    latest = tf.train.latest_checkpoint(str(folder))
+    if moment not in ("rendezvous", "first step") and (latest is None or f"{latest}.index" not in map(str, found)):
+        wrong.append(f"the last checkpoint is {latest}")
+
+
+def main() -> int:
+    """Prints the table."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--faults", default="", help="only those whose name contains this")
+    flags.add_argument("--moments", default=",".join(MOMENTS), help="(%(default)s)")
+    flags.add_argument("--seed", type=int, default=1, help="of when in a moment a fault strikes (%(default)s)")
+    flags.add_argument("--logs", type=Path, help="a folder for what the ranks of cells that went wrong have said")
+    flags = flags.parse_args()
+    if why_not():
+        print(why_not(), file=sys.stderr)
+        return 1
+    moments = flags.moments.split(",")
+    print("| fault | " + " | ".join(moments) + " |\n|---|" + "---|" * len(moments), flush=True)
+    notes = []
+    for fault in FAULTS:
+        if flags.faults not in fault.name:
+            continue
+        print(f"| {fault.name} |", end="", flush=True)
+        for moment in moments:
+            with tempfile.TemporaryDirectory(prefix="lockstep_faults_") as folder:
+                try:
+                    result = try_cell(fault, moment, Path(folder), random.Random(f"{flags.seed} {fault.name} {moment}"))
+                except AssertionError as error:
+                    result = Result(0, False, [str(error).splitlines()[0]], str(error))
+            print(f" {result} |", end="", flush=True)
+            notes += [f"{fault.name}, {moment}: {wrong}" for wrong in result.wrong]
+            if result.wrong and flags.logs:
+                flags.logs.mkdir(exist_ok=True)
+                name = f"{fault.name} {moment}".replace(" ", "_")
+                (flags.logs / name).write_text("\n".join([*result.wrong, result.outputs]))
+        print(flush=True)
+    print("\n".join(["", *notes] if notes else ["", "All as promised."]))
+    return bool(notes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

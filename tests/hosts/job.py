@@ -1,0 +1,163 @@
+"""Jobs on emulated hosts: their ranks, without a launcher, each with its log; who ended, when, and what it said.
+
+A rank runs a program, or a function in a fork of a process that has imported TensorFlow once, which is there at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.testing.emulated_cluster import Host
+from lockstep.testing.emulated_host import run_on
+
+ROOT = Path(__file__).resolve().parents[2]
+_HIDDEN = ("LOCKSTEP_", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_", "HOROVOD_")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """That of a test's workers: this process's, without what says where it stands itself."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
+    python = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
+    few = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+    return {**kept, "PYTHONPATH": python, **few, **quiet, **variables}
+
+
+class Job:
+    """Ranks that run a program on hosts, by the engine alone.
+
+    Args:
+      hosts: where they run.
+      per_host: how many on each; their numbers run over the hosts.
+      work: what each runs, in `folder`: the words of a command, or a function of a module with its arguments.
+      folder: where the logs are written, `log.<rank>`.
+      variables: of their environment, on top of the job's.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        per_host: int,
+        work: Sequence[Any],
+        folder: Path,
+        variables: Mapping[str, str] | None = None,
+    ):
+        self.folder, self.size = folder, per_host * len(hosts)
+        self.host_of = [host for host in hosts for _ in range(per_host)]
+        first = hosts[0].address
+        shared = {
+            "LOCKSTEP_WORLD_SIZE": str(self.size),
+            "LOCKSTEP_LOCAL_WORLD_SIZE": str(per_host),
+            "LOCKSTEP_RENDEZVOUS": f"[{first}]:7000" if ":" in first else f"{first}:7000",
+            "LOCKSTEP_SECRET": secrets.token_hex(16),
+        }
+        folder.mkdir(exist_ok=True)
+        self._processes = []
+        for rank, host in enumerate(self.host_of):
+            own = {"LOCKSTEP_RANK": str(rank), "LOCKSTEP_LOCAL_RANK": str(rank % per_host)}
+            env = environment(**shared, **own, **(variables or {}))
+            start = _call if callable(work[0]) else _start
+            self._processes.append(start(host, work, env, folder, folder / f"log.{rank}"))
+
+    def pid(self, rank: int) -> int:
+        """The number of a rank's process: the one child of that which waits for its end."""
+        waits = self._processes[rank].pid
+        return int(Path(f"/proc/{waits}/task/{waits}/children").read_text().split()[0])
+
+    def output(self, rank: int) -> str:
+        """What a rank has written."""
+        return (self.folder / f"log.{rank}").read_text(errors="replace")
+
+    def outputs(self) -> str:
+        """What all have."""
+        return "\n".join(f"--- rank {rank} on host {self.host_of[rank].name}\n{self.output(rank)}" for rank in range(self.size))
+
+    def await_ends(self, ranks: Sequence[int], timeout_s: float) -> dict[int, tuple[int | None, float]]:
+        """Waits for the ends of some ranks: of each its exit code and the seconds from now; None: it still runs."""
+        begin, ends = time.monotonic(), {}
+        while len(ends) < len(ranks) and time.monotonic() - begin < timeout_s:
+            for rank in ranks:
+                if rank not in ends and (code := self._processes[rank].poll()) is not None:
+                    ends[rank] = code, time.monotonic() - begin
+            time.sleep(0.01)
+        return {rank: ends.get(rank, (None, timeout_s)) for rank in ranks}
+
+    def expect_all_well(self, timeout_s: float) -> None:
+        """Asserts that all ranks end well and in time."""
+        ends = self.await_ends(range(self.size), timeout_s)
+        assert all(code == 0 for code, _ in ends.values()), f"{ends}\n{self.outputs()}"
+
+    def wait_for(self, path: str, timeout_s: float, may_end: bool = False) -> None:
+        """Waits until a file is in the folder; a rank that ends before is an error, or ends the wait."""
+        end = time.monotonic() + timeout_s
+        while not (self.folder / path).exists():
+            if any(process.poll() is not None for process in self._processes):
+                assert may_end, f"a rank ended before {path}:\n{self.outputs()}"
+                return
+            assert time.monotonic() < end, f"no {path} after {timeout_s:g} s:\n{self.outputs()}"
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """Ends all of them."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+
+@contextlib.contextmanager
+def running(*arguments: object, **options: object) -> Iterator[Job]:
+    """A Job, of which nothing is left at the end of the block."""
+    job = Job(*arguments, **options)
+    try:
+        yield job
+    finally:
+        job.kill()
+
+
+def _start(host: Host, work: Sequence[object], env: Mapping[str, str], folder: Path, log: Path) -> Any:
+    with log.open("wb") as output:
+        return host.start(work, env=env, cwd=folder, stdout=output, stderr=output)
+
+
+@functools.cache
+def _fork_server() -> Any:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["numpy", "tensorflow", "hybridbackend.tensorflow"])
+    return server
+
+
+class _Forked:
+    """A process of the fork server's, in the form of subprocess.Popen."""
+
+    def __init__(self, process: Any):
+        self._process, self.kill, self.wait = process, process.kill, process.join
+        process.start()
+        self.pid = process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.exitcode
+
+
+def _call(host: Host, work: Sequence[Any], env: Mapping[str, str], folder: Path, log: Path) -> _Forked:
+    arguments = (host.pid, str(folder), str(log), dict(env), work)
+    return _Forked(_fork_server().Process(target=_work, args=arguments))
+
+
+def _work(host: int, folder: str, log: str, env: dict[str, str], work: Sequence[Any]) -> None:
+    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.clear()
+    os.environ.update(env)
+    function, *arguments = work
+    run_on(host, folder, lambda: function(*arguments))
