@@ -12,6 +12,8 @@ in turns with it. `best` and `median` are of all rounds; `CPU` is the time of wo
 - `step`: a training step that looks up ids of 26 sharded tables and updates their rows, less one of the same form whose
   tables are not sharded, over a link with a delay of 5 ms and no rate; in round trips, which a byte there and one back
   over TCP measures. Target: 3.
+- `lookups`: two workers on each host train 26 tables with batches of 2048 ids each, in two stages and in one
+  (`use_hierarchical_embedding_lookup`, docs/sharding.md), in turns; the bytes are those that host a sends in a step.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from collections.abc import Callable
 
 BYTES = 64 << 20
 TABLES, ROWS, DIM, BATCH = 26, 1000, 16, 64
+LARGE = {"rows": 100_000, "dim": 32, "batch": 2048}
 LONG_DELAY_US = 5000
 PORT, TCP_PORT = 7000, 7001
 DEADLINE_S = 180
@@ -41,7 +44,7 @@ def flags_from() -> argparse.Namespace:
     flags.add_argument("--rate", default="10gbit", help="of the link (%(default)s)")
     flags.add_argument("--delay-us", type=float, default=100, help="of the link, one way (%(default)s)")
     flags.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
-    flags.add_argument("--worker", choices=["allreduce", "step"], help=argparse.SUPPRESS)
+    flags.add_argument("--worker", choices=["allreduce", "step", "uniform", "zipf"], help=argparse.SUPPRESS)
     return flags.parse_args()
 
 
@@ -104,6 +107,14 @@ def worker(flags: argparse.Namespace) -> None:
 
     context.ensure_initialized()
     rank = context.rank
+    if flags.worker in ("uniform", "zipf"):
+        ready = tf.function(lambda: collectives.barrier())
+        calls = {
+            name: _step(draw=flags.worker, use_hierarchical_embedding_lookup=name == "two stages", **LARGE)
+            for name in ("one stage", "two stages")
+        }
+        _time(flags, calls, ready)
+        return
     tcp = Tcp(rank, os.environ["LOCKSTEP_RENDEZVOUS"].rpartition(":")[0])
     if flags.worker == "allreduce":
         tensor = tf.ones([BYTES // 4])
@@ -112,23 +123,38 @@ def worker(flags: argparse.Namespace) -> None:
     else:
         calls = {
             "round trip": lambda: tcp.there_and_back(rank),
-            "sharded": _step(sharded=True),
+            "sharded": _step(),
             "plain": _step(sharded=False),
         }
-    times = collections.defaultdict(lambda: ([], []))
+    _time(flags, calls, lambda: tcp.there_and_back(rank))
+
+
+def _time(flags: argparse.Namespace, calls: dict[str, Callable[[], None]], ready: Callable[[], None]) -> None:
+    """Prints the times of the calls, which begin when all are ready; and the bytes that the host sends meanwhile."""
+    times = collections.defaultdict(lambda: ([], [], []))
     for number in range(flags.rounds + 3):
         for name, call in calls.items():
-            tcp.there_and_back(rank)  # both begin at the same time
-            started, used = time.perf_counter(), time.process_time()
+            ready()
+            started, used, sent = time.perf_counter(), time.process_time(), _sent_bytes()
             call()
             if number >= 3:
                 times[name][0].append(time.perf_counter() - started)
                 times[name][1].append(time.process_time() - used)
-    if rank == 0:
+                times[name][2].append(_sent_bytes() - sent)
+    if os.environ["LOCKSTEP_RANK"] == "0":
         print("FIGURES", json.dumps(times), flush=True)
 
 
-def _step(sharded: bool) -> Callable[[], None]:
+def _sent_bytes() -> int:
+    """Over the host's link."""
+    with open("/proc/net/dev") as devices:
+        (line,) = (line for line in devices if line.strip().startswith("eth0:"))
+    return int(line.split()[9])
+
+
+def _step(
+    sharded: bool = True, draw: str = "uniform", rows: int = ROWS, dim: int = DIM, batch: int = BATCH, **options: bool
+) -> Callable[[], None]:
     import numpy as np
     import tensorflow as tf
 
@@ -136,11 +162,12 @@ def _step(sharded: bool) -> Callable[[], None]:
 
     tf1 = tf.compat.v1
     random = np.random.default_rng(hb.context.rank)
-    with tf.Graph().as_default(), hb.scope() if sharded else hb.context.detached():
+    with tf.Graph().as_default(), hb.scope(**options) if sharded else hb.context.detached():
         with hb.embedding_scope() if sharded else tf1.variable_scope("plain"):
             start = tf1.constant_initializer(0.01)
-            tables = [tf1.get_variable(f"table{i}", [ROWS, DIM], initializer=start) for i in range(TABLES)]
-        ids = [tf.constant(random.integers(ROWS, size=BATCH)) for _ in tables]
+            tables = [tf1.get_variable(f"table{i}", [rows, dim], initializer=start) for i in range(TABLES)]
+        drawn = (random.integers(rows, size=batch) if draw == "uniform" else random.zipf(1.2, batch) for _ in tables)
+        ids = [tf.constant(of % rows) for of in drawn]
         found = [tf.nn.embedding_lookup(table, of) for table, of in zip(tables, ids, strict=True)]
         loss = tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in found])
         step = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
@@ -156,24 +183,27 @@ def _step(sharded: bool) -> Callable[[], None]:
 class Times:
     """Of the rounds of one call, in seconds."""
 
-    def __init__(self, rounds: list[float], used: list[float]):
+    def __init__(self, rounds: list[float], used: list[float], sent: list[int]):
         self.best, self.median, self.cpu = min(rounds), statistics.median(rounds), statistics.mean(used)
+        self.sent = statistics.median(sent)
 
 
-def measure(flags: argparse.Namespace, what: str, **link: object) -> dict[str, Times]:
-    """Runs both workers over such a link: the times of each call on worker 0."""
+def measure(flags: argparse.Namespace, what: str, per_host: int = 1, **link: object) -> dict[str, Times]:
+    """Runs the workers over such a link: the times of each call on worker 0."""
     from lockstep.testing.emulated_cluster import Cluster
 
     command = [sys.executable, __file__, "--worker", what, "--rounds", str(flags.rounds)]
     secret = os.urandom(16).hex()
     with Cluster(2, versions=(4,), **link) as hosts, contextlib.ExitStack() as stack:
         processes = []
-        for rank, host in enumerate(hosts):
+        for rank, host in enumerate(host for host in hosts for _ in range(per_host)):
             environment = {
                 **os.environ,
                 "CUDA_VISIBLE_DEVICES": "",
                 "LOCKSTEP_RANK": str(rank),
-                "LOCKSTEP_WORLD_SIZE": "2",
+                "LOCKSTEP_WORLD_SIZE": str(2 * per_host),
+                "LOCKSTEP_LOCAL_RANK": str(rank % per_host),
+                "LOCKSTEP_LOCAL_WORLD_SIZE": str(per_host),
                 "LOCKSTEP_RENDEZVOUS": f"{hosts[0].address}:{PORT}",
                 "LOCKSTEP_SECRET": secret,
             }
@@ -214,6 +244,13 @@ def main() -> None:
     print(f"two hosts, {LONG_DELAY_US / 1e3:g} ms one way; a step, medians of {flags.rounds} rounds")
     print(f"{TABLES} sharded tables {sharded * 1e3:.1f} ms, plain ones {plain * 1e3:.1f} ms, ", end="")
     print(f"round trip {trip * 1e3:.1f} ms: {(sharded - plain) / trip:.2f} round trips more (target 3)")
+    print(f"two hosts with two workers each, {flags.rate}, {flags.delay_us:g} us one way; a step of {TABLES} tables of")
+    print(f"{LARGE['rows']} rows of {LARGE['dim']} numbers, {LARGE['batch']} ids of each a worker")
+    print(f"{'ids':<10}{'':<12}{'best':>10}{'median':>14}{'host a sends':>16}")
+    for draw in ("uniform", "zipf"):
+        times = measure(flags, draw, per_host=2, rate=flags.rate, delay_us=flags.delay_us / 2)
+        for name, of in times.items():
+            print(f"{draw:<10}{name:<12}{of.best * 1e3:7.1f} ms {of.median * 1e3:10.1f} ms {of.sent / 1e6:12.2f} MB")
 
 
 if __name__ == "__main__":
