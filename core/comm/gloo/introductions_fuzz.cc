@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -44,8 +45,13 @@ class Callee {
  public:
   Callee()
       : port_(Listen()), address_(port_.address()), thread_([this] {
-          sockets_ = port_.Connect(0, kRanks, std::array<std::string, 2>(), kKey, Deadline::After(1e6), nullptr);
+          sockets_ = port_.Connect(0, kRanks, std::array<std::string, 2>(), kKey, Deadline::After(1e6),
+                                   [this] { return over_ ? Cancelled("over") : OkStatus(); });
         }) {}
+  ~Callee() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
   const std::string& address() const { return address_; }
   UniqueFd Connected() {
     thread_.join();
@@ -57,13 +63,14 @@ class Callee {
   Introductions port_;
   const std::string address_;
   Sockets sockets_ = Internal("did not run");
+  std::atomic<bool> over_ = false;
   std::thread thread_;
 };
 
-// One serves many inputs. Never destroyed: it would wait for a second rank.
+// One serves many inputs.
 std::unique_ptr<Callee>& SharedCallee() {
-  static auto* callee = new std::unique_ptr<Callee>(std::make_unique<Callee>());
-  return *callee;
+  static auto callee = std::make_unique<Callee>();
+  return callee;
 }
 
 // Closed without the minute for which the machine would remember the connection.
