@@ -33,8 +33,13 @@ Result<std::unique_ptr<Communicator>> HostsCommunicator::Create(const ContextOpt
                                                                 const Deadline& deadline) {
   std::unique_ptr<HostsCommunicator> made(new HostsCommunicator(options, std::move(place), group.index));
   made->StartWatch(options, meeting);
-  const Status status = made->Connect(options, std::move(group), meeting, deadline);
+  Status status = made->Connect(options, std::move(group), meeting, deadline);
   if (status.ok()) return std::unique_ptr<Communicator>(std::move(made));
+  // Why a rank has given up says more than the end of its connection, which may be seen first.
+  if (status.code() == StatusCode::kUnavailable) {
+    made->watch_->AwaitFate(made->rank_, kPatience_s);
+    if (const Status verdict = made->Verdict(); !verdict.ok()) status = verdict;
+  }
   // The others hear why, and not that this rank left.
   made->watch_->GiveUp(status);
   return status;
@@ -95,7 +100,9 @@ void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeti
 Status HostsCommunicator::Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting,
                                   const Deadline& deadline) {
   group.ended = [this] { return Verdict(); };
-  LOCKSTEP_ASSIGN_OR_RETURN(local_, shm::ShmCommunicator::Create(options, std::move(group)));
+  auto local = shm::ShmCommunicator::Create(options, std::move(group));
+  if (!local.ok()) return local.status().WithPrefix("start of the job: ");
+  local_ = *std::move(local);
   {
     const std::lock_guard lock(ends_->mutex);
     ends_->local = local_.get();
