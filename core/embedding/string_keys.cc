@@ -1,6 +1,7 @@
 #include "core/embedding/string_keys.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -26,39 +27,40 @@ struct StringKeys::Entry {
   uint32_t block;  // of the arena
 };
 
-// Blocks of bytes that are filled one after another; a block is freed when all of its strings have gone.
+// Blocks of bytes that are filled one after another; a block is freed when all of its strings have gone. A string that
+// stays holds its block, so others take the places of those that went: where strings come and go for ever, memory is
+// that of the most that there were at once, by sizes, and not of a block for each that stayed.
 class StringKeys::Arena {
  public:
   // Copies the bytes; null without memory.
   const char* Put(std::string_view bytes, uint32_t* block) {
     const std::lock_guard lock(mutex_);
-    const auto size = static_cast<int64_t>(bytes.size());
-    if (blocks_.empty() || blocks_.back().used + size > blocks_.back().pages.bytes()) {
-      Result<Pages> pages = Pages::Allocate(std::max<int64_t>(kBlockBytes, size));
-      if (!pages.ok()) return nullptr;
-      bytes_ += pages->bytes();
-      blocks_.push_back({*std::move(pages)});
-    }
-    Block& last = blocks_.back();
-    char* data = last.pages.data() + last.used;
-    std::memcpy(data, bytes.data(), bytes.size());
-    last.used += size;
-    ++last.strings;
-    *block = static_cast<uint32_t>(blocks_.size()) - 1;
-    return data;
+    const int64_t size = PlaceSize(bytes.size());
+    Place place;
+    if (!TakeHole(size, &place) && !TakeFresh(size, &place)) return nullptr;
+    std::memcpy(place.data, bytes.data(), bytes.size());
+    ++blocks_[place.block].strings;
+    *block = place.block;
+    return place.data;
   }
 
-  void Drop(uint32_t block) {
+  // Nobody reads the string any more.
+  void Drop(const Entry& entry) {
     const std::lock_guard lock(mutex_);
-    Block& dropped = blocks_[block];
-    if (--dropped.strings > 0 || block + 1 == blocks_.size()) return;  // the last one is still being filled
-    bytes_ -= dropped.pages.bytes();
-    dropped.pages = Pages();
+    Block& block = blocks_[entry.block];
+    if (--block.strings == 0 && entry.block + 1 < blocks_.size()) {  // the last one is still being filled
+      Free(block);
+      return;
+    }
+    const int64_t size = PlaceSize(entry.size);
+    if (size < kBlockBytes) holes_[size].push_back({const_cast<char*>(entry.data), entry.block});
   }
 
   int64_t bytes() const {
     const std::lock_guard lock(mutex_);
-    return bytes_;
+    int64_t bytes = bytes_;
+    for (const auto& [size, holes] : holes_) bytes += static_cast<int64_t>(holes.capacity() * sizeof(Place));
+    return bytes;
   }
 
  private:
@@ -68,10 +70,56 @@ class StringKeys::Arena {
     int64_t used = 0;
     int64_t strings = 0;
   };
+  struct Place {
+    char* data;
+    uint32_t block;
+  };
+
+  // What a string takes: few sizes, so that most places fit another string. A multiple of 8, and from 64 on of an
+  // eighth of the power of two below it. Strings of a block or more have one of their own.
+  static int64_t PlaceSize(size_t size) {
+    if (size >= static_cast<size_t>(kBlockBytes)) return static_cast<int64_t>(size);
+    const size_t step = std::max<size_t>(8, std::bit_floor(size) / 8);
+    return static_cast<int64_t>(std::max(step, (size + step - 1) / step * step));
+  }
+
+  void Free(Block& block) {
+    bytes_ -= block.pages.bytes();
+    block.pages = Pages();
+  }
+
+  // Of a string that went. Holes outlive their blocks: those are passed over here.
+  bool TakeHole(int64_t size, Place* place) {
+    const auto found = holes_.find(size);
+    if (found == holes_.end()) return false;
+    for (std::vector<Place>& holes = found->second; !holes.empty();) {
+      *place = holes.back();
+      holes.pop_back();
+      if (blocks_[place->block].pages.bytes() > 0) return true;
+    }
+    return false;
+  }
+
+  bool TakeFresh(int64_t size, Place* place) {
+    if (blocks_.empty() || blocks_.back().used + size > blocks_.back().pages.bytes()) {
+      Result<Pages> pages = Pages::Allocate(std::max<int64_t>(kBlockBytes, size));
+      if (!pages.ok()) return false;
+      bytes_ += pages->bytes();
+      // What went while the last block was being filled has left it here.
+      if (!blocks_.empty() && blocks_.back().strings == 0) Free(blocks_.back());
+      blocks_.push_back({*std::move(pages)});
+    }
+    Block& last = blocks_.back();
+    *place = {last.pages.data() + last.used, static_cast<uint32_t>(blocks_.size()) - 1};
+    last.used += size;
+    return true;
+  }
 
   mutable std::mutex mutex_;
-  std::vector<Block> blocks_;  // guarded by mutex_
-  int64_t bytes_ = 0;          // guarded by mutex_
+  std::vector<Block> blocks_;  // guarded by mutex_; numbers are never given again
+  // By size; guarded by mutex_. At most as many as there were strings of the size at once.
+  std::unordered_map<int64_t, std::vector<Place>> holes_;
+  int64_t bytes_ = 0;  // guarded by mutex_: of blocks
 };
 
 StringKeys::StringKeys(FingerprintFunction fingerprint)
@@ -124,7 +172,7 @@ Result<bool> StringKeys::Put(std::string_view bytes, int64_t key, uint64_t salt)
     found = index_.Insert(key, number);
   }
   if (found == number) return true;
-  if (entry.data != nullptr) arena_->Drop(entry.block);
+  if (entry.data != nullptr) arena_->Drop(entry);
   entries_.Give({&number, 1});
   if (found == KeyIndex::kAbsent) return ResourceExhausted("string keys: no memory");
   return BytesOf(found) == bytes;  // somebody else was faster, with this string or another one
@@ -217,7 +265,7 @@ void StringKeys::Remove(std::span<const int64_t> keys) {
 }
 
 void StringKeys::Free(uint32_t entry) {
-  arena_->Drop(reinterpret_cast<const Entry*>(entry_[entry])->block);
+  arena_->Drop(*reinterpret_cast<const Entry*>(entry_[entry]));
   entries_.Give({&entry, 1});
 }
 

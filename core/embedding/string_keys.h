@@ -37,9 +37,10 @@ namespace lockstep {
 // Keys that a Bloom filter has not admitted are nowhere in the table, so Evict never names them: their strings are
 // removed after the step (those of kNoRow), or they would stay for ever.
 //
-// Bytes lie in blocks that never move; a block is freed when all of its strings have gone. A string takes its bytes and
-// some 45 bytes more. Thread-safe: searches take no lock for a string, additions one for a 64th of the index and one
-// for the bytes; Remove waits for the others, and they for it.
+// Bytes lie in blocks that never move; a block is freed when all of its strings have gone, and until then others take
+// their places. A string takes its bytes, rounded up to a multiple of 8 or by an eighth, and some 45 bytes more.
+// Thread-safe: searches take no lock for a string, additions one for a 64th of the index and one for the bytes; Remove
+// waits for the others, and they for it.
 class StringKeys {
  public:
   // The fingerprints: of salt 0 first.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <random>
 #include <set>
@@ -143,6 +144,51 @@ TEST(StringKeys, StayReadableInAMoment) {
     }
     if (round % 2 == 0) strings->EndMoment();
   }
+}
+
+// Of each thousand strings one stays for long: it must not hold the memory of all that came with it.
+TEST(StringKeys, MemoryIsThatOfTheMostAtOnce) {
+  const auto strings = *StringKeys::Create();
+  std::mt19937_64 random(5);
+  std::deque<int64_t> stays;
+  int64_t settled = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::vector<std::string> batch;
+    for (int i = 0; i < 100; ++i) {
+      batch.push_back(std::to_string(round * 100 + i) + std::string(random() % (i % 10 == 0 ? 1000 : 30), 'x'));
+    }
+    std::vector<int64_t> keys(batch.size());
+    ASSERT_EQ(strings->Intern(Views(batch), keys.data(), RunInline), OkStatus());
+    std::string bytes;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      ASSERT_TRUE(strings->Bytes(keys[i], &bytes));
+      ASSERT_EQ(bytes, batch[i]);
+    }
+    if (round % 10 == 0) {
+      stays.push_back(keys.back());
+      keys.pop_back();
+    }
+    if (stays.size() > 200) {
+      keys.push_back(stays.front());
+      stays.pop_front();
+    }
+    strings->Remove(keys);
+    if (round == 1000) settled = strings->bytes();
+  }
+  EXPECT_EQ(strings->size(), 200);
+  EXPECT_LE(strings->bytes(), settled * 11 / 10);
+  EXPECT_LE(strings->bytes(), 1 << 20);
+}
+
+TEST(StringKeys, LongStringsThatWentTakeNoMemory) {
+  const auto strings = *StringKeys::Create();
+  for (int round = 0; round < 50; ++round) {
+    const std::string text = std::to_string(round) + std::string(300 << 10, 'x');
+    int64_t key;
+    ASSERT_EQ(strings->Intern(Views({text}), &key, RunInline), OkStatus());
+    strings->Remove({&key, 1});
+  }
+  EXPECT_LE(strings->bytes(), 2 << 20);
 }
 
 // Strings that went in a moment take memory until it ends, and no longer.

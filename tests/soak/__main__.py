@@ -12,6 +12,7 @@ import argparse
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -147,6 +148,7 @@ def main() -> int:
     seed = secrets.randbelow(10000) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="lockstep-soak-"))
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # takes the jobs along
     _say(f"soak of {given.minutes:g} min, seed {seed}, in {folder}")
     try:
         _soak(folder, given.minutes, seed)
