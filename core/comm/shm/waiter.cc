@@ -147,20 +147,22 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     std::vector<int> named;
     for (int peer : missing) named.push_back(NameOf(peer));
     return DeadlineExceeded(StrCat("rank ", NameOf(rank_), ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
-                                   JoinWithAnd(named), OnHost(), " for ", policy_.timeout_s + patience_s_, " s in ",
-                                   Operation()));
+                                   JoinWithAnd(named), " for ", policy_.timeout_s + patience_s_, " s in ", Operation(),
+                                   ThereToo()));
   }
   return OkStatus();
 }
 
 std::string Waiter::OnHost() const { return names_.host.empty() ? "" : StrCat(" on host ", names_.host); }
 
+std::string Waiter::ThereToo() const { return names_.host.empty() ? "" : StrCat(" (on host ", names_.host, ")"); }
+
 // What is known of the peer from its own state comes before what the kernel says of its process.
 Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
-    return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), OnHost(),
-                              " left the job, and is waited for in ", Operation()));
+    return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ",
+                              Operation(), ThereToo()));
   }
   // A rank that failed tells more by its last words than by its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();

@@ -133,6 +133,8 @@ class Waiter {
   std::string Operation() const;
   // " on host a", or nothing in a job of one host.
   std::string OnHost() const;
+  // The same behind a sentence: " (on host a)".
+  std::string ThereToo() const;
   // Makes `error` the rank's end, unless it had one, tells the peers `cause`, and wakes everybody. Returns the rank's
   // end.
   Status Break(RankState state, const Status& error, const std::string& cause);
