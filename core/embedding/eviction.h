@@ -45,8 +45,8 @@ struct EvictionOptions {
   Status Validate() const;
 };
 
-// How far eviction has got through a table. With it a table that was restored lets the same keys go in the same calls as
-// one that went on.
+// How far eviction has got through a table. With it a table that was restored lets the same keys go in the same calls
+// as one that went on.
 struct EvictionSweep {
   uint64_t next = 0;   // the hash to go on at; 0: the next call begins anew
   uint64_t width = 0;  // the range of hashes that a call looks at; 0 only where the next call begins anew

@@ -35,7 +35,9 @@ _PATIENCE_S = 40.0  # then it hangs
 # A rank that is not there, or stands still, before the job has begun is missed when the meeting's time is over.
 _VARIABLES = {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "8"}
 _RANKS = range(4)  # two on each host
-_OPERATION = r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '|rendezvous|start of the job"
+_OPERATION = (
+    r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '|rendezvous|start of the job"
+)
 # Who has not met it knows its host by the address.
 _RANK_0_IS_THERE = r"|rank 0\b.* at '10\.77\.0\.1:7000'"
 
