@@ -229,4 +229,9 @@ int lockstep_size() {
   return context == nullptr ? -1 : context->communicator().size();
 }
 
+int lockstep_has_carriers() {
+  const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
+  return context != nullptr && !context->communicator().carriers().empty();
+}
+
 const char* lockstep_last_error() { return lockstep::last_error.c_str(); }

@@ -63,6 +63,10 @@ int lockstep_is_initialized();
 int lockstep_rank();
 int lockstep_size();
 
+// 1 where the context's communicator has carriers (comm/communicator.h): on several hosts, of which one has several
+// ranks. Else 0.
+int lockstep_has_carriers();
+
 // Meets the ranks of a group and makes its named lane (comm/named_lane.h), which the named ops of this `group` use: 0
 // for all ranks of the job, other numbers for process sets. Rank and size of the options are those in the group; the
 // other arguments are fields of NamedLaneOptions. Warnings of stalls go to stderr. Blocks like lockstep_init.

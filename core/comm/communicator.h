@@ -96,6 +96,10 @@ class Communicator {
   virtual int size() const = 0;
   // "shm", ...: which implementation this is. The text lives as long as the communicator.
   virtual std::string_view backend() const = 0;
+  // For each rank, the one of this rank's host that sends to it what several ranks of this host have for it; a rank of
+  // this host is its own. [R], on all ranks alike in kind: empty where there is nothing to share the way, as all ranks
+  // are on one host or each is on its own.
+  virtual std::span<const int> carriers() const { return {}; }
 
   // out[i] = in_0[i] op in_1[i] op ...; `count` elements, the same on all ranks. in, out: [count]; `in` may be `out`.
   // Fastest where both lie in one SharedBuffer of this communicator, on all ranks.

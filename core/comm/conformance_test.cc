@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/strings.h"
+#include "core/comm/arguments.h"
 #include "core/comm/context.h"
 #include "core/comm/test_job.h"
 #include "core/testing/oracle.h"
@@ -381,6 +382,45 @@ TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
       if (c.rank() != 0 && out[count] != 1) return "wrong data";
     }
     return c.Barrier("and all is well").message();
+  });
+}
+
+// Who sends for a host to a rank of another one, and what goes that way: first to the carriers, then to everybody.
+TEST_P(ConformanceTest, CarriersAreOfTheOwnHostAndReachEverybody) {
+  const std::vector<std::vector<int>> hosts = GetParam().Hosts();
+  const bool several = std::any_of(hosts.begin(), hosts.end(), [](const auto& ranks) { return ranks.size() > 1; });
+  const bool wanted = hosts.size() > 1 && several;
+  ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
+    if (c.carriers().empty() == wanted) return StrCat("carriers of ", c.carriers().size(), " ranks");
+    if (!wanted) return "";
+    const auto& own = *std::find_if(hosts.begin(), hosts.end(), [&](const std::vector<int>& ranks) {
+      return std::find(ranks.begin(), ranks.end(), c.rank()) != ranks.end();
+    });
+    const auto is_here = [&](int rank) { return std::find(own.begin(), own.end(), rank) != own.end(); };
+    std::vector<int64_t> sends(c.size());
+    for (int r = 0; r < c.size(); ++r) {
+      const int carrier = c.carriers()[r];
+      if (!is_here(carrier) || (is_here(r) && carrier != r)) return StrCat("rank ", r, " is carried to by ", carrier);
+      ++sends[carrier];
+    }
+    // A letter from each rank of the host to each rank of the job lands at the carrier, and nothing leaves the host.
+    std::vector<int32_t> in(c.size(), c.rank()), out;
+    std::vector<int64_t> counts;
+    const Status status =
+        c.AllToAllV("letters", {DType::kInt32, 1}, sends, in.data(), [&](std::span<const int64_t> of) -> Result<void*> {
+          counts.assign(of.begin(), of.end());
+          out.resize(SumOf(of));
+          return static_cast<void*>(out.data());
+        });
+    if (!status.ok()) return status.ToString();
+    size_t next = 0;
+    for (int r = 0; r < c.size(); ++r) {
+      if (counts[r] != (is_here(r) ? sends[c.rank()] : 0)) return StrCat(counts[r], " letters from rank ", r);
+      for (int64_t i = 0; i < counts[r]; ++i) {
+        if (out[next++] != r) return StrCat("a letter of rank ", out[next - 1], " from rank ", r);
+      }
+    }
+    return "";
   });
 }
 

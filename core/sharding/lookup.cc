@@ -43,6 +43,9 @@ Status CheckCount(const LookupIds& lookup) {
   return InvalidArgument(StrCat("table '", lookup.table, "': a lookup of ", lookup.count, " ids; at most 2^31 - 1"));
 }
 
+// How often the id at a place was looked up, where it is counted.
+int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times == nullptr ? 1 : lookup.times[place]; }
+
 // The numbers that travel for an id.
 int WidthOf(const LookupIds& lookup) { return lookup.rows == kCountedKeys ? 2 : 1; }
 
@@ -52,10 +55,11 @@ template <typename Id>
 Status PlanAlone(const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   const Id* ids = static_cast<const Id*>(lookup.ids);
   const int width = WidthOf(lookup);
-  local_rows->assign(lookup.count * width, 1);  // with keys that are counted: once each
+  local_rows->assign(lookup.count * width, 0);
   for (int64_t i = 0; i < lookup.count; ++i) {
     LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, ids[i], i));
     (*local_rows)[i * width] = ids[i];
+    if (width == 2) (*local_rows)[i * 2 + 1] = TimesOf(lookup, i);
   }
   std::iota(lookup.inverse, lookup.inverse + lookup.count, 0);
   send->assign(1, lookup.count);
@@ -71,7 +75,11 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
 
   const bool keys = lookup.rows < 0;
   const int width = WidthOf(lookup);
-  const auto owner = [&](int64_t id) { return keys ? OwnerOfKey(id, size) : Owner(id, size); };
+  const bool carried = !lookup.carriers.empty();
+  const auto owner = [&](int64_t id) {
+    const int rank = keys ? OwnerOfKey(id, size) : Owner(id, size);
+    return carried ? lookup.carriers[rank] : rank;
+  };
   // First pass: `inverse` holds the number of each id in the order of appearance.
   const Id* ids = static_cast<const Id*>(lookup.ids);
   IdTable table(lookup.count);
@@ -98,12 +106,12 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   local_rows->assign(distinct.size() * width, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
     place[u] = static_cast<int32_t>(next_place[owner(distinct[u])]++);
-    (*local_rows)[place[u] * width] = keys ? distinct[u] : LocalRow(distinct[u], size);
+    (*local_rows)[place[u] * width] = keys || carried ? distinct[u] : LocalRow(distinct[u], size);
   }
   // Third pass: from the order of appearance to the order of owners.
   for (int64_t i = 0; i < lookup.count; ++i) {
     lookup.inverse[i] = place[lookup.inverse[i]];
-    if (width == 2) ++(*local_rows)[lookup.inverse[i] * 2 + 1];
+    if (width == 2) (*local_rows)[lookup.inverse[i] * 2 + 1] += TimesOf(lookup, i);
   }
   return OkStatus();
 }

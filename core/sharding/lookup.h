@@ -36,6 +36,17 @@
 // Letters: R ranks, N ids of a lookup on this rank, U = sum(send) distinct ids, M = sum(recv) rows that this rank
 // serves, D the bytes or elements of a row.
 //
+// Where hosts have several ranks, a lookup may go in two stages, each a lookup of its own, so that what the ranks of a
+// host have in common goes to another host once:
+//
+//     ids --route--> ids of this host --route--> local_rows --gather--> rows --combine--> rows of this host
+//     --combine-->
+//
+// In the first stage an id is sent to the owner's carrier, the rank of the own host that sends to that owner
+// (Communicator::carriers), and travels as it is; in the second the carrier drops the duplicates of its host and sends
+// the others on. Gradients are summed on each rank, then on its carrier in the order of the host's ranks, and come to
+// the owner once from each host, in the order of the carriers' ranks.
+//
 // How the parts are put together, for one lookup:
 //
 //   Result<RoutePlan> plan = PlanRoute(communicator.size(), {&ids, 1});
@@ -74,6 +85,9 @@ struct LookupIds {
   const void* ids;         // [N]
   int64_t count;           // N, at most 2^31 - 1
   int32_t* inverse;        // [N], written: the place of each id among the U distinct ones, in order of their owners
+  // Of a route in two stages, see above. [R]: where what is for each owner is sent; empty: to the owner itself.
+  std::span<const int> carriers = {};
+  const int64_t* times = nullptr;  // [N], of counted keys: how often each was looked up; null: once each
 };
 
 // What a rank finds out about its lookups without its peers: the half of route that needs no communication. Owns its

@@ -108,6 +108,35 @@ std::vector<Table> Tables(size_t count) {
   return tables;
 }
 
+// 4 ranks on 2 hosts; on the first one, ranks 0 and 1 carry for ranks 2 and 3.
+TEST(PlanRoute, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
+  const std::vector<int> carriers = {0, 1, 0, 1};
+  const std::vector<int64_t> ids = {7, 4, 6, 7, 0};
+  std::vector<int32_t> inverse(ids.size());
+  LookupIds lookup{"t", 10, DType::kInt64, ids.data(), 5, inverse.data()};
+  lookup.carriers = carriers;
+  const Result<RoutePlan> first = PlanRoute(4, {&lookup, 1});
+  ASSERT_TRUE(first.ok());
+  // As they are, by who carries them: what ranks 0 and 2 own goes to rank 0.
+  EXPECT_THAT(first->local_rows[0], ElementsAre(4, 6, 0, 7));
+  EXPECT_THAT(first->send[0], ElementsAre(3, 1, 0, 0));
+  EXPECT_THAT(inverse, ElementsAre(3, 0, 1, 3, 2));
+
+  // What rank 0 is asked for by two ranks, as often as they say, goes on to the owners.
+  const std::vector<int64_t> asked = {4, 6, 6, 4, 8}, times = {1, 2, 3, 4, 5};
+  lookup = {"t", kCountedKeys, DType::kInt64, asked.data(), 5, inverse.data(), {}, times.data()};
+  const Result<RoutePlan> second = PlanRoute(4, {&lookup, 1});
+  ASSERT_TRUE(second.ok());
+  std::map<int64_t, int64_t> counted;
+  for (size_t i = 0; i < 3; ++i) counted[second->local_rows[0][2 * i]] = second->local_rows[0][2 * i + 1];
+  EXPECT_EQ(counted, (std::map<int64_t, int64_t>{{4, 5}, {6, 5}, {8, 5}}));
+  EXPECT_EQ(second->local_rows[0].size(), 6);
+  for (const auto& [key, count] : counted) EXPECT_GT(second->send[0][OwnerOfKey(key, 4)], 0);
+  // And with a single rank in a job as well.
+  ASSERT_TRUE(PlanRoute(1, {&lookup, 1}).ok());
+  EXPECT_THAT(PlanRoute(1, {&lookup, 1})->local_rows[0], ElementsAre(4, 1, 6, 2, 6, 3, 4, 4, 8, 5));
+}
+
 // Each rank draws ids of its own, of other numbers in each round, now and then none. The oracle is Table::at, which
 // knows nothing of ranks.
 TEST(Lookup, GivesEveryIdItsRow) {

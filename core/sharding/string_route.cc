@@ -5,6 +5,7 @@
 // Nothing is aligned, since strings are of any length: numbers are copied in and out.
 #include "core/sharding/string_route.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -100,7 +101,7 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
   const auto count = static_cast<int64_t>(lookup.ids.size());
   IdTable table(count);
   std::vector<std::string_view> distinct;
-  std::vector<uint32_t> times;
+  std::vector<int64_t> times;
   std::vector<int> owners;
   StringPlan plan;
   plan.send.assign(size, 0);
@@ -112,10 +113,11 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
     if (lookup.inverse[i] == next) {
       distinct.push_back(string);
       times.push_back(0);
-      owners.push_back(OwnerOfKey(key, size));
+      const int owner = OwnerOfKey(key, size);
+      owners.push_back(lookup.carriers.empty() ? owner : lookup.carriers[owner]);
       ++plan.send[owners.back()];
     }
-    ++times[lookup.inverse[i]];
+    times[lookup.inverse[i]] += lookup.times == nullptr ? 1 : lookup.times[i];
   }
 
   std::vector<int64_t> next_place(size, 0);
@@ -126,7 +128,8 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
   for (size_t u = 0; u < distinct.size(); ++u) {
     place[u] = static_cast<int32_t>(next_place[owners[u]]++);
     plan.strings[place[u]] = distinct[u];
-    plan.times[place[u]] = times[u];
+    plan.times[place[u]] =
+        static_cast<uint32_t>(std::clamp<int64_t>(times[u], 0, std::numeric_limits<uint32_t>::max()));
   }
   for (int64_t i = 0; i < count; ++i) lookup.inverse[i] = place[lookup.inverse[i]];
   return plan;

@@ -35,12 +35,14 @@ struct StringLookup {
   std::string_view table;                 // for messages
   std::span<const std::string_view> ids;  // [N]; any bytes, less than 2^32 of them; N at most 2^31 - 1
   int32_t* inverse;                       // [N], written: the place of each among the U distinct ones, by owner
+  std::span<const int> carriers = {};     // as in LookupIds
+  const int64_t* times = nullptr;         // [N]: how often each was looked up; null: once each
 };
 
 // What a rank finds out alone about one lookup. The views are the lookup's own.
 struct StringPlan {
   std::vector<std::string_view> strings;  // [U], by owner; those of one owner in the order of their first appearance
-  std::vector<uint32_t> times;            // [U]: how often each was looked up
+  std::vector<uint32_t> times;            // [U]: how often each was looked up, 2^32 - 1 at most
   std::vector<int64_t> send;              // [R]: how many of them each rank owns
 };
 

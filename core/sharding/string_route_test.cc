@@ -173,6 +173,24 @@ TEST(StringRoute, SendsEachStringOnceAndHowOftenItWasThere) {
   });
 }
 
+TEST(PlanStrings, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
+  const std::vector<std::string_view> ids = {"a", "b", "a", "c"};
+  const std::vector<int> carriers = {1, 1, 0};
+  const std::vector<int64_t> times = {2, 3, int64_t{1} << 32, 4};
+  std::vector<int32_t> inverse(ids.size());
+  const Result<StringPlan> plan = PlanStrings(3, {"t", ids, inverse.data(), carriers, times.data()});
+  ASSERT_TRUE(plan.ok());
+  const std::map<std::string_view, uint32_t> wanted = {{"a", UINT32_MAX}, {"b", 3}, {"c", 4}};
+  std::vector<int64_t> send(3);
+  for (size_t u = 0; u < plan->strings.size(); ++u) {
+    EXPECT_EQ(plan->times[u], wanted.at(plan->strings[u]));
+    ++send[carriers[OwnerOfString(plan->strings[u], 3)]];
+  }
+  EXPECT_EQ(plan->strings.size(), 3);
+  EXPECT_EQ(plan->send, send);
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(plan->strings[inverse[i]], ids[i]);
+}
+
 TEST(StringRoute, RanksWithDifferentNumbersOfLookupsAreToldBeforeAnythingIsRead) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     Route route(communicator, Ids(1 + communicator.rank(), {"a", "b"}));

@@ -14,10 +14,17 @@ from tests.parity.training_test import assembled
 plain = functools.cache(multi_hot.plain)
 
 
-results = functools.cache(lambda workers: call_workers(multi_hot.work, workers, timeout_s=300))
+# Numbers of workers, or the hosts of each: on several, a host's workers look up together.
+WORKERS = [1, 2, 3, "aab", "abba"]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@functools.cache
+def results(workers):
+    hosts = workers if isinstance(workers, str) else ""
+    return call_workers(multi_hot.work, len(hosts) or workers, hosts=hosts, timeout_s=300)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
 def test_grouped_tables_train_as_in_plain_tensorflow(workers):
     for optimizer in multi_hot.OPTIMIZERS:
         for name, value in plain(optimizer).items():
@@ -25,7 +32,7 @@ def test_grouped_tables_train_as_in_plain_tensorflow(workers):
             np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {name}")
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_dynamic_tables_train_as_static_ones_in_plain_tensorflow(workers):
     for optimizer in multi_hot.OPTIMIZERS:
         parts = [result[optimizer, True] for result in results(workers)]

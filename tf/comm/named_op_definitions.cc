@@ -51,13 +51,12 @@ absl::Status AllToAllShapes(InferenceContext* c) {
       .Attr("names: list(string)")  \
       .Attr("numbered: bool = false")
 #define LOCKSTEP_CALLED Input("called: M * string").Attr("M: int >= 0 = 0")
-#define LOCKSTEP_NAMED_LIST_OP(op)              \
-  LOCKSTEP_NAMED_OP(op)                         \
-      .Input("tensors: N * T")                  \
-      .LOCKSTEP_CALLED.Output("results: N * T") \
-      .Attr("N: int >= 1")                      \
-      .Attr("T: " LOCKSTEP_DTYPES)              \
-      .Attr("together: bool = true")            \
+#define LOCKSTEP_NAMED_LIST_OP(op)               \
+  LOCKSTEP_NAMED_OP(op)                          \
+      .Input("tensors: T")                       \
+      .LOCKSTEP_CALLED.Output("results: T")      \
+      .Attr("T: list(" LOCKSTEP_DTYPES ") >= 1") \
+      .Attr("together: bool = true")             \
       .Attr("gradient: {'sum', 'mean', 'times'} = 'sum'")
 #define LOCKSTEP_NAMED_REDUCTION_OP(op)                                              \
   LOCKSTEP_NAMED_LIST_OP(op)                                                         \
@@ -80,12 +79,13 @@ Gives every rank the rows of all ranks, in the order of ranks.
 LOCKSTEP_NAMED_LIST_OP("LockstepNamedAllToAll")
     .Input("splits: N * Tsplits")
     .Output("received: N * Tsplits")
+    .Attr("N: int >= 1")
     .Attr("Tsplits: {int32, int64}")
     .SetShapeFn(AllToAllShapes)
     .Doc(R"doc(
 Sends each rank some rows of each tensor, and receives some from each.
 
-splits: [R], how many rows go to each rank, or [0]: as many to each. Rows behind their sum are dropped.
+splits: of each tensor [R], how many rows go to each rank, or [0]: as many to each. Rows behind their sum are dropped.
 received: [R], how many came from each.
 )doc");
 

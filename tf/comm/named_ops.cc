@@ -146,7 +146,11 @@ class NamedKernel : public tf::AsyncOpKernel {
       reduction_ = ReductionOf(reduction);
     }
     if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
-    if (construction->HasAttr("N")) OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensors_));
+    if (construction->HasAttr("T")) {
+      tf::DataTypeVector types;
+      OP_REQUIRES_OK(construction, construction->GetAttr("T", &types));
+      tensors_ = static_cast<int>(types.size());
+    }
     if (construction->HasAttr("M")) OP_REQUIRES_OK(construction, construction->GetAttr("M", &called_));
     const int requests = std::max(tensors_, 1);
     OP_REQUIRES(construction, static_cast<int>(names_.size()) == requests && called_ <= 1,
@@ -274,7 +278,11 @@ class PlainNamedKernel : public NamedKernel {
 class NamedAllToAllKernel : public NamedKernel {
  public:
   explicit NamedAllToAllKernel(tf::OpKernelConstruction* construction)
-      : NamedKernel(construction, NamedKind::kAllToAll) {}
+      : NamedKernel(construction, NamedKind::kAllToAll) {
+    OP_REQUIRES(construction, construction->num_outputs() == 2 * tensors(),
+                absl::InvalidArgumentError(absl::StrCat("'", name(), "': got ", tensors(), " tensors and ",
+                                                        construction->num_outputs() - tensors(), " splits")));
+  }
 
  protected:
   // No splits: as many rows to each rank.

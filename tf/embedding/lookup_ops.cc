@@ -6,6 +6,7 @@
 //
 //   tensor          shape             dtype     is
 //   ids             [...], N in all   Tids      what is looked up
+//   seen            as ids            int64     how often, in the second of two stages (stage.h)
 //   local_rows      [M]               int64     rows of this rank's shard, for all ranks, in rank order; keys of a
 //                                               dynamic table, [M, 2] with their counts where it counts
 //   inverse         as ids            int32     the place of each id among the U distinct ones
@@ -36,6 +37,7 @@
 #include "core/sharding/lookup.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tf/comm/collective_kernel.h"
+#include "tf/embedding/stage.h"
 
 namespace lockstep {
 namespace {
@@ -101,21 +103,31 @@ class RouteKernel : public CollectiveKernel {
     std::vector<int64_t> rows;
     OP_REQUIRES_OK(construction, construction->GetAttr("tables", &names));
     OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
-    const auto count = static_cast<size_t>(construction->num_inputs());
-    OP_REQUIRES(
-        construction,
-        names.size() == count && rows.size() == count && construction->num_outputs() == 4 * construction->num_inputs(),
-        absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': ", count, " lookups, but ",
-                                                names.size(), " tables, ", rows.size(),
-                                                " num_rows and N = ", construction->num_outputs() / 4)));
-    for (size_t i = 0; i < count; ++i) tables_.push_back({std::move(names[i]), rows[i]});
+    OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
+    const auto count = static_cast<size_t>(construction->num_outputs() / 4);
+    const auto counted = static_cast<size_t>(std::count(rows.begin(), rows.end(), kCountedKeys));
+    const auto seen =
+        static_cast<size_t>(construction->num_inputs()) - std::min<size_t>(construction->num_inputs(), count);
+    OP_REQUIRES(construction,
+                names.size() == count && rows.size() == count && (seen == 0 || seen == counted) &&
+                    construction->num_inputs() == static_cast<int>(count + seen),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "route '", construction->def().name(), "': ", construction->num_inputs() - seen, " lookups, but ",
+                    names.size(), " tables, ", rows.size(), " num_rows, N = ", count, " and S = ", seen)));
+    int next_seen = static_cast<int>(count);
+    for (size_t i = 0; i < count; ++i) {
+      const int own = seen > 0 && rows[i] == kCountedKeys ? next_seen++ : -1;
+      tables_.push_back({std::move(names[i]), rows[i]});
+      seen_.push_back(own);
+    }
   }
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
     const int size = call.engine.communicator().size();
-    const int count = context->num_inputs();
+    const int count = static_cast<int>(tables_.size());
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto carriers, CarriersOf(stage_, call.engine.communicator()));
     RoutePlan plan;
     plan.local_rows.resize(count);
     plan.send.resize(count);
@@ -126,7 +138,11 @@ class RouteKernel : public CollectiveKernel {
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(context, count + i, ids.shape()));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(context, 2 * count + i, {size}));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(context, 3 * count + i, {size}));
-      const LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
+      LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
+      lookup.carriers = carriers;
+      if (seen_[i] >= 0) {
+        LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(context->input(seen_[i]), ids, tables_[i].name));
+      }
       LOCKSTEP_ASSIGN_OR_RETURN(RoutePlan own, PlanRoute(size, {&lookup, 1}));
       std::copy(own.send[0].begin(), own.send[0].end(), send_splits->flat<int64_t>().data());
       recv[i] = recv_splits->flat<int64_t>().data();
@@ -153,7 +169,9 @@ class RouteKernel : public CollectiveKernel {
   }
 
  private:
+  Stage stage_ = Stage::kOnly;
   std::vector<TableAttributes> tables_;
+  std::vector<int> seen_;  // of each lookup, the input that tells how often its ids were looked up; -1: none does
 };
 
 // What the two steps behind a route get, for lookup `i` of `count`: values, and where the route's outputs lie among the
@@ -288,9 +306,9 @@ class CheckIdsKernel : public tf::OpKernel {
 // What is known of shapes before the run: that of inverse is the ids' own. M depends on all ranks' ids, and R on the
 // job, which a graph does not tell.
 absl::Status RouteShapes(InferenceContext* c) {
-  const int count = c->num_inputs();
-  if (c->num_outputs() != 4 * count) {
-    return absl::InvalidArgumentError(absl::StrCat(count, " lookups, but N = ", c->num_outputs() / 4));
+  const int count = c->num_outputs() / 4;
+  if (c->num_inputs() < count) {
+    return absl::InvalidArgumentError(absl::StrCat(c->num_inputs(), " lookups, but N = ", count));
   }
   std::vector<int64_t> rows;
   TF_RETURN_IF_ERROR(c->GetAttr("num_rows", &rows));
@@ -338,11 +356,14 @@ REGISTER_KERNEL_BUILDER(Name("LockstepCheckIds").Device(tf::DEVICE_CPU), CheckId
 
 LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Input("ids: Tids")
+    .Input("seen: S * int64")
     .Output("local_rows: N * int64")
     .Output("inverse: N * int32")
     .Output("send_splits: N * int64")
     .Output("recv_splits: N * int64")
     .Attr("N: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr("Tids: list({int32, int64}) >= 1")
     .Attr("num_rows: list(int) >= 1")
     .Attr("tables: list(string) >= 1")
@@ -351,12 +372,16 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
 First step of N lookups: sends each distinct id to the rank that owns its row. One exchange.
 
 ids: of any shape; each in [0, num_rows), else all ranks fail with InvalidArgument.
+seen: for each lookup with num_rows = -2, or none: of the shape of its ids, how often each was looked up; else once.
 local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order. Of a dynamic table the keys, and
   with num_rows = -2 [M, 2]: each key and how often the rank that asks looked it up.
 inverse: of the shape of ids; the place of each id among the distinct ones, in order of their owners.
 send_splits: [R]; how many distinct ids went to each rank.
 recv_splits: [R]; how many came from each rank; M together.
 N: the number of ids tensors, and of each output.
+S: the number of seen tensors.
+stage: 'only', all the way to the owners; 'host', to the ranks of this host that carry to the owners, with local_rows
+  that are ids; 'owner', from there to the owners.
 num_rows: rows of each whole table; -1 or -2 for a dynamic table, in which any id is a key.
 tables: their names, for messages.
 )doc");
@@ -368,6 +393,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombine")
     .Input("recv_splits: N * int64")
     .Output("combined: T")
     .Attr("N: int >= 1")
+    .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr("T: list(" LOCKSTEP_DTYPES ") >= 1")
     .SetShapeFn(CombineShape)
     .Doc(R"doc(
@@ -375,6 +401,7 @@ Last step of N lookups: sends rows to the ranks that asked for them, and puts on
 
 rows: [M, ...]; one for each of the route's local_rows.
 inverse: of the route, as are the splits.
+stage: of the route.
 combined: the shape of inverse, then that of a row.
 )doc");
 
@@ -385,12 +412,14 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombineGradient")
     .Input("recv_splits: N * int64")
     .Output("row_gradients: T")
     .Attr("N: int >= 1")
+    .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr("T: list({float, double, half, bfloat16}) >= 1")
     .SetShapeFn(CombineGradientShape)
     .Doc(R"doc(
 Gradient of LockstepCombine to its rows: sums this rank's gradients per distinct id and sends them to the owners.
 
 gradient: of the shape of combined.
+stage: of the route.
 row_gradients: [M, ...]; in rank order.
 )doc");
 

@@ -21,6 +21,7 @@
 #include "core/sharding/string_route.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_kernel.h"
+#include "tf/embedding/stage.h"
 
 namespace lockstep {
 namespace {
@@ -30,7 +31,7 @@ using tf::shape_inference::InferenceContext;
 
 // M depends on all ranks' ids, and R on the job; inverse has the shape of the ids.
 absl::Status RouteStringsShapes(InferenceContext* c) {
-  const int count = c->num_inputs();
+  const int count = c->num_outputs() / 5;
   for (int i = 0; i < count; ++i) {
     c->set_output(i, c->Vector(c->UnknownDim()));
     c->set_output(count + i, c->output(i));
@@ -45,16 +46,18 @@ class RouteStringsKernel : public CollectiveKernel {
  public:
   explicit RouteStringsKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("tables", &tables_));
-    OP_REQUIRES(construction, static_cast<int>(tables_.size()) == construction->num_inputs(),
-                absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(),
-                                                        "': ", construction->num_inputs(), " lookups, but ",
-                                                        tables_.size(), " tables")));
+    OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
+    const int lookups = construction->num_outputs() / 5;
+    const int seen = construction->num_inputs() - lookups;
+    OP_REQUIRES(construction, static_cast<int>(tables_.size()) == lookups && (seen == 0 || seen == lookups),
+                absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': ", lookups,
+                                                        " lookups, but ", tables_.size(), " tables and S = ", seen)));
   }
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
-    const int count = context->num_inputs();
+    const int count = static_cast<int>(tables_.size());
     // Shared since an Exchange can be copied; the plans' views are of the inputs.
     auto plans = std::make_shared<std::vector<StringPlan>>(count);
     std::vector<Status> results(count, OkStatus());
@@ -81,7 +84,7 @@ class RouteStringsKernel : public CollectiveKernel {
 
   // What this rank knows of lookup `i` without the others, and the outputs that tell it.
   Status Plan(const Call& call, int i, StringPlan* plan) const {
-    const int count = call.context->num_inputs();
+    const int count = static_cast<int>(tables_.size());
     const tf::Tensor& ids = call.context->input(i);
     const int size = call.engine.communicator().size();
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(call.context, 2 * count + i, ids.shape()));
@@ -91,7 +94,12 @@ class RouteStringsKernel : public CollectiveKernel {
     const auto strings = ids.flat<tf::tstring>();
     std::vector<std::string_view> views(strings.size());
     for (int64_t k = 0; k < strings.size(); ++k) views[k] = {strings(k).data(), strings(k).size()};
-    LOCKSTEP_ASSIGN_OR_RETURN(*plan, PlanStrings(size, {tables_[i], views, static_cast<int32_t*>(Data(*inverse))}));
+    StringLookup lookup = {tables_[i], views, static_cast<int32_t*>(Data(*inverse))};
+    LOCKSTEP_ASSIGN_OR_RETURN(lookup.carriers, CarriersOf(stage_, call.engine.communicator()));
+    if (call.context->num_inputs() > count) {
+      LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(call.context->input(count + i), ids, tables_[i]));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(*plan, PlanStrings(size, lookup));
     std::copy(plan->send.begin(), plan->send.end(), send_splits->flat<int64_t>().data());
     return OkStatus();
   }
@@ -111,6 +119,7 @@ class RouteStringsKernel : public CollectiveKernel {
     return OkStatus();
   }
 
+  Stage stage_ = Stage::kOnly;
   std::vector<std::string> tables_;
 };
 
@@ -118,23 +127,28 @@ LOCKSTEP_COLLECTIVE_KERNEL("LockstepRouteStrings", RouteStringsKernel);
 
 LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRouteStrings")
     .Input("ids: N * string")
+    .Input("seen: S * int64")
     .Output("served: N * string")
     .Output("times: N * int64")
     .Output("inverse: N * int32")
     .Output("send_splits: N * int64")
     .Output("recv_splits: N * int64")
     .Attr("N: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteStringsShapes)
     .Doc(R"doc(
 First step of N lookups by strings: sends each distinct string to the rank that owns it. One exchange.
 
 ids: of any shape, any bytes; InvalidArgument on all ranks for a string of 2^32 bytes or more.
+seen: for each lookup, or none: of the shape of its ids, how often each was looked up; else once.
 served: [M]; the strings that the ranks ask this one for, in rank order.
 times: [M]; how often the rank that asks looked each up.
 inverse: of the shape of ids; the place of each id among the distinct ones, in order of their owners.
 send_splits: [R]; how many distinct strings went to each rank.
 recv_splits: [R]; how many came from each rank; M together.
+stage: of the lookup, as LockstepRoute's.
 tables: their names, for messages.
 )doc");
 

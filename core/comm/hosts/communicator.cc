@@ -54,6 +54,13 @@ HostsCommunicator::HostsCommunicator(const ContextOptions& options, Place place,
   }
   rails_ = static_cast<int>(fewest);
   ranks_follow_hosts_ = std::is_sorted(by_host_.begin(), by_host_.end());
+  if (one_each_) return;
+  carriers_.resize(size_);
+  for (int host = 0; host < num_hosts(); ++host) {
+    for (size_t l = 0; l < place_.hosts[host].size(); ++l) {
+      carriers_[place_.hosts[host][l]] = host == place_.host ? locals()[l] : locals()[l % rails_];
+    }
+  }
 }
 
 // The watch's thread calls into the backends: it ends first.

@@ -63,6 +63,7 @@ class HostsCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return one_each_ ? "gloo" : "shm+gloo"; }
+  std::span<const int> carriers() const override { return carriers_; }
 
   Status AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in, void* out) override;
   Status ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts, const void* in,
@@ -152,6 +153,8 @@ class HostsCommunicator final : public Communicator {
   template <typename Work>
   void ForCarriedOf(int host, int l, const Work& work) const;
   int64_t CarriedBy(int l, int s, std::span<const int64_t> sent) const;
+  // Whether a rank sends something to another host.
+  bool LeavesHosts(std::span<const int64_t> sent) const;
 
   const ForkGuard fork_;
   const int rank_;
@@ -162,6 +165,7 @@ class HostsCommunicator final : public Communicator {
   bool one_each_ = true;            // no host has several ranks
   bool ranks_follow_hosts_ = true;  // ranks of a host are consecutive
   std::vector<int> by_host_;        // ranks, host by host
+  std::vector<int> carriers_;       // [R], or empty
 
   // Held during a collective; Leave, which may come from another thread meanwhile, looks whether there is one.
   std::mutex calling_;

@@ -132,8 +132,10 @@ Status HostsCommunicator::AllToAllV(std::string_view name, Item item, std::span<
   Output output(CallKind::kAllToAllV, name, incoming, item.bytes(), allocate);
   Room first, second;
   LOCKSTEP_RETURN_IF_ERROR(ToCarriers(name, item, send_counts, static_cast<const char*>(in), first));
-  LOCKSTEP_RETURN_IF_ERROR(OverRails(name, item, sent, first, second));
-  if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromCarriers(name, item, sent, second));
+  if (LeavesHosts(sent)) {
+    LOCKSTEP_RETURN_IF_ERROR(OverRails(name, item, sent, first, second));
+    if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromCarriers(name, item, sent, second));
+  }
 
   // By sender: those of the own host, in `first`, each before what it gave to be carried; the others, host by host, in
   // `second`.
@@ -165,6 +167,19 @@ int64_t HostsCommunicator::CarriedBy(int l, int s, std::span<const int64_t> sent
   int64_t items = 0;
   ForCarried(l, [&](int t) { items += sent[s * size_ + t]; });
   return items;
+}
+
+bool HostsCommunicator::LeavesHosts(std::span<const int64_t> sent) const {
+  for (const std::vector<int>& senders : place_.hosts) {
+    std::vector<bool> here(size_);
+    for (const int t : senders) here[t] = true;
+    for (const int s : senders) {
+      for (int t = 0; t < size_; ++t) {
+        if (!here[t] && sent[s * size_ + t] > 0) return true;
+      }
+    }
+  }
+  return false;
 }
 
 template <typename Work>

@@ -230,6 +230,11 @@ def size() -> int:
     return capi.lockstep_size()
 
 
+def has_carriers() -> bool:
+    """Whether the job of this process's engine is on several hosts, of which one has several ranks."""
+    return bool(capi.lockstep_has_carriers())
+
+
 def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:
     """What the first of the Parquet files holds: 'file', and 'columns' as a list (core/capi/describe_parquet.h).
 

@@ -118,10 +118,10 @@ def allreduce(
     names: Sequence[str] | None = None,
     group: int = ALL,
 ) -> list[tf.Tensor]:
-    """Gives postscale * reduction of (prescale * tensor), for tensors of one type. All are reduced, or none.
+    """Gives postscale * reduction of (prescale * tensor), All are reduced, or none.
 
     Args:
-      tensors: of the same shapes on all ranks.
+      tensors: of any types; of the same types and shapes on all ranks.
       reduction: one of `REDUCTIONS`. The mean of integers is cut off; "adasum" is for floating-point types.
       prescale: factor before the reduction.
       postscale: factor behind it.

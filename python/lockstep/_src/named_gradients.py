@@ -22,8 +22,12 @@ def _factor(op: tf.Operation, attribute: str) -> float:
     return float(_text(op, attribute))
 
 
+def _count(op: tf.Operation) -> int:
+    return len(op.get_attr("names"))
+
+
 def _tensors(op: tf.Operation) -> list[tf.Tensor]:
-    return list(op.inputs[: op.get_attr("N")])
+    return list(op.inputs[: _count(op)])
 
 
 def _names(op: tf.Operation) -> list[str] | None:
@@ -31,7 +35,7 @@ def _names(op: tf.Operation) -> list[str] | None:
         return None
     names = op.get_attr("names")
     if op.get_attr("M"):
-        names = op.inputs[op.get_attr("N")].numpy().tolist()  # an eager call
+        names = op.inputs[_count(op)].numpy().tolist()  # an eager call
     names = [name.decode() if isinstance(name, bytes) else name for name in names]
     return [f"{name}/gradient" for name in names] if all(names) else None
 
@@ -152,5 +156,6 @@ def _alltoall_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     padded = []
     for value, source in zip(returned, _tensors(op), strict=True):
         missing = tf.shape(source)[0] - tf.shape(value)[0]
-        padded.append(tf.pad(value, [[0, missing]] + [[0, 0]] * (source.shape.rank - 1)))
+        # The rank may be known only when it runs.
+        padded.append(tf.pad(value, tf.pad([[0, missing]], [[0, tf.rank(source) - 1], [0, 0]])))
     return _of_all(op, padded)

@@ -83,7 +83,26 @@ def digits_of_factors():
     named.close_lane()
 
 
+def exchange_of_unknown_shape():
+    """A dimension more is not known when the function is traced; rows behind the splits have no gradient."""
+    named.open_lane()
+    size, rank = context.world_size, context.rank
+
+    @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
+    def gradient_of(own):
+        with tf.GradientTape() as tape:
+            tape.watch(own)
+            (rows,), _ = named.alltoall([own], [tf.ones([size], tf.int32)])
+        return tape.gradient(rows, own, tf.ones_like(rows) * (rank + 1))
+
+    got = gradient_of(tf.zeros([size + 1, 2, 3]))
+    np.testing.assert_array_equal(got[:, 1, 2], [*range(1, size + 1), 0])
+    named.barrier(name="end")
+    named.close_lane()
+
+
 def all_parts():
+    exchange_of_unknown_shape()
     digits_of_factors()
     gradients_of_reductions()
 

@@ -111,6 +111,7 @@ def call_workers(
     *args: Any,
     timeout_s: float = 60,
     environment: Mapping[str, str] | None = None,
+    hosts: str = "",
     check: bool = True,
 ) -> list[Any]:
     """Calls a function on `size` workers, with the variables that the launcher sets.
@@ -121,12 +122,14 @@ def call_workers(
       *args: the function's arguments.
       timeout_s: after this time, in seconds, the workers that still run are killed.
       environment: variables on top of this process's; what is read when TensorFlow is imported comes too late.
+      hosts: a letter for each worker, the name of the host that it takes itself to be on; empty: all are on one.
       check: raise WorkerError if a worker fails. Without it the caller looks at the outcomes.
 
     Returns:
       What the function returned on each worker, in the order of ranks; with `check=False` an Outcome for each.
     """
-    outcomes = _forked(function, size, args, timeout_s, environment or {}, fail_fast=check)
+    variables = [{**each, **(environment or {})} for each in worker_variables(size, hosts)]
+    outcomes = _forked(function, args, timeout_s, variables, fail_fast=check)
     if not check:
         return outcomes
     _check(outcomes, timeout_s)
@@ -145,23 +148,32 @@ def run_module(size: int, module: str, *arguments: str, timeout_s: float) -> lis
     Returns:
       What each worker printed, in the order of ranks.
     """
-    outcomes = _forked(_run_as_main, size, (module, arguments), timeout_s, {}, fail_fast=True)
+    outcomes = _forked(_run_as_main, (module, arguments), timeout_s, worker_variables(size), fail_fast=True)
     _check(outcomes, timeout_s)
     return [outcome.output for outcome in outcomes]
 
 
-def worker_variables(size: int) -> list[dict[str, str]]:
-    """The launcher's variables for each worker of a new job of `size` on this host."""
+def worker_variables(size: int, hosts: str = "") -> list[dict[str, str]]:
+    """The launcher's variables for each worker of a new job of `size` on this host, or on `hosts` that this one is."""
     if size == 1:
         return [{"LOCKSTEP_RANK": "0", "LOCKSTEP_WORLD_SIZE": "1", "TF_CONFIG": ""}]
     shared = {
         "LOCKSTEP_WORLD_SIZE": str(size),
-        "LOCKSTEP_LOCAL_WORLD_SIZE": str(size),
         "LOCKSTEP_RENDEZVOUS": f"127.0.0.1:{_free_port()}",
         "LOCKSTEP_SECRET": secrets.token_hex(16),
         "TF_CONFIG": "",
     }
-    return [{**shared, "LOCKSTEP_RANK": str(rank), "LOCKSTEP_LOCAL_RANK": str(rank)} for rank in range(size)]
+    names = hosts or "a" * size
+    return [
+        {
+            **shared,
+            "LOCKSTEP_RANK": str(rank),
+            "LOCKSTEP_LOCAL_RANK": str(names[:rank].count(name)),
+            "LOCKSTEP_LOCAL_WORLD_SIZE": str(names.count(name)),
+            **({"LOCKSTEP_HOST": name} if hosts else {}),
+        }
+        for rank, name in enumerate(names)
+    ]
 
 
 def _free_port() -> int:
@@ -179,23 +191,22 @@ def _fork_server() -> Any:
 
 def _forked(
     function: Callable[..., Any],
-    size: int,
     args: Sequence[Any],
     timeout_s: float,
-    environment: Mapping[str, str],
+    variables: Sequence[Mapping[str, str]],
     fail_fast: bool,
 ) -> list[Outcome]:
-    """Calls a function on workers that the fork server starts."""
+    """Calls a function on workers that the fork server starts, each with its `variables`."""
     server = _fork_server()
     with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-        bases = [Path(folder) / str(rank) for rank in range(size)]
+        bases = [Path(folder) / str(rank) for rank in range(len(variables))]
         processes = [
             server.Process(
                 target=_work,
-                args=(function, args, str(base), {**os.environ, **variables, **environment}),
+                args=(function, args, str(base), {**os.environ, **own}),
                 name=f"rank {rank}",
             )
-            for rank, (base, variables) in enumerate(zip(bases, worker_variables(size), strict=True))
+            for rank, (base, own) in enumerate(zip(bases, variables, strict=True))
         ]
         started: list[Any] = []
         try:

@@ -72,7 +72,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """As `allreduce`, of several tensors, dense or sparse in any order; dense ones of one type all or none.
+    """As `allreduce`, of several tensors, dense or sparse in any order; dense ones all or none.
 
     There have to be as many on all ranks; an empty list is returned as it is. `name` is the operation's. The other
     arguments, results and errors are those of `allreduce`.
@@ -194,7 +194,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
-    """As `reducescatter`, of several tensors; those of one type all or none. An empty list is returned as it is."""
+    """As `reducescatter`, of several tensors, all or none. An empty list is returned as it is."""
     if not tensors:
         return tensors
 

@@ -317,6 +317,17 @@ def errors(mode):
             "'k0.*kind.*allreduce.*allgather",
             lambda: (hvd.allgather if is_last else hvd.allreduce)(np.zeros([2]), name="k0"),
         ),
+        # Groups of other types, one of them on each rank.
+        (
+            differs,
+            "'k2.*type.*float32.*float64",
+            lambda: hvd.grouped_allreduce([np.float32([1]), (np.float64 if is_last else np.float32)([1])], name="k2"),
+        ),
+        (
+            differs,
+            "'k3.*type.*float32.*int64",
+            lambda: hvd.grouped_allgather([np.float32([1]), (np.int64 if is_last else np.float32)([1])], name="k3"),
+        ),
         # What is sparse on one rank and dense on another.
         (
             differs,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import numbers
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -101,7 +101,7 @@ def _reduction(op: int) -> str:
 
 def _naming(kind: str, tensors: Sequence[Any], name: str | None, ignore_name_scope: bool = False) -> dict[str, Any]:
     """Arguments of `lockstep.named` that give tensors Horovod's names."""
-    if _executing_eagerly():
+    if _executing_eagerly() or not tensors:
         return {"name": name}
     if name is None:
         ends = dict.fromkeys(tensor.name for tensor in (tensors[0], tensors[-1]))
@@ -136,21 +136,6 @@ def _taking_part(what: str, process_set: ProcessSet, at_once: bool = False) -> I
         yield group
 
 
-def _of_each_type(
-    tensors: Sequence[Any], name: str | None, run: Callable[[list[tf.Tensor], str | None], list[tf.Tensor]]
-) -> list[tf.Tensor]:
-    """`run` of the tensors of each type, as an operation has one; the results where the tensors were."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    types = list(dict.fromkeys(tensor.dtype for tensor in tensors))
-    results: list[Any] = [None] * len(tensors)
-    for dtype in types:
-        places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        own_name = name if name is None or len(types) == 1 else f"{name}.{dtype.name}"
-        for i, result in zip(places, run([tensors[i] for i in places], own_name), strict=True):
-            results[i] = result
-    return results
-
-
 @as_it_is
 def _grouped_allreduce(
     tensors: Sequence[Any],
@@ -161,17 +146,15 @@ def _grouped_allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Dense tensors, reduced over the ranks; those of one type all or none."""
+    """Dense tensors, reduced over the ranks; all or none."""
     reduction = _reduction(op)
     factors = {"prescale": prescale_factor, "postscale": postscale_factor}
     kind = "Allreduce" if len(tensors) == 1 else "GroupedAllreduce"
 
-    def run(tensors: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
-        with _taking_part("allreduce", process_set) as group:
-            naming = _naming(kind, tensors, name, ignore_name_scope)
-            return named.allreduce(tensors, reduction, **factors, **naming, group=group)
-
-    return _of_each_type(tensors, name, run)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with _taking_part("allreduce", process_set) as group:
+        naming = _naming(kind, tensors, name, ignore_name_scope)
+        return named.allreduce(tensors, reduction, **factors, **naming, group=group)
 
 
 @as_it_is
@@ -195,13 +178,11 @@ def _grouped_reducescatter(
     factors = {"prescale": prescale_factor, "postscale": postscale_factor}
     kind = "Reducescatter" if len(tensors) == 1 else "GroupedReducescatter"
 
-    def run(tensors: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
-        with _taking_part("reducescatter", process_set) as group:
-            naming = _naming(kind, tensors, name, ignore_name_scope)
-            # Horovod's convention: gathered gradients, times the ranks of a sum.
-            return named.reducescatter(tensors, reduction, **factors, **naming, group=group, gradient="times")
-
-    return _of_each_type(tensors, name, run)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with _taking_part("reducescatter", process_set) as group:
+        naming = _naming(kind, tensors, name, ignore_name_scope)
+        # Horovod's convention: gathered gradients, times the ranks of a sum.
+        return named.reducescatter(tensors, reduction, **factors, **naming, group=group, gradient="times")
 
 
 @as_it_is
@@ -217,7 +198,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """The rows of all ranks, in the order of ranks, of several tensors; those of one type all or none.
+    """The rows of all ranks, in the order of ranks, of several tensors, all or none.
 
     Args:
       tensors: [n, ...] each; n may differ over ranks.
@@ -230,12 +211,10 @@ def grouped_allgather(
     """
     kind = "Allgather" if len(tensors) == 1 else "GroupedAllgather"
 
-    def run(tensors: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
-        with _taking_part("allgather", process_set) as group:
-            naming = _naming(kind, tensors, name, ignore_name_scope)
-            return named.allgather(tensors, **naming, group=group, gradient="mean")
-
-    return _of_each_type(tensors, name, run)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with _taking_part("allgather", process_set) as group:
+        naming = _naming(kind, tensors, name, ignore_name_scope)
+        return named.allgather(tensors, **naming, group=group, gradient="mean")
 
 
 @as_it_is
@@ -282,13 +261,11 @@ def _grouped_broadcast(
     ignore_name_scope: bool,
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
-    def run(tensors: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
-        what = f"broadcast {name or tensors[0].dtype.name}"
-        with _taking_part("broadcast", process_set) as group, root_in(process_set, root_rank, what) as root:
-            naming = _naming("Broadcast", tensors, name, ignore_name_scope)
-            return named.broadcast(tensors, root, **naming, group=group, gradient="mean")
-
-    return _of_each_type(tensors, name, run)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    what = f"broadcast {name}" if name else "broadcast"
+    with _taking_part("broadcast", process_set) as group, root_in(process_set, root_rank, what) as root:
+        naming = _naming("Broadcast", tensors, name, ignore_name_scope)
+        return named.broadcast(tensors, root, **naming, group=group, gradient="mean")
 
 
 @as_it_is
@@ -333,7 +310,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Gives variables the values that they have on the rank `root_rank`; those of one type all or none.
+    """Gives variables the values that they have on the rank `root_rank`; all or none.
 
     Returns:
       Their values. In a graph, running those sets the variables.

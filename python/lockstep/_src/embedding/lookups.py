@@ -54,25 +54,22 @@ class Lookups:
     def _exchanged(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         """Each distinct key goes to its owner, and its row comes back."""
         if not training:
-            served, _, route = self._route(keys, counts=False)
-            return sharding_steps.combine(steps.lookup(self._handle, served), route)
+            route = self._route(keys, counts=False)
+            return sharding_steps.combine(steps.lookup(self._handle, route.local_rows), route)
         before = steps.times_seen(keys) if self._counts else None
-        served, times, route = self._route(keys if before is None else before[0], self._counts)
+        route = self._route(keys if before is None else before[0], self._counts)
+        served = self._resolved(route.local_rows, route.times if self._counts else None)
         if before is not None:
             # All places of a distinct key have the same place among what travels.
-            inverse = tf.math.unsorted_segment_max(route.inverse, before[1], tf.size(keys))
-            route = route._replace(inverse=inverse)
-        return sharding_steps.combine(self._resolved(served, times), route)
+            route = route.with_places(lambda places: tf.math.unsorted_segment_max(places, before[1], tf.size(keys)))
+        return sharding_steps.combine(served, route)
 
-    def _route(self, keys: tf.Tensor, counts: bool) -> tuple[tf.Tensor, tf.Tensor | None, sharding_steps.Route]:
-        """The keys that this worker serves, [M], where it `counts` how often each was asked for, and the route."""
+    def _route(self, keys: tf.Tensor, counts: bool) -> sharding_steps.Route:
+        """The route of keys, which `counts` how often each was asked for."""
         if self._key_dtype == tf.string:
-            route, times = sharding_steps.route_strings(keys, self._name)
-            return route.local_rows, times if counts else None, route
-        route = sharding_steps.route(keys, steps.COUNTED_KEYS if counts else steps.ANY_KEY, self._name)
-        if not counts:
-            return route.local_rows, None, route
-        return *tf.unstack(route.local_rows, num=2, axis=1), route
+            return sharding_steps.route_strings(keys, self._name)
+        rows = sharding_steps.COUNTED_KEYS if counts else sharding_steps.ANY_KEY
+        return sharding_steps.route(keys, rows, self._name)
 
     def _resolved(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
         if not self._filters:

@@ -15,9 +15,6 @@ from tensorflow.python.ops import cond_v2, while_v2
 
 from lockstep._src import library
 
-# In place of a number of rows (core/sharding/lookup.h).
-ANY_KEY, COUNTED_KEYS = -1, -2
-
 
 def resolve(handle: tf.Tensor, keys: tf.Tensor, times: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """A lookup in training.

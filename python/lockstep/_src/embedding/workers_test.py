@@ -165,26 +165,29 @@ def train_clipped(ranks):
 
 def on_worker():
     context.ensure_initialized()
-    return train([context.rank]), train_words(), train_clipped([context.rank])
+    clipped = train_clipped([context.rank]) if context.world_size == 2 else None
+    return train([context.rank]), train_words(), clipped
 
 
 @functools.cache
-def on_workers(workers):
-    return call_workers(on_worker, workers, timeout_s=240)
+def on_workers(workers, hosts=""):
+    return call_workers(on_worker, workers, hosts=hosts, timeout_s=240)
 
 
 @functools.cache
-def alone():
-    return train([0, 1])
+def alone(workers):
+    return train(range(workers))
 
 
+# On one host and on two, where those of one look up together.
+@pytest.mark.parametrize("hosts", ["aa", "aab"])
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_workers_train_what_one_does(optimizer, option, lookup):
+def test_workers_train_what_one_does(optimizer, option, lookup, hosts):
     key = f"{optimizer}/{option}/{lookup}"
-    expected, expected_read = alone()[key]
-    parts = [trained[key] for trained, *_ in on_workers(2)]
+    expected, expected_read = alone(len(hosts))[key]
+    parts = [trained[key] for trained, *_ in on_workers(len(hosts), hosts)]
     keys = np.concatenate([exported.keys for exported, _ in parts])
     assert len(np.unique(keys)) == len(keys), "a key has two owners"
     assert all(len(exported.keys) > 0 for exported, _ in parts)
@@ -197,8 +200,10 @@ def test_two_workers_train_what_one_does(optimizer, option, lookup):
         np.testing.assert_allclose(read, expected_read, rtol=1e-5, atol=1e-6)
 
 
-def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
-    drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(2)), strict=True)
+@pytest.mark.parametrize("hosts", ["aa", "aab"])
+def test_words_of_workers_are_counted_and_trained_as_in_a_dict(hosts):
+    workers = len(hosts)
+    drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(workers, hosts)), strict=True)
     seen, rows = collections.Counter(), {}
     for step in range(STEPS):
         times = collections.Counter(WORDS[i] for worker in drawn for i in worker[step])
@@ -206,22 +211,26 @@ def test_words_of_two_workers_are_counted_and_trained_as_in_a_dict():
         for word, count in times.items():
             if seen[word] >= 2:
                 # The gradient is the mean over the workers of the sums.
-                rows[word] = rows.get(word, 1.0) - 0.5 * count / 2
-    held = [dict(zip(part.keys, zip(part.values, part.freqs, strict=True), strict=True)) for part in parts]
-    assert not held[0].keys() & held[1].keys()
-    assert {**held[0], **held[1]}.keys() == rows.keys()
-    for word, (row, frequency) in {**held[0], **held[1]}.items():
+                rows[word] = rows.get(word, 1.0) - 0.5 * count / workers
+    held = {}
+    for part in parts:
+        own = dict(zip(part.keys, zip(part.values, part.freqs, strict=True), strict=True))
+        assert not held.keys() & own.keys()
+        held.update(own)
+    assert held.keys() == rows.keys()
+    for word, (row, frequency) in held.items():
         np.testing.assert_allclose(row, rows[word], rtol=1e-6)
         assert frequency == seen[word], word
     for of_worker in exchanges:
-        # Two tables of words and one of numbers: words travel in an exchange of their own, rows together.
+        # Two tables of words and one of numbers: words travel in an exchange of their own, rows together. On several
+        # hosts inside of one first.
         for op in ("LockstepRouteStrings", "LockstepRoute", "LockstepCombine", "LockstepCombineGradient"):
-            assert of_worker.count(op) == 1, of_worker
+            assert of_worker.count(op) == len(set(hosts)), of_worker
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers):
-    results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers(2)]
+    results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers(2, "aa")]
     # 8 keys: the gradient of a place is 2 / 16, in both columns.
     times = {1: 3, 2: 3, 5: 1, 7: 1}
     norm = np.sqrt(sum(2 * (n / 8) ** 2 for n in times.values()))

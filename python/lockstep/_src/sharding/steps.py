@@ -6,6 +6,7 @@ shard, D the dimensions of a row.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,6 +17,27 @@ from lockstep._src.collectives import Priority
 from lockstep._src.context import context
 from lockstep._src.training import row_weights
 
+# In place of a number of rows: a dynamic table, in which any int64 is a key; and one whose keys travel with how often
+# they were looked up (core/sharding/lookup.h).
+ANY_KEY, COUNTED_KEYS = -1, -2
+
+
+class Stage(NamedTuple):
+    """Where ids went, and the way back.
+
+    Attributes:
+      inverse: of the ids' shape, int32; which of the distinct ids, in order of where they went, each id is.
+      send_splits: [R] int64, how many distinct ids went to each worker.
+      recv_splits: [R] int64, how many came from each.
+      name: "only", or where the job's hosts have several workers "host", to those of this host that carry to the
+        owners, and "owner", from there to the owners, so that what a host's workers look up goes to another host once.
+    """
+
+    inverse: tf.Tensor
+    send_splits: tf.Tensor
+    recv_splits: tf.Tensor
+    name: str
+
 
 class Route(NamedTuple):
     """Where the ids of a lookup went.
@@ -23,15 +45,23 @@ class Route(NamedTuple):
     Attributes:
       local_rows: [M] int64, rows of this worker's shard that the workers ask for, in rank order; keys of a dynamic
         table.
-      inverse: of the ids' shape, int32; which of the distinct ids, in order of their owners, each id is.
-      send_splits: [R] int64, how many distinct ids went to each worker.
-      recv_splits: [R] int64, how many came from each; M together.
+      times: [M] int64, of counted keys how often each was looked up; else None.
+      stages: on the way there.
     """
 
     local_rows: tf.Tensor
-    inverse: tf.Tensor
-    send_splits: tf.Tensor
-    recv_splits: tf.Tensor
+    times: tf.Tensor | None
+    stages: tuple[Stage, ...]
+
+    def with_places(self, place: Callable[[tf.Tensor], tf.Tensor]) -> Route:
+        """The route of other ids, whose places among the distinct ones are `place` of those of this one's."""
+        first, *others = self.stages
+        return self._replace(stages=(first._replace(inverse=place(first.inverse)), *others))
+
+
+def _stages() -> tuple[str, ...]:
+    in_two = context.options.use_hierarchical_embedding_lookup and library.has_carriers()
+    return ("host", "owner") if in_two else ("only",)
 
 
 def route(ids: tf.Tensor, rows: int, table: str) -> Route:
@@ -39,15 +69,28 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
 
     Args:
       ids: int32 or int64 of any shape; each in [0, rows), else the step fails with InvalidArgumentError on all workers.
-      rows: of the whole table.
+      rows: of the whole table, or ANY_KEY, or COUNTED_KEYS.
       table: its name, for messages.
     """
-    group = context.options.group_lookups
-    outputs = library.ops.lockstep_route([ids], N=1, num_rows=[rows], tables=[table], lockstep_group=group)
-    return Route(*(output for (output,) in _in_any_order(outputs)))
+    made, times = [], None
+    for name in _stages():
+        outputs = library.ops.lockstep_route(
+            [ids],
+            [] if times is None else [times],
+            N=1,
+            num_rows=[rows],
+            tables=[table],
+            stage=name,
+            lockstep_group=context.options.group_lookups,
+        )
+        ids, *places = (output for (output,) in _in_any_order(outputs))
+        made.append(Stage(*places, name))
+        if rows == COUNTED_KEYS:
+            ids, times = tf.unstack(ids, num=2, axis=1)
+    return Route(ids, times, tuple(made))
 
 
-def route_strings(ids: tf.Tensor, table: str) -> tuple[Route, tf.Tensor]:
+def route_strings(ids: tf.Tensor, table: str) -> Route:
     """Sends each distinct string to the worker that owns it, by a hash; strings of one hash stay different.
 
     Args:
@@ -55,32 +98,60 @@ def route_strings(ids: tf.Tensor, table: str) -> tuple[Route, tf.Tensor]:
       table: its name, for messages.
 
     Returns:
-      The route, whose `local_rows` are strings, and how often the worker that asks looked each of these up, [M] int64.
+      The route, whose `local_rows` are strings, and which has `times`.
     """
-    group = context.options.group_lookups
-    outputs = library.ops.lockstep_route_strings([ids], tables=[table], lockstep_group=group)
-    served, times, *places = (output for (output,) in _in_any_order(outputs))
-    return Route(served, *places), times
+    made, times = [], None
+    for name in _stages():
+        outputs = library.ops.lockstep_route_strings(
+            [ids],
+            [] if times is None else [times],
+            tables=[table],
+            stage=name,
+            lockstep_group=context.options.group_lookups,
+        )
+        ids, times, *places = (output for (output,) in _in_any_order(outputs))
+        made.append(Stage(*places, name))
+    return Route(ids, times, tuple(made))
 
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
     """Sends rows [M, D...] back the way the ids came, and puts one at the place of each id: [ids..., D...]."""
-    return wire.through(
-        rows,
-        lambda rows: _combine([rows], [route.inverse], [route.send_splits], [route.recv_splits])[0],
-    )
+
+    def back(rows: tf.Tensor) -> tf.Tensor:
+        for stage in reversed(route.stages):
+            rows = _combine(rows, stage)
+        return rows
+
+    return wire.through(rows, back)
 
 
-def _combine(rows: list[Any], *route: list[tf.Tensor]) -> list[tf.Tensor]:
-    return _in_any_order(library.ops.lockstep_combine(rows, *route, lockstep_group=context.options.group_lookups))
-
-
-def _combine_gradient(grads: list[tf.Tensor], *route: list[tf.Tensor]) -> list[tf.Tensor]:
-    return _in_any_order(
-        library.ops.lockstep_combine_gradient(
-            grads, *route, lockstep_priority=Priority.TABLE, lockstep_group=context.options.group_lookups
+def _combine(rows: tf.Tensor, stage: Stage) -> tf.Tensor:
+    (combined,) = _in_any_order(
+        library.ops.lockstep_combine(
+            [rows],
+            [stage.inverse],
+            [stage.send_splits],
+            [stage.recv_splits],
+            stage=stage.name,
+            lockstep_group=context.options.group_lookups,
         )
     )
+    return combined
+
+
+def _combine_gradient(grad: tf.Tensor, stage: Stage) -> tf.Tensor:
+    (summed,) = _in_any_order(
+        library.ops.lockstep_combine_gradient(
+            [grad],
+            [stage.inverse],
+            [stage.send_splits],
+            [stage.recv_splits],
+            stage=stage.name,
+            lockstep_priority=Priority.TABLE,
+            lockstep_group=context.options.group_lookups,
+        )
+    )
+    return summed
 
 
 def _in_any_order(outputs: Any) -> Any:
@@ -123,10 +194,14 @@ def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
     return library.ops.lockstep_gather_table(tensor, num_rows=rows)
 
 
-def _exchange_gradient(grad: Any, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """A gradient of rows, weighed by this worker's rows of the batch, summed over workers in the type of the wire."""
-    weighted = row_weights.weighted(tf.convert_to_tensor(grad))
-    return tf.cast(exchange(wire.to_wire(weighted, wire.gradient_dtype())), weighted.dtype)
+def _exchange_gradient(grad: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """A gradient of rows, summed over workers in the type of the wire."""
+    return tf.cast(exchange(wire.to_wire(grad, wire.gradient_dtype())), grad.dtype)
+
+
+def _weighted(grad: Any) -> tf.Tensor:
+    """A gradient weighed by this worker's rows of the batch."""
+    return row_weights.weighted(tf.convert_to_tensor(grad))
 
 
 def _mean(summed: tf.Tensor) -> tf.Tensor:
@@ -140,41 +215,40 @@ def _mean(summed: tf.Tensor) -> tf.Tensor:
     return summed * tf.cast(1.0 / context.world_size, summed.dtype)
 
 
-def _lookups(op: tf.Operation) -> Iterator[tuple[tf.Tensor, ...]]:
-    """For each lookup of an op with lists, its values, inverse, send_splits and recv_splits."""
-    count = op.get_attr("N")
-    return zip(*(op.inputs[i : i + count] for i in range(0, 4 * count, count)), strict=True)
+def _stages_of(op: tf.Operation) -> Iterator[Stage]:
+    """For each lookup of an op with lists, where its ids went; the first inputs are their values."""
+    count, name = op.get_attr("N"), tf.compat.as_str(op.get_attr("stage"))
+    for parts in zip(*(op.inputs[i : i + count] for i in range(count, 4 * count, count)), strict=True):
+        yield Stage(*parts, name)
 
 
 @tf.RegisterGradient("LockstepCombine")
 def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     summed = []
-    for (_, inverse, *splits), grad in zip(_lookups(op), grads, strict=True):
+    for stage, grad in zip(_stages_of(op), grads, strict=True):
         values = grad
         if isinstance(grad, tf.IndexedSlices):
             # A gather followed the lookup. Its slices are gradients of the ids that it picked.
-            inverse = tf.gather(inverse, grad.indices)
+            stage = stage._replace(inverse=tf.gather(stage.inverse, grad.indices))
             values = grad.values
-        route = [[part] for part in (inverse, *splits)]
-        exchanged = _exchange_gradient(values, lambda values, route=route: _combine_gradient([values], *route)[0])
-        summed.append(_mean(exchanged))
+        # On its way a gradient is weighed where it begins, and its mean taken where it ends.
+        values = tf.convert_to_tensor(values) if stage.name == "owner" else _weighted(values)
+        exchanged = _exchange_gradient(values, functools.partial(_combine_gradient, stage=stage))
+        summed.append(exchanged if stage.name == "host" else _mean(exchanged))
     return [*summed, *[None] * (3 * len(grads))]
 
 
 @tf.RegisterGradient("LockstepCombineGradient")
 def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor | None]:
     # The sum per row is linear: its gradient hands each id that of its row.
-    given = [
-        _combine([tf.convert_to_tensor(grad)], *([part] for part in route))[0]
-        for (_, *route), grad in zip(_lookups(op), grads, strict=True)
-    ]
+    given = [_combine(tf.convert_to_tensor(grad), stage) for stage, grad in zip(_stages_of(op), grads, strict=True)]
     return [*given, *[None] * (3 * len(grads))]
 
 
 @tf.RegisterGradient("LockstepGatherTable")
 def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     summed = _exchange_gradient(
-        grad,
+        _weighted(grad),
         lambda grad: library.ops.lockstep_reduce_table(
             grad, num_rows=op.get_attr("num_rows"), lockstep_priority=Priority.TABLE
         ),
