@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-import hybridbackend.tensorflow as hb
+from lockstep._src.scope import scope
+from lockstep.data import ParquetDataset
 
 ROWS = 40
 
@@ -21,8 +22,8 @@ def _noise(seed: int) -> np.ndarray:
 
 def _train(folder, steps: int, saved: bool = True, batch_size: int = 4, **shuffle) -> list[float]:
     """The first values of the batches of some more steps, on what matches `*.parquet`."""
-    with tf.Graph().as_default(), hb.scope(save_data_position=saved):
-        dataset = hb.data.Dataset.from_parquet(f"{folder}/*.parquet").batch(batch_size)
+    with tf.Graph().as_default(), scope(save_data_position=saved):
+        dataset = ParquetDataset(f"{folder}/*.parquet", batch_size)
         if shuffle:
             dataset = dataset.shuffle(**shuffle)
         batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
@@ -101,7 +102,7 @@ def test_the_same_files_written_again_are_the_same_data(folder):
 
 def test_data_without_a_position_are_an_error_that_says_how_to_do_without_it(tmp_path):
     def train(saved: bool) -> None:
-        with tf.Graph().as_default(), hb.scope(save_data_position=saved):
+        with tf.Graph().as_default(), scope(save_data_position=saved):
             dataset = tf.data.Dataset.from_generator(
                 lambda: iter(range(9)), output_signature=tf.TensorSpec((), tf.int64)
             )
