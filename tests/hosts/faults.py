@@ -188,8 +188,9 @@ def _ends(job: Job, ranks: Sequence[int], begin: float, wrong: list[str]) -> dic
 def _check_errors(
     job: Job, fault: Fault, moment: str, ends: dict[int, tuple[int | None, float]], wrong: list[str]
 ) -> None:
-    # Nobody knows where a rank is that ends by itself before it has come to the meeting.
-    host_is_known = not (fault.misbehaves[0] and moment == "rendezvous")
+    its_host = rf"\bhost [{_hosts_of(fault.named)}]\b" + _RANK_0_IS_THERE * (0 in fault.named)
+    if fault.misbehaves[0] and moment == "rendezvous":
+        its_host = ""  # It ends before it comes to the meeting: nobody knows where it is.
     for rank, (code, _) in ends.items():
         said = job.output(rank)
         if code == 0:
@@ -198,9 +199,7 @@ def _check_errors(
             continue  # what it says itself is TensorFlow's, or C++'s
         for what, pattern in {
             "a rank": rf"rank ({'|'.join(map(str, fault.named))})\b",
-            "its host": rf"\bhost [{_hosts_of(fault.named)}]\b" + _RANK_0_IS_THERE * (0 in fault.named)
-            if host_is_known
-            else "",
+            "its host": its_host,
             "the operation": _OPERATION,
         }.items():
             if not re.search(pattern, said):
