@@ -262,7 +262,7 @@ def _grouped_broadcast(
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    what = f"broadcast {name}" if name else "broadcast"
+    what = " ".join(["broadcast", *([name] if name else [tensor.dtype.name for tensor in tensors[:1]])])
     with _taking_part("broadcast", process_set) as group, root_in(process_set, root_rank, what) as root:
         naming = _naming("Broadcast", tensors, name, ignore_name_scope)
         return named.broadcast(tensors, root, **naming, group=group, gradient="mean")
