@@ -50,9 +50,10 @@ def why_not() -> str:
     if missing:
         return f"emulated hosts need {' and '.join(missing)} (Debian: iproute2, util-linux)"
     try:
-        with Cluster(2) as (a, _):
+        with Cluster(2, rate="1gbit") as (a, _):
             a.run(["true"])
-    except PermissionError as error:
+        os.close(os.open("/dev/net/tun", os.O_RDWR))  # the user space switch's
+    except (OSError, RuntimeError) as error:
         return f"emulated hosts need root, and a kernel and a container that let it make namespaces: {error}"
     return ""
 
