@@ -15,7 +15,7 @@ plain = functools.cache(multi_hot.plain)
 
 
 # Numbers of workers, or the hosts of each: on several, a host's workers look up together.
-WORKERS = [1, 2, 3, "aab", "abba"]
+WORKERS = [1, 2, 3, "aab", pytest.param("abba", marks=pytest.mark.long)]
 
 
 @functools.cache

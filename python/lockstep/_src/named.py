@@ -118,7 +118,7 @@ def allreduce(
     names: Sequence[str] | None = None,
     group: int = ALL,
 ) -> list[tf.Tensor]:
-    """Gives postscale * reduction of (prescale * tensor), All are reduced, or none.
+    """Gives postscale * reduction of (prescale * tensor). All are reduced, or none.
 
     Args:
       tensors: of any types; of the same types and shapes on all ranks.

@@ -14,6 +14,9 @@ from lockstep.launch.remote_worker import RemoteWorker
 from lockstep.launch.tasks import tasks_of
 from lockstep.testing.mutations import TF_CONFIGS, feed, named, text_of
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
 INPUTS = 1000
 
 

@@ -11,6 +11,8 @@ from lockstep.launch.horovod_request import Request
 from lockstep.spark.training import run_function
 from lockstep.testing import fake_spark
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 
 @pytest.fixture(name="spark")
 def _spark(monkeypatch):

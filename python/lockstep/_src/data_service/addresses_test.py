@@ -2,6 +2,8 @@ import pytest
 
 from lockstep._src.data_service import addresses
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 
 def _with(monkeypatch, found, default=None):
     monkeypatch.setattr(addresses, "_interface_addresses", lambda: dict(found))

@@ -10,6 +10,9 @@ from lockstep._src.data_service.config import TfDataServiceConfig
 from lockstep._src.data_service.errors import ComputeJobError, UnreachableError, WrongKeyError
 from lockstep._src.data_service.service import ComputeService
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
 _ADDRESSES = {"eth0": [("127.0.0.1", 1)]}
 _DEAD = TfDataServiceConfig(2, 4, "training", _ADDRESSES, b"k" * 32, timeout=1)
 

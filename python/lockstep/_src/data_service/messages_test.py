@@ -8,6 +8,9 @@ import pytest
 from lockstep._src.data_service import messages
 from lockstep._src.data_service.errors import WrongKeyError
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
 _KEY, _OTHER_KEY = b"k" * 32, b"o" * 32
 
 

@@ -2,6 +2,8 @@ import pytest
 
 from lockstep._src.data_service.place import Place, own_place
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
 
 def test_horovods_variables_come_before_the_launchers():
     ours = {"LOCKSTEP_RANK": "1", "LOCKSTEP_WORLD_SIZE": "2"}

@@ -10,6 +10,9 @@ from lockstep._src.data_service.client import ComputeClient
 from lockstep._src.data_service.errors import ComputeJobError, TimeoutException, UnreachableError, WrongKeyError
 from lockstep._src.data_service.service import ComputeService
 
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
 _KEY = b"k" * 32
 
 

@@ -169,6 +169,10 @@ def on_worker():
     return train([context.rank]), train_words(), clipped
 
 
+# On one host and on two, where those of one look up together.
+HOSTS = ["aa", pytest.param("aab", marks=pytest.mark.newest_only)]
+
+
 @functools.cache
 def on_workers(workers, hosts=""):
     return call_workers(on_worker, workers, hosts=hosts, timeout_s=240)
@@ -179,8 +183,7 @@ def alone(workers):
     return train(range(workers))
 
 
-# On one host and on two, where those of one look up together.
-@pytest.mark.parametrize("hosts", ["aa", "aab"])
+@pytest.mark.parametrize("hosts", HOSTS)
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -200,7 +203,7 @@ def test_workers_train_what_one_does(optimizer, option, lookup, hosts):
         np.testing.assert_allclose(read, expected_read, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("hosts", ["aa", "aab"])
+@pytest.mark.parametrize("hosts", HOSTS)
 def test_words_of_workers_are_counted_and_trained_as_in_a_dict(hosts):
     workers = len(hosts)
     drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(workers, hosts)), strict=True)
