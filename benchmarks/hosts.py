@@ -108,7 +108,7 @@ def worker(flags: argparse.Namespace) -> None:
     context.ensure_initialized()
     rank = context.rank
     if flags.worker in ("uniform", "zipf"):
-        ready = tf.function(lambda: collectives.barrier())
+        ready = tf.function(lambda: collectives.allreduce(tf.zeros([])))
         calls = {
             name: _step(draw=flags.worker, use_hierarchical_embedding_lookup=name == "two stages", **LARGE)
             for name in ("one stage", "two stages")

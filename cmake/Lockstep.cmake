@@ -50,7 +50,12 @@ function(lockstep_library name)
     target_link_libraries(lockstep_${name}_test lockstep_${name} ${ARG_TEST_DEPS} GTest::gmock GTest::gtest_main)
     target_compile_options(lockstep_${name}_test PRIVATE -O1)  # half the time to compile
     add_test(NAME ${name} COMMAND lockstep_${name}_test)
-    set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+    # Sanitizers make everything some ten times slower.
+    set(limit_s 900)
+    if(LOCKSTEP_SANITIZE)
+      set(limit_s 3600)
+    endif()
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${limit_s})
   endif()
   if(LOCKSTEP_BUILD_TESTS)
     foreach(program ${programs})

@@ -17,6 +17,8 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
   };
   const std::unique_lock gate(table.gate_);
   if (table.snapshot_open_) return declined("a snapshot is being read, and there is one at a time");
+  // Before the lock of what went: an eviction takes that one inside of its own.
+  const EvictionSweep sweep = table.sweep();
   const std::lock_guard lock(table.removed_mutex_);
   if (kind == Kind::kChanges && !table.tracks_changes_) {
     return declined("changes are not recorded: set track_changes");
@@ -33,7 +35,7 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
     const std::span<const uint8_t> counters = table.filter_->bytes();
     snapshot->filter_.assign(counters.begin(), counters.end());
   }
-  snapshot->sweep_ = table.sweep();
+  snapshot->sweep_ = sweep;
   snapshot->admitted_count_ = table.total_count();
   snapshot->candidate_count_ = table.candidate_count();
   snapshot->ends_[0] = table.admitted_->slab().end();
