@@ -59,9 +59,21 @@ class Route(NamedTuple):
         return self._replace(stages=(first._replace(inverse=place(first.inverse)), *others))
 
 
-def _stages() -> tuple[str, ...]:
+def _in_stages(ids: tf.Tensor, send: Callable[..., list[tf.Tensor | None]]) -> Route:
+    """The route of ids, each stage of which sends what came of the one before.
+
+    Args:
+      ids: of any shape.
+      send: of ids, a list that may hold how often each was looked up, and an op's attributes; gives the ids that came,
+        how often each was looked up or None, and the parts of a `Stage` but for its name.
+    """
     in_two = context.options.use_hierarchical_embedding_lookup and library.has_carriers()
-    return ("host", "owner") if in_two else ("only",)
+    times, made = None, []
+    for name in ("host", "owner") if in_two else ("only",):
+        seen = [] if times is None else [times]
+        ids, times, *places = send(ids, seen, stage=name, lockstep_group=context.options.group_lookups)
+        made.append(Stage(*places, name))
+    return Route(ids, times, tuple(made))
 
 
 def route(ids: tf.Tensor, rows: int, table: str) -> Route:
@@ -72,22 +84,14 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
       rows: of the whole table, or ANY_KEY, or COUNTED_KEYS.
       table: its name, for messages.
     """
-    made, times = [], None
-    for name in _stages():
-        outputs = library.ops.lockstep_route(
-            [ids],
-            [] if times is None else [times],
-            N=1,
-            num_rows=[rows],
-            tables=[table],
-            stage=name,
-            lockstep_group=context.options.group_lookups,
-        )
-        ids, *places = (output for (output,) in _in_any_order(outputs))
-        made.append(Stage(*places, name))
-        if rows == COUNTED_KEYS:
-            ids, times = tf.unstack(ids, num=2, axis=1)
-    return Route(ids, times, tuple(made))
+
+    def send(ids: tf.Tensor, seen: list[tf.Tensor], **options: Any) -> list[tf.Tensor | None]:
+        outputs = library.ops.lockstep_route([ids], seen, N=1, num_rows=[rows], tables=[table], **options)
+        served, *places = (output for (output,) in _in_any_order(outputs))
+        counted = tf.unstack(served, num=2, axis=1) if rows == COUNTED_KEYS else (served, None)
+        return [*counted, *places]
+
+    return _in_stages(ids, send)
 
 
 def route_strings(ids: tf.Tensor, table: str) -> Route:
@@ -100,18 +104,12 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
     Returns:
       The route, whose `local_rows` are strings, and which has `times`.
     """
-    made, times = [], None
-    for name in _stages():
-        outputs = library.ops.lockstep_route_strings(
-            [ids],
-            [] if times is None else [times],
-            tables=[table],
-            stage=name,
-            lockstep_group=context.options.group_lookups,
-        )
-        ids, times, *places = (output for (output,) in _in_any_order(outputs))
-        made.append(Stage(*places, name))
-    return Route(ids, times, tuple(made))
+
+    def send(ids: tf.Tensor, seen: list[tf.Tensor], **options: Any) -> list[tf.Tensor]:
+        outputs = library.ops.lockstep_route_strings([ids], seen, tables=[table], **options)
+        return [output for (output,) in _in_any_order(outputs)]
+
+    return _in_stages(ids, send)
 
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
