@@ -60,6 +60,10 @@ HostsCommunicator::HostsCommunicator(const ContextOptions& options, Place place,
   }
   rails_ = static_cast<int>(fewest);
   ranks_follow_hosts_ = std::is_sorted(by_host_.begin(), by_host_.end());
+  host_of_.resize(size_);
+  for (int host = 0; host < num_hosts(); ++host) {
+    for (const int rank : place_.hosts[host]) host_of_[rank] = host;
+  }
   if (one_each_) return;
   carriers_.resize(size_);
   for (int host = 0; host < num_hosts(); ++host) {

@@ -176,6 +176,7 @@ class HostsCommunicator final : public Communicator {
   bool one_each_ = true;            // no host has several ranks
   bool ranks_follow_hosts_ = true;  // ranks of a host are consecutive
   std::vector<int> by_host_;        // ranks, host by host
+  std::vector<int> host_of_;        // [R]
   std::vector<int> carriers_;       // [R], or empty
 
   // Held during a collective; Leave, which may come from another thread meanwhile, looks whether there is one.

@@ -66,13 +66,9 @@ Status HostsCommunicator::Broadcast(std::string_view name, int root, int64_t byt
   LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
   const Calling calling(*this, CallKind::kBroadcast, name);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  int root_host = 0, root_index = 0;
-  for (int host = 0; host < num_hosts(); ++host) {
-    const auto found = std::find(place_.hosts[host].begin(), place_.hosts[host].end(), root);
-    if (found == place_.hosts[host].end()) continue;
-    root_host = host;
-    root_index = static_cast<int>(found - place_.hosts[host].begin());
-  }
+  const int root_host = host_of_[root];
+  const std::vector<int>& with_root = place_.hosts[root_host];
+  const auto root_index = static_cast<int>(std::find(with_root.begin(), with_root.end(), root) - with_root.begin());
   if (one_each_) return Settled(across_->Broadcast(name, root_host, bytes, data));
   LOCKSTEP_RETURN_IF_ERROR(Agree({.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes}).status());
   const bool on_roots_host = place_.host == root_host;
@@ -174,13 +170,9 @@ int64_t HostsCommunicator::CarriedBy(int l, int s, std::span<const int64_t> sent
 }
 
 bool HostsCommunicator::LeavesHosts(std::span<const int64_t> sent) const {
-  for (const std::vector<int>& senders : place_.hosts) {
-    std::vector<bool> here(size_);
-    for (const int t : senders) here[t] = true;
-    for (const int s : senders) {
-      for (int t = 0; t < size_; ++t) {
-        if (!here[t] && sent[s * size_ + t] > 0) return true;
-      }
+  for (int s = 0; s < size_; ++s) {
+    for (int t = 0; t < size_; ++t) {
+      if (host_of_[s] != host_of_[t] && sent[s * size_ + t] > 0) return true;
     }
   }
   return false;
