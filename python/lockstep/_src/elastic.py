@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from lockstep._src import library
 from lockstep._src.context import context
+from lockstep.launch import places
 from lockstep.launch.elastic_wire import ADDRESS, SECRET, WORKER, Channel, WireError, round_secret
 from lockstep.launch.ports import free_ports
 
@@ -38,30 +39,16 @@ _OF_LANES = (*_NOT_MET, tf.errors.AbortedError, tf.errors.UnknownError)
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a worker stands in a round.
+class Place(places.Place):
+    """Where a worker stands in a round, and:
 
     Attributes:
       round: counts them, from 1.
-      rank: of this worker.
-      size: how many workers the round has.
-      local_rank: of this worker on its machine.
-      local_size: how many are on its machine.
-      cross_rank: of its machine, among those that have a worker of its local rank.
-      cross_size: how many these are.
-      host: its machine, as the hosts' list calls it.
       rendezvous: "host:port" where rank 0 waits for the others.
       all_keep_state: all workers have said that they keep their state; a newcomer never does.
     """
 
     round: int
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    host: str
     rendezvous: str
     all_keep_state: bool
 
@@ -76,16 +63,7 @@ class Place:
             "SECRET": round_secret(secret, self.round),
         }
         environment.update({f"LOCKSTEP_{name}": str(value) for name, value in values.items()})
-        values = {
-            "RANK": self.rank,
-            "LOCAL_RANK": self.local_rank,
-            "SIZE": self.size,
-            "LOCAL_SIZE": self.local_size,
-            "CROSS_RANK": self.cross_rank,
-            "CROSS_SIZE": self.cross_size,
-            "HOSTNAME": self.host,
-        }
-        environment.update({f"HOROVOD_{name}": str(value) for name, value in values.items()})
+        environment.update(self.horovods())
 
 
 @dataclasses.dataclass(frozen=True)
