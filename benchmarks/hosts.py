@@ -1,6 +1,6 @@
 """Exchange between two hosts, which this program emulates on this machine (as root), beside what their link does.
 
-    python benchmarks/hosts.py [--rate 10gbit] [--delay-us 100] [--rounds 15]
+    python benchmarks/hosts.py [--rate 10] [--delay-us 100] [--rounds 15]
 
 Method: two hosts with a worker each (lockstep.testing.emulated_cluster): network namespaces, joined by a link of that
 rate and delay, one way. Workers and link share this machine's cores, which bound what such a link carries both ways at
@@ -12,8 +12,9 @@ in turns with it. `best` and `median` are of all rounds; `CPU` is the time of wo
 - `step`: a training step that looks up ids of 26 sharded tables and updates their rows, less one of the same form whose
   tables are not sharded, over a link with a delay of 5 ms and no rate; in round trips, which a byte there and one back
   over TCP measures. Target: 3.
-- `lookups`: two workers on each host train 26 tables with batches of 2048 ids each, in two stages and in one
-  (`use_hierarchical_embedding_lookup`, docs/sharding.md), in turns; the bytes are those that host a sends in a step.
+- `lookups`: two and four workers on each host train 26 tables with batches of 2048 ids each, in two stages and in one
+  (`use_hierarchical_embedding_lookup`, docs/sharding.md), in turns, over the link and over one of a tenth of its rate;
+  the bytes are those that host a sends in a step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -41,7 +43,7 @@ DEADLINE_S = 180
 
 def flags_from() -> argparse.Namespace:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rate", default="10gbit", help="of the link (%(default)s)")
+    flags.add_argument("--rate", type=float, default=10, help="of the link, in Gbit/s (%(default)s)")
     flags.add_argument("--delay-us", type=float, default=100, help="of the link, one way (%(default)s)")
     flags.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
     flags.add_argument("--worker", choices=["allreduce", "step", "uniform", "zipf"], help=argparse.SUPPRESS)
@@ -231,8 +233,8 @@ def main() -> None:
         print(f"not measured: {why}")
         return
     # A link is two cables and the switch between them.
-    times = measure(flags, "allreduce", rate=flags.rate, delay_us=flags.delay_us / 2)
-    print(f"two hosts, {flags.rate}, {flags.delay_us:g} us one way; 64 MiB to and from each, {flags.rounds} rounds")
+    times = measure(flags, "allreduce", rate=_rate(flags.rate), delay_us=flags.delay_us / 2)
+    print(f"two hosts, {flags.rate:g} Gbit/s, {flags.delay_us:g} us one way; 64 MiB both ways, {flags.rounds} rounds")
     print(f"{'':<12}{'best':>10}{'':>14}{'median':>10}{'':>14}{'CPU':>10}")
     for name, of in times.items():
         shown = "".join(f"{s * 1e3:7.1f} ms {BYTES * 8 / s / 1e9:6.2f} Gbit/s" for s in (of.best, of.median))
@@ -244,13 +246,18 @@ def main() -> None:
     print(f"two hosts, {LONG_DELAY_US / 1e3:g} ms one way; a step, medians of {flags.rounds} rounds")
     print(f"{TABLES} sharded tables {sharded * 1e3:.1f} ms, plain ones {plain * 1e3:.1f} ms, ", end="")
     print(f"round trip {trip * 1e3:.1f} ms: {(sharded - plain) / trip:.2f} round trips more (target 3)")
-    print(f"two hosts with two workers each, {flags.rate}, {flags.delay_us:g} us one way; a step of {TABLES} tables of")
-    print(f"{LARGE['rows']} rows of {LARGE['dim']} numbers, {LARGE['batch']} ids of each a worker")
-    print(f"{'ids':<10}{'':<12}{'best':>10}{'median':>14}{'host a sends':>16}")
-    for draw in ("uniform", "zipf"):
-        times = measure(flags, draw, per_host=2, rate=flags.rate, delay_us=flags.delay_us / 2)
+    print(f"two hosts, {flags.delay_us:g} us one way; a step of {TABLES} tables of {LARGE['rows']} rows of ", end="")
+    print(f"{LARGE['dim']} numbers, {LARGE['batch']} ids of each a worker")
+    print(f"{'link':<12}{'a host has':<12}{'ids':<9}{'':<10}{'best':>10}{'median':>14}{'CPU':>10}{'host a sends':>16}")
+    for rate, per_host, draw in itertools.product((flags.rate, flags.rate / 10), (2, 4), ("uniform", "zipf")):
+        times = measure(flags, draw, per_host=per_host, rate=_rate(rate), delay_us=flags.delay_us / 2)
         for name, of in times.items():
-            print(f"{draw:<10}{name:<12}{of.best * 1e3:7.1f} ms {of.median * 1e3:10.1f} ms {of.sent / 1e6:12.2f} MB")
+            print(f"{rate:4g} Gbit/s {per_host:3} workers  {draw:<9}{name:<10}", end="")
+            print(f"{of.best * 1e3:7.1f} ms {of.median * 1e3:10.1f} ms {of.cpu * 1e3:6.1f} ms {of.sent / 1e6:12.2f} MB")
+
+
+def _rate(gbit: float) -> str:
+    return f"{gbit * 1000:g}mbit"
 
 
 if __name__ == "__main__":

@@ -229,9 +229,9 @@ int lockstep_size() {
   return context == nullptr ? -1 : context->communicator().size();
 }
 
-int lockstep_has_carriers() {
+int lockstep_num_hosts() {
   const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
-  return context != nullptr && !context->communicator().carriers().empty();
+  return context == nullptr ? -1 : context->communicator().num_hosts();
 }
 
 const char* lockstep_last_error() { return lockstep::last_error.c_str(); }

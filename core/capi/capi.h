@@ -63,9 +63,8 @@ int lockstep_is_initialized();
 int lockstep_rank();
 int lockstep_size();
 
-// 1 where the context's communicator has carriers (comm/communicator.h): on several hosts, of which one has several
-// ranks. Else 0.
-int lockstep_has_carriers();
+// The number of hosts that the ranks are on (comm/communicator.h). -1 without a context.
+int lockstep_num_hosts();
 
 // Meets the ranks of a group and makes its named lane (comm/named_lane.h), which the named ops of this `group` use: 0
 // for all ranks of the job, other numbers for process sets. Rank and size of the options are those in the group; the

@@ -96,6 +96,8 @@ class Communicator {
   virtual int size() const = 0;
   // "shm", ...: which implementation this is. The text lives as long as the communicator.
   virtual std::string_view backend() const = 0;
+  // How many hosts the ranks are on; 1 where the implementation doesn't tell hosts apart.
+  virtual int num_hosts() const { return 1; }
   // For each rank, the one of this rank's host that sends to it what several ranks of this host have for it; a rank of
   // this host is its own. [R], on all ranks alike in kind: empty where there is nothing to share the way, as all ranks
   // are on one host or each is on its own.

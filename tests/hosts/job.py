@@ -28,7 +28,9 @@ def environment(**variables: str) -> dict[str, str]:
     python = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
     few = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-    return {**kept, "PYTHONPATH": python, **few, **quiet, **variables}
+    # Lookups in two stages, as on hosts of more workers: the longer way, on which more can go wrong.
+    longer = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}
+    return {**kept, "PYTHONPATH": python, **few, **quiet, **longer, **variables}
 
 
 class Job:

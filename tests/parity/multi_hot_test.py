@@ -21,7 +21,8 @@ WORKERS = [1, 2, 3, "aab", pytest.param("abba", marks=pytest.mark.long)]
 @functools.cache
 def results(workers):
     hosts = workers if isinstance(workers, str) else ""
-    return call_workers(multi_hot.work, len(hosts) or workers, hosts=hosts, timeout_s=300)
+    variables = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}
+    return call_workers(multi_hot.work, len(hosts) or workers, environment=variables, hosts=hosts, timeout_s=300)
 
 
 @pytest.mark.parametrize("workers", WORKERS)

@@ -63,6 +63,7 @@ class HostsCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return one_each_ ? "gloo" : "shm+gloo"; }
+  int num_hosts() const override { return static_cast<int>(place_.hosts.size()); }
   std::span<const int> carriers() const override { return carriers_; }
 
   Status AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in, void* out) override;
@@ -104,7 +105,6 @@ class HostsCommunicator final : public Communicator {
   bool leads() const { return index_ == 0; }
   bool on_rail() const { return across_ != nullptr; }
   const std::vector<int>& locals() const { return place_.hosts[place_.host]; }
-  int num_hosts() const { return static_cast<int>(place_.hosts.size()); }
 
   // A collective that is going on: what errors call it, and that nobody else touches the backends.
   class Calling {

@@ -230,9 +230,9 @@ def size() -> int:
     return capi.lockstep_size()
 
 
-def has_carriers() -> bool:
-    """Whether the job of this process's engine is on several hosts, of which one has several ranks."""
-    return bool(capi.lockstep_has_carriers())
+def num_hosts() -> int:
+    """The number of hosts that the ranks of this process's engine are on, -1 without one."""
+    return capi.lockstep_num_hosts()
 
 
 def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:

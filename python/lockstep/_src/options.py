@@ -125,8 +125,9 @@ class Options:
     grad_lazy_sync: bool = _option(False, _to_bool, "HB_GRAD_LAZY_SYNC")
     # True: variables made in the scope are sharded over the workers.
     sharding: bool = _option(False, _to_bool, "HB_SHARDING")
-    # True: look rows up inside a host first, then between hosts. Of no effect yet: on one host both are the same.
-    use_hierarchical_embedding_lookup: bool = _option(True, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
+    # True: look rows up inside of a host first, then between hosts, where these have several workers; False: at once;
+    # None: as costs less for that many workers on a host (`sharding/steps.py`).
+    use_hierarchical_embedding_lookup: bool | None = _option(None, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
     # Gradients of sharded tables: 'mean' over workers, as those of dense variables, or 'sum', as HybridBackend's.
     embedding_gradient: str = _option("mean", _one_of("mean", "sum"))
     # True: lookups of sharded tables that don't depend on each other are one exchange; False: each is one of its own.

@@ -11,7 +11,7 @@ def test_defaults_are_the_documented_ones():
     assert options.data_sync_drop_remainder is True
     assert options.grad_lazy_sync is False
     assert options.sharding is False
-    assert options.use_hierarchical_embedding_lookup is True
+    assert options.use_hierarchical_embedding_lookup is None
     assert options.mode == "train"
     assert (options.comm_pool_capacity, options.comm_pool_name) == (1, "default")
     assert options.batch_size is None and options.comm_wire_dtype is None

@@ -175,7 +175,8 @@ HOSTS = ["aa", pytest.param("aab", marks=pytest.mark.newest_only)]
 
 @functools.cache
 def on_workers(workers, hosts=""):
-    return call_workers(on_worker, workers, hosts=hosts, timeout_s=240)
+    variables = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}
+    return call_workers(on_worker, workers, environment=variables, hosts=hosts, timeout_s=240)
 
 
 @functools.cache

@@ -59,6 +59,19 @@ class Route(NamedTuple):
         return self._replace(stages=(first._replace(inverse=place(first.inverse)), *others))
 
 
+# Workers on a host, from which on two stages cost less than one: docs/sharding.md has the figures.
+_SHARED_FROM = 4
+
+
+def _in_two_stages() -> bool:
+    """Whether the workers of a host look up together. No matter of the moment, as sums would be others then."""
+    hosts, workers = library.num_hosts(), library.size()
+    chosen = context.options.use_hierarchical_embedding_lookup
+    if chosen is None:
+        chosen = workers >= _SHARED_FROM * hosts
+    return chosen and 1 < hosts < workers
+
+
 def _in_stages(ids: tf.Tensor, send: Callable[..., list[tf.Tensor | None]]) -> Route:
     """The route of ids, each stage of which sends what came of the one before.
 
@@ -67,9 +80,8 @@ def _in_stages(ids: tf.Tensor, send: Callable[..., list[tf.Tensor | None]]) -> R
       send: of ids, a list that may hold how often each was looked up, and an op's attributes; gives the ids that came,
         how often each was looked up or None, and the parts of a `Stage` but for its name.
     """
-    in_two = context.options.use_hierarchical_embedding_lookup and library.has_carriers()
     times, made = None, []
-    for name in ("host", "owner") if in_two else ("only",):
+    for name in ("host", "owner") if _in_two_stages() else ("only",):
         seen = [] if times is None else [times]
         ids, times, *places = send(ids, seen, stage=name, lockstep_group=context.options.group_lookups)
         made.append(Stage(*places, name))
