@@ -12,7 +12,9 @@ that grow, in bytes.
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import os
+import re
 import signal
 import sys
 import time
@@ -105,6 +107,9 @@ def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tuple[tf.Tensor, tf
 
 def _own_memory() -> int:
     """Bytes of this process that no file is behind."""
+    # Not ours: TensorFlow's Saver looks for each checkpoint's files by a pattern; Python keeps 32768 of them compiled.
+    fnmatch._compile_pattern.cache_clear()
+    re.purge()
     for line in Path("/proc/self/status").read_text().splitlines():
         name, value = line.split(":")
         if name == "RssAnon":
