@@ -1,5 +1,6 @@
 """Where each worker of a job stands. Ranks run over the hosts, and over the workers of each."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,9 +57,12 @@ def places(hosts: Sequence[tuple[str, int]]) -> list[Place]:
       hosts: Names, each with the number of its workers.
     """
     size = sum(count for _, count in hosts)
+    # By local rank: the hosts that have a worker of it, and those that came before.
+    having = Counter(local for _, count in hosts for local in range(count))
+    before: Counter[int] = Counter()
     found: list[Place] = []
-    for index, (host, count) in enumerate(hosts):
+    for host, count in hosts:
         for local in range(count):
-            having = [other for other, (_, slots) in enumerate(hosts) if slots > local]
-            found.append(Place(len(found), size, local, count, having.index(index), len(having), host))
+            found.append(Place(len(found), size, local, count, before[local], having[local], host))
+        before.update(range(count))
     return found
