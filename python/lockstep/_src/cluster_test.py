@@ -91,6 +91,8 @@ def test_launcher_alone_is_enough():
         (launched("x", 2), "LOCKSTEP_RANK: got 'x'"),
         (launched(2, 2), "LOCKSTEP_RANK: got 2.*LOCKSTEP_WORLD_SIZE.*2"),
         (launched(0, 0), "LOCKSTEP_WORLD_SIZE: got 0"),
+        (launched(0, 65537), "LOCKSTEP_WORLD_SIZE: got 65537 workers, wanted at most 65536"),
+        (tf_config("worker", 0, {"worker": ["a:1"] * 65537}), "TF_CONFIG: got 65537 workers, wanted at most 65536"),
         ({"LOCKSTEP_RANK": "0"}, "LOCKSTEP_WORLD_SIZE is not set"),
         (launched(0, 2, **tf_config("chief", 0)), "LOCKSTEP_WORLD_SIZE is 2.*TF_CONFIG names 3"),
         ({"TF_CONFIG": "nonsense"}, "TF_CONFIG is no JSON"),

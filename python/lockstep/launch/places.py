@@ -4,6 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lockstep.launch.errors import LaunchError
+
+# More than any job has: what is listed by worker has an end.
+MOST_WORKERS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Place:
@@ -48,6 +53,20 @@ class Place:
             "HOROVOD_CROSS_RANK": str(self.cross_rank),
             "HOROVOD_CROSS_SIZE": str(self.cross_size),
         }
+
+
+def check_size(workers: int, asked: str) -> None:
+    """To be called before anything is listed by worker.
+
+    Args:
+      workers: Of the whole job.
+      asked: What wants so many.
+
+    Raises:
+      LaunchError: they are more than a job can have.
+    """
+    if workers > MOST_WORKERS:
+        raise LaunchError(f"{asked}: got {workers} workers, wanted at most {MOST_WORKERS}")
 
 
 def places(hosts: Sequence[tuple[str, int]]) -> list[Place]:
