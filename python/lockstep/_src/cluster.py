@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 
 from lockstep.launch.places import MOST_WORKERS
+from lockstep.launch.secret import INSTEAD, PLACEHOLDER
 
 # The launcher's variables, all strings.
 RANK = "LOCKSTEP_RANK"
@@ -159,6 +160,8 @@ class Cluster:
                     f"rank {self.rank} of {self.world_size}: {variable} is not set; start the workers with a launcher "
                     "(python -m hybridbackend.run), or set it to the same value on all of them"
                 )
+        if self.world_size > 1 and self.secret.strip() == PLACEHOLDER:
+            raise ValueError(f"rank {self.rank} of {self.world_size}: {SECRET} is {PLACEHOLDER}, {INSTEAD}")
 
 
 def _check_size(workers: int, variable: str) -> None:

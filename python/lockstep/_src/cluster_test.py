@@ -32,6 +32,9 @@ def test_tf_config_ranks_the_chief_first_then_the_workers(task_type, index, rank
     assert (cluster.rank, cluster.world_size) == (rank, 3)
     assert (cluster.local_rank, cluster.local_world_size) == (local_rank, local_size)
     assert cluster.rendezvous == "a:1"
+    known = Cluster.from_environment({"LOCKSTEP_SECRET": "REPLACE-WITH-RANDOM-TEXT", **tf_config(task_type, index)})
+    with pytest.raises(ValueError, match=f"rank {rank} of 3: LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT, which"):
+        known.check_can_connect()
     with pytest.raises(ValueError, match=rf"rank {rank} of 3: LOCKSTEP_SECRET"):
         cluster.check_can_connect()
 
