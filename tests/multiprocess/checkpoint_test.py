@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep.testing import run_module
+from lockstep.testing import call_workers, run_module
+from tests.multiprocess import checkpoint_worker
 from tests.parity.training_test import assembled
 
 pytestmark = pytest.mark.oldest
@@ -49,6 +50,21 @@ def test_restores_on_any_number_of_workers(saved, workers, tmp_path):
         np.testing.assert_array_equal(
             assembled(restored, name, tuple(shape)), assembled(held, name, tuple(shape)), err_msg=name
         )
+
+
+def _restore(folder, out):
+    tf.disable_v2_behavior()
+    checkpoint_worker.main("restore", folder, out)
+
+
+def test_a_damaged_state_file_ends_all_workers_and_names_itself(saved, tmp_path):
+    """TensorFlow takes one that it cannot read for none, and training would begin anew."""
+    folder = shutil.copytree(saved[0], tmp_path / "checkpoints")
+    state = folder / "checkpoint"
+    state.write_bytes(state.read_bytes()[:30])
+    for outcome in call_workers(_restore, 2, str(folder), str(tmp_path / "restored"), timeout_s=120, check=False):
+        assert f"DataLossError: {state}: the file that says which checkpoint is the last is damaged" in outcome.error
+    assert not list(tmp_path.glob("restored*"))
 
 
 def test_one_worker_writes_what_belongs_to_all_and_nothing_is_left_aside(saved):

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lockstep._src.options import Options
 from lockstep.launch import plan
 from lockstep.launch.arguments import CommandLine
+from lockstep.launch.errors import LaunchError
 from lockstep.launch.output import Console
 from lockstep.testing import fake_ssh
 
@@ -59,23 +61,36 @@ def _check_pod(pod: dict) -> int:
 
 
 def _check_ranks(of_pods: list[dict[str, str]], workers: int) -> None:
-    """That the launchers of all pods make one job."""
+    """That the launchers of all pods make one job, as soon as it has a secret."""
+    for variables in of_pods:
+        with pytest.raises(LaunchError, match="LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT.*: openssl rand -hex 32"):
+            plan.environments(workers, variables, Console())
+        variables["LOCKSTEP_SECRET"] = "b9" * 32
     planned = [plan.environments(workers, variables, Console()) for variables in of_pods]
     told = [environment for pod in planned for environment in pod]
     assert [int(environment["LOCKSTEP_RANK"]) for environment in told] == list(range(len(of_pods) * workers))
     for name in ("LOCKSTEP_WORLD_SIZE", "LOCKSTEP_RENDEZVOUS", "LOCKSTEP_SECRET"):
         assert len({environment[name] for environment in told}) == 1
     assert {environment["LOCKSTEP_LOCAL_WORLD_SIZE"] for environment in told} == {str(workers)}
-    assert told[0]["LOCKSTEP_SECRET"] == "REPLACE-WITH-RANDOM-TEXT"
+    assert told[0]["LOCKSTEP_SECRET"] == "b9" * 32
+    # Images take their time.
+    assert {Options.from_environment(environment).rendezvous_timeout_s for environment in told} == {600}
 
 
-@pytest.fixture(autouse=True)
-def _names_resolve(monkeypatch):
-    """As they do in a cluster."""
-    monkeypatch.setattr(plan, "wait_for_name", lambda *_: None)
+def _check_restarts(limit: int, pods: int) -> None:
+    """That a job may fail several times: each failure restarts all pods, and the limit is for the sum."""
+    assert limit % pods == 0 and limit // pods >= 10
 
 
-def test_a_job_of_the_training_operator():
+@pytest.fixture(name="waited")
+def _waited(monkeypatch):
+    """For how long launchers wait for a name, which is known at once."""
+    waited: list[float] = []
+    monkeypatch.setattr(plan, "wait_for_name", lambda name, console, seconds: waited.append(seconds))
+    return waited
+
+
+def test_a_job_of_the_training_operator(waited):
     documents = _documents("tfjob.yaml")
     job = documents["TFJob"]
     replicas = job["spec"]["tfReplicaSpecs"]
@@ -97,9 +112,12 @@ def test_a_job_of_the_training_operator():
             pods.append({**variables, "TF_CONFIG": json.dumps(config)})
     (count,) = workers
     _check_ranks(pods, count)
+    assert waited == [600] * len(pods)
+    assert {replica["restartPolicy"] for replica in replicas.values()} == {"OnFailure"}
+    _check_restarts(job["spec"]["runPolicy"]["backoffLimit"], len(pods))
 
 
-def test_a_job_without_an_operator():
+def test_a_job_without_an_operator(waited):
     documents = _documents("job.yaml")
     spec, name = documents["Job"]["spec"], documents["Job"]["metadata"]["name"]
     pod = spec["template"]["spec"]
@@ -117,6 +135,9 @@ def test_a_job_without_an_operator():
         f"{name}-{i}.{pod['subdomain']}" for i in range(spec["completions"])
     ]
     _check_ranks(pods, _check_pod(pod))
+    assert waited == [600] * len(pods)
+    assert pod["restartPolicy"] == "OnFailure"
+    _check_restarts(spec["backoffLimit"], len(pods))
 
 
 def test_a_script_for_slurm(tmp_path):

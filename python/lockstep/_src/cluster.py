@@ -6,6 +6,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
+from lockstep.launch.places import MOST_WORKERS
+from lockstep.launch.secret import INSTEAD, PLACEHOLDER
+
 # The launcher's variables, all strings.
 RANK = "LOCKSTEP_RANK"
 WORLD_SIZE = "LOCKSTEP_WORLD_SIZE"
@@ -18,8 +21,6 @@ SECRET = "LOCKSTEP_SECRET"
 _TRAINERS = ("chief", "worker")
 # Tasks beside the job, each a job of its own: one evaluates checkpoints, the other has nothing to do.
 _BESIDE = ("evaluator", "ps")
-# More than any job has: what is listed by worker has an end.
-_MOST_WORKERS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Cluster:
                 f"TF_CONFIG: task type {task.task_type!r} has no part in synchronous training; "
                 f"wanted one of {', '.join(map(repr, _TRAINERS + _BESIDE))}"
             )
+        _check_size(len(task.trainers), "TF_CONFIG")
         hosts = [task.cluster[kind][index] for kind, index in task.trainers]
         rank = task.trainers.index(here)
         mine = hosts[rank].rpartition(":")[0]
@@ -127,8 +129,7 @@ class Cluster:
     @classmethod
     def _launched(cls, environ: Mapping[str, str], task: Task | None) -> Cluster:
         size = _integer(environ, WORLD_SIZE, None, 1)
-        if size > _MOST_WORKERS:
-            raise ValueError(f"{WORLD_SIZE}: got {size}, wanted at most {_MOST_WORKERS}")
+        _check_size(size, WORLD_SIZE)
         rank = _integer(environ, RANK, None, 0)
         if rank >= size:
             raise ValueError(f"{RANK}: got {rank}, wanted less than {WORLD_SIZE}, which is {size}")
@@ -159,6 +160,13 @@ class Cluster:
                     f"rank {self.rank} of {self.world_size}: {variable} is not set; start the workers with a launcher "
                     "(python -m hybridbackend.run), or set it to the same value on all of them"
                 )
+        if self.world_size > 1 and self.secret.strip() == PLACEHOLDER:
+            raise ValueError(f"rank {self.rank} of {self.world_size}: {SECRET} is {PLACEHOLDER}, {INSTEAD}")
+
+
+def _check_size(workers: int, variable: str) -> None:
+    if workers > MOST_WORKERS:
+        raise ValueError(f"{variable}: got {workers} workers, wanted at most {MOST_WORKERS}")
 
 
 def _integer(environ: Mapping[str, str], variable: str, default: int | None, least: int) -> int:

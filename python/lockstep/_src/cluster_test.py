@@ -32,6 +32,9 @@ def test_tf_config_ranks_the_chief_first_then_the_workers(task_type, index, rank
     assert (cluster.rank, cluster.world_size) == (rank, 3)
     assert (cluster.local_rank, cluster.local_world_size) == (local_rank, local_size)
     assert cluster.rendezvous == "a:1"
+    known = Cluster.from_environment({"LOCKSTEP_SECRET": "REPLACE-WITH-RANDOM-TEXT", **tf_config(task_type, index)})
+    with pytest.raises(ValueError, match=f"rank {rank} of 3: LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT, which"):
+        known.check_can_connect()
     with pytest.raises(ValueError, match=rf"rank {rank} of 3: LOCKSTEP_SECRET"):
         cluster.check_can_connect()
 
@@ -91,6 +94,8 @@ def test_launcher_alone_is_enough():
         (launched("x", 2), "LOCKSTEP_RANK: got 'x'"),
         (launched(2, 2), "LOCKSTEP_RANK: got 2.*LOCKSTEP_WORLD_SIZE.*2"),
         (launched(0, 0), "LOCKSTEP_WORLD_SIZE: got 0"),
+        (launched(0, 65537), "LOCKSTEP_WORLD_SIZE: got 65537 workers, wanted at most 65536"),
+        (tf_config("worker", 0, {"worker": ["a:1"] * 65537}), "TF_CONFIG: got 65537 workers, wanted at most 65536"),
         ({"LOCKSTEP_RANK": "0"}, "LOCKSTEP_WORLD_SIZE is not set"),
         (launched(0, 2, **tf_config("chief", 0)), "LOCKSTEP_WORLD_SIZE is 2.*TF_CONFIG names 3"),
         ({"TF_CONFIG": "nonsense"}, "TF_CONFIG is no JSON"),

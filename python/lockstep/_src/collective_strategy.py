@@ -12,6 +12,7 @@ import tensorflow as tf
 from lockstep._src.context import context
 from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.saving import export
+from lockstep._src.saving.latest import latest_checkpoint
 from lockstep._src.scope import embedding_scope, scope
 from lockstep.launch.backend import collective_backend
 
@@ -142,7 +143,7 @@ def _checkpoint(place: str | os.PathLike[str] | None) -> str:
         raise ValueError("export_saved_model: checkpoint_dir is None, and so is option model_dir")
     if not tf.io.gfile.isdir(place):
         return place
-    latest = tf.train.latest_checkpoint(place)
+    latest = latest_checkpoint(place)
     if latest is None:
         raise ValueError(f"export_saved_model: there is no checkpoint in {place!r}")
     return latest

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.launch import interfaces
-from lockstep.launch.places import places
+from lockstep.launch.places import check_size, places
 from lockstep.launch.ports import PORTS, free_ports
 from lockstep.launch.secret import shared_secret
 from lockstep.launch.tasks import LOOPBACK, Tasks
@@ -76,10 +76,11 @@ def worker_environments(
       tasks: Where this launcher stands; the only one by default.
 
     Raises:
-      LaunchError: there are no free ports, several launchers have no secret in common, or the interface that was
-        chosen is not there.
+      LaunchError: they are more than a job can have, there are no free ports, several launchers have no secret in
+        common, or the interface that was chosen is not there.
     """
     tasks = tasks or Tasks()
+    check_size(count * len(tasks.addresses), f"-n {count}")
     meeting = _meeting(base, count, tasks)
     mine = slice(tasks.index * count, (tasks.index + 1) * count)
     stand = places([(host, number * count) for host, number in tasks.by_host])[mine]

@@ -8,6 +8,7 @@ from lockstep.launch.elastic_hosts import Cooldown
 from lockstep.launch.elastic_job import Plan
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.hosts import Host
+from lockstep.launch.places import check_size
 
 TIMEOUT_VARIABLE = "HOROVOD_ELASTIC_TIMEOUT"
 _TIMEOUT_S = 600
@@ -86,6 +87,7 @@ class Elastic:
         if num_proc is None and self.min_np is None:
             raise LaunchError("-np is missing: wanted the number of processes to start with, or --min-np")
         limits = self._numbers(num_proc)
+        check_size(limits[2], "-np, --max-np")
         if not limits[0] <= limits[1] <= limits[2]:
             raise LaunchError(
                 f"got --min-np {limits[0]}, -np {limits[1]}, --max-np {limits[2]}; wanted them in this order of size"

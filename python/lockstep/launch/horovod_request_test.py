@@ -35,6 +35,7 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
         ),
         ({"elastic": Elastic(max_np=2)}, "-np is missing: wanted the number of processes to start with, or --min-np"),
         ({"num_proc": 2, "elastic": Elastic(min_np=0)}, "--min-np 0: wanted 1 or more"),
+        ({"num_proc": 2, "elastic": Elastic(max_np=65537)}, "-np, --max-np: got 65537 workers, wanted at most 65536"),
         ({"num_proc": 2, "elastic": Elastic(max_np=1)}, "got --min-np 2, -np 2, --max-np 1; wanted them in this order"),
         ({"num_proc": 2, "elastic": Elastic(1, cooldown_range=(9, 2))}, "--blacklist-cooldown-range 9 2: wanted two"),
         ({"num_proc": 2, "elastic": Elastic(1, reset_limit=-1)}, "--reset-limit -1: wanted 0 or more"),

@@ -9,6 +9,7 @@ from lockstep.launch import agent_wire, elastic_hosts, hosts, slurm
 from lockstep.launch.elastic_wire import Channel, WireError
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.output import Console
+from lockstep.launch.places import MOST_WORKERS, places
 from lockstep.launch.remote import Assignment, RemoteHost
 from lockstep.launch.remote_worker import RemoteWorker
 from lockstep.launch.tasks import tasks_of
@@ -29,14 +30,26 @@ def test_tf_config_of_a_launcher():
     assert feed("TF_CONFIG (launcher)", named("TF_CONFIG", reads, LaunchError), TF_CONFIGS, LaunchError, INPUTS) > 10
 
 
-def test_hosts():
+def test_hosts(monkeypatch):
+    """Up to the place of each worker."""
+    monkeypatch.setattr(hosts, "is_this_machine", lambda name: name == "localhost")  # asks nobody
+
     def reads(data):
         found = hosts.parse_hosts(text_of(data))
         assert all(host.slots >= 1 and host.name for host in found)
         # None is an option of ssh's.
         assert not [host for host in found if host.target.startswith("-")]
+        size = sum(host.slots for host in found)
+        filled = hosts.place(size, found)
+        assert len(places([(host.name, host.slots) for host in filled])) == size <= MOST_WORKERS
 
-    seeds = [b"localhost:2", b"a-1.b:2,127.0.0.1:3,[::1]:1", b"h:1, h:2", b"me@a:1,you@[fe80::1]:2"]
+    seeds = [b"localhost:2", b"a-1.b:2,127.0.0.1:3,[::1]:1", b"h:1, h:2", b"me@a:1,you@[fe80::1%eth0]:2"]
+    many = b"me@127.0.0.2:999999999"
+    with pytest.raises(
+        LaunchError, match=f"hosts me@127.0.0.2:999999999: got 999999999 workers, wanted at most {MOST_WORKERS}"
+    ):
+        reads(many)
+    seeds.append(many.replace(b"9" * 9, b"9999"))
     assert feed("--hosts", named("hosts", reads, LaunchError), seeds, LaunchError, INPUTS) > 10
 
 
@@ -93,7 +106,11 @@ def test_a_step_of_slurms():
         tasks = slurm.tasks_of_step({"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", **variables})
         assert tasks is None or 0 <= tasks.index < len(tasks.addresses)
 
-    feed("Slurm's variables", reads, [b"2(x3),1;n[1-4];2;1;7", b"1(x2);a,b;1;0;2"], LaunchError, INPUTS)
+    many = b"999999999;a;0;0;999999999"
+    with pytest.raises(LaunchError, match=f"Slurm's variables: got 999999999 workers, wanted at most {MOST_WORKERS}"):
+        reads(many)
+    seeds = [b"2(x3),1;n[1-4];2;1;7", b"1(x2);a,b;1;0;2", many.replace(b"9" * 9, b"9999")]
+    feed("Slurm's variables", reads, seeds, LaunchError, INPUTS)
 
 
 def test_words_of_an_agent():

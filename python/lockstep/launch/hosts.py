@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.places import check_size
 
 _USER = r"(?:(?P<user>[\w.][\w.-]*)@)?"
-_NAME = r"(?P<name>[\w.][\w.-]*|\[[0-9A-Fa-f:.]+\])"
+_NAME = r"(?P<name>[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])"
 _HOST = re.compile(rf"{_USER}{_NAME}(?::(?P<slots>[0-9]{{1,9}}))?$")
 _LINE = re.compile(rf"{_USER}(?P<name>[^\s@-]\S*)(?:\s+slots\s*=\s*(?P<slots>[0-9]{{1,9}}))?$")
 # Of DNS. Longer ones take the system minutes to refuse.
@@ -44,7 +45,7 @@ class Host:
 
 
 def parse_hosts(text: str, slots: int | None = None) -> list[Host]:
-    """Reads `host:slots,host:slots`; `user@host:slots` and `[v6]:slots` as well.
+    """Reads `host:slots,host:slots`; `user@host:slots`, `[v6]:slots` and `[v6%scope]:slots` as well.
 
     Args:
       text: It.
@@ -105,11 +106,12 @@ def place(count: int, hosts: Sequence[Host]) -> list[Host]:
     A host that is named more than once, this machine by whatever names, is one host, with the slots of all of them.
 
     Raises:
-      LaunchError: there are fewer slots than workers.
+      LaunchError: there are fewer slots than workers, or more workers than a job can have.
     """
     slots = sum(host.slots for host in hosts)
     if count > slots:
         raise LaunchError(f"-np {count}: there are {slots} slots ({','.join(map(str, hosts))})")
+    check_size(count, f"hosts {','.join(map(str, hosts[:8]))}")
     filled: dict[str, Host] = {}
     here = ""
     for host in hosts:

@@ -16,11 +16,30 @@ def test_hosts_have_slots():
     assert parse_hosts("a-1.b_c:2, 127.0.0.1:3,[::1]:1") == [Host("a-1.b_c", 2), Host("127.0.0.1", 3), Host("::1", 1)]
     assert [str(host) for host in parse_hosts("a:2,[::1]:1,me@b:3")] == ["a:2", "[::1]:1", "me@b:3"]
     assert parse_hosts("me@a:2") == [Host("a", 2, "me")]
+    assert parse_hosts("[fe80::1%eth0]:2,me@[fe80::2%br-1.5]:1") == [
+        Host("fe80::1%eth0", 2),
+        Host("fe80::2%br-1.5", 1, "me"),
+    ]
     assert parse_hosts("a,b:3", slots=2) == [Host("a", 2), Host("b", 3)]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "localhost", "localhost:", ":2", "localhost:two", "a:1,,b:1", "a b:1", "a:-1", "-v:1", "@a:1"]
+    "text",
+    [
+        "",
+        "localhost",
+        "localhost:",
+        ":2",
+        "localhost:two",
+        "a:1,,b:1",
+        "a b:1",
+        "a:-1",
+        "-v:1",
+        "@a:1",
+        "[::1%]:1",
+        "[%lo]:1",
+        "a%lo:1",
+    ],
 )
 def test_hosts_of_another_form_are_refused(text):
     with pytest.raises(LaunchError, match="wanted host:slots"):
@@ -86,6 +105,12 @@ def test_a_host_that_is_named_again_is_one_host():
 def test_more_workers_than_slots_are_refused_with_both_numbers():
     with pytest.raises(LaunchError, match=r"-np 4: there are 3 slots \(localhost:1,127.0.0.1:2\)"):
         place(4, [Host("localhost", 1), Host("127.0.0.1", 2)])
+
+
+def test_more_workers_than_a_job_can_have_are_refused():
+    assert place(65536, [Host("a", 65535), Host("b", 1)]) == [Host("a", 65535), Host("b", 1)]
+    with pytest.raises(LaunchError, match="hosts a:65535,b:2: got 65537 workers, wanted at most 65536"):
+        place(65537, [Host("a", 65535), Host("b", 2)])
 
 
 def test_another_users_workers_are_not_started_directly():

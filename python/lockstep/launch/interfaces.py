@@ -127,7 +127,7 @@ def address_towards(host: str, choice: str | None) -> str:
     return _address_towards(host) or socket.gethostname()
 
 
-def wait_for_name(name: str, console: Console) -> None:
+def wait_for_name(name: str, console: Console, seconds: float = NAME_TIMEOUT_S) -> None:
     """Returns when a host's name can be resolved: a cluster may learn it a little later than it starts the host.
 
     Not for ever: who then uses the name says that it is none.
@@ -135,11 +135,12 @@ def wait_for_name(name: str, console: Console) -> None:
     Args:
       name: It, or an address.
       console: Is told that this takes its time.
+      seconds: For how long at most.
     """
-    deadline, has_said = time.monotonic() + NAME_TIMEOUT_S, False
+    deadline, has_said = time.monotonic() + seconds, False
     while not _is_known(name) and time.monotonic() < deadline:
         if not has_said:
-            console.message(f"waiting up to {NAME_TIMEOUT_S:g} s for the name {name} to be known")
+            console.message(f"waiting up to {seconds:g} s for the name {name} to be known")
         has_said = True
         time.sleep(_LOOK_EVERY_S)
 

@@ -71,8 +71,7 @@ def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch, tmp_path):
     monkeypatch.setattr(interfaces, "_LOOK_EVERY_S", 0.01)
     with open(tmp_path / "shown", "wb") as file:
         interfaces.wait_for_name("train-chief-0", Console(file.fileno(), file.fileno()))
-        monkeypatch.setattr(interfaces, "NAME_TIMEOUT_S", 0.0)
-        interfaces.wait_for_name("a" * 300, Console(file.fileno(), file.fileno()))
+        interfaces.wait_for_name("a" * 300, Console(file.fileno(), file.fileno()), 0.0)
     assert asked[:3] == ["train-chief-0"] * 3
     said = "[lockstep] waiting up to 60 s for the name train-chief-0 to be known\n"
     assert (tmp_path / "shown").read_text() == said

@@ -1,7 +1,13 @@
 """Where each worker of a job stands. Ranks run over the hosts, and over the workers of each."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from lockstep.launch.errors import LaunchError
+
+# More than any job has: what is listed by worker has an end.
+MOST_WORKERS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,20 @@ class Place:
         }
 
 
+def check_size(workers: int, asked: str) -> None:
+    """To be called before anything is listed by worker.
+
+    Args:
+      workers: Of the whole job.
+      asked: What wants so many.
+
+    Raises:
+      LaunchError: they are more than a job can have.
+    """
+    if workers > MOST_WORKERS:
+        raise LaunchError(f"{asked}: got {workers} workers, wanted at most {MOST_WORKERS}")
+
+
 def places(hosts: Sequence[tuple[str, int]]) -> list[Place]:
     """Those of a job's workers, in the order of their ranks.
 
@@ -56,9 +76,12 @@ def places(hosts: Sequence[tuple[str, int]]) -> list[Place]:
       hosts: Names, each with the number of its workers.
     """
     size = sum(count for _, count in hosts)
+    # By local rank: the hosts that have a worker of it, and those that came before.
+    having = Counter(local for _, count in hosts for local in range(count))
+    before: Counter[int] = Counter()
     found: list[Place] = []
-    for index, (host, count) in enumerate(hosts):
+    for host, count in hosts:
         for local in range(count):
-            having = [other for other, (_, slots) in enumerate(hosts) if slots > local]
-            found.append(Place(len(found), size, local, count, having.index(index), len(having), host))
+            found.append(Place(len(found), size, local, count, before[local], having[local], host))
+        before.update(range(count))
     return found

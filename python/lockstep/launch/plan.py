@@ -1,14 +1,18 @@
 """Which workers a launcher starts: how many, on which devices, and where they stand in the job."""
 
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 
 from lockstep.launch import cluster, devices, slurm
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.interfaces import wait_for_name
+from lockstep.launch.interfaces import NAME_TIMEOUT_S, wait_for_name
 from lockstep.launch.output import Console
 from lockstep.launch.tasks import Tasks, tasks_of
+
+# Seconds until all workers have to be there; theirs to read.
+TIMEOUT_VARIABLE = "LOCKSTEP_RENDEZVOUS_TIMEOUT"
 
 
 def environments(
@@ -51,8 +55,17 @@ def environments(
     several = deals_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
     planned = cluster.worker_environments(environment, count, _assigned(granted, ids, several), tasks)
     if step is None and len(tasks.by_host) > 1:
-        wait_for_name(tasks.hosts[0].strip("[]"), console)
+        wait_for_name(tasks.hosts[0].strip("[]"), console, _name_timeout(environment))
     return with_widths(planned, console) if count > 1 else planned
+
+
+def _name_timeout(environment: Mapping[str, str]) -> float:
+    """Seconds: as long as workers wait for each other, for a host may have a name only when it has begun its task."""
+    try:
+        seconds = float(environment.get(TIMEOUT_VARIABLE, 0))
+    except ValueError:  # Which workers say.
+        return NAME_TIMEOUT_S
+    return max(NAME_TIMEOUT_S, seconds) if math.isfinite(seconds) else NAME_TIMEOUT_S
 
 
 def _check_allocation(environment: Mapping[str, str]) -> None:

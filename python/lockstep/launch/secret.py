@@ -18,6 +18,9 @@ from pathlib import Path
 from lockstep.launch.errors import LaunchError
 
 VARIABLE = "LOCKSTEP_SECRET"
+# What manifests have until somebody puts a secret there: everybody knows it.
+PLACEHOLDER = "REPLACE-WITH-RANDOM-TEXT"
+INSTEAD = "which everybody knows who has the manifest; wanted random text of yours: openssl rand -hex 32"
 _KEY_BYTES = 32
 # As mounts call them; and those in user space, "fuse.", which are seldom others.
 _NETWORK_FILE_SYSTEMS = {
@@ -36,11 +39,13 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
       job: What else tells it from other jobs.
 
     Raises:
-      LaunchError: it is not given, and the key cannot be read or made, is not the user's own, or is one of this host
-        alone where there are several.
+      LaunchError: it is what manifests have in its place; or it is not given, and the key cannot be read or made, is
+        not the user's own, or is one of this host alone where there are several.
     """
-    if environment.get(VARIABLE):
-        return environment[VARIABLE]
+    if given := environment.get(VARIABLE):
+        if given.strip() == PLACEHOLDER:
+            raise LaunchError(f"{VARIABLE} is {PLACEHOLDER}, {INSTEAD}")
+        return given
     state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     path = Path(state) / "lockstep" / "key"
     wanted = f"set {VARIABLE} to the same random text for all tasks"

@@ -21,6 +21,12 @@ def test_a_secret_that_is_given_is_the_secret(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_what_manifests_have_in_its_place_is_no_secret(end):
+    with pytest.raises(LaunchError, match="LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT, which everybody knows"):
+        shared_secret({"LOCKSTEP_SECRET": "REPLACE-WITH-RANDOM-TEXT" + end}, AT)
+
+
 def test_one_is_derived_from_a_key_that_only_the_user_reads(tmp_path):
     variables = {"XDG_STATE_HOME": str(tmp_path / "state"), "LOCKSTEP_SECRET": ""}
     derived = shared_secret(variables, AT)

@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.hosts import Host
+from lockstep.launch.places import MOST_WORKERS, check_size
 from lockstep.launch.ports import PORTS
 from lockstep.launch.tasks import Tasks
 
@@ -19,7 +20,6 @@ from lockstep.launch.tasks import Tasks
 SWITCH = "LOCKSTEP_SLURM"
 # Steps that Slurm makes by itself (interactive, batch, external) have numbers above it: nobody asked for their tasks.
 _FIRST_OWN_STEP = 0xFFFFFFF0
-_MOST_NODES = 1 << 16
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?$")
 _PART = re.compile(r"([\w.-]*)(?:\[([^\[\]]*)\])?")
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?$")
@@ -58,6 +58,7 @@ def tasks_of_step(environment: Mapping[str, str]) -> Tasks | None:
             f"Slurm's variables contradict each other: {total} tasks, {len(nodes)} hosts with "
             f"{', '.join(map(str, per_node[:8]))} tasks; this is task {local} of host {node}"
         )
+    check_size(total, "Slurm's variables")
     # Tasks are known by addresses. Only the first one's is listened at.
     port = _port(environment)
     hosts = [name for name, count in zip(nodes, per_node, strict=True) for _ in range(count)]
@@ -118,8 +119,8 @@ def parse_nodes(text: str) -> list[str]:
                 raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: {entry[:80]!r} is none; wanted node[01-03,7]")
             at = found.end()
             endings = [""] if found[2] is None else _numbers(found[2], text)
-            if len(names) * len(endings) + len(nodes) > _MOST_NODES:
-                raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {_MOST_NODES}")
+            if len(names) * len(endings) + len(nodes) > MOST_WORKERS:
+                raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {MOST_WORKERS}")
             names = [name + found[1] + ending for name in names for ending in endings]
         if names == [""] or names[0].startswith("-"):
             raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted names")
@@ -147,11 +148,11 @@ def _numbers(ranges: str, text: str) -> list[str]:
     for entry in ranges.split(","):
         match = _RANGE.match(entry)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if low > high or high - low >= _MOST_NODES:
+        if low > high or high - low >= MOST_WORKERS:
             raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got the range {entry[:40]!r}, wanted 01-03")
         found += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
-        if len(found) > _MOST_NODES:
-            raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {_MOST_NODES}")
+        if len(found) > MOST_WORKERS:
+            raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {MOST_WORKERS}")
     return found
 
 
@@ -161,7 +162,7 @@ def _tasks_of_nodes(text: str) -> list[int]:
     for entry in text.split(","):
         match = _TASKS.match(entry.strip())
         times = int(match[2] or 1) if match else 0
-        if not times or not int(match[1]) or len(counts) + times > _MOST_NODES:
+        if not times or not int(match[1]) or len(counts) + times > MOST_WORKERS:
             raise LaunchError(f"Slurm's numbers of tasks {text[:200]!r}: got {entry[:40]!r}, wanted them as in 2(x3),1")
         counts += [int(match[1])] * times
     return counts

@@ -82,6 +82,10 @@ def test_outside_of_a_step_of_several_tasks_there_are_none():
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x"}, r"got '2\(x', wanted them as in 2\(x3\),1"),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x999999999)"}, "wanted them as in"),
         ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_TASKS_PER_NODE": ""}, "SLURM_STEP_TASKS_PER_NODE is missing"),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "2(x2),999999995", "SLURM_STEP_NUM_TASKS": "999999999"},
+            "got 999999999 workers, wanted at most 65536",
+        ),
         ({"LOCKSTEP_SLURM": "no"}, "LOCKSTEP_SLURM='no': wanted 0"),
     ],
 )

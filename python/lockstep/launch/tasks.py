@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.places import check_size
 
 LOOPBACK = "127.0.0.1"
 # Tasks that have no rank: one evaluates checkpoints, the other would keep parameters, which workers keep themselves.
@@ -79,6 +80,7 @@ def tasks_of(tf_config: str | None) -> Tasks:
     beside = {kind: cluster[kind] for kind in _BESIDE if sizes.get(kind)}
     if role in _BESIDE:
         return Tasks(is_beside=True, beside=beside)
+    check_size(len(chief) + len(workers), "TF_CONFIG")
     tasks = Tasks(tuple(chief + workers), index + len(chief) * (role == "worker"), bool(chief), beside=beside)
     _check_addresses(tasks.addresses)
     return tasks

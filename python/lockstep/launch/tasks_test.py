@@ -63,6 +63,7 @@ def test_evaluators_and_parameter_servers_stand_beside_the_job(role):
         (_tf_config({"worker": ["a:1", "a:1"]}, "worker", 0), "2 tasks have the address a:1"),
         (_tf_config({"worker": ["a:1", "a"]}, "worker", 0), "address 'a'; wanted host:port"),
         (_tf_config({"worker": ["a:1", ":2"]}, "worker", 0), "address ':2'; wanted host:port"),
+        (_tf_config({"worker": ["a:1"] * 65537}, "worker", 0), "TF_CONFIG: got 65537 workers, wanted at most 65536"),
         (_tf_config({"worker": ["a:1", "::1:2222"]}, "worker", 0), r"address '::1:2222'; wanted .* \[v6\]:port"),
     ],
 )

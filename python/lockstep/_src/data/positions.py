@@ -16,6 +16,7 @@ from tensorflow.python.training.saving import saveable_object
 
 from lockstep._src import agreement
 from lockstep._src.context import context
+from lockstep._src.saving import latest
 
 _tf1 = tf.compat.v1
 # No string: exported graphs leave it out.
@@ -139,11 +140,9 @@ class PositionHook(_tf1.train.SessionRunHook):
         del coord
         if not self._names:
             return
-        path = None
-        if context.is_chief:
-            path = tf.train.latest_checkpoint(self._directory)
-            path = path and self._newest(path) if self._newest is not None else path
-        path = agreement.from_chief(path, "positions_checkpoint")
+        path = latest.of_the_job(self._directory, "positions_latest")
+        if path is not None and self._newest is not None:
+            path = agreement.from_chief(self._newest(path) if context.rank == 0 else None, "positions_checkpoint")
         if path is None:
             return
         there = dict(tf.train.list_variables(path))

@@ -32,6 +32,7 @@ from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, ch
 from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
 from lockstep._src.saving import export as saved_models
+from lockstep._src.saving import latest
 from lockstep._src.scope import scope
 from lockstep._src.training.job_hooks import of_the_job
 
@@ -117,8 +118,12 @@ class Estimator:
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
-        """Path of the latest checkpoint; None where there is none yet."""
-        return tf.train.latest_checkpoint(self.model_dir)
+        """Path of the latest checkpoint; None where there is none yet.
+
+        Raises:
+          tf.errors.DataLossError: the file that names it is damaged or gone.
+        """
+        return latest.latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
         """Names of the variables in the latest checkpoint."""
@@ -179,9 +184,9 @@ class Estimator:
         return self
 
     def _trained_steps(self) -> int:
-        step = 0
-        if context.rank == 0 and self.latest_checkpoint() is not None:
-            step = int(tf.train.load_variable(self.latest_checkpoint(), _tf1.GraphKeys.GLOBAL_STEP))
+        path, step = latest.of_the_job(self.model_dir, "trained_latest"), 0
+        if context.rank == 0 and path is not None:
+            step = int(tf.train.load_variable(path, _tf1.GraphKeys.GLOBAL_STEP))
         return agreement.from_chief(step, "trained_steps")
 
     def _session(self, features: Any, labels: Any, spec: Any, hooks: list[Any], listeners: Any) -> Any:
@@ -443,7 +448,7 @@ class Estimator:
             yield
 
     def _checkpoint(self, path: str | None) -> str:
-        path = agreement.from_chief(path or self.latest_checkpoint(), "checkpoint")
+        path = agreement.from_chief(path, "checkpoint") or latest.of_the_job(self.model_dir, "checkpoint_latest")
         if path is None:
             raise ValueError(f"there is no checkpoint in {self.model_dir!r}; train first")
         return path

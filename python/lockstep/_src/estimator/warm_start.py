@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from lockstep._src.saving.latest import latest_checkpoint
+
 _tf1 = tf.compat.v1
 
 
@@ -54,7 +56,7 @@ def initializer(settings: WarmStartSettings, init_fn: Callable[..., None] | None
     Raises:
       ValueError: the checkpoint lacks a variable, or no variable is meant.
     """
-    path = tf.train.latest_checkpoint(settings.ckpt_to_initialize_from) or settings.ckpt_to_initialize_from
+    path = latest_checkpoint(settings.ckpt_to_initialize_from) or settings.ckpt_to_initialize_from
     previous = settings.var_name_to_prev_var_name or {}
     variables = {previous.get(v.op.name, v.op.name): v for v in _variables(settings.vars_to_warm_start)}
     there = dict(tf.train.list_variables(path))

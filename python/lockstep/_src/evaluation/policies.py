@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lockstep._src import agreement
 from lockstep._src.context import context as _context
-from lockstep._src.saving import sealed
+from lockstep._src.saving import latest, sealed
 from lockstep._src.scope import scope
 
 _tf1 = tf.compat.v1
@@ -129,7 +129,8 @@ class BestCheckpoint:
         with scope():
             self._saver = _tf1.train.Saver(max_to_keep=self._max_to_keep, save_relative_paths=True)
         self._best.value = agreement.from_chief(self._read(), "best_checkpoint")
-        saved = tf.train.get_checkpoint_state(self._directory) if _context.is_chief else None
+        latest.of_the_job(self._directory, "best_latest")
+        saved = latest.checkpoint_state(self._directory) if _context.is_chief else None
         if saved is not None:
             self._saver.recover_last_checkpoints(saved.all_model_checkpoint_paths)  # so that they are deleted in turn
 

@@ -41,6 +41,7 @@ from lockstep._src.keras.parts import (
 )
 from lockstep._src.keras.passes import Loss, Pass, feeding, measured
 from lockstep._src.saving import export as saved_models
+from lockstep._src.saving import latest
 from lockstep._src.scope import scope
 from lockstep._src.training.session_config import get_session_config
 
@@ -156,7 +157,7 @@ class Model:
         Raises:
           ValueError: there is no checkpoint; later: it lacks variables, with `skip_mismatched=False`.
         """
-        path = tf.train.latest_checkpoint(checkpoint_dir) or os.fspath(checkpoint_dir)
+        path = latest.latest_checkpoint(checkpoint_dir) or os.fspath(checkpoint_dir)
         if not tf.io.gfile.exists(f"{path}.index"):
             raise ValueError(f"load_weights: there is no checkpoint in {checkpoint_dir!r}")
         self._weights = (path, scope, skip_mismatched)
@@ -392,7 +393,7 @@ class Model:
         if context.rank != 0:
             return None
         if checkpoint_path is None and self._checkpoint_dir is not None:
-            checkpoint_path = tf.train.latest_checkpoint(self._checkpoint_dir)
+            checkpoint_path = latest.latest_checkpoint(self._checkpoint_dir)
         return saved_models.export(
             saved_model_path, checkpoint_path, signature_def_fn, assets_extra=custom_objects, as_text=as_text
         )
@@ -456,7 +457,7 @@ class Model:
 
     def _directory_of_weights(self, what: str, checkpoint_dir: str | None) -> str | None:
         directory = checkpoint_dir or self._checkpoint_dir
-        found = directory is not None and tf.train.latest_checkpoint(directory) is not None
+        found = latest.latest_checkpoint(directory) is not None
         if not found and self._weights is None:
             raise ValueError(f"{what}: there is no checkpoint in {directory!r}; train first, or load_weights()")
         return directory if found else None
@@ -468,11 +469,10 @@ class Model:
         init_fn = None
         if self._weights is not None:
             init_fn = loading(*self._weights, variables if variables is not None else _tf1.global_variables())
-        latest = agreement.from_chief(directory and tf.train.latest_checkpoint(directory), "checkpoint")
         creator = _tf1.train.ChiefSessionCreator(
             scaffold=_tf1.train.Scaffold(saver=saver, init_fn=init_fn),
             config=get_session_config(),
-            checkpoint_filename_with_path=latest,
+            checkpoint_filename_with_path=latest.of_the_job(directory, "checkpoint"),
         )
         with _tf1.train.MonitoredSession(creator) as session:
             session.run_step_fn(lambda step_context: work(step_context.session))

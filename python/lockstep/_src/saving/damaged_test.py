@@ -3,6 +3,7 @@
 import glob
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep._src import embedding
 from lockstep._src.embedding import serialized
-from lockstep._src.saving import bundle, sealed
+from lockstep._src.saving import bundle, latest, sealed
 from lockstep._src.saving import tables as saved_tables
 from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.incremental_test import Program
@@ -33,15 +34,19 @@ def _graph(monkeypatch):
 def damage(draw, prefix):
     """Flips a bit of a file of a checkpoint, or cuts its end off. Returns the file and what was done."""
     path = Path(draw.choice(sorted(glob.glob(f"{glob.escape(prefix)}.[di]*"))))
+    return path, damage_file(draw, path)
+
+
+def damage_file(draw, path):
     data = bytearray(path.read_bytes())
     at = draw.randrange(len(data))
     if draw.randrange(4) == 0:
         path.write_bytes(data[:at])
-        return path, f"cut off at {at} of {len(data)}"
+        return f"cut off at {at} of {len(data)}"
     bit = draw.randrange(8)
     data[at] ^= 1 << bit
     path.write_bytes(data)
-    return path, f"bit {bit} of byte {at} of {len(data)}"
+    return f"bit {bit} of byte {at} of {len(data)}"
 
 
 @pytest.mark.parametrize("damaged", ["full", "increment"])
@@ -200,6 +205,116 @@ def test_a_chain_is_what_was_written_or_refused(tmp_path):
     for end in range(len(written)):
         with pytest.raises(ValueError, match="chain.json"):
             reads(written[:end])
+
+
+def announced(folder, steps, relative=True):
+    """Checkpoints of some steps, and their state file."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        value = tf.get_variable("value", initializer=1.0)
+        saver = tf.train.Saver([value], max_to_keep=len(steps), save_relative_paths=relative)
+        session.run(value.initializer)
+        for step in steps:
+            saver.save(session, f"{folder}/model.ckpt", step, write_meta_graph=False)
+    return folder / "checkpoint", f"{folder}/model.ckpt-{steps[-1]}"
+
+
+def test_a_state_file_with_any_bit_flipped_or_cut_anywhere_names_the_same_checkpoint_or_is_refused(tmp_path):
+    """Training from the start, or from another checkpoint, nobody would notice."""
+    # Names that differ in one bit.
+    path, last = announced(tmp_path, [1, 5, 7, 3])
+    written = path.read_bytes()
+    assert latest.latest_checkpoint(tmp_path) == last
+    damaged = [written[:end] for end in range(len(written))]
+    for bit in range(8 * len(written)):
+        flipped = bytearray(written)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    refused = 0
+    for data in damaged:
+        path.write_bytes(data)
+        try:
+            assert latest.latest_checkpoint(tmp_path) == last, data
+        except tf.errors.DataLossError as error:
+            refused += 1
+            assert str(path) in error.message and "model.ckpt-7" in error.message
+    assert refused > 0.5 * len(damaged)
+
+
+def test_state_files_of_all_kinds_that_are_damaged(tmp_path):
+    refused = total = 0
+    for seed, number in rounds("state file", 300):
+        draw = random.Random(f"{seed} {number}")
+        if number % 50 == 0:
+            shutil.rmtree(tmp_path / "model", ignore_errors=True)
+            (tmp_path / "model").mkdir()
+            steps = [draw.randrange(10 ** draw.randint(1, 6)) for _ in range(draw.randint(1, 6))]
+            path, last = announced(tmp_path / "model", list(dict.fromkeys(steps)), draw.randrange(2))
+            written = path.read_bytes()
+        total += 1
+        path.write_bytes(written)
+        where = f"round {number} of seed {seed}: {damage_file(draw, path)}"
+        try:
+            assert latest.latest_checkpoint(path.parent) == last, where
+        except tf.errors.DataLossError as error:
+            refused += 1
+            assert str(path) in error.message, where
+    assert refused > 0.4 * total
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (b"", "is damaged"),
+        (b"\xff\xfe", "is damaged"),
+        (b'model_checkpoint_path: "model.ckpt-4"\n', "names .*model.ckpt-4, which is not there"),
+        (
+            b'model_checkpoint_path: "model.ckpt-1"\nall_model_checkpoint_paths: "model.ckpt-2"\n',
+            "names .*model.ckpt-1, and .*model.ckpt-2 as the newest of all",
+        ),
+        (None, "is not there, beside 2 checkpoints"),
+    ],
+)
+def test_a_state_file_that_does_not_say_which_checkpoint_is_the_last_is_an_error_that_says_what_to_do(
+    tmp_path, content, wrong
+):
+    path, last = announced(tmp_path, [1, 2])
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(
+        tf.errors.DataLossError, match=f"{path}: .* {wrong}.*there are .*ckpt-1, .*ckpt-2. To go on"
+    ) as error:
+        latest.latest_checkpoint(tmp_path)
+    path.write_text(re.search("only line: (.*?);", error.value.message)[1])
+    assert latest.latest_checkpoint(tmp_path) == last
+
+
+def test_where_no_checkpoint_was_announced_there_is_none(tmp_path):
+    """As where a job dies in its first save, behind the checkpoint and before the state file."""
+    assert latest.latest_checkpoint(None) is None
+    assert latest.latest_checkpoint(tmp_path / "nowhere") is None
+    assert latest.latest_checkpoint(tmp_path) is None
+    path, _ = announced(tmp_path, [2])
+    path.unlink()
+    assert latest.latest_checkpoint(tmp_path) is None
+    assert latest.latest_checkpoint(tmp_path / "model.ckpt-2") is None  # a prefix, as some callers take as well
+
+
+def test_a_save_between_two_looks_is_no_damage(tmp_path, monkeypatch):
+    """Of a job whose checkpoints another process looks for: what was named is deleted as soon as there is a new one."""
+    path, _ = announced(tmp_path, [1])
+    look = latest._look
+
+    def saving_meanwhile(*args):
+        monkeypatch.setattr(latest, "_look", look)
+        for file in tmp_path.glob("model.ckpt-1.*"):
+            file.unlink()
+        found = look(*args)
+        announced(tmp_path, [2])
+        return found
+
+    monkeypatch.setattr(latest, "_look", saving_meanwhile)
+    assert latest.latest_checkpoint(tmp_path) == f"{tmp_path}/model.ckpt-2"
 
 
 def test_sealed_content_is_json_of_any_kind():

@@ -32,7 +32,7 @@ from tensorflow.python.training import saver as tf_saver
 from lockstep._src import agreement, collectives, embedding
 from lockstep._src.context import context
 from lockstep._src.library import ops
-from lockstep._src.saving import checkpoint
+from lockstep._src.saving import checkpoint, latest
 from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.tables import take_tables
 
@@ -222,7 +222,7 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
         """Restores what builds on the checkpoint that the session has restored."""
         del coord
         if self._saver_of_increments is not None:
-            path = agreement.from_chief(tf.train.latest_checkpoint(self._directory), "incremental_latest")
+            path = latest.of_the_job(self._directory, "incremental_latest")
             if path is not None:
                 self._saver_of_increments.restore_increments(session, path)
             self._saver_of_increments.track(session)

@@ -11,10 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-
-from lockstep._src import agreement
-from lockstep._src.context import context
+from lockstep._src.saving import latest
 
 
 class _Leaves:
@@ -44,8 +41,7 @@ def leaving_what_is_there(hook: Any) -> Iterator[None]:
     Args:
       hook: of a session that has restored that checkpoint, if there is one.
     """
-    path = tf.train.latest_checkpoint(hook._checkpoint_dir) if context.is_chief else None
-    path = agreement.from_chief(path, "checkpoint_restored")
+    path = latest.of_the_job(hook._checkpoint_dir, "checkpoint_restored")
     get_saver = hook._get_saver
     hook._get_saver = lambda: _Leaves(get_saver(), path)
     try:

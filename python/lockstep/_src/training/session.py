@@ -20,7 +20,7 @@ from lockstep._src import agreement
 from lockstep._src.context import context
 from lockstep._src.data import ending, positions, sync
 from lockstep._src.interception import Interception
-from lockstep._src.saving import incremental
+from lockstep._src.saving import incremental, latest
 from lockstep._src.training import job_hooks, policies
 from lockstep._src.training.session_config import get_session_config
 
@@ -55,6 +55,8 @@ def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
         "session_arguments",
     )
     args["checkpoint_dir"] = checkpoint_dir = decided["checkpoint_dir"]
+    # Before TensorFlow looks, which takes a damaged state file for none and would begin anew.
+    latest.of_the_job(checkpoint_dir, "session_latest")
     summary_dir = decided["summary_dir"] or checkpoint_dir
     hooks = []
     if summary_dir and decided["summaries"]:

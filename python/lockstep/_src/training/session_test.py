@@ -117,6 +117,40 @@ def _files(folder):
     }
 
 
+@pytest.mark.parametrize("damage", ["cut", "other bytes", "another's name", "gone"])
+def test_a_session_does_not_begin_anew_where_its_checkpoints_state_file_is_damaged(tmp_path, damage):
+    with scope():
+        train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
+        path = tmp_path / "checkpoint"
+        written = path.read_bytes()
+        path.write_bytes(
+            {
+                "cut": written[:20],
+                "other bytes": b"\xff" + written[1:],
+                "another's name": written.replace(b"ckpt-5", b"ckpt-4", 1),
+                "gone": b"",
+            }[damage]
+        )
+        if damage == "gone":
+            path.unlink()
+        before = _files(tmp_path)
+        with pytest.raises(tf.errors.DataLossError, match=f"{path}: .*Training would begin anew"):
+            train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
+        assert _files(tmp_path) == before
+        path.write_bytes(written)
+        train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-10")
+
+
+def test_a_session_begins_anew_where_the_first_save_was_cut_short(tmp_path):
+    with scope():
+        train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
+        for file in [*tmp_path.glob("model.ckpt-5*"), tmp_path / "checkpoint"]:
+            file.unlink()
+        train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-5")
+
+
 def test_a_session_that_goes_on_leaves_the_checkpoint_that_it_restored_as_it_is(tmp_path):
     with scope():
         train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
