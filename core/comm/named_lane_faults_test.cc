@@ -79,6 +79,12 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
   }
 }
 
+// Between hosts messages say more of it: "rank 1 (process 123 on host b) died".
+bool NamesTheDead(const Status& status, int victim) {
+  return status.code() == StatusCode::kUnavailable && Contains(status, StrCat("rank ", victim, " ")) &&
+         Contains(status, " died");
+}
+
 // Named within seconds, whether the rank is waited for in the sequencer or in an exchange.
 TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
   for (const int victim : Victims()) {
@@ -89,18 +95,19 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
                    const Status status = Await(*lane, Barrier("x"));
                    // The others hear of it from rank 0.
                    std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
-                   const bool named = Contains(status, StrCat("rank ", victim, " died"));
-                   return status.code() == StatusCode::kUnavailable && named ? "" : status.ToString();
+                   return NamesTheDead(status, victim) ? "" : status.ToString();
                  },
                  {victim});
   }
 }
 
-// Seconds until the lane is broken, with what is said then; nobody asks for anything meanwhile.
-std::string AwaitBreak(const NamedLane& lane, const std::string& text) {
+// What breaks the lane, or OK where nothing does in 10 s; nobody asks for anything meanwhile.
+Status AwaitBreak(const NamedLane& lane) {
   for (int i = 0; i < 100 && lane.broken().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const Status broken = lane.broken();
-  return broken.code() == StatusCode::kUnavailable && Contains(broken, text) ? "" : broken.ToString();
+  // The others hear of it from rank 0.
+  std::this_thread::sleep_for(std::chrono::milliseconds(lane.rank() == 0 ? 300 : 0));
+  return broken;
 }
 
 // A child of the dead rank that has inherited its sockets, and lives on, hides nothing.
@@ -116,11 +123,27 @@ TEST_P(NamedLaneFaultsTest, SeesADeathWhileNobodyAsksForAnything) {
                      }
                      raise(SIGKILL);
                    }
-                   const std::string error = AwaitBreak(*lane, StrCat("rank ", victim, " died"));
-                   std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
-                   return error;
+                   const Status broken = AwaitBreak(*lane);
+                   return NamesTheDead(broken, victim) ? "" : broken.ToString();
                  },
                  {victim});
+  }
+}
+
+// Nor does any connection end then: it is cut off from the network, or stands still.
+TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
+  if (GetParam().hosts.empty()) GTEST_SKIP() << "on one host a rank that stands still is awaited";
+  for (const int victim : Victims()) {
+    SCOPED_TRACE(::testing::Message() << "rank " << victim << " falls silent");
+    RunProcesses(
+        GetParam(),
+        [&](std::unique_ptr<NamedLane> lane) -> std::string {
+          if (lane->rank() == victim) testing::FreezeNow();
+          const Status broken = AwaitBreak(*lane);
+          const bool named = Contains(broken, StrCat("rank ", victim, " ")) && Contains(broken, " is silent for");
+          return broken.code() == StatusCode::kUnavailable && named ? "" : broken.ToString();
+        },
+        {victim}, [](ContextOptions& options) { options.silence_timeout_s = kSanitized ? 4 : 1; });
   }
 }
 

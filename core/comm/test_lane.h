@@ -146,8 +146,9 @@ inline void RunRanks(const JobShape& shape, const LanePart& part, const NamedLan
 // A lane of each rank in a process of its own, or what went wrong, which `part` returns as well. Victims are not
 // expected to end well.
 inline void RunProcesses(const JobShape& shape, const std::function<std::string(std::unique_ptr<NamedLane> lane)>& part,
-                         const std::vector<int>& victims = {}) {
-  Job(shape, [&](const ContextOptions& options) {
+                         const std::vector<int>& victims = {}, const Adjust& adjust = {}) {
+  Job(shape, [&](ContextOptions options) {
+    if (adjust) adjust(options);
     auto lane = NamedLane::Create(options, {});
     if (!lane.ok()) return lane.status().ToString();
     const Status start = Await(**lane, Barrier("start"));
