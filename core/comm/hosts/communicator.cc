@@ -173,8 +173,14 @@ Status HostsCommunicator::AskFate(int rank) {
   watch_->AwaitFate(rank, kPatience_s);
   const Status verdict = watch_->verdict();
   if (!verdict.ok()) return verdict;
-  const bool left = watch_->fate(rank) == Watch::Fate::kLeft;
-  return left ? Unavailable(StrCat("rank ", rank, " left the job, and is waited for")) : OkStatus();
+  if (watch_->fate(rank) == Watch::Fate::kLeft) {
+    return Unavailable(StrCat("rank ", rank, " left the job, and is waited for"));
+  }
+  // Then nobody says any more what became of the others, most of whom end because of it.
+  if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
+    return Unavailable(StrCat("rank 0 left the job, and behind it the connection to rank ", rank, " ended"));
+  }
+  return OkStatus();
 }
 
 HostsCommunicator::Calling::Calling(HostsCommunicator& communicator, CallKind kind, std::string_view name)
