@@ -274,7 +274,8 @@ TEST_P(AdasumTest, RanksWithOtherCountsAreFound) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, AdasumTest,
                          ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 3},
-                                           JobShape{"shm", 4}, JobShape{"shm", 8}),
+                                           JobShape{"shm", 4}, JobShape{"shm", 8}, JobShape{"auto", 2, "ab"},
+                                           JobShape{"auto", 4, "aabb"}, JobShape{"auto", 5, "abacb"}),
                          JobShapeName);
 
 }  // namespace

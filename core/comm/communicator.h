@@ -150,8 +150,11 @@ class Communicator {
 
   // A connected socket to `rank` for what ranks say to each other outside of collectives (control_links.h),
   // which sends nothing over it itself; -1 for the own rank, and where there is none. Stays the communicator's. One
-  // user.
+  // user. Where the implementation learns otherwise that `rank` is lost, it ends its link.
   virtual int Link(int rank) const = 0;
+  // Why the link to `rank` has ended, as far as more is known than that it has; else OK. May wait a second for it. Any
+  // thread.
+  virtual Status WhyLinkEnded(int rank) { return OkStatus(); }
   // What becomes readable when the process of `rank` has ended, even where a child of it keeps its sockets open; -1
   // where there is no such thing. Stays the communicator's.
   virtual int DeathFd(int rank) const { return -1; }

@@ -15,9 +15,11 @@ namespace {
 constexpr NamedKind kKinds[] = {NamedKind::kAllReduce, NamedKind::kReduceScatter, NamedKind::kAllGather,
                                 NamedKind::kAllToAll, NamedKind::kBroadcast};
 
-NamedRequest Of(NamedKind kind, const std::string& name, int64_t rows) {
+class NamedExchangeTest : public ::testing::TestWithParam<JobShape> {};
+
+NamedRequest Of(NamedKind kind, const std::string& name, int64_t rows, int ranks) {
   NamedRequest request = Request(kind, name, {rows, 2});
-  if (kind == NamedKind::kAllToAll) request.splits = {rows / 2, rows / 2};
+  if (kind == NamedKind::kAllToAll) request.splits.assign(ranks, rows / ranks);
   return request;
 }
 
@@ -28,13 +30,13 @@ NamedWork WithoutMemory(NamedWork work) {
 
 // It alone hears of it; the others have their results, and the lane goes on: with a single tensor and with several that
 // are packed, with shared memory and without.
-TEST(NamedExchange, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
+TEST_P(NamedExchangeTest, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
   for (const int64_t shared_bytes : {int64_t{1} << 24, int64_t{0}}) {
     RunRanks(
-        2,
+        GetParam(),
         [](NamedLane& lane) {
           for (const NamedKind kind : kKinds) {
-            for (const int64_t rows : {2, 40'000}) {
+            for (const int64_t rows : {int64_t{lane.size()}, int64_t{40'000}}) {
               for (const bool with_prescale : {false, true}) {
                 for (const NamedReduction reduction : {NamedReduction::kSum, NamedReduction::kAdasum}) {
                   if (reduction == NamedReduction::kAdasum && kind != NamedKind::kAllReduce) continue;
@@ -43,7 +45,7 @@ TEST(NamedExchange, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
                   std::vector<NamedWork> works;
                   std::vector<std::future<Outcome>> futures;
                   for (int i = 0; i < 3; ++i) {
-                    NamedRequest request = Of(kind, StrCat("x", i), rows);
+                    NamedRequest request = Of(kind, StrCat("x", i), rows, lane.size());
                     request.reduction = reduction;
                     if (with_prescale) request.prescale = 2;
                     auto [work, future] = WorkOf(request, in);
@@ -59,7 +61,8 @@ TEST(NamedExchange, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
                     }
                     EXPECT_EQ(got.status, OkStatus());
                     const bool reduces = kind == NamedKind::kAllReduce || kind == NamedKind::kReduceScatter;
-                    const float sum = reduces && reduction == NamedReduction::kSum ? 2 : 1;
+                    const bool adds = reduces && reduction == NamedReduction::kSum;
+                    const auto sum = static_cast<float>(adds ? lane.size() : 1);
                     const float wanted = sum * (reduces && with_prescale ? 2 : 1);
                     const auto values = got.As<float>();
                     EXPECT_FALSE(values.empty());
@@ -75,10 +78,10 @@ TEST(NamedExchange, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
 }
 
 // Where there is none for the exchange itself, all ranks hear of it, and go on. (Sanitizers end the process instead.)
-TEST(NamedExchange, TellsAllRanksWhereOneHasNoMemoryToExchangeIn) {
+TEST_P(NamedExchangeTest, TellsAllRanksWhereOneHasNoMemoryToExchangeIn) {
   if (kSanitized) GTEST_SKIP() << "sanitizers refuse to fail an allocation";
   constexpr int64_t kTooMuch = kMostTensorBytes / sizeof(float);
-  RunRanks(2, [](NamedLane& lane) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     for (const NamedReduction reduction : {NamedReduction::kSum, NamedReduction::kAdasum}) {
       NamedRequest request = Request(NamedKind::kAllReduce, "x", {kTooMuch});
       request.reduction = reduction;
@@ -89,9 +92,12 @@ TEST(NamedExchange, TellsAllRanksWhereOneHasNoMemoryToExchangeIn) {
       EXPECT_TRUE(Contains(status, "'x': no memory to exchange it in")) << status.ToString();
     }
     const std::vector<float> in = {1};
-    EXPECT_EQ(Ask(lane, Request(NamedKind::kAllReduce, "x", {1}), in).get().As<float>(), std::vector<float>{2});
+    const std::vector<float> wanted = {static_cast<float>(lane.size())};
+    EXPECT_EQ(Ask(lane, Request(NamedKind::kAllReduce, "x", {1}), in).get().As<float>(), wanted);
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, NamedExchangeTest, kLanesOfSeveral, JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

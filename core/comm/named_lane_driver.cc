@@ -145,7 +145,10 @@ void NamedLane::Run() {
 }
 
 std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
-  if (event.closed) return Unavailable(StrCat("rank ", event.rank, " died or closed its connection"));
+  if (event.closed) {
+    const Status why = communicator_->WhyLinkEnded(event.rank);
+    return why.ok() ? Unavailable(StrCat("rank ", event.rank, " died or closed its connection")) : why;
+  }
   switch (named_messages::KindOf(event.message)) {
     case named_messages::kLeft: return Unavailable(StrCat("rank ", event.rank, " left the job"));
     case named_messages::kEnded: return named_messages::ReadEnd(event.message);

@@ -16,8 +16,10 @@
 namespace lockstep {
 namespace {
 
+class NamedLaneErrorsTest : public ::testing::TestWithParam<JobShape> {};
+
 // Every rank hears of it, and goes on.
-TEST(NamedLane, TellsAllRanksWhatIsWrong) {
+TEST_P(NamedLaneErrorsTest, TellsAllRanksWhatIsWrong) {
   struct Case {
     NamedRequest request;
     std::function<void(NamedRequest&)> change;  // on rank 1
@@ -52,7 +54,7 @@ TEST(NamedLane, TellsAllRanksWhatIsWrong) {
       {Request(NamedKind::kBroadcast, "x", {4}), [](NamedRequest& r) { r.root = 2; }, StatusCode::kInvalidArgument,
        "root is 2, wanted 0 to 1"},
   };
-  RunRanks(2, [&](NamedLane& lane) {
+  RunRanks(GetParam(), [&](NamedLane& lane) {
     for (const Case& c : cases) {
       NamedRequest request = c.request;
       if (lane.rank() == 1) c.change(request);
@@ -66,8 +68,8 @@ TEST(NamedLane, TellsAllRanksWhatIsWrong) {
   });
 }
 
-TEST(NamedLane, RefusesANameThatIsWaitedFor) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLaneErrorsTest, RefusesANameThatIsWaitedFor) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     if (lane.rank() != 0) return;
     std::future<Outcome> first = Ask(lane, Request(NamedKind::kBarrier, "x", {}), kNothing);
     const Status status = Ask(lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status;
@@ -78,8 +80,8 @@ TEST(NamedLane, RefusesANameThatIsWaitedFor) {
 }
 
 // Of a group, no member is asked for where one is waited for, or its name is too long.
-TEST(NamedLane, RefusesGroupsWhole) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLaneErrorsTest, RefusesGroupsWhole) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     const auto refused = [&](std::vector<NamedRequest> members, const std::string& text) {
       for (auto& outcome : AskAll(lane, Group("g", std::move(members)), kNothing)) {
         const Status status = outcome.get().status;
@@ -102,8 +104,8 @@ TEST(NamedLane, RefusesGroupsWhole) {
   });
 }
 
-TEST(NamedLane, LetsARankStopWaiting) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLaneErrorsTest, LetsARankStopWaiting) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     if (lane.rank() == 1) {
       std::promise<Status> ended;
       NamedWork work;
@@ -120,8 +122,8 @@ TEST(NamedLane, LetsARankStopWaiting) {
 
 // A cancellation is of one request, and not of the next one of its name; whether it comes before rank 0 has asked,
 // while the answer is on its way, or behind the end.
-TEST(NamedLane, CancelsNothingElseOfThatName) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLaneErrorsTest, CancelsNothingElseOfThatName) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     for (int i = 0; i < 200; ++i) {
       if (lane.rank() == 0) {
         EXPECT_EQ(Await(lane, Barrier("x")), OkStatus());
@@ -142,13 +144,14 @@ TEST(NamedLane, CancelsNothingElseOfThatName) {
 }
 
 // What spoils one ends all, on all ranks and once each.
-TEST(NamedLane, EndsGroupsWhole) {
+TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
+  LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON();
   NamedLaneOptions options;
   options.stall_warning_s = 0;
   options.stall_timeout_s = 0.3;
   std::promise<void> given_up;
   RunRanks(
-      2,
+      GetParam(),
       [&](NamedLane& lane) {
         const std::vector<float> in(4, 1);
         const auto sum = [](const std::string& name, int64_t rows = 4) {
@@ -191,7 +194,7 @@ TEST(NamedLane, EndsGroupsWhole) {
       options);
 }
 
-TEST(NamedLane, WarnsOfRanksThatDoNotComeAndGivesUp) {
+TEST_P(NamedLaneErrorsTest, WarnsOfRanksThatDoNotComeAndGivesUp) {
   std::mutex mutex;
   std::vector<std::string> warnings;
   NamedLaneOptions options;
@@ -202,7 +205,7 @@ TEST(NamedLane, WarnsOfRanksThatDoNotComeAndGivesUp) {
     warnings.push_back(text);
   };
   RunRanks(
-      2,
+      GetParam(),
       [](NamedLane& lane) {
         if (lane.rank() == 1) {
           const Status status = Ask(lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status;
@@ -212,9 +215,12 @@ TEST(NamedLane, WarnsOfRanksThatDoNotComeAndGivesUp) {
         }
       },
       options);
+  if (GetParam().RanksHere().front() != 0) return;
   ASSERT_FALSE(warnings.empty());
   EXPECT_EQ(warnings[0], "barrier 'x': rank 0 did not ask for it in 0 s, others wait");
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneErrorsTest, kLanePairs, JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

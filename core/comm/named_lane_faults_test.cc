@@ -20,91 +20,101 @@
 namespace lockstep {
 namespace {
 
-TEST(NamedLane, EndsForAllWhenARankLeaves) {
-  const std::string address = testing::FreeLocalAddress();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto lane = NamedLane::Create(JobOptions({"shm", 3}, address, rank), {});
-      ASSERT_TRUE(lane.ok()) << lane.status().ToString();
-      EXPECT_EQ(Ask(**lane, Request(NamedKind::kBarrier, "start", {}), kNothing).get().status, OkStatus());
-      if (rank == 2) return;
-      for (int i = 0; i < 2; ++i) {
-        const Status status = Ask(**lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status;
-        EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
-        EXPECT_NE(status.message().find("rank 2 left the job"), std::string::npos) << status.ToString();
-      }
-      // Rank 1 needs rank 0 to hear of it.
-      std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 200 : 0));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+class NamedLaneFaultsTest : public ::testing::TestWithParam<JobShape> {
+ protected:
+  // Who leaves or dies: rank 0, which hears all others, one of its host, and one of another host where there is one.
+  std::vector<int> Victims() const { return {0, 1, GetParam().size - 1}; }
+};
+// The same with two ranks.
+class NamedLanePairFaultsTest : public ::testing::TestWithParam<JobShape> {};
+
+TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
+  RunThreads(GetParam(), [](const ContextOptions& options) {
+    auto lane = NamedLane::Create(options, {});
+    ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+    EXPECT_EQ(Ask(**lane, Request(NamedKind::kBarrier, "start", {}), kNothing).get().status, OkStatus());
+    const int leaver = options.size - 1;
+    if (options.rank == leaver) return;
+    for (int i = 0; i < 2; ++i) {
+      const Status status = Ask(**lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status;
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+      EXPECT_TRUE(Contains(status, StrCat("rank ", leaver, " left the job"))) << status.ToString();
+    }
+    // The others need rank 0 to hear of it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(options.rank == 0 ? 200 : 0));
+  });
 }
 
 // Also where rank 0 goes, in the middle of exchanges, with requests pending on all ranks.
-TEST(NamedLane, NamesTheRankThatLeavesAnExchange) {
-  for (const int leaver : {0, 1}) {
-    const std::string address = testing::FreeLocalAddress();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 3; ++rank) {
-      threads.emplace_back([&, rank] {
-        auto lane = NamedLane::Create(JobOptions({"shm", 3}, address, rank), {});
-        ASSERT_TRUE(lane.ok()) << lane.status().ToString();
-        EXPECT_EQ(Await(**lane, Barrier("start")), OkStatus());
-        const std::vector<float> in(1 << 18, 1);
-        std::future<Outcome> never = Ask(**lane, Barrier(StrCat("only rank ", rank)), kNothing);
-        Status status;
-        std::thread leaves;
-        if (rank == leaver) {
-          leaves = std::thread([&] {
-            std::this_thread::sleep_for(std::chrono::milliseconds(50));
-            (*lane)->Leave();
-          });
-        }
-        for (int i = 0; status.ok(); ++i) {
-          status = Ask(**lane, Request(NamedKind::kAllReduce, StrCat("x", i), {1 << 18}), in).get().status;
-        }
-        const Status pending = never.get().status;
-        for (const Status& end : {status, pending}) {
-          EXPECT_EQ(end.code(), rank == leaver ? StatusCode::kCancelled : StatusCode::kUnavailable) << end.ToString();
-          EXPECT_TRUE(rank == leaver || Contains(end, StrCat("rank ", leaver, " left the job"))) << end.ToString();
-        }
-        if (leaves.joinable()) leaves.join();
-        // The others hear of it from rank 0.
-        if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
+  for (const int leaver : Victims()) {
+    SCOPED_TRACE(::testing::Message() << "rank " << leaver << " leaves");
+    RunThreads(GetParam(), [&](const ContextOptions& options) {
+      auto lane = NamedLane::Create(options, {});
+      ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+      const int rank = options.rank;
+      EXPECT_EQ(Await(**lane, Barrier("start")), OkStatus());
+      const std::vector<float> in(1 << 18, 1);
+      std::future<Outcome> never = Ask(**lane, Barrier(StrCat("only rank ", rank)), kNothing);
+      Status status;
+      std::thread leaves;
+      if (rank == leaver) {
+        leaves = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          (*lane)->Leave();
+        });
+      }
+      for (int i = 0; status.ok(); ++i) {
+        status = Ask(**lane, Request(NamedKind::kAllReduce, StrCat("x", i), {1 << 18}), in).get().status;
+      }
+      const Status pending = never.get().status;
+      for (const Status& end : {status, pending}) {
+        EXPECT_EQ(end.code(), rank == leaver ? StatusCode::kCancelled : StatusCode::kUnavailable) << end.ToString();
+        EXPECT_TRUE(rank == leaver || Contains(end, StrCat("rank ", leaver, " left the job"))) << end.ToString();
+      }
+      if (leaves.joinable()) leaves.join();
+      // The others hear of it from rank 0.
+      if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    });
   }
 }
 
+// Between hosts messages say more of it: "rank 1 (process 123 on host b) died".
+bool NamesTheDead(const Status& status, int victim) {
+  return status.code() == StatusCode::kUnavailable && Contains(status, StrCat("rank ", victim, " ")) &&
+         Contains(status, " died");
+}
+
 // Named within seconds, whether the rank is waited for in the sequencer or in an exchange.
-TEST(NamedLaneProcesses, NameTheRankThatDied) {
-  for (const int victim : {0, 1}) {
-    RunProcesses(3,
+TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
+  for (const int victim : Victims()) {
+    SCOPED_TRACE(::testing::Message() << "rank " << victim << " dies");
+    RunProcesses(GetParam(),
                  [&](std::unique_ptr<NamedLane> lane) -> std::string {
                    if (lane->rank() == victim) raise(SIGKILL);
                    const Status status = Await(*lane, Barrier("x"));
                    // The others hear of it from rank 0.
                    std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
-                   const bool named = Contains(status, StrCat("rank ", victim, " died"));
-                   return status.code() == StatusCode::kUnavailable && named ? "" : status.ToString();
+                   return NamesTheDead(status, victim) ? "" : status.ToString();
                  },
                  {victim});
   }
 }
 
-// Seconds until the lane is broken, with what is said then; nobody asks for anything meanwhile.
-std::string AwaitBreak(const NamedLane& lane, const std::string& text) {
+// What breaks the lane, or OK where nothing does in 10 s; nobody asks for anything meanwhile.
+Status AwaitBreak(const NamedLane& lane) {
   for (int i = 0; i < 100 && lane.broken().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const Status broken = lane.broken();
-  return broken.code() == StatusCode::kUnavailable && Contains(broken, text) ? "" : broken.ToString();
+  // The others hear of it from rank 0.
+  std::this_thread::sleep_for(std::chrono::milliseconds(lane.rank() == 0 ? 300 : 0));
+  return broken;
 }
 
 // A child of the dead rank that has inherited its sockets, and lives on, hides nothing.
-TEST(NamedLaneProcesses, SeeADeathWhileNobodyAsksForAnything) {
-  for (const int victim : {0, 1}) {
-    RunProcesses(3,
+TEST_P(NamedLaneFaultsTest, SeesADeathWhileNobodyAsksForAnything) {
+  for (const int victim : Victims()) {
+    SCOPED_TRACE(::testing::Message() << "rank " << victim << " dies");
+    RunProcesses(GetParam(),
                  [&](std::unique_ptr<NamedLane> lane) -> std::string {
                    if (lane->rank() == victim) {
                      if (fork() == 0) {
@@ -113,18 +123,34 @@ TEST(NamedLaneProcesses, SeeADeathWhileNobodyAsksForAnything) {
                      }
                      raise(SIGKILL);
                    }
-                   const std::string error = AwaitBreak(*lane, StrCat("rank ", victim, " died"));
-                   std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
-                   return error;
+                   const Status broken = AwaitBreak(*lane);
+                   return NamesTheDead(broken, victim) ? "" : broken.ToString();
                  },
                  {victim});
   }
 }
 
+// Nor does any connection end then: it is cut off from the network, or stands still.
+TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
+  if (GetParam().hosts.empty()) GTEST_SKIP() << "on one host a rank that stands still is awaited";
+  for (const int victim : Victims()) {
+    SCOPED_TRACE(::testing::Message() << "rank " << victim << " falls silent");
+    RunProcesses(
+        GetParam(),
+        [&](std::unique_ptr<NamedLane> lane) -> std::string {
+          if (lane->rank() == victim) testing::FreezeNow();
+          const Status broken = AwaitBreak(*lane);
+          const bool named = Contains(broken, StrCat("rank ", victim, " ")) && Contains(broken, " is silent for");
+          return broken.code() == StatusCode::kUnavailable && named ? "" : broken.ToString();
+        },
+        {victim}, [](ContextOptions& options) { options.silence_timeout_s = kSanitized ? 4 : 1; });
+  }
+}
+
 // A process that ends while it waits: at once, and the others hear who it was.
-TEST(NamedLaneProcesses, EndWithRequestsPending) {
+TEST_P(NamedLanePairFaultsTest, EndsWithRequestsPending) {
   for (const int leaver : {0, 1}) {
-    RunProcesses(2, [&](std::unique_ptr<NamedLane> lane) -> std::string {
+    RunProcesses(GetParam(), [&](std::unique_ptr<NamedLane> lane) -> std::string {
       if (lane->rank() != leaver) {
         const Status status = Await(*lane, Barrier("x"));
         const bool named = Contains(status, StrCat("rank ", leaver, " "));
@@ -145,8 +171,8 @@ TEST(NamedLaneProcesses, EndWithRequestsPending) {
 }
 
 // It can ask for nothing, and takes nothing from its parent when it ends.
-TEST(NamedLaneProcesses, HaveForksThatHaveNoPartInIt) {
-  RunProcesses(2, [](std::unique_ptr<NamedLane> lane) -> std::string {
+TEST_P(NamedLanePairFaultsTest, HasForksThatHaveNoPartInIt) {
+  RunProcesses(GetParam(), [](std::unique_ptr<NamedLane> lane) -> std::string {
     const std::string path = StrCat(::testing::TempDir(), "timeline_of_forks.json");
     if (!lane->StartTimeline(path, false).ok()) return "no timeline";
     const std::vector<float> in = {1};
@@ -179,6 +205,11 @@ TEST(NamedLaneProcesses, HaveForksThatHaveNoPartInIt) {
     return end.ok() && lane->StopTimeline().ok() ? "" : end.ToString();
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneFaultsTest,
+                         ::testing::Values(JobShape{"shm", 3}, JobShape{"auto", 3, "aab"}, JobShape{"auto", 4, "aabb"}),
+                         JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLanePairFaultsTest, kLanePairs, JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

@@ -14,29 +14,35 @@
 namespace lockstep {
 namespace {
 
-TEST(NamedLane, JoinedRanksBringWhatChangesNothing) {
-  RunRanks(2, [](NamedLane& lane) {
-    if (lane.rank() == 0) {
-      const std::vector<float> in = {3, -2};
-      const std::pair<NamedReduction, std::vector<float>> wanted[] = {{NamedReduction::kSum, {3, -2}},
-                                                                      {NamedReduction::kMean, {1.5, -1}},
-                                                                      {NamedReduction::kMin, {3, -2}},
-                                                                      {NamedReduction::kMax, {3, -2}},
-                                                                      {NamedReduction::kProduct, {3, -2}}};
-      for (const auto& [reduction, values] : wanted) {
-        NamedRequest request = Request(NamedKind::kAllReduce, "x", {2});
-        request.reduction = reduction;
-        EXPECT_EQ(Ask(lane, request, in).get().As<float>(), values) << NamedReductionName(reduction);
+// Of those whose parts a test names, and of any number.
+class NamedLaneJoinPairTest : public ::testing::TestWithParam<JobShape> {};
+class NamedLaneJoinTest : public ::testing::TestWithParam<JobShape> {};
+
+// All but one: on its host, and whole hosts.
+TEST_P(NamedLaneJoinTest, JoinedRanksBringWhatChangesNothing) {
+  for (int last = 0; last < GetParam().size; last += GetParam().size - 1) {
+    RunRanks(GetParam(), [&](NamedLane& lane) {
+      if (lane.rank() == last) {
+        const auto ranks = static_cast<float>(lane.size());
+        const std::vector<float> in = {3 * ranks, -2 * ranks};
+        for (const NamedReduction reduction : {NamedReduction::kSum, NamedReduction::kMean, NamedReduction::kMin,
+                                               NamedReduction::kMax, NamedReduction::kProduct}) {
+          NamedRequest request = Request(NamedKind::kAllReduce, "x", {2});
+          request.reduction = reduction;
+          const std::vector<float> wanted = reduction == NamedReduction::kMean ? std::vector<float>{3, -2} : in;
+          EXPECT_EQ(Ask(lane, request, in).get().As<float>(), wanted) << NamedReductionName(reduction);
+        }
       }
-    }
-    EXPECT_EQ(Ask(lane, Request(NamedKind::kJoin, "", {}), kNothing).get().more.last_joined, 0);
-  });
+      EXPECT_EQ(Ask(lane, Join(), kNothing).get().more.last_joined, last);
+    });
+  }
 }
 
 // A rank whose join is given up is back, and takes part in what comes.
-TEST(NamedLane, LetsARankGiveUpItsJoin) {
+TEST_P(NamedLaneJoinPairTest, LetsARankGiveUpItsJoin) {
+  LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON();
   std::promise<void> is_back;
-  RunRanks(2, [&](NamedLane& lane) {
+  RunRanks(GetParam(), [&](NamedLane& lane) {
     if (lane.rank() == 1) {
       lane.CancelJoin("there is none");
       std::future<Outcome> joined = Ask(lane, Join(), kNothing);
@@ -57,8 +63,8 @@ TEST(NamedLane, LetsARankGiveUpItsJoin) {
 }
 
 // What calls without a name are numbered by is the same on all ranks again.
-TEST(NamedLane, CountsAnewBehindAJoin) {
-  RunRanks(3, [](NamedLane& lane) {
+TEST_P(NamedLaneJoinTest, CountsAnewBehindAJoin) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     const std::vector<float> in = {1};
     const auto numbered = [&](NamedKind kind) {
       NamedRequest request = Request(kind, "", {1});
@@ -66,21 +72,23 @@ TEST(NamedLane, CountsAnewBehindAJoin) {
       request.name = StrCat(request.family, ".", lane.NextNumber(request.family));
       return Ask(lane, request, in).get();
     };
-    // Rank 2 has less data than rank 1, and that less than rank 0.
-    for (int i = lane.rank(); i < 3; ++i) EXPECT_EQ(numbered(NamedKind::kAllReduce).status, OkStatus());
+    // Each rank has less data than the one before it.
+    for (int i = lane.rank(); i < lane.size(); ++i) EXPECT_EQ(numbered(NamedKind::kAllReduce).status, OkStatus());
     if (lane.rank() == 0) {
       EXPECT_EQ(numbered(NamedKind::kAllGather).status.code(), StatusCode::kFailedPrecondition);
     }
     EXPECT_EQ(Ask(lane, Join(), kNothing).get().more.last_joined, 0);
-    EXPECT_EQ(numbered(NamedKind::kAllReduce).As<float>(), std::vector<float>{3});
-    EXPECT_EQ(numbered(NamedKind::kAllGather).As<float>(), std::vector<float>(3, 1));
+    const auto ranks = static_cast<float>(lane.size());
+    EXPECT_EQ(numbered(NamedKind::kAllReduce).As<float>(), std::vector<float>{ranks});
+    EXPECT_EQ(numbered(NamedKind::kAllGather).As<float>(), std::vector<float>(lane.size(), 1));
   });
 }
 
 // A rank that came back too early misses numbers: they are errors for it, one by one, until it has caught up.
-TEST(NamedLane, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
+TEST_P(NamedLaneJoinPairTest, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
+  LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON();
   std::promise<void> were_made, is_back;
-  RunRanks(2, [&](NamedLane& lane) {
+  RunRanks(GetParam(), [&](NamedLane& lane) {
     const std::vector<float> in = {1};
     const auto numbered = [&] {
       NamedRequest request = Request(NamedKind::kAllReduce, "", {1});
@@ -111,8 +119,8 @@ TEST(NamedLane, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
 }
 
 // What was asked for before ranks joined is done, or ends, and waits for nobody.
-TEST(NamedLane, LeavesNothingBehindAJoin) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLaneJoinPairTest, LeavesNothingBehindAJoin) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     const std::vector<float> in = {1};
     std::vector<std::future<Outcome>> futures;
     if (lane.rank() == 1) {
@@ -133,6 +141,9 @@ TEST(NamedLane, LeavesNothingBehindAJoin) {
     EXPECT_EQ(lane.pending(), 0);
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneJoinTest, kLanesOfSeveral, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneJoinPairTest, kLanePairs, JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

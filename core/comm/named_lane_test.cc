@@ -13,22 +13,25 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
 #include "core/comm/rendezvous_wire.h"
 #include "core/comm/test_lane.h"
+#include "core/testing/oracle.h"
 
 namespace lockstep {
 namespace {
 
-class NamedLaneTest : public ::testing::TestWithParam<int> {};
+class NamedLaneTest : public ::testing::TestWithParam<JobShape> {};
+class NamedLanePairTest : public ::testing::TestWithParam<JobShape> {};
 
 // Whatever the order in which ranks ask, everybody gets what numbers say.
 TEST_P(NamedLaneTest, DoesWhatIsAskedForInAnyOrder) {
-  const int ranks = GetParam();
-  RunRanks(ranks, [&](NamedLane& lane) {
+  const int ranks = GetParam().size;
+  RunRanks(GetParam(), [&](NamedLane& lane) {
     const int rank = lane.rank();
     std::vector<std::function<void()>> asks;
     std::vector<std::function<void()>> checks;
@@ -95,30 +98,77 @@ TEST_P(NamedLaneTest, DoesWhatIsAskedForInAnyOrder) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, NamedLaneTest, ::testing::Values(1, 2, 4));
+// Bit for bit, in the order in which a communicator of these ranks adds.
+TEST_P(NamedLaneTest, ReducesEveryTypeInEveryWay) {
+  const std::pair<NamedReduction, ReduceOp> reductions[] = {{NamedReduction::kSum, ReduceOp::kSum},
+                                                            {NamedReduction::kMean, ReduceOp::kMean},
+                                                            {NamedReduction::kMin, ReduceOp::kMin},
+                                                            {NamedReduction::kMax, ReduceOp::kMax},
+                                                            {NamedReduction::kProduct, ReduceOp::kProduct}};
+  // Packed with others, and alone and large enough to go through memory that ranks share.
+  constexpr int64_t kCounts[] = {7, 7, 20'000};
+  RunRanks(GetParam(), [&](NamedLane& lane) {
+    for (int d = 0; d < kDTypeCount; ++d) {
+      const DType dtype = static_cast<DType>(d);
+      std::vector<std::vector<std::string>> tensors;  // of each count, those of all ranks
+      for (const int64_t count : kCounts) {
+        std::vector<std::string>& of_ranks = tensors.emplace_back();
+        for (int rank = 0; rank < lane.size(); ++rank) {
+          of_ranks.push_back(testing::RandomTensor(dtype, count, 100 * d + 10 * rank + tensors.size()));
+        }
+      }
+      for (const auto& [reduction, op] : reductions) {
+        if (reduction == NamedReduction::kMean && !IsFloatingPoint(dtype)) continue;  // see below
+        std::vector<NamedWork> works;
+        std::vector<std::future<Outcome>> futures;
+        for (size_t i = 0; i < std::size(kCounts); ++i) {
+          NamedRequest request = Request(NamedKind::kAllReduce, StrCat("x", i), {kCounts[i]});
+          request.dtype = dtype;
+          request.reduction = reduction;
+          auto [work, future] = WorkOf(request, kNothing);
+          work.in = tensors[i][lane.rank()].data();
+          works.push_back(std::move(work));
+          futures.push_back(std::move(future));
+        }
+        lane.Submit(std::move(works));
+        for (size_t i = 0; i < std::size(kCounts); ++i) {
+          const Outcome got = futures[i].get();
+          EXPECT_EQ(got.status, OkStatus());
+          const std::string wanted = WantedReduction(GetParam(), op, dtype, tensors[i]);
+          EXPECT_EQ(testing::FirstDifference(dtype, {got.bytes.begin(), got.bytes.end()}, wanted), "")
+              << NamedReductionName(reduction) << " of " << DTypeName(dtype);
+        }
+      }
+    }
+  });
+}
 
-TEST(NamedLane, CutsTheMeanOfIntegersOff) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLaneTest, CutsTheMeanOfIntegersOff) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     NamedRequest request = Request(NamedKind::kAllReduce, "mean", {2});
     request.dtype = DType::kInt32;
     request.reduction = NamedReduction::kMean;
-    const std::vector<int32_t> in = {1 + lane.rank(), -1 - lane.rank()};
+    // Half of the ranks, or one less, have 2, and the others 1.
+    const std::vector<int32_t> in = {1 + lane.rank() % 2, -1 - lane.rank() % 2};
     EXPECT_EQ(Ask(lane, request, in).get().As<int32_t>(), (std::vector<int32_t>{1, -1}));
   });
 }
 
-TEST(NamedLane, ScalesBeforeAndBehind) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLaneTest, ScalesBeforeAndBehind) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
+    const auto ranks = static_cast<float>(lane.size());
     NamedRequest request = Request(NamedKind::kAllReduce, "scaled", {1});
     request.dtype = DType::kBFloat16;
     request.prescale = 0.25;
     request.postscale = 8;
     const std::vector<uint16_t> in = {FloatToBFloat16(static_cast<float>(1 + lane.rank()))};
-    EXPECT_EQ(BFloat16ToFloat(Ask(lane, request, in).get().As<uint16_t>()[0]), 6);
-    request = Request(NamedKind::kReduceScatter, "scaled too", {2});
+    EXPECT_EQ(BFloat16ToFloat(Ask(lane, request, in).get().As<uint16_t>()[0]), ranks * (ranks + 1));
+    request = Request(NamedKind::kReduceScatter, "scaled too", {lane.size()});
     request.prescale = 2;
-    const std::vector<float> both = {1, 10};
-    EXPECT_EQ(Ask(lane, request, both).get().As<float>(), std::vector<float>{lane.rank() == 0 ? 4.0f : 40.0f});
+    std::vector<float> all(lane.size());
+    std::iota(all.begin(), all.end(), 1.0f);
+    const float own = all[lane.rank()];
+    EXPECT_EQ(Ask(lane, request, all).get().As<float>(), std::vector<float>{2 * own * ranks});
   });
 }
 
@@ -162,8 +212,8 @@ TEST(NamedLane, DoesNotMeetWhoCameForSomethingElse) {
 }
 
 // More than a socket takes at once.
-TEST(NamedLane, TakesThousandsOfRequestsAtOnce) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLanePairTest, TakesThousandsOfRequestsAtOnce) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     constexpr int kCount = 5000;
     std::atomic<int> right = 0;
     std::promise<void> all;
@@ -184,29 +234,29 @@ TEST(NamedLane, TakesThousandsOfRequestsAtOnce) {
 }
 
 // TensorFlow's threads take numbers near zero for zero, others don't. Whoever drives: all ranks get the same bits.
-TEST(NamedLane, GivesTheSameBitsWhateverTheModeOfItsCallers) {
+TEST_P(NamedLaneTest, GivesTheSameBitsWhateverTheModeOfItsCallers) {
   constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
-  RunRanks(2, [&](NamedLane& lane) {
+  RunRanks(GetParam(), [&](NamedLane& lane) {
     if (lane.rank() == 0) _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
     const uint32_t bits = 71362;  // 1e-40
     std::vector<float> in(1);
     std::memcpy(in.data(), &bits, sizeof(bits));
     for (int i = 0; i < 20; ++i) {
       // Now the one rank is late, now the other: a caller drives, or the thread.
-      if (i % 3 == lane.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (i % 3 == lane.rank() % 3) std::this_thread::sleep_for(std::chrono::milliseconds(2));
       const Outcome got = Ask(lane, Request(NamedKind::kAllReduce, "x", {1}), in).get();
-      EXPECT_EQ(got.As<uint32_t>(), std::vector<uint32_t>{2 * bits});
+      EXPECT_EQ(got.As<uint32_t>(), std::vector<uint32_t>{lane.size() * bits});
     }
   });
 }
 
 // What answers a request may ask for more, of this lane and of others, whose drivers may be doing the same.
-TEST(NamedLane, MayBeAskedForMoreByWhatItAnswers) {
-  const std::string other_address = testing::FreeLocalAddress();
-  RunRanks(2, [&](NamedLane& lane) {
+TEST_P(NamedLanePairTest, MayBeAskedForMoreByWhatItAnswers) {
+  const std::string other_address = testing::NextMeetingAddress();
+  RunRanks(GetParam(), [&](NamedLane& lane) {
     NamedLaneOptions options;
     options.label = "other";
-    auto other = NamedLane::Create(JobOptions({"shm", 2}, other_address, lane.rank()), options);
+    auto other = NamedLane::Create(JobOptions(GetParam(), other_address, lane.rank()), options);
     ASSERT_TRUE(other.ok()) << other.status().ToString();
     const auto ask = [](NamedLane& first, NamedLane& second, int i) {
       auto ended = std::make_shared<std::promise<Status>>();
@@ -231,8 +281,8 @@ TEST(NamedLane, MayBeAskedForMoreByWhatItAnswers) {
 }
 
 // As many bytes of them as no single message takes well, while exchanges go on that need rank 0.
-TEST(NamedLane, TakesLongMessagesWhileItExchanges) {
-  RunRanks(2, [](NamedLane& lane) {
+TEST_P(NamedLanePairTest, TakesLongMessagesWhileItExchanges) {
+  RunRanks(GetParam(), [](NamedLane& lane) {
     std::thread exchanges([&] {
       const std::vector<float> in = {1};
       // Each rank ends with the same one.
@@ -248,6 +298,9 @@ TEST(NamedLane, TakesLongMessagesWhileItExchanges) {
     exchanges.join();
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneTest, kLaneShapes, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLanePairTest, kLanePairs, JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

@@ -128,16 +128,22 @@ inline std::string PlayPart(const ContextOptions& options, const Part& part) {
 // The ranks of a job as processes. Exit code 0: the part returned ""; else what it returned is in the report.
 class Job {
  public:
-  Job(const JobShape& shape, const Part& part, const Adjust& adjust = {})
+  // What a rank does that joins by itself, with these options; returns as a Part.
+  using Joining = std::function<std::string(const ContextOptions& options)>;
+
+  Job(const JobShape& shape, const Joining& joining)
       : here_(shape.RanksHere()),
         processes_(static_cast<int>(here_.size()),
                    [=, this, address = testing::NextMeetingAddress()](int i, const testing::Ranks::Report& report) {
-                     ContextOptions options = JobOptions(shape, address, here_[i]);
-                     if (adjust) adjust(options);
-                     const std::string error = PlayPart(options, part);
+                     const std::string error = joining(JobOptions(shape, address, here_[i]));
                      report(error);
                      return error.empty() ? 0 : 1;
                    }) {}
+  Job(const JobShape& shape, const Part& part, const Adjust& adjust = {})
+      : Job(shape, [=](ContextOptions options) {
+          if (adjust) adjust(options);
+          return PlayPart(options, part);
+        }) {}
 
   // Expects all ranks but those that are not to survive to end well and in time. To be called once for each job.
   void ExpectSurvivorsWell(const std::vector<int>& victims = {}) {

@@ -105,47 +105,55 @@ inline bool Contains(const Status& status, const std::string& text) {
   return status.message().find(text) != std::string::npos;
 }
 
-using LanePart = std::function<void(NamedLane& lane)>;
+// What tests of lanes are run for: ranks that share memory, ranks that share none, and both. Pairs are for tests in
+// which two ranks play different parts.
+inline const auto kLaneShapes =
+    ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 4}, JobShape{"auto", 2, "ab"},
+                      JobShape{"auto", 4, "aabb"}, JobShape{"auto", 5, "abacb"});
+inline const auto kLanePairs = ::testing::Values(JobShape{"shm", 2}, JobShape{"auto", 2, "ab"});
+inline const auto kLanesOfSeveral =
+    ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"auto", 2, "ab"}, JobShape{"auto", 4, "aabb"});
 
-// Each rank on a thread of its own; the parts may use EXPECT.
-inline void RunRanks(int ranks, const LanePart& part, const NamedLaneOptions& options = {}, const Adjust& adjust = {}) {
-  const std::string address = testing::FreeLocalAddress();
+// To be called first by tests whose ranks tell each other something through their process's memory.
+#define LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON() \
+  if (testing::Site::OfThisProcess()) GTEST_SKIP() << "its ranks tell each other something in memory"
+
+// Each rank that runs here on a thread of its own, with what it joins with.
+inline void RunThreads(const JobShape& shape, const std::function<void(const ContextOptions& options)>& rank) {
+  const std::string address = testing::NextMeetingAddress();
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      ContextOptions context = JobOptions({"shm", ranks}, address, rank);
-      if (adjust) adjust(context);
-      auto lane = NamedLane::Create(context, options);
-      ASSERT_TRUE(lane.ok()) << lane.status().ToString();
-      part(**lane);
-      // Nobody leaves while others need it.
-      (void)Await(**lane, Barrier("end of the test"));
-    });
+  for (const int here : shape.RanksHere()) {
+    threads.emplace_back([&, here] { rank(JobOptions(shape, address, here)); });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
+using LanePart = std::function<void(NamedLane& lane)>;
+
+// A lane of each rank, on a thread of its own; the parts may use EXPECT.
+inline void RunRanks(const JobShape& shape, const LanePart& part, const NamedLaneOptions& options = {},
+                     const Adjust& adjust = {}) {
+  RunThreads(shape, [&](ContextOptions context) {
+    if (adjust) adjust(context);
+    auto lane = NamedLane::Create(context, options);
+    ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+    part(**lane);
+    // Nobody leaves while others need it.
+    (void)Await(**lane, Barrier("end of the test"));
+  });
+}
+
 // A lane of each rank in a process of its own, or what went wrong, which `part` returns as well. Victims are not
 // expected to end well.
-inline void RunProcesses(int size, const std::function<std::string(std::unique_ptr<NamedLane> lane)>& part,
-                         const std::vector<int>& victims = {}) {
-  testing::Ranks ranks(size, [&, address = testing::FreeLocalAddress()](int rank, const auto& report) {
-    auto lane = NamedLane::Create(JobOptions({"shm", size}, address, rank), {});
-    std::string error = lane.ok() ? "" : lane.status().ToString();
-    if (lane.ok()) {
-      const Status start = Await(**lane, Barrier("start"));
-      error = start.ok() ? part(*std::move(lane)) : start.ToString();
-    }
-    report(error);
-    return error.empty() ? 0 : 1;
-  });
-  const std::vector<testing::Outcome> outcomes = ranks.Wait(kJobDeadline_s, victims);
-  for (int rank = 0; rank < size; ++rank) {
-    if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
-    EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank << " was killed at the deadline";
-    EXPECT_EQ(outcomes[rank].exit_code, 0)
-        << "rank " << rank << ", signal " << outcomes[rank].signal << ": " << outcomes[rank].report;
-  }
+inline void RunProcesses(const JobShape& shape, const std::function<std::string(std::unique_ptr<NamedLane> lane)>& part,
+                         const std::vector<int>& victims = {}, const Adjust& adjust = {}) {
+  Job(shape, [&](ContextOptions options) {
+    if (adjust) adjust(options);
+    auto lane = NamedLane::Create(options, {});
+    if (!lane.ok()) return lane.status().ToString();
+    const Status start = Await(**lane, Barrier("start"));
+    return start.ok() ? part(*std::move(lane)) : start.ToString();
+  }).ExpectSurvivorsWell(victims);
 }
 
 }  // namespace lockstep

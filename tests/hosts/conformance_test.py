@@ -1,4 +1,4 @@
-"""The engine's suites of conformance and faults, whose ranks run on two hosts and meet over their network.
+"""The engine's suites of conformance and faults, whose ranks run on several hosts and meet over their network.
 
 The same test program runs on each host and starts that host's ranks (core/testing/site.h).
 """
@@ -15,6 +15,19 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 _DEADLINE_S = 240
 # Two ranks on each host, and one on each.
 _SHAPES = "auto_4_aabb", "auto_2_ab"
+# One on the last of three hosts, two on each other one, by turns.
+_THREE_HOSTS = "auto_5_abacb"
+# Lanes that match collectives by name, and what is computed over the collectives.
+_LANES = (
+    "AdasumTest",
+    "NamedExchangeTest",
+    "NamedLaneErrorsTest",
+    "NamedLaneJoinPairTest",
+    "NamedLaneJoinTest",
+    "NamedLanePairTest",
+    "NamedLaneTest",
+)
+_LANE_FAULTS = "NamedLaneFaultsTest", "NamedLanePairFaultsTest"
 # The others look from one rank into another's memory, or are threads of one process that do.
 _FAULTS = (
     "ARankThatLeavesEarlyIsSaidToHaveLeft",
@@ -44,16 +57,31 @@ def _run_on(hosts, tests, version):
     return count
 
 
+def _all_of(suites, shapes):
+    return [f"*/{suite}.*/{shape}" for suite in suites for shape in shapes]
+
+
 def test_the_suite_of_conformance_passes():
     with Cluster(2) as hosts:
-        suites = "*/ConformanceTest.*", "*/ReductionsConformanceTest.*"
-        assert _run_on(hosts, [f"{suite}/{shape}" for suite in suites for shape in _SHAPES], 4) >= 12
+        assert _run_on(hosts, _all_of(["ConformanceTest", "ReductionsConformanceTest"], _SHAPES), 4) >= 12
+
+
+def test_lanes_by_name_and_adaptive_sums_do_what_they_do_on_one_host():
+    with Cluster(2) as hosts:
+        assert _run_on(hosts, _all_of(_LANES, _SHAPES), 4) >= 30
+    with Cluster(3) as hosts:
+        assert _run_on(hosts, _all_of(_LANES, [_THREE_HOSTS]), 6) >= 10
 
 
 def test_faults_are_said_as_they_are_on_one_host():
     with Cluster(2) as hosts:
         tests = [f"*/FaultsTest.{fault}/auto_4_aabb" for fault in _FAULTS]
         assert _run_on(hosts, tests, 4) == len(tests)
+
+
+def test_faults_end_lanes_by_name_as_they_do_on_one_host():
+    with Cluster(2) as hosts:
+        assert _run_on(hosts, _all_of(_LANE_FAULTS, _SHAPES), 4) >= 7
 
 
 @pytest.mark.parametrize("cables", [{"delay_us": 500, "rate": "1gbit"}, {"loss": 0.005}], ids=["slow", "lossy"])

@@ -1,5 +1,7 @@
 #include "core/comm/hosts/communicator.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -89,6 +91,10 @@ void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeti
     const std::lock_guard lock(ends->mutex);
     const bool over = ends->grace.has_value() && ends->grace->Passed();
     if (over && ends->local != nullptr) ends->local->Break(ends->verdict);
+    for (size_t rank = 0; over && ends->watch != nullptr && rank < ends->links.size(); ++rank) {
+      if (ends->links[rank] < 0 || ends->watch->fate(static_cast<int>(rank)) != Watch::Fate::kLost) continue;
+      (void)shutdown(std::exchange(ends->links[rank], -1), SHUT_RDWR);
+    }
     if (ends->streams == nullptr) return;
     if (over) (void)ends->streams->Break(ends->verdict);  // the first end counts
     ends->streams->Tick();
@@ -99,6 +105,8 @@ void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeti
                                                 .places = place_.names,
                                                 .silence_s = options.silence_timeout_s},
                                    std::move(meeting.connections), on_verdict, on_tick);
+  const std::lock_guard lock(ends_->mutex);
+  ends_->watch = watch_.get();
 }
 
 Status HostsCommunicator::Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting,
@@ -151,6 +159,10 @@ Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeti
                                                   .name = [this](int rank, auto) { return place_.names[rank]; },
                                                   .keep_connections = true}));
   links_ = std::move(second.connections);
+  {
+    const std::lock_guard lock(ends_->mutex);
+    for (const UniqueFd& link : links_) ends_->links.push_back(link.get());
+  }
   if (!on_rail()) return OkStatus();
   std::vector<std::string> theirs;
   for (const std::vector<int>& ranks : place_.hosts) theirs.push_back(second.notes[ranks[index_]]);
@@ -161,8 +173,14 @@ Status HostsCommunicator::AskFate(int rank) {
   watch_->AwaitFate(rank, kPatience_s);
   const Status verdict = watch_->verdict();
   if (!verdict.ok()) return verdict;
-  const bool left = watch_->fate(rank) == Watch::Fate::kLeft;
-  return left ? Unavailable(StrCat("rank ", rank, " left the job, and is waited for")) : OkStatus();
+  if (watch_->fate(rank) == Watch::Fate::kLeft) {
+    return Unavailable(StrCat("rank ", rank, " left the job, and is waited for"));
+  }
+  // Then nobody says any more what became of the others, most of whom end because of it.
+  if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
+    return Unavailable(StrCat("rank 0 left the job, and behind it the connection to rank ", rank, " ended"));
+  }
+  return OkStatus();
 }
 
 HostsCommunicator::Calling::Calling(HostsCommunicator& communicator, CallKind kind, std::string_view name)

@@ -78,18 +78,22 @@ class HostsCommunicator final : public Communicator {
   void Abort(const Status& why) override;
   void Leave() override;
   int Link(int rank) const override { return links_[rank].get(); }
+  Status WhyLinkEnded(int rank) override { return AskFate(rank); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return local_->AllocateShared(bytes); }
   bool peers_read_shared() const override { return !one_each_; }
 
  private:
   // What the watch ends: the backends, as soon as they are there. A call that goes on is given a moment: a rank that
-  // has died may have done its part of it, and what it sent be under way.
+  // has died may have done its part of it, and what it sent be under way. Then it ends the links to ranks that are
+  // lost: nothing else does where one is cut off, or a child of one that died keeps its sockets open.
   struct Ends {
     std::mutex mutex;
     Status verdict;                         // guarded by mutex
     std::optional<Deadline> grace;          // guarded by mutex: of the verdict
     shm::ShmCommunicator* local = nullptr;  // guarded by mutex
     gloo::Streams* streams = nullptr;       // guarded by mutex
+    const Watch* watch = nullptr;           // guarded by mutex
+    std::vector<int> links;                 // guarded by mutex: [R] once they are there, those that have not been ended
   };
 
   HostsCommunicator(const ContextOptions& options, Place place, int index);
