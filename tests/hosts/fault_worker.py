@@ -88,7 +88,9 @@ def work(folder, moment, late, misbehaves=("", -1), answers=1):
         loss = tf.reduce_sum(dense) + tf.reduce_sum(rows)
         step = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
         asked = tf.placeholder(tf.int32, [])
-        agreed = tf.reduce_max(collectives.allgather(tf.fill([answers], asked), name="agree"))
+        given = collectives.allgather(tf.fill([answers], asked), name="agree")
+        # The engine keeps the memory of what it has exchanged; of this it is asked for anew.
+        agreed = tf.reduce_max(tf.cast(given, tf.int64))
         with hb.scope(mode="eval"):
             auc, update = hb.metrics.auc(tf.constant([0, 1, 1]), tf.sigmoid(rows[:3, 0]), name="auc")
         saver = tf.train.Saver(max_to_keep=3)

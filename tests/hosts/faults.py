@@ -39,7 +39,7 @@ _RANKS = range(len(_HOST_OF))
 _OPERATION = (
     r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '|rendezvous|start of the job"
 )
-# What each rank gets of all in each step, 40 MiB: more than malloc has at hand, or keeps, so that it asks the kernel.
+# What each rank makes of all ranks' in each step, 80 MiB: more than malloc ever keeps, so that it asks the kernel.
 _MANY = 10 << 18
 # Who has not met it knows its host by the address.
 _RANK_0_IS_THERE = r"|rank 0\b.* at '10\.77\.0\.1:7000'"
