@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 _DEADLINE_S = 240
 # Two ranks on each host, and one on each.
 _SHAPES = "auto_4_aabb", "auto_2_ab"
+_ON_THREE_HOSTS = "auto_8_aaabbbcc"
 # The others look from one rank into another's memory, or are threads of one process that do.
 _FAULTS = (
     "ARankThatLeavesEarlyIsSaidToHaveLeft",
@@ -48,6 +49,11 @@ def test_the_suite_of_conformance_passes():
     with Cluster(2) as hosts:
         suites = "*/ConformanceTest.*", "*/ReductionsConformanceTest.*"
         assert _run_on(hosts, [f"{suite}/{shape}" for suite in suites for shape in _SHAPES], 4) >= 12
+
+
+def test_the_suite_of_conformance_passes_on_three_hosts():
+    with Cluster(3) as hosts:
+        assert _run_on(hosts, [f"*/ConformanceTest.*/{_ON_THREE_HOSTS}"], 6) >= 6
 
 
 def test_faults_are_said_as_they_are_on_one_host():
