@@ -60,7 +60,7 @@ def test_a_job_on_two_hosts_whose_workers_are_killed_begins_anew_and_ends_as_if_
 
 
 def test_a_host_that_is_lost_and_comes_back_takes_part_again_as_if_nothing_had_happened(undisturbed):
-    step = random.Random(9).randrange(25, _STEPS // 2)
+    step = 20 * random.Random(9).randrange(2, 6) + 8  # between two checkpoints
     with contextlib.ExitStack() as services, Cluster(2) as hosts:
         services.enter_context(ssh_on(hosts))
         # More than one: until the host is back, attempts fail.
