@@ -56,6 +56,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 define hosts_setup
 	@tools/setup.sh tests hosts
 	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_comm_test lockstep_emulated_switch)
+	@$(python) -m lockstep.testing.emulated_cluster
 endef
 
 .PHONY: test-hosts

@@ -17,6 +17,8 @@ _DEADLINE_S = 240
 _SHAPES = "auto_4_aabb", "auto_2_ab"
 # One on the last of three hosts, two on each other one, by turns.
 _THREE_HOSTS = "auto_5_abacb"
+# Three on each of two hosts, two on the last one.
+_MOST_ON_THREE_HOSTS = "auto_8_aaabbbcc"
 # Lanes that match collectives by name, and what is computed over the collectives.
 _LANES = (
     "AdasumTest",
@@ -71,6 +73,11 @@ def test_lanes_by_name_and_adaptive_sums_do_what_they_do_on_one_host():
         assert _run_on(hosts, _all_of(_LANES, _SHAPES), 4) >= 30
     with Cluster(3) as hosts:
         assert _run_on(hosts, _all_of(_LANES, [_THREE_HOSTS]), 6) >= 10
+
+
+def test_the_suite_of_conformance_passes_on_three_hosts():
+    with Cluster(3) as hosts:
+        assert _run_on(hosts, [f"*/ConformanceTest.*/{_MOST_ON_THREE_HOSTS}"], 6) >= 6
 
 
 def test_faults_are_said_as_they_are_on_one_host():

@@ -54,8 +54,16 @@ class Moments:
             sys.exit(0)
 
 
-def work(folder, moment, late, misbehaves=("", -1)):
-    """A rank of the job; see the head of the file."""
+def work(folder, moment, late, misbehaves=("", -1), answers=1):
+    """A rank of the job; see the head of the file.
+
+    Args:
+      folder: of all ranks.
+      moment: of MOMENTS.
+      late: the rank that others wait for.
+      misbehaves: what a rank does, and which.
+      answers: how many numbers each rank gives in each step to all others.
+    """
     import tensorflow.compat.v1 as tf
 
     import hybridbackend.tensorflow as hb
@@ -80,14 +88,16 @@ def work(folder, moment, late, misbehaves=("", -1)):
         loss = tf.reduce_sum(dense) + tf.reduce_sum(rows)
         step = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
         asked = tf.placeholder(tf.int32, [])
-        agreed = collectives.allreduce(asked, "max", name="agree")
+        given = collectives.allgather(tf.fill([answers], asked), name="agree")
+        # The engine keeps the memory of what it has exchanged; of this it is asked for anew.
+        agreed = tf.reduce_max(tf.cast(given, tf.int64))
         with hb.scope(mode="eval"):
             auc, update = hb.metrics.auc(tf.constant([0, 1, 1]), tf.sigmoid(rows[:3, 0]), name="auc")
         saver = tf.train.Saver(max_to_keep=3)
         session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
 
         def train():
-            session.run(step)
+            session.run([step, agreed], {asked: 0})
 
         def save():
             train()

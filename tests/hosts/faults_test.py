@@ -11,7 +11,8 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
 @pytest.mark.parametrize(
-    ("name", "moment"), [("kill a worker of host b", "step"), ("kill all of host b", "checkpoint")]
+    ("name", "moment"),
+    [("kill a worker of host b", "step"), ("kill all of host b", "checkpoint"), ("kill all of host a", "step")],
 )
 def test_a_job_of_which_a_part_is_killed_ends_by_name_and_leaves_nothing(name, moment, tmp_path):
     (fault,) = [fault for fault in FAULTS if fault.name == name]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
+import multiprocessing.forkserver
 import os
 import secrets
 import time
@@ -136,6 +136,16 @@ def _start(host: Host, work: Sequence[object], env: Mapping[str, str], folder: P
 def _fork_server() -> Any:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["numpy", "tensorflow", "hybridbackend.tensorflow"])
+    # What TensorFlow reads while it is imported. With oneDNN it has an allocator of its own, which keeps what it once
+    # got, and where it gets no more tries for 10 s.
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    former = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    multiprocessing.forkserver.ensure_running()
+    for name, value in former.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
     return server
 
 

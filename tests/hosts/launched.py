@@ -19,11 +19,16 @@ _SSH = f"{sys.executable} {emulated_ssh.__file__}"
 
 
 @contextlib.contextmanager
-def ssh_on(hosts: Sequence[Host]) -> Iterator[None]:
-    """Has the hosts answer calls of ssh's stand-in."""
+def ssh_on(hosts: Sequence[Host], variables: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Has the hosts answer calls of ssh's stand-in.
+
+    Args:
+      hosts: all of them, or those that came back.
+      variables: of the environment of a login.
+    """
     services = []
     # Its programs find what they import in the environment of a login; theirs is this one.
-    login = {**os.environ, "PYTHONPATH": environment()["PYTHONPATH"]}
+    login = {**os.environ, "PYTHONPATH": environment()["PYTHONPATH"], **(variables or {})}
     for host in hosts:
         service = host.start([*_SSH.split(), "--serve"], env=login, stdout=subprocess.PIPE, text=True)
         services.append(service)

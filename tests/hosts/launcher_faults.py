@@ -1,7 +1,8 @@
-"""What becomes of a job when its launcher, or the launcher's agent on another host, is killed or stands still."""
+"""What becomes of a job when its launcher, or the launcher's host or agent on another one, dies or stands still."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -9,11 +10,11 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lockstep.testing.emulated_cluster import Cluster, Host, wait_until
-from tests.hosts import fault_worker
+from tests.hosts import fault_worker, leftovers
 from tests.hosts.launched import Launched, launched, ssh_on
 
 ENDED_WITHIN_S = 10.0
@@ -21,6 +22,7 @@ _THERE_WITHIN_S = 120.0
 _PATIENCE_S = 40.0  # then it hangs
 _RANKS = range(4)  # two on each host
 _LATE = 1
+_HOST_LOST = 255  # the launcher's exit code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,25 +31,37 @@ class Fault:
 
     Attributes:
       name: what the table calls it.
-      host: 0: it is the launcher, on the first host; 1: its agent on the second.
-      number: the signal that it gets.
+      strike: does it.
+      spares_launcher: whether the launcher is left: it has to say which host and ranks are lost.
+      still: what stands still from then on, and cannot end before it goes on.
     """
 
     name: str
-    host: int
-    number: signal.Signals
-
-    def find(self, job: Launched) -> int:
-        """The process. The first one: its guard has the same name."""
-        return job.hosts[self.host].pids(("hybridbackend.run", "lockstep.launch.agent")[self.host])[0]
+    strike: Callable[[Sequence[Host]], None]
+    spares_launcher: bool = False
+    still: Callable[[Sequence[Host]], Sequence[int]] = lambda hosts: ()
 
 
-STOP_LAUNCHER = Fault("stop the launcher", 0, signal.SIGSTOP)
+def _launcher(hosts: Sequence[Host]) -> list[int]:
+    """It, and its guard, which ends with it and has the same name."""
+    return hosts[0].pids("hybridbackend.run")
+
+
+def _agent(hosts: Sequence[Host]) -> list[int]:
+    return hosts[1].pids("lockstep.launch.agent")
+
+
 FAULTS = [
-    Fault("kill the launcher", 0, signal.SIGKILL),
-    STOP_LAUNCHER,
-    Fault("kill the agent on host b", 1, signal.SIGKILL),
-    Fault("stop the agent on host b", 1, signal.SIGSTOP),
+    Fault("kill the launcher", lambda hosts: os.kill(_launcher(hosts)[0], signal.SIGKILL)),
+    Fault("stop the launcher", lambda hosts: os.kill(_launcher(hosts)[0], signal.SIGSTOP), still=_launcher),
+    Fault("kill the agent on host b", lambda hosts: os.kill(_agent(hosts)[0], signal.SIGKILL), spares_launcher=True),
+    # Its guard kills it.
+    Fault("stop the agent on host b", lambda hosts: os.kill(_agent(hosts)[0], signal.SIGSTOP), spares_launcher=True),
+    Fault("kill the launcher's host", lambda hosts: hosts[0].kill()),
+    Fault("the launcher's host loses its power", lambda hosts: hosts[0].lose_power()),
+    Fault(
+        "freeze the launcher's host", lambda hosts: hosts[0].freeze(), still=lambda hosts: leftovers.processes(hosts[0])
+    ),
 ]
 
 
@@ -59,7 +73,12 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> tu
     """
     wrong: list[str] = []
     command = [sys.executable, fault_worker.__file__, folder, moment, _LATE]
-    with Cluster(2) as hosts, ssh_on(hosts), launched(hosts, ["--hosts", "a:2,b:2"], command, folder) as job:
+    tmp = leftovers.own_tmp(folder)
+    with (
+        Cluster(2) as hosts,
+        ssh_on(hosts, tmp),
+        launched(hosts, ["--hosts", "a:2,b:2"], command, folder, tmp) as job,
+    ):
         for rank in _RANKS:
             there = folder / f"there.{rank}"
             wait_until(
@@ -68,38 +87,38 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> tu
             if not there.exists():
                 raise AssertionError(f"the job ended before {there.name}:\n{job.output()}")
         time.sleep(draw.random() * 0.1)
-        victim = fault.find(job)
         begin = time.monotonic()
-        os.kill(victim, fault.number)
-        # A launcher that stands still keeps its guard, which ends with it.
-        may_stay = set(hosts[0].pids("hybridbackend.run")) if fault == STOP_LAUNCHER else set()
-        seconds = _time_to(lambda: set(_left(hosts)) <= may_stay, begin)
-        if fault.host == 1:
-            _check_words(job, wrong)
-        if victim in _left(hosts):
-            os.kill(victim, signal.SIGCONT)
+        fault.strike(hosts)
+        still = set(fault.still(hosts))
+        seconds = _time_to(lambda: set(_left(hosts)) <= still, begin)
+        if still & set(_left(hosts)):
+            for pid in still:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
             if _time_to(lambda: not _left(hosts), time.monotonic()) > ENDED_WITHIN_S:
                 wrong.append(f"what stood still does not end when it goes on: {_left(hosts)}")
         if seconds > ENDED_WITHIN_S:
             wrong.append(f"the last process ended after {seconds:.1f} s")
-        if job.process.poll() == 0:
-            wrong.append("the launcher ended with exit code 0")
-        for host in hosts:
-            if left := host.shared_memory():
-                wrong.append(f"shared memory is left on host {host.name}: {left}")
-        return seconds, wrong, job.output()
+        _check_launcher(job, fault, wrong)
+        return seconds, wrong + leftovers.found(hosts, folder, moment), job.output()
 
 
-def _check_words(job: Launched, wrong: list[str]) -> None:
-    said = "\n".join(line for line in job.output().splitlines() if line.startswith("[lockstep]"))
-    for what, pattern in {"a rank": r"rank [23]\b", "its host": r"\bhost b\b"}.items():
-        if not re.search(pattern, said):
-            wrong.append(f"the launcher does not name {what}")
+def _check_launcher(job: Launched, fault: Fault, wrong: list[str]) -> None:
+    """How it ended, and what it said."""
+    code = job.await_end(ENDED_WITHIN_S)
+    if code == 0:
+        wrong.append(f"the launcher ended with exit code {code}")
+    if not fault.spares_launcher:
+        return
+    if code != _HOST_LOST:
+        wrong.append(f"the launcher ended with exit code {code}, wanted {_HOST_LOST}")
+    if not re.search(r"lost with host b \(ranks 2, 3\)", job.output()):
+        wrong.append("the launcher does not name host and ranks that are lost")
 
 
-def _left(hosts: list[Host]) -> list[int]:
+def _left(hosts: Sequence[Host]) -> list[int]:
     """Processes of the job."""
-    return [pid for host in hosts for pid in set(host.pids()) - set(host.pids("emulated_ssh.py --serve"))]
+    return [pid for host in hosts for pid in leftovers.processes(host)]
 
 
 def _time_to(condition: Callable[[], bool], begin: float) -> float:

@@ -36,7 +36,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_NETWORKS = {4: "10.77.0.0/24", 6: "fd77::/64"}
+# By interface, and version of the protocol.
+_NETWORKS = {"eth0": {4: "10.77.0.0/24", 6: "fd77::/64"}, "eth1": {4: "10.78.0.0/24", 6: "fd78::/64"}}
 _DEADLINE_S = 20
 _MTU = 9000
 _PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("emulated_host.py")))
@@ -208,6 +209,8 @@ class Cluster:
       rate: of each cable, in each direction, as `tc` writes it: "10gbit", "100mbit"; None: as fast as it goes.
       delay_us: of each cable; what goes from one host to another passes two of them.
       loss: the share of frames that are lost on a cable.
+      interfaces: 2: each host has a second one as well, `eth1`, of a network of its own, which no name leads to, whose
+        cables are fast and never cut.
 
     Raises:
       PermissionError: this process may not make namespaces, or the kernel lacks what joins them.
@@ -222,10 +225,12 @@ class Cluster:
         rate: str | None = None,
         delay_us: float = 0,
         loss: float = 0,
+        interfaces: int = 1,
     ):
         if not 2 <= size <= 4:
             raise ValueError(f"a cluster of {size!r} hosts: wanted 2 to 4")
         self._versions, self._rate, self._delay_us, self._loss = tuple(versions), rate, delay_us, loss
+        self._more = list(_NETWORKS)[1:interfaces]
         self._names = [chr(ord("a") + i) for i in range(size)]
         self._stack = contextlib.ExitStack()
 
@@ -233,10 +238,7 @@ class Cluster:
         # What the hosts have mounted stays theirs when the folder is gone: at once, so none stays of a killed test.
         with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(prefix="lockstep_hosts_") as name:
             folder = Path(name)
-            addresses = [
-                {version: str(ipaddress.ip_network(_NETWORKS[version])[i + 1]) for version in self._versions}
-                for i in range(len(self._names))
-            ]
+            addresses = [self._addresses("eth0", i) for i in range(len(self._names))]
             lines = ["127.0.0.1 localhost", "::1 localhost"]
             lines += [f"{a} {name}" for name, of in zip(self._names, addresses, strict=True) for a in of.values()]
             (folder / "hosts").write_text("\n".join(lines) + "\n")
@@ -249,31 +251,39 @@ class Cluster:
             else:
                 switch = _Bridge(hosts, folder / "hosts", self._rate)
                 stack.callback(switch.end)
-            for host in hosts:
+            for interface in self._more:
+                stack.callback(_Bridge(hosts, folder / "hosts", None, interface).end)
+            for i, host in enumerate(hosts):
                 host._switch = switch
-                # nodad: an address of IPv6 is not usable for a second or two otherwise.
-                lines = [
-                    f"addr add {of}/{_prefix(v)} dev eth0{' nodad' * (v == 6)}" for v, of in host.addresses.items()
-                ]
-                host.enter(f"link set eth0 mtu {_MTU} up", *lines)
+                for interface in ("eth0", *self._more):
+                    # nodad: an address of IPv6 is not usable for a second or two otherwise.
+                    lines = [
+                        f"addr add {of}/{_prefix(v)} dev {interface}{' nodad' * (v == 6)}"
+                        for v, of in self._addresses(interface, i).items()
+                    ]
+                    host.enter(f"link set {interface} mtu {_MTU} up", *lines)
             self._stack = stack.pop_all()
             return hosts
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _addresses(self, interface: str, number: int) -> dict[int, str]:
+        networks = _NETWORKS[interface]
+        return {version: str(ipaddress.ip_network(networks[version])[number + 1]) for version in self._versions}
+
 
 class _Bridge:
     """A bridge of the kernel, in a network of its own, with a port for each host."""
 
-    def __init__(self, hosts: Sequence[Host], hosts_file: Path, rate: str | None):
+    def __init__(self, hosts: Sequence[Host], hosts_file: Path, rate: str | None, interface: str = "eth0"):
         self._host = Host("switch", hosts_file, {})
         self._ports = {host.name: f"port-{host.name}" for host in hosts}
         lines = ["link add bridge type bridge forward_delay 0", f"link set bridge mtu {_MTU} up"]
         for host in hosts:
             port = self._ports[host.name]
             lines += [
-                f"link add {port} mtu {_MTU} type veth peer name eth0 netns {host.pid}",
+                f"link add {port} mtu {_MTU} type veth peer name {interface} netns {host.pid}",
                 f"link set {port} master bridge up",
             ]
         self._host.enter(*lines)
@@ -282,7 +292,7 @@ class _Bridge:
             shape = f"root tbf rate {rate} burst 512kb latency 20ms"
             self._host.enter(*(f"qdisc add dev {port} {shape}" for port in self._ports.values()), batch="tc")
             for host in hosts:
-                host.enter(f"qdisc add dev eth0 {shape}", batch="tc")
+                host.enter(f"qdisc add dev {interface} {shape}", batch="tc")
 
     def set_cut(self, host: Host, is_cut: bool) -> None:
         """Cuts a cable, or mends it, at this end of it: the host's own end stays as it is."""
@@ -365,7 +375,7 @@ def _refusal(errors: str) -> Exception:
 
 
 def _prefix(version: int) -> str:
-    return _NETWORKS[version].partition("/")[2]
+    return _NETWORKS["eth0"][version].partition("/")[2]
 
 
 def _kill(pid: int, number: int) -> None:
@@ -380,3 +390,8 @@ def wait_until(condition: Any, timeout_s: float, what: str) -> Any:
         assert time.monotonic() < end, f"waited {timeout_s:g} s for {what}"
         time.sleep(0.01)
     return value
+
+
+if __name__ == "__main__":
+    # `make test-hosts` and `make test-faults` shall not pass where nothing of theirs can run.
+    sys.exit(f"error: {why_not()}" if why_not() else 0)

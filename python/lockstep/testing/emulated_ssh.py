@@ -20,7 +20,7 @@ import sys
 import threading
 
 _PORT = 22
-_OF_A_LOGIN = ("PATH", "HOME", "LANG")
+_OF_A_LOGIN = ("PATH", "HOME", "LANG", "TMPDIR")
 _FRAME = struct.Struct("!BI")
 _EXIT_CODE, _STDOUT, _STDERR = 0, 1, 2
 _FAILED = 255  # ssh's own exit code

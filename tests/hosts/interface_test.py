@@ -1,0 +1,50 @@
+"""Hosts with two network interfaces: what ranks exchange goes over the one that was chosen."""
+
+import json
+import sys
+
+import pytest
+
+from lockstep.testing.emulated_cluster import Cluster, why_not
+from tests.hosts.launched import launched, ssh_on
+
+pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.long]
+
+_DEADLINE_S = 120
+_BYTES, _TIMES = 4 << 20, 20
+_PROGRAM = f"""
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+hvd.init()
+for _ in range({_TIMES}):
+  total = hvd.allreduce(tf.fill([{_BYTES // 4}], float(hvd.rank() + 1)), op=hvd.Sum)
+print("sum", np.unique(total).astype(int), flush=True)
+"""
+
+
+def _received(host):
+    """Bytes, by interface."""
+    links = json.loads(host.run(["ip", "-s", "-j", "link", "show"]))
+    return {link["ifname"]: link["stats64"]["rx"]["bytes"] for link in links}
+
+
+@pytest.mark.parametrize(
+    ("choice", "version", "chosen"),
+    [("eth1", 4, "eth1"), ("10.78.0.0/16", 4, "eth1"), ("eth1", 6, "eth1"), ("", 4, "eth0")],
+)
+def test_ranks_exchange_over_the_interface_that_was_chosen(choice, version, chosen, tmp_path):
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    options = ["--hosts", "a:2,b:2", *(["--interface", choice] if choice else [])]
+    with Cluster(2, versions=(version,), interfaces=2) as hosts, ssh_on(hosts):
+        with launched(hosts, options, [sys.executable, tmp_path / "program.py"], tmp_path) as job:
+            assert job.await_end(_DEADLINE_S) == 0, job.output()
+            assert job.output().count("sum [10]") == 4
+        for host in hosts:
+            received = _received(host)
+            other = {"eth0": "eth1", "eth1": "eth0"}[chosen]
+            # Of a sum over two hosts each gets half of the other's terms and half of the sums, or all terms. Over the
+            # other interface goes what launcher and agent say to each other.
+            assert received[chosen] > _TIMES * _BYTES, received
+            assert received[other] < _BYTES / 4, received

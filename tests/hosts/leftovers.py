@@ -1,0 +1,64 @@
+"""What a job that has ended leaves, and should not: processes, files, shared memory, parts of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.testing.emulated_cluster import Host
+
+
+def own_tmp(folder: Path) -> dict[str, str]:
+    """A variable of a job's environment: below `folder`, where temporary files are the job's alone."""
+    tmp = folder / "tmp"
+    tmp.mkdir(parents=True, exist_ok=True)
+    return {"TMPDIR": str(tmp)}
+
+
+def found(hosts: Sequence[Host], folder: Path, moment: str) -> list[str]:
+    """A line for each thing that is left, or not whole.
+
+    Args:
+      hosts: where the job was.
+      folder: the job's, with `tmp` and `checkpoints`.
+      moment: in which it was struck.
+    """
+    lines = []
+    for host in hosts:
+        if left := processes(host):
+            lines.append(f"processes are left on host {host.name}: {left}")
+        if left := host.shared_memory():
+            lines.append(f"shared memory is left on host {host.name}: {left}")
+    if left := sorted(str(path.relative_to(folder)) for path in (folder / "tmp").rglob("*")):
+        lines.append(f"files are left: {left}")
+    return lines + _not_whole(folder / "checkpoints", moment)
+
+
+def processes(host: Host) -> list[int]:
+    """Those of the job."""
+    services = set(host.pids("emulated_ssh.py --serve"))
+    return [pid for pid in host.pids() if pid not in services]
+
+
+def _not_whole(folder: Path, moment: str) -> list[str]:
+    """Whatever has an index is whole, and the last is one of them."""
+    import tensorflow as tf
+
+    lines = []
+    indices = sorted(folder.glob("*.index"))
+    for index in indices:
+        prefix = str(index.with_suffix(""))
+        step = int(prefix.rpartition("-")[2])
+        try:
+            reader = tf.train.load_checkpoint(prefix)
+            lines += [
+                f"{index.name} has other values of {name}"
+                for name in ("table", "dense")
+                if not (reader.get_tensor(name) == step).all()
+            ]
+        except Exception as error:
+            lines.append(f"{index.name} cannot be read: {error}")
+    latest = tf.train.latest_checkpoint(str(folder))
+    if moment not in ("rendezvous", "first step") and (latest is None or f"{latest}.index" not in map(str, indices)):
+        lines.append(f"the last checkpoint is {latest}")
+    return lines
