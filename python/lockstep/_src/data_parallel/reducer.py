@@ -136,6 +136,9 @@ class Reducer:
                 ranks = self._ranks()
                 for i in local:
                     result[i] = _divided(result[i], ranks)
+            # What is marked is handed out here for the first time: a gradient that stays as it is may be another
+            # variable's as well, which has to be exchanged still.
+            result = [_own(g) if g is mine and g is not None else g for g, mine in zip(result, gradients, strict=True)]
         provenance.mark(result)
         return result
 
@@ -338,6 +341,10 @@ def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
     return change(gradient)
+
+
+def _own(gradient: Any) -> Any:
+    return _with_values(gradient, tf.identity)
 
 
 def _divided(gradient: Any, ranks: Any) -> Any:
