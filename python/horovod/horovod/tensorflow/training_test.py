@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from unittest import mock
 
 import numpy as np
@@ -225,73 +224,13 @@ def process_sets():
         tape.gradient(loss, v)
 
 
-def a_gradient_that_two_variables_share():
-    """TensorFlow hands out one tensor for both; what becomes of it for one says nothing of the other's."""
-    scales = (1.0 + hvd.rank(), 1.5)
-
-    def check(optimize, first, factor, is_eager, is_chained=False, rows=None):
-        """`first(a)` keeps the gradient of a as it is, times `factor`; that of b is averaged."""
-        shape = [2] if rows is None else [2, 1]
-        a, b = tf.Variable(np.ones(shape, np.float32)), tf.Variable(np.ones(shape, np.float32))
-        of_a, of_b = first(a), hvd.DistributedOptimizer(optimize(1.0))
-        for optimizer, v in ((of_a, a), (of_b, b)):
-            optimizer.build([v]) if hasattr(optimizer, "build") else None
-
-        def step(x):
-            with tf.GradientTape() as tape:
-                both = a + (b * 2.0 if is_chained else b)
-                loss = tf.reduce_sum((both if rows is None else tf.gather(a, rows) + tf.gather(b, rows)) * x)
-            of_one, of_other = tape.gradient(loss, [a, b])
-            of_a.apply_gradients([(of_one, a)])
-            of_b.apply_gradients([(of_other, b)])
-
-        (step if is_eager else tf.function(step))(tf.constant(scales[0]))
-        np.testing.assert_allclose(a, np.full(shape, 1.0 - factor * scales[0]))
-        np.testing.assert_allclose(b, np.full(shape, 1.0 - scales[1] * (2.0 if is_chained else 1.0)))
-
-    optimizers = [tf.keras.optimizers.SGD, tf1.train.GradientDescentOptimizer]
-    for optimize, is_eager, is_chained, rows in itertools.product(
-        optimizers, (True, False), (False, True), (None, [0, 1])
-    ):
-        if rows is not None and is_chained:
-            continue
-
-        def keeps(v, optimize=optimize):
-            opt = hvd.DistributedOptimizer(optimize(1.0), scale_local_gradients=False)
-            opt.register_local_var(v)
-            return opt
-
-        check(optimize, keeps, 1.0, is_eager, is_chained, rows)
-        # On the rank that isn't in the set, all gradients stay as they are; on the other one, it is alone.
-        check(
-            optimize,
-            lambda _, optimize=optimize: hvd.DistributedOptimizer(optimize(1.0), process_set=SETS[0]),
-            1.0,
-            is_eager,
-            is_chained,
-            rows,
-        )
-
-    def in_a_graph(v):
-        w = tf1.get_variable("w", initializer=tf.constant([1.0, 2.0]))
-        first = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), scale_local_gradients=False)
-        first.register_local_var(w)
-        gradients = tf.gradients(loss_of(v + w), [w, v])
-        second = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0))
-        return [o.apply_gradients([(g, x)]) for o, g, x in zip((first, second), gradients, (w, v), strict=True)]
-
-    (got,), graph = train_once(in_a_graph)
-    np.testing.assert_allclose(got, np.array([1.0, 2.0]) - 1.5)
-    assert exchanges_in(graph) == 1
-
-
 # Optimizers of TensorFlow 1: on workers.
 
 
 def exchanges_in(graph):
     """How many gradients travel; what is agreed about them aside."""
-    names = [node.attr["names"].list.s[0] for node in graph.as_graph_def().node if node.op == "LockstepNamedAllReduce"]
-    return sum(not name.endswith(b"variables_with_gradients_which") for name in names)
+    names = [node.name for node in graph.as_graph_def().node if node.op == "LockstepNamedAllReduce"]
+    return sum(not name.endswith("variables_with_gradients_which") for name in names)
 
 
 def monitored_session():
@@ -512,7 +451,6 @@ CASES = [
     partial_tapes,
     program_of_the_documents,
     process_sets,
-    a_gradient_that_two_variables_share,
     monitored_session,
     exchanged_once,
     local_variables_of_tensorflow1,

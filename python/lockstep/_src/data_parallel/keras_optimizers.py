@@ -48,11 +48,11 @@ class _Exchanging:
 
     def register_local_var(self, var: Any) -> None:
         """From now on gradients of `var` stay on this rank."""
-        self._updates.reducer.register_local(var)
+        self._updates.reducer.local.add(var)
 
     def register_local_layer(self, layer: Any) -> None:
         """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
-        self._updates.reducer.register_local_layer(layer)
+        self._updates.reducer.local.add_layer(layer)
 
     def _exchanged(self, grads_and_vars: Sequence[tuple[Gradient, Any]]) -> list[tuple[Gradient, Any]]:
         variables = [v for _, v in grads_and_vars]

@@ -8,8 +8,6 @@ all of one type in one call.
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,44 +20,12 @@ from lockstep._src.data_parallel import provenance
 from lockstep._src.data_parallel.exchange import Exchange
 from lockstep._src.data_parallel.graphs import after
 from lockstep._src.data_parallel.provenance import Origin
+from lockstep._src.data_parallel.variables import LocalOnes, Noted, delivered_by_tapes, key
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 # Of equal values they give this value: what was reduced before may be reduced again.
 _IDEMPOTENT = ("mean", "min", "max", "adasum")
-
-
-def key(variable: Any) -> int:
-    """Tells variables apart: a `keras.Variable` is the one of TensorFlow that it holds."""
-    return id(getattr(variable, "_value", variable))
-
-
-class Delivered:
-    """Variables whose exchanged gradients have been handed out, and not been applied yet. Doesn't keep them alive."""
-
-    def __init__(self) -> None:
-        self._variables: dict[int, weakref.ref[Any]] = {}
-
-    def add(self, variables: Sequence[Any]) -> None:
-        """Notes that gradients of these variables have been handed out."""
-        for v in variables:
-            v = getattr(v, "_value", v)
-            self._variables[id(v)] = weakref.ref(v, functools.partial(self._forget, id(v)))
-
-    def discard(self, variables: Sequence[Any]) -> None:
-        """Notes that they have been applied."""
-        for v in variables:
-            self._variables.pop(key(v), None)
-
-    def __contains__(self, variable: Any) -> bool:
-        return key(variable) in self._variables
-
-    def _forget(self, number: int, _: Any) -> None:
-        self._variables.pop(number, None)
-
-
-# By tapes, whose gradients may come to any optimizer.
-delivered_by_tapes = Delivered()
 
 
 class Reducer:
@@ -72,28 +38,14 @@ class Reducer:
     Attributes:
       skips_steps: whether gradients are looked at before they are applied, and a step is skipped where one is not
         finite. Then all ranks see it, also where it is the gradient of a variable of one rank.
+      local: variables whose gradients stay on this rank.
     """
 
     def __init__(self, exchange: Exchange, name: str) -> None:
         self.exchange = exchange
         self.name = name
         self.skips_steps = False
-        self._local: dict[int, Any] = {}
-        self._local_layers: list[Any] = []
-
-    def register_local(self, variable: Any) -> None:
-        """From now on gradients of this variable stay on this rank."""
-        self._local[key(variable)] = variable
-
-    def register_local_layer(self, layer: Any) -> None:
-        """From now on gradients of the weights that a layer of Keras has, or will have, stay on this rank."""
-        self._local_layers.append(layer)
-
-    def are_local(self, variables: Sequence[Any]) -> list[bool]:
-        """Of which variables gradients stay on this rank."""
-        built = [layer for layer in self._local_layers if layer.built]
-        local = {*self._local, *(key(v) for layer in built for v in layer.weights)}
-        return [key(v) in local for v in variables]
+        self.local = LocalOnes()
 
     def reduce(self, gradients: Sequence[Gradient], variables: Sequence[Any], generic: bool = False) -> list[Gradient]:
         """Exchanges gradients, those of local variables excepted.
@@ -117,7 +69,7 @@ class Reducer:
         if exchange.ranks.process_set_id is None:
             raise ValueError(f"{self.name}: {exchange.ranks} is not in use: the job doesn't have it, or not any more")
         result = [self._dense(gradient) for gradient in gradients]
-        are_local = self.are_local(variables)
+        are_local = self.local.among(variables)
         local = [i for i, is_local in enumerate(are_local) if result[i] is not None and is_local]
         shared = [i for i, is_local in enumerate(are_local) if result[i] is not None and not is_local]
         prefix = self._prefix()
@@ -143,7 +95,7 @@ class Reducer:
         return result
 
     def reduce_what_is_local(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Delivered | None = None
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Noted | None = None
     ) -> list[Gradient]:
         """As `reduce`, of those that have not been exchanged yet.
 
@@ -166,7 +118,7 @@ class Reducer:
         return result
 
     def unexchanged(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Delivered | None = None
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Noted | None = None
     ) -> list[int]:
         """Which gradients have to be exchanged; see `reduce_what_is_local`."""
         unrelated: set[Any] = set()
@@ -191,7 +143,7 @@ class Reducer:
         return fresh
 
     def _may_repeat(self, variable: Any) -> bool:
-        if self.are_local([variable])[0]:
+        if self.local.among([variable])[0]:
             return not self.exchange.scale_local
         return self.exchange.reduction in _IDEMPOTENT
 
@@ -224,7 +176,7 @@ class Reducer:
         there = sum(gradient is not None for gradient, _ in pairs)
         nothing = tf.zeros([0, len(pairs), there, zlib.crc32(repr(kinds).encode()) & 0x7FFFFFFF], tf.int32)
         names = [f"{prefix}variables_with_gradients_which"]
-        return named.allreduce([nothing], names=names, group=self.exchange.ranks.process_set_id)
+        return named.allreduce([nothing], **_called(names), group=self.exchange.ranks.process_set_id)
 
     def _groups(self, shared: list[int], variables: Sequence[Any]) -> list[list[int]]:
         groups = self.exchange.groups
@@ -264,7 +216,7 @@ class Reducer:
                 exchange.reduction,
                 prescale=1 / exchange.predivide_factor,
                 postscale=exchange.predivide_factor,
-                names=their_names,
+                **_called(their_names),
                 group=exchange.ranks.process_set_id,
             ),
             travelling,
@@ -280,7 +232,7 @@ class Reducer:
             )
 
         def gather(tensors: list[tf.Tensor], their_names: list[str]) -> list[tf.Tensor]:
-            return named.allgather(tensors, names=their_names, group=group)
+            return named.allgather(tensors, **_called(their_names), group=group)
 
         travelling, contexts = self._compressed([gradient.values for gradient in gradients])
         values = self._decompressed(_by_type(gather, travelling, [f"{n}_values" for n in names]), contexts)
@@ -349,6 +301,16 @@ def _own(gradient: Any) -> Any:
 
 def _divided(gradient: Any, ranks: Any) -> Any:
     return _with_values(gradient, lambda values: values / tf.cast(ranks, values.dtype))
+
+
+def _called(names: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a collective whose tensors have these names, in the scope that is open where they have one.
+
+    In a graph the operation has the name, or the first one's, and each tensor the operation's: of a function that is
+    called from two places, each call's operations have names of their own, and may run at the same time.
+    """
+    scope, _, name = names[0].rpartition("/")
+    return {"names": names} if tf.executing_eagerly() or not scope else {"name": name}
 
 
 def _by_type(run: Any, tensors: list[tf.Tensor], names: list[str]) -> list[tf.Tensor]:

@@ -59,7 +59,7 @@ class ExchangingOptimizer(_Wrapper):
 
     def register_local_var(self, var: tf.Variable) -> None:
         """From now on gradients of `var` stay on this rank."""
-        self._updates.reducer.register_local(var)
+        self._updates.reducer.local.add(var)
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient, tf.Variable]]:
