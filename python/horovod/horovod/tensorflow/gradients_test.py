@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -12,6 +13,7 @@ from horovod.tensorflow.training_test import exchanges_in, loss_of, train_once
 from lockstep.testing import call_workers, run_cases
 
 tf1 = tf.compat.v1
+KERAS3 = hasattr(tf.keras, "__version__") and int(tf.keras.__version__.partition(".")[0]) >= 3
 SETS = [hvd.ProcessSet([0])]
 
 
@@ -160,11 +162,184 @@ def graphs_that_differ_in_what_is_local():
     np.testing.assert_allclose(v, np.array([1.0, 2.0]) - 4 * 1.5 * np.array([1.0, 2.0]))
 
 
+def run_in(graph_or_eager, build):
+    """Runs what `build(make_variable)` makes, and gives the variables' values before an error of the ranks, or after.
+
+    Returns:
+      (values, the error or None).
+    """
+    variables = []
+
+    def make(shape=(2,)):
+        variables.append(
+            tf1.get_variable(f"v{len(variables)}", initializer=tf.zeros(shape))
+            if graph_or_eager == "graph"
+            else tf.Variable(tf.zeros(shape))
+        )
+        return variables[-1]
+
+    error = None
+    if graph_or_eager == "eager":
+        try:
+            build(make)
+        except tf.errors.FailedPreconditionError as e:
+            error = e
+        return [v.numpy() for v in variables], error
+    with tf.Graph().as_default(), tf1.Session() as session:
+        train = build(make)
+        session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+        try:
+            session.run(train)
+        except tf.errors.FailedPreconditionError as e:
+            error = e
+        return session.run(variables), error
+
+
+def check_refused(outcome):
+    values, error = outcome
+    assert error is not None
+    assert "variables_with_gradients_which" in str(error)
+    for value in values:
+        np.testing.assert_equal(value, np.zeros_like(value))
+
+
+def descent(**arguments):
+    return hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), **arguments)
+
+
+def gradients_of_other_variables_of_the_same_shape():
+    """Where a rank's graph or optimizer tells which they are: all ranks hear of it."""
+    own, one, ten = hvd.rank(), tf.ones([2]).numpy(), 10 * tf.ones([2]).numpy()
+
+    def only_one_has_each(make):
+        pairs = [(tf.constant(one), make()), (tf.constant(ten), make())]
+        return descent().apply_gradients(pairs[own : own + 1])
+
+    def in_another_order(make):
+        pairs = [(tf.constant(one), make()), (tf.constant(ten), make())]
+        return descent().apply_gradients(pairs[:: -1 if own else 1])
+
+    def optimizers_in_another_order(make):
+        pairs = [(tf.constant(one), make()), (tf.constant(ten), make())]
+        return tf.group(*[descent().apply_gradients([pair]) for pair in pairs[:: -1 if own else 1]])
+
+    for build in (only_one_has_each, in_another_order, optimizers_in_another_order):
+        check_refused(run_in("graph", build))
+    if not KERAS3:
+        return
+    for is_filtered, is_eager, is_scaled in itertools.product((True, False), repeat=3):
+        a, b = tf.Variable([0.0, 0.0]), tf.Variable([0.0, 0.0])
+        optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+        if is_scaled:
+            optimizer = tf.keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+        optimizer.build([a, b])
+
+        def step(a=a, b=b, optimizer=optimizer, is_filtered=is_filtered):
+            pairs = [(tf.constant(one), a), (tf.constant(ten), b)]
+            optimizer.apply_gradients([pairs[own]] if is_filtered else pairs[:: -1 if own else 1])
+
+        with pytest.raises(tf.errors.FailedPreconditionError, match="variables_with_gradients_which"):
+            (step if is_eager else tf.function(step))()
+        for v in (a, b):
+            np.testing.assert_equal(v.numpy(), [0.0, 0.0])
+
+
+def other_local_variables_do_not_count():
+    """Nor whether an optimizer knows its variables yet: rank 0 may have loaded its own."""
+
+    def build(make):
+        # Of rank 1 alone, before and between what is shared; one optimizer has them, another one trains the rest.
+        mine = [(tf.ones([2]), make()) for _ in range(2 * hvd.rank())]
+        shared = [(tf.ones([2]) * (1.0 + hvd.rank()), make())]
+        mine += [(tf.ones([2]), make()) for _ in range(hvd.rank())]
+        shared += [(10.0 * tf.ones([2]) * (1.0 + hvd.rank()), make())]
+        first, second = descent(), descent()
+        for _, v in mine:
+            first.register_local_var(v)
+        return tf.group(first.apply_gradients([*mine, shared[0]]), second.apply_gradients(shared[1:]))
+
+    values, error = run_in("graph", build)
+    assert error is None
+    np.testing.assert_allclose(values[2 * hvd.rank()], [-1.5, -1.5])
+    np.testing.assert_allclose(values[-1], [-15.0, -15.0])
+    own, a, b = tf.Variable([0.0]), tf.Variable([0.0]), tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+    everything = [own, a, b] if hvd.rank() else [a, b]
+    if hvd.rank():
+        optimizer.register_local_var(own)
+    else:
+        built(optimizer, everything)
+    optimizer.apply_gradients([(tf.ones([1]) * (1.0 + hvd.rank()), v) for v in everything])
+    optimizer.apply_gradients([(tf.ones([1]) * (1.0 + hvd.rank()), a), (tf.ones([1]), b)])
+    np.testing.assert_allclose(a, [-3.0])
+    np.testing.assert_allclose(b, [-2.5])
+
+
+def adasum_of_several_optimizers():
+    """In one graph, whose changes have nothing to do with each other; those of ranks are orthogonal here."""
+    own = np.eye(2, dtype=np.float32)[hvd.rank()]
+
+    for steps in (1, 2):
+
+        def build(make, steps=steps):
+            optimizers = [descent(op=hvd.Adasum, backward_passes_per_step=steps) for _ in range(2)]
+            pairs = [(tf.constant(factor * own), make()) for factor in (1.0, 10.0)]
+            first = tf.group(*[o.apply_gradients([pair]) for o, pair in zip(optimizers, pairs, strict=True)])
+            if steps == 1:
+                return first
+            with tf.control_dependencies([first]):
+                return tf.group(*[o.apply_gradients([pair]) for o, pair in zip(optimizers, pairs, strict=True)])
+
+        (a, b), error = run_in("graph", build)
+        assert error is None
+        np.testing.assert_allclose(a, np.full(2, -steps), rtol=1e-5)
+        np.testing.assert_allclose(b, np.full(2, -10.0 * steps), rtol=1e-5)
+    # Ranks that change different variables.
+    for mode in ("graph", "eager"):
+
+        def none_of_one(make):
+            gradients = [None, tf.constant(own)] if hvd.rank() else [tf.constant(own), None]
+            return descent(op=hvd.Adasum).apply_gradients([(g, make()) for g in gradients])
+
+        check_refused(run_in(mode, none_of_one))
+
+    def filtered(make):
+        return descent(op=hvd.Adasum).apply_gradients([(tf.constant(own), [make(), make()][hvd.rank()])])
+
+    check_refused(run_in("graph", filtered))
+
+
+def adasum_leaves_local_variables():
+    own = np.eye(2, dtype=np.float32)[hvd.rank()]
+    for mode, steps in itertools.product(("graph", "eager"), (1, 2)):
+
+        def build(make, steps=steps):
+            mine, shared = [make() for _ in range(hvd.rank())], make()
+            optimizer = descent(op=hvd.Adasum, backward_passes_per_step=steps)
+            for v in mine:
+                optimizer.register_local_var(v)
+            step = None
+            for _ in range(steps):
+                with tf.control_dependencies([step] if step is not None else []):
+                    step = optimizer.apply_gradients([(tf.constant(own), v) for v in [*mine, shared]])
+            return step
+
+        values, error = run_in(mode, build)
+        assert error is None
+        np.testing.assert_allclose(values[-1], np.full(2, -steps), rtol=1e-5)
+        for value in values[:-1]:
+            np.testing.assert_allclose(value, -steps * own)
+
+
 CASES = [
     a_gradient_that_two_variables_share,
     functions_called_twice_in_one,
     steps_called_twice_in_one,
     graphs_that_differ_in_what_is_local,
+    gradients_of_other_variables_of_the_same_shape,
+    other_local_variables_do_not_count,
+    adasum_of_several_optimizers,
+    adasum_leaves_local_variables,
 ]
 
 

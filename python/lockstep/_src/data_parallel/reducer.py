@@ -8,7 +8,6 @@ all of one type in one call.
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,13 +15,12 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from lockstep._src import named
-from lockstep._src.data_parallel import provenance
+from lockstep._src.data_parallel import agreement, provenance
+from lockstep._src.data_parallel.agreement import Gradient, called
 from lockstep._src.data_parallel.exchange import Exchange
 from lockstep._src.data_parallel.graphs import after
 from lockstep._src.data_parallel.provenance import Origin
 from lockstep._src.data_parallel.variables import LocalOnes, Noted, delivered_by_tapes, key
-
-Gradient = tf.Tensor | tf.IndexedSlices | None
 
 # Of equal values they give this value: what was reduced before may be reduced again.
 _IDEMPOTENT = ("mean", "min", "max", "adasum")
@@ -39,6 +37,8 @@ class Reducer:
       skips_steps: whether gradients are looked at before they are applied, and a step is skipped where one is not
         finite. Then all ranks see it, also where it is the gradient of a variable of one rank.
       local: variables whose gradients stay on this rank.
+      order: gives all variables that there may be gradients of, in an order that ranks have in common but for local
+        ones; None where it isn't known.
     """
 
     def __init__(self, exchange: Exchange, name: str) -> None:
@@ -46,6 +46,7 @@ class Reducer:
         self.name = name
         self.skips_steps = False
         self.local = LocalOnes()
+        self.order: Callable[[], Sequence[Any] | None] = lambda: None
 
     def reduce(self, gradients: Sequence[Gradient], variables: Sequence[Any], generic: bool = False) -> list[Gradient]:
         """Exchanges gradients, those of local variables excepted.
@@ -72,16 +73,16 @@ class Reducer:
         are_local = self.local.among(variables)
         local = [i for i, is_local in enumerate(are_local) if result[i] is not None and is_local]
         shared = [i for i, is_local in enumerate(are_local) if result[i] is not None and not is_local]
-        prefix = self._prefix()
+        prefix = agreement.prefix_of(self.name)
         with tf.name_scope(f"{prefix}/"):
             if exchange.ranks.included():
                 if self.skips_steps and local:
                     _make_others_skip([result[i] for i in local], shared, result)
                 tensor_prefix = "" if generic else f"{prefix}/"
                 names = {i: f"{tensor_prefix}grad_{n}" for n, i in enumerate(shared)}
+                everyones = [i for i, is_local in enumerate(are_local) if not is_local]
                 # Before any gradient travels, so that none is left waiting; in a graph beside the forward pass.
-                everyones = [(result[i], v) for i, v in enumerate(variables) if not are_local[i]]
-                with after(self._agree(everyones, tensor_prefix)):
+                with after(self._agree(everyones, result, variables, tensor_prefix)):
                     for group in self._groups(shared, variables):
                         self._reduce_group(group, result, names)
             if exchange.scale_local and local:
@@ -152,31 +153,13 @@ class Reducer:
             return tf.convert_to_tensor(gradient)
         return gradient
 
-    def _prefix(self) -> str:
-        """Begins names of tensors and operations; of another exchange in the same graph, they begin otherwise."""
-        prefix = f"{self.name}_Allreduce"
-        if tf.executing_eagerly():
-            return prefix
-        # Of the branch of a conditional, the graph around it: two branches may run at a time.
-        graph = tf.compat.v1.get_default_graph()
-        while type(graph).__name__ in ("CondBranchFuncGraph", "WhileBodyFuncGraph"):
-            graph = graph.outer_graph
-        return graph.unique_name(prefix)
-
-    def _agree(self, pairs: Sequence[tuple[Gradient, Any]], prefix: str) -> list[Any]:
-        """Fails, on all ranks, where they don't have gradients of the same variables.
-
-        Otherwise those of one variable would meet those of another one, or be waited for in vain. Nothing is sent: what
-        ranks differ in is the shape, [0, variables, those of them with a gradient, a checksum of which].
-        """
-        kinds = [
-            (type(gradient).__name__ == "IndexedSlices", gradient is None, str(getattr(variable, "shape", None)))
-            for gradient, variable in pairs
-        ]
-        there = sum(gradient is not None for gradient, _ in pairs)
-        nothing = tf.zeros([0, len(pairs), there, zlib.crc32(repr(kinds).encode()) & 0x7FFFFFFF], tf.int32)
-        names = [f"{prefix}variables_with_gradients_which"]
-        return named.allreduce([nothing], **_called(names), group=self.exchange.ranks.process_set_id)
+    def _agree(
+        self, which: Sequence[int], gradients: Sequence[Gradient], variables: Sequence[Any], prefix: str
+    ) -> list[Any]:
+        their_variables = [variables[i] for i in which]
+        places = agreement.places(their_variables, self.order(), self.local)
+        group = self.exchange.ranks.process_set_id
+        return agreement.agree([gradients[i] for i in which], their_variables, places, prefix, group)
 
     def _groups(self, shared: list[int], variables: Sequence[Any]) -> list[list[int]]:
         groups = self.exchange.groups
@@ -216,7 +199,7 @@ class Reducer:
                 exchange.reduction,
                 prescale=1 / exchange.predivide_factor,
                 postscale=exchange.predivide_factor,
-                **_called(their_names),
+                **called(their_names),
                 group=exchange.ranks.process_set_id,
             ),
             travelling,
@@ -232,7 +215,7 @@ class Reducer:
             )
 
         def gather(tensors: list[tf.Tensor], their_names: list[str]) -> list[tf.Tensor]:
-            return named.allgather(tensors, **_called(their_names), group=group)
+            return named.allgather(tensors, **called(their_names), group=group)
 
         travelling, contexts = self._compressed([gradient.values for gradient in gradients])
         values = self._decompressed(_by_type(gather, travelling, [f"{n}_values" for n in names]), contexts)
@@ -301,16 +284,6 @@ def _own(gradient: Any) -> Any:
 
 def _divided(gradient: Any, ranks: Any) -> Any:
     return _with_values(gradient, lambda values: values / tf.cast(ranks, values.dtype))
-
-
-def _called(names: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a collective whose tensors have these names, in the scope that is open where they have one.
-
-    In a graph the operation has the name, or the first one's, and each tensor the operation's: of a function that is
-    called from two places, each call's operations have names of their own, and may run at the same time.
-    """
-    scope, _, name = names[0].rpartition("/")
-    return {"names": names} if tf.executing_eagerly() or not scope else {"name": name}
 
 
 def _by_type(run: Any, tensors: list[tf.Tensor], names: list[str]) -> list[tf.Tensor]:
