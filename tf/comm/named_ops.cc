@@ -18,11 +18,16 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "core/capi/capi.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -40,6 +45,20 @@ constexpr int64_t kCancelGraceUs = 1'000'000;
 
 // From here on results are views. malloc keeps memory of smaller ones for the next time.
 constexpr int64_t kLeastViewBytes = 1 << 20;
+
+// A node's name without the numbers that TensorFlow gives to conditionals and loops where it puts their functions in
+// place ("cond/then/_12/x": "cond/then/x"). It counts all of a graph, of which ranks may have other parts.
+std::string WithoutCounters(std::string_view name) {
+  std::vector<std::string_view> kept;
+  for (const std::string_view part : absl::StrSplit(name, '/')) {
+    const bool is_count = part.size() > 1 && part[0] == '_' && absl::c_all_of(part.substr(1), absl::ascii_isdigit);
+    const std::string_view before = kept.empty() ? "" : kept.back();
+    if (is_count && (before == "then" || before == "else" || before == "body" || before.starts_with("branch")))
+      continue;
+    kept.push_back(part);
+  }
+  return absl::StrJoin(kept, "/");
+}
 
 // The requests of one kernel's call, until all have ended.
 class Requests : public std::enable_shared_from_this<Requests> {
@@ -133,7 +152,8 @@ std::vector<int64_t> DimsOf(const tf::TensorShape& shape) {
 // Base of the kernels: makes a request of each tensor, submits them, and is done when all have ended.
 class NamedKernel : public tf::AsyncOpKernel {
  public:
-  NamedKernel(tf::OpKernelConstruction* construction, NamedKind kind) : AsyncOpKernel(construction), kind_(kind) {
+  NamedKernel(tf::OpKernelConstruction* construction, NamedKind kind)
+      : AsyncOpKernel(construction), kind_(kind), own_name_(WithoutCounters(name())) {
     OP_REQUIRES_OK(construction, construction->GetAttr("process_set", &process_set_));
     OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
     if (construction->HasAttr("numbered")) OP_REQUIRES_OK(construction, construction->GetAttr("numbered", &numbered_));
@@ -194,7 +214,7 @@ class NamedKernel : public tf::AsyncOpKernel {
   std::string NameOf(tf::OpKernelContext* context, const std::string& number, int i) const {
     if (called_ > 0) return std::string(context->input(tensors_).flat<tf::tstring>()(i));
     if (!names_[i].empty() && !numbered_) return names_[i];
-    const std::string name = absl::StrCat(names_[i].empty() ? this->name() : names_[i], number);
+    const std::string name = absl::StrCat(names_[i].empty() ? own_name_ : names_[i], number);
     return names_.size() == 1 ? name : absl::StrCat(name, ".", i);
   }
 
@@ -258,6 +278,7 @@ class NamedKernel : public tf::AsyncOpKernel {
   }
 
   const NamedKind kind_;
+  const std::string own_name_;  // of tensors that have none
   int process_set_ = 0;
   std::vector<std::string> names_;
   bool numbered_ = false;

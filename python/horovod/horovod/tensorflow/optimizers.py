@@ -54,7 +54,7 @@ def DistributedOptimizer(  # noqa: N802
         variable in none is a group. Without, each travels when it is there, and small ones together.
       process_set: whose ranks exchange; on others gradients stay their own.
       scale_local_gradients: gradients of variables that `register_local_var` had, which are not exchanged, are divided
-        by the number of ranks.
+        by the number of ranks; by Adasum, whose ranks apply their own anyway, they are not.
 
     Returns:
       The optimizer, with `register_local_var(var)`.

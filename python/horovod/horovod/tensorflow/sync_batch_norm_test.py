@@ -108,6 +108,43 @@ def masks():
         np.testing.assert_allclose(np.array(synced.moving_mean), np.array(plain.moving_mean), atol=1e-5)
 
 
+def means_that_are_large_against_deviations():
+    """Against numpy, in float64; ranks are far from each other, too."""
+    own = SHARES[hvd.rank()]
+    for offset, between, tolerance in ((1e4, 0.0, 1e-3), (1e6, 0.0, 5e-2), (0.0, 1e5, 1e-3), (-1e4, 1e4, 1e-3)):
+        x = drawn(1) + np.float32(offset)
+        x[SHARES[1]] += np.float32(between)
+        exact = x.astype(np.float64)
+        layer = hvd.SyncBatchNormalization(momentum=0.0)
+        y, *_ = trained(layer, x[own], drawn(2)[own])
+        np.testing.assert_allclose(np.array(layer.moving_mean), exact.mean((0, 1)), rtol=1e-6)
+        np.testing.assert_allclose(np.array(layer.moving_variance), exact.var((0, 1)), rtol=1e-4)
+        wanted = (exact - exact.mean((0, 1))) / np.sqrt(exact.var((0, 1)) + layer.epsilon)
+        np.testing.assert_allclose(y, wanted[own], atol=tolerance * 10)
+    # All the same: no variance, and none below nothing.
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    layer(tf.constant(np.full([3, 2], 1234567.0, np.float32)), training=True)
+    np.testing.assert_array_equal(np.array(layer.moving_variance), [0.0, 0.0])
+
+
+def ranks_that_have_joined_add_nothing():
+    """Uneven data: the moments are those of the ranks that train, gradients included."""
+    for last in range(2):
+        if hvd.rank() == last:
+            plain, synced = tf.keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()
+            for seed in range(3):
+                x = 1000 + drawn(seed)
+                wanted, got = (trained(layer, x, drawn(5)) for layer in (plain, synced))
+                np.testing.assert_allclose(got[0], wanted[0], atol=2e-3)
+                np.testing.assert_allclose(got[1], wanted[1], atol=2e-3)
+                for mine, others in zip(got[2], wanted[2], strict=True):
+                    np.testing.assert_allclose(mine, others, atol=2e-2)
+                synced(tf.constant(x), training=True), plain(tf.constant(x), training=True)
+            np.testing.assert_allclose(np.array(synced.moving_mean), np.array(plain.moving_mean), rtol=1e-5)
+            np.testing.assert_allclose(np.array(synced.moving_variance), np.array(plain.moving_variance), rtol=1e-4)
+        assert int(hvd.join()) == last
+
+
 def inference_is_a_ranks_own():
     """Also of a layer that is not trained: nobody is waited for."""
     layer, x = hvd.SyncBatchNormalization(), tf.constant(drawn(1))
@@ -165,6 +202,8 @@ CASES = [
     batch_normalization,
     types,
     masks,
+    means_that_are_large_against_deviations,
+    ranks_that_have_joined_add_nothing,
     inference_is_a_ranks_own,
     models_train_as_on_one_worker,
     graphs_of_tensorflow1,

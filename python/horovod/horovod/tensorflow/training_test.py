@@ -229,8 +229,8 @@ def process_sets():
 
 def exchanges_in(graph):
     """How many gradients travel; what is agreed about them aside."""
-    names = [node.attr["names"].list.s[0] for node in graph.as_graph_def().node if node.op == "LockstepNamedAllReduce"]
-    return sum(not name.endswith(b"variables_with_gradients_which") for name in names)
+    names = [node.name for node in graph.as_graph_def().node if node.op == "LockstepNamedAllReduce"]
+    return sum(not name.endswith("variables_with_gradients_which") for name in names)
 
 
 def monitored_session():

@@ -38,6 +38,7 @@ class _Exchanging:
         if _UPDATES not in vars(self):
             updates = Updates(self._lockstep_exchange, self._lockstep_name, keras_patches.tracker(self._lockstep_base))
             updates.reducer.skips_steps = hasattr(self, "inner_optimizer")
+            updates.reducer.order = self._known_variables
             vars(self)[_UPDATES] = updates
         return vars(self)[_UPDATES]
 
@@ -48,16 +49,20 @@ class _Exchanging:
 
     def register_local_var(self, var: Any) -> None:
         """From now on gradients of `var` stay on this rank."""
-        self._updates.reducer.register_local(var)
+        self._updates.reducer.local.add(var)
 
     def register_local_layer(self, layer: Any) -> None:
         """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
-        self._updates.reducer.register_local_layer(layer)
+        self._updates.reducer.local.add_layer(layer)
 
     def _exchanged(self, grads_and_vars: Sequence[tuple[Gradient, Any]]) -> list[tuple[Gradient, Any]]:
         variables = [v for _, v in grads_and_vars]
         gradients = self._updates.compute([g for g, _ in grads_and_vars], variables)
         return list(zip(gradients, variables, strict=True))
+
+    def _known_variables(self) -> Sequence[Any] | None:
+        # Those of Keras 2 forget at each step what they were built with.
+        return None
 
     def _count_pass(self) -> Any:
         # Of a pass that updates nothing: schedules of learning rates count passes.
@@ -77,6 +82,9 @@ class _Keras3(_Exchanging):
     def variables(self) -> CallableList:
         """As Keras has them, or called."""
         return CallableList(super().variables)
+
+    def _known_variables(self) -> Sequence[Any] | None:
+        return self._trainable_variables if self.built else None
 
     @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Any] | None = None) -> None:

@@ -15,14 +15,14 @@ def moments_of_all(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and variance over the values of all ranks, which may have any number of rows, also none.
 
-    Each rank's mean and variance are gathered, and joined by the number of its values (Chan et al., 1979): exact where
-    the mean is large against the deviation, in one exchange.
+    Ranks sum what says where about values are, and then deviations from there, and their squares: exact where the mean
+    is large against the deviation. Both are all-reduces, which ranks that have joined add nothing to.
 
     Args:
       inputs: [B, ..., C], in whatever order of axes.
       axes: over which it is summed.
       mask: of the shape of `inputs` but for dimensions of 1: where it is 0, values don't count; None: all do.
-      name: of the exchange; several of one name in a graph are told apart.
+      name: begins those of the exchanges; in a graph they have their operations' own.
 
     Returns:
       (mean, variance): of the shape of `inputs` with 1 in `axes`, in its type, at least float32. Gradients are those
@@ -31,20 +31,19 @@ def moments_of_all(
     dtype = tf.float32 if inputs.dtype in (tf.float16, tf.bfloat16) else inputs.dtype
     inputs, axes = tf.cast(inputs, dtype), list(axes)
     weights = tf.ones_like(inputs) if mask is None else tf.broadcast_to(tf.cast(mask, dtype), tf.shape(inputs))
-    count = tf.reduce_sum(weights, axes, keepdims=True)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, axes, keepdims=True), count)
-    squares = tf.reduce_sum(tf.square(inputs - mean) * weights, axes, keepdims=True)
-    static = mean.shape
-    # One row of this rank: [1, 3, C].
-    row = tf.stack([tf.reshape(t, [-1]) for t in (tf.stop_gradient(count), mean, squares)])[tf.newaxis]
-    names = [name] if tf.executing_eagerly() else None
-    (rows,) = named.allgather([row], names=names)
-    counts, means, all_squares = rows[:, 0], rows[:, 1], rows[:, 2]
-    total = tf.reduce_sum(counts, 0)
-    joint = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
-    variance = tf.math.divide_no_nan(tf.reduce_sum(all_squares + counts * tf.square(means - joint), 0), total)
-    shape = tf.shape(mean)
-    mean, variance = tf.reshape(joint, shape), tf.reshape(variance, shape)
-    mean.set_shape(static)
-    variance.set_shape(static)
-    return mean, variance
+
+    def summed(terms: Sequence[tf.Tensor], what: str) -> list[tf.Tensor]:
+        sums = tf.stack([tf.reduce_sum(term, axes, keepdims=True) for term in terms])
+        # In a graph the operation's name, which is its own.
+        called = {"names": [f"{name}/{what}"]} if tf.executing_eagerly() else {"name": what}
+        return tf.unstack(named.allreduce([sums], **called)[0], len(terms))
+
+    # Any origin gives the same moments, so that no gradient goes through it.
+    count, total = summed([weights, tf.stop_gradient(inputs) * weights], "origin")
+    origin = tf.stop_gradient(tf.math.divide_no_nan(total, count))
+    deviations = inputs - origin
+    first, second = summed([deviations * weights, tf.square(deviations) * weights], "moments")
+    # What rounding has left in the origin.
+    shift = tf.math.divide_no_nan(first, count)
+    variance = tf.math.divide_no_nan(second, count) - tf.square(shift)
+    return origin + shift, tf.maximum(variance, tf.zeros([], dtype))

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from lockstep._src.data_parallel import provenance
 from lockstep._src.data_parallel.graphs import LocalVariables, Track, after
-from lockstep._src.data_parallel.reducer import Gradient, Reducer, key
+from lockstep._src.data_parallel.reducer import Gradient, Reducer
+from lockstep._src.data_parallel.variables import key
 
 
 class Passes:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from lockstep._src.data_parallel import provenance
 from lockstep._src.data_parallel.provenance import Origin, mark
-from lockstep._src.data_parallel.reducer import Delivered
+from lockstep._src.data_parallel.variables import Noted
 
 tf1 = tf.compat.v1
 
@@ -97,7 +97,7 @@ def test_eagerly_a_tensor_is_marked_itself():
 
 
 def test_what_was_delivered_is_forgotten_with_its_variable():
-    delivered = Delivered()
+    delivered = Noted()
     variable, other = tf.Variable(1.0), tf.Variable(1.0)
     delivered.add([variable, other])
     assert variable in delivered

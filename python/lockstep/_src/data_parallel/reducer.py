@@ -8,9 +8,6 @@ all of one type in one call.
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,48 +15,15 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from lockstep._src import named
-from lockstep._src.data_parallel import provenance
+from lockstep._src.data_parallel import agreement, provenance
+from lockstep._src.data_parallel.agreement import Gradient, called
 from lockstep._src.data_parallel.exchange import Exchange
 from lockstep._src.data_parallel.graphs import after
 from lockstep._src.data_parallel.provenance import Origin
-
-Gradient = tf.Tensor | tf.IndexedSlices | None
+from lockstep._src.data_parallel.variables import LocalOnes, Noted, delivered_by_tapes, key
 
 # Of equal values they give this value: what was reduced before may be reduced again.
 _IDEMPOTENT = ("mean", "min", "max", "adasum")
-
-
-def key(variable: Any) -> int:
-    """Tells variables apart: a `keras.Variable` is the one of TensorFlow that it holds."""
-    return id(getattr(variable, "_value", variable))
-
-
-class Delivered:
-    """Variables whose exchanged gradients have been handed out, and not been applied yet. Doesn't keep them alive."""
-
-    def __init__(self) -> None:
-        self._variables: dict[int, weakref.ref[Any]] = {}
-
-    def add(self, variables: Sequence[Any]) -> None:
-        """Notes that gradients of these variables have been handed out."""
-        for v in variables:
-            v = getattr(v, "_value", v)
-            self._variables[id(v)] = weakref.ref(v, functools.partial(self._forget, id(v)))
-
-    def discard(self, variables: Sequence[Any]) -> None:
-        """Notes that they have been applied."""
-        for v in variables:
-            self._variables.pop(key(v), None)
-
-    def __contains__(self, variable: Any) -> bool:
-        return key(variable) in self._variables
-
-    def _forget(self, number: int, _: Any) -> None:
-        self._variables.pop(number, None)
-
-
-# By tapes, whose gradients may come to any optimizer.
-delivered_by_tapes = Delivered()
 
 
 class Reducer:
@@ -72,28 +36,17 @@ class Reducer:
     Attributes:
       skips_steps: whether gradients are looked at before they are applied, and a step is skipped where one is not
         finite. Then all ranks see it, also where it is the gradient of a variable of one rank.
+      local: variables whose gradients stay on this rank.
+      order: gives all variables that there may be gradients of, in an order that ranks have in common but for local
+        ones; None where it isn't known.
     """
 
     def __init__(self, exchange: Exchange, name: str) -> None:
         self.exchange = exchange
         self.name = name
         self.skips_steps = False
-        self._local: dict[int, Any] = {}
-        self._local_layers: list[Any] = []
-
-    def register_local(self, variable: Any) -> None:
-        """From now on gradients of this variable stay on this rank."""
-        self._local[key(variable)] = variable
-
-    def register_local_layer(self, layer: Any) -> None:
-        """From now on gradients of the weights that a layer of Keras has, or will have, stay on this rank."""
-        self._local_layers.append(layer)
-
-    def are_local(self, variables: Sequence[Any]) -> list[bool]:
-        """Of which variables gradients stay on this rank."""
-        built = [layer for layer in self._local_layers if layer.built]
-        local = {*self._local, *(key(v) for layer in built for v in layer.weights)}
-        return [key(v) in local for v in variables]
+        self.local = LocalOnes()
+        self.order: Callable[[], Sequence[Any] | None] = lambda: None
 
     def reduce(self, gradients: Sequence[Gradient], variables: Sequence[Any], generic: bool = False) -> list[Gradient]:
         """Exchanges gradients, those of local variables excepted.
@@ -117,30 +70,33 @@ class Reducer:
         if exchange.ranks.process_set_id is None:
             raise ValueError(f"{self.name}: {exchange.ranks} is not in use: the job doesn't have it, or not any more")
         result = [self._dense(gradient) for gradient in gradients]
-        are_local = self.are_local(variables)
+        are_local = self.local.among(variables)
         local = [i for i, is_local in enumerate(are_local) if result[i] is not None and is_local]
         shared = [i for i, is_local in enumerate(are_local) if result[i] is not None and not is_local]
-        prefix = self._prefix()
+        prefix = agreement.prefix_of(self.name)
         with tf.name_scope(f"{prefix}/"):
             if exchange.ranks.included():
                 if self.skips_steps and local:
                     _make_others_skip([result[i] for i in local], shared, result)
                 tensor_prefix = "" if generic else f"{prefix}/"
                 names = {i: f"{tensor_prefix}grad_{n}" for n, i in enumerate(shared)}
+                everyones = [i for i, is_local in enumerate(are_local) if not is_local]
                 # Before any gradient travels, so that none is left waiting; in a graph beside the forward pass.
-                everyones = [(result[i], v) for i, v in enumerate(variables) if not are_local[i]]
-                with after(self._agree(everyones, tensor_prefix)):
+                with after(self._agree(everyones, result, variables, tensor_prefix)):
                     for group in self._groups(shared, variables):
                         self._reduce_group(group, result, names)
             if exchange.scale_local and local:
                 ranks = self._ranks()
                 for i in local:
                     result[i] = _divided(result[i], ranks)
+            # What is marked is handed out here for the first time: a gradient that stays as it is may be another
+            # variable's as well, which has to be exchanged still.
+            result = [_own(g) if g is mine and g is not None else g for g, mine in zip(result, gradients, strict=True)]
         provenance.mark(result)
         return result
 
     def reduce_what_is_local(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Delivered | None = None
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Noted | None = None
     ) -> list[Gradient]:
         """As `reduce`, of those that have not been exchanged yet.
 
@@ -163,7 +119,7 @@ class Reducer:
         return result
 
     def unexchanged(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Delivered | None = None
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Noted | None = None
     ) -> list[int]:
         """Which gradients have to be exchanged; see `reduce_what_is_local`."""
         unrelated: set[Any] = set()
@@ -188,7 +144,7 @@ class Reducer:
         return fresh
 
     def _may_repeat(self, variable: Any) -> bool:
-        if self.are_local([variable])[0]:
+        if self.local.among([variable])[0]:
             return not self.exchange.scale_local
         return self.exchange.reduction in _IDEMPOTENT
 
@@ -197,31 +153,13 @@ class Reducer:
             return tf.convert_to_tensor(gradient)
         return gradient
 
-    def _prefix(self) -> str:
-        """Begins names of tensors and operations; of another exchange in the same graph, they begin otherwise."""
-        prefix = f"{self.name}_Allreduce"
-        if tf.executing_eagerly():
-            return prefix
-        # Of the branch of a conditional, the graph around it: two branches may run at a time.
-        graph = tf.compat.v1.get_default_graph()
-        while type(graph).__name__ in ("CondBranchFuncGraph", "WhileBodyFuncGraph"):
-            graph = graph.outer_graph
-        return graph.unique_name(prefix)
-
-    def _agree(self, pairs: Sequence[tuple[Gradient, Any]], prefix: str) -> list[Any]:
-        """Fails, on all ranks, where they don't have gradients of the same variables.
-
-        Otherwise those of one variable would meet those of another one, or be waited for in vain. Nothing is sent: what
-        ranks differ in is the shape, [0, variables, those of them with a gradient, a checksum of which].
-        """
-        kinds = [
-            (type(gradient).__name__ == "IndexedSlices", gradient is None, str(getattr(variable, "shape", None)))
-            for gradient, variable in pairs
-        ]
-        there = sum(gradient is not None for gradient, _ in pairs)
-        nothing = tf.zeros([0, len(pairs), there, zlib.crc32(repr(kinds).encode()) & 0x7FFFFFFF], tf.int32)
-        names = [f"{prefix}variables_with_gradients_which"]
-        return named.allreduce([nothing], names=names, group=self.exchange.ranks.process_set_id)
+    def _agree(
+        self, which: Sequence[int], gradients: Sequence[Gradient], variables: Sequence[Any], prefix: str
+    ) -> list[Any]:
+        their_variables = [variables[i] for i in which]
+        places = agreement.places(their_variables, self.order(), self.local)
+        group = self.exchange.ranks.process_set_id
+        return agreement.agree([gradients[i] for i in which], their_variables, places, prefix, group)
 
     def _groups(self, shared: list[int], variables: Sequence[Any]) -> list[list[int]]:
         groups = self.exchange.groups
@@ -261,7 +199,7 @@ class Reducer:
                 exchange.reduction,
                 prescale=1 / exchange.predivide_factor,
                 postscale=exchange.predivide_factor,
-                names=their_names,
+                **called(their_names),
                 group=exchange.ranks.process_set_id,
             ),
             travelling,
@@ -277,7 +215,7 @@ class Reducer:
             )
 
         def gather(tensors: list[tf.Tensor], their_names: list[str]) -> list[tf.Tensor]:
-            return named.allgather(tensors, names=their_names, group=group)
+            return named.allgather(tensors, **called(their_names), group=group)
 
         travelling, contexts = self._compressed([gradient.values for gradient in gradients])
         values = self._decompressed(_by_type(gather, travelling, [f"{n}_values" for n in names]), contexts)
@@ -338,6 +276,10 @@ def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
     return change(gradient)
+
+
+def _own(gradient: Any) -> Any:
+    return _with_values(gradient, tf.identity)
 
 
 def _divided(gradient: Any, ranks: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.data_parallel.exchange import Exchange
-from lockstep._src.data_parallel.reducer import Gradient, Reducer, delivered_by_tapes
+from lockstep._src.data_parallel.reducer import Gradient, Reducer
+from lockstep._src.data_parallel.variables import delivered_by_tapes
 
 _NONE = tf.UnconnectedGradients.NONE
 
@@ -22,11 +23,11 @@ class _Exchanging:
     @tf.autograph.experimental.do_not_convert
     def register_local_source(self, source: Any) -> None:
         """From now on gradients of `source` stay on this rank."""
-        self._reducer.register_local(source)
+        self._reducer.local.add(source)
 
     def register_local_layer(self, layer: Any) -> None:
         """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
-        self._reducer.register_local_layer(layer)
+        self._reducer.local.add_layer(layer)
 
     @tf.autograph.experimental.do_not_convert
     def gradient(
@@ -65,7 +66,7 @@ class _Exchanging:
         """Pairs of a source and its gradient: those of local sources, and the others."""
         gradients = self.gradient(target, sources, output_gradients, use_generic_names)
         local, others = [], []
-        for source, gradient, is_local in zip(sources, gradients, self._reducer.are_local(sources), strict=True):
+        for source, gradient, is_local in zip(sources, gradients, self._reducer.local.among(sources), strict=True):
             (local if is_local else others).append((source, gradient))
         return local, others
 

@@ -9,10 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src import named
+from lockstep._src.data_parallel import agreement
 from lockstep._src.data_parallel.exchange import Compressor, Exchange
 from lockstep._src.data_parallel.graphs import LocalVariables, after
 from lockstep._src.data_parallel.reducer import Gradient
 from lockstep._src.data_parallel.updates import Updates
+from lockstep._src.data_parallel.variables import LocalOnes
 
 _Optimizer = tf.compat.v1.train.Optimizer
 GradientsAndVariables = Sequence[tuple[Gradient, tf.Variable]]
@@ -43,6 +45,11 @@ class _Wrapper(_Optimizer):
         return self._optimizer.variables(*args, **kwargs)
 
 
+def _in_the_graph() -> Sequence[tf.Variable] | None:
+    """Variables in the order in which a graph of TensorFlow 1 got them; None elsewhere."""
+    return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.compat.v1.trainable_variables()
+
+
 class ExchangingOptimizer(_Wrapper):
     """Exchanges gradients where they are computed, and in `apply_gradients` those that come from elsewhere.
 
@@ -56,10 +63,11 @@ class ExchangingOptimizer(_Wrapper):
     def __init__(self, optimizer: _Optimizer, exchange: Exchange, name: str, use_locking: bool = False) -> None:
         super().__init__(optimizer, name, use_locking)
         self._updates = Updates(exchange, name)
+        self._updates.reducer.order = _in_the_graph
 
     def register_local_var(self, var: tf.Variable) -> None:
         """From now on gradients of `var` stay on this rank."""
-        self._updates.reducer.register_local(var)
+        self._updates.reducer.local.add(var)
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient, tf.Variable]]:
@@ -113,9 +121,14 @@ class AdasumOptimizer(_Wrapper):
         super().__init__(optimizer, name, use_locking)
         self._compression = compression
         self._steps = steps
+        self._local = LocalOnes()
         self._made = LocalVariables()
         self._counter: tf.Variable | None = None
         self._starts: dict[Any, tf.Variable] = {}
+
+    def register_local_var(self, var: tf.Variable) -> None:
+        """From now on what changes `var` stays on this rank."""
+        self._local.add(var)
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(
@@ -125,51 +138,79 @@ class AdasumOptimizer(_Wrapper):
 
         Returns:
           The operation; None eagerly.
+
+        Raises:
+          tf.errors.FailedPreconditionError: ranks are to combine, and have gradients of different variables; on all of
+            them, in a graph when it runs.
         """
         pairs = list(grads_and_vars)
-        variables = [v for g, v in pairs if g is not None]
+        shared = [
+            pair for pair, is_local in zip(pairs, self._local.among([v for _, v in pairs]), strict=True) if not is_local
+        ]
+        variables = [v for g, v in shared if g is not None]
+        prefix = agreement.prefix_of(self._name)
+
+        def agree() -> list[Any]:
+            of_all = [v for _, v in shared]
+            places = agreement.places(of_all, _in_the_graph(), self._local)
+            with tf.name_scope(f"{prefix}/"):
+                return agreement.agree([g for g, _ in shared], of_all, places, f"{prefix}/")
 
         def train() -> Any:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
 
-        if self._steps == 1:
+        def combine(starts: list[tf.Tensor]) -> tf.Tensor:
+            return self._combine(variables, starts, prefix)
+
+        if self._steps > 1:
+            done = self._combine_sometimes(variables, agree, train, combine)
+        else:
             starts = [tf.identity(v.read_value()) for v in variables]
-            with after(starts):
+            with after([*agree(), *starts]):
                 trained = train()
             with after([trained]):
-                done = self._combine(variables, starts)
-        else:
-            done = self._combine_sometimes(variables, train)
+                done = combine(starts)
         return None if tf.executing_eagerly() else tf.group(done)
 
-    def _combine_sometimes(self, variables: list[tf.Variable], train: Callable[[], Any]) -> Any:
+    def _combine_sometimes(
+        self,
+        variables: list[tf.Variable],
+        agree: Callable[[], list[Any]],
+        train: Callable[[], Any],
+        combine: Callable[[list[tf.Tensor]], tf.Tensor],
+    ) -> Any:
         if self._counter is None:
             self._counter = self._made.make("adasum_steps", [], tf.int32)
             self._starts = {v.ref(): self._made.make("start", v.shape, v.dtype.base_dtype) for v in variables}
         starts = [self._starts[v.ref()] for v in variables]
         with after(self._made.renewed()):
             step = self._counter.read_value()
+        is_last = tf.equal(step, self._steps - 1)
         nothing = functools.partial(tf.constant, 0)
 
         def begin() -> tf.Tensor:
             with after([s.assign(v.read_value(), read_value=False) for s, v in zip(starts, variables, strict=True)]):
                 return tf.constant(0)
 
-        with after([tf.cond(tf.equal(step, 0), begin, nothing)]):
+        def agreed() -> tf.Tensor:
+            with after(agree()):
+                return tf.constant(0)
+
+        with after([tf.cond(is_last, agreed, nothing), tf.cond(tf.equal(step, 0), begin, nothing)]):
             trained = train()
         with after([trained]):
-            last = tf.equal(step, self._steps - 1)
-            combined = tf.cond(last, lambda: self._combine(variables, [s.read_value() for s in starts]), nothing)
+            combined = tf.cond(is_last, lambda: combine([s.read_value() for s in starts]), nothing)
         with after([combined]):
             return self._counter.assign((step + 1) % self._steps, read_value=False)
 
-    def _combine(self, variables: list[tf.Variable], starts: list[tf.Tensor]) -> tf.Tensor:
+    def _combine(self, variables: list[tf.Variable], starts: list[tf.Tensor], prefix: str) -> tf.Tensor:
         assigned = []
         for i, (variable, start) in enumerate(zip(variables, starts, strict=True)):
             change, context = variable.read_value() - start, None
             if self._compression is not None:
                 change, context = self._compression.compress(change)
-            (change,) = named.allreduce([change], "adasum", names=[f"{self._name}/change_{i}"])
+            with tf.name_scope(f"{prefix}/"):
+                (change,) = named.allreduce([change], "adasum", **agreement.called([f"{prefix}/change_{i}"]))
             if self._compression is not None:
                 change = self._compression.decompress(change, context)
             assigned.append(variable.assign(start + change, use_locking=self._use_locking))

@@ -8,7 +8,8 @@ from typing import Any
 from lockstep._src.data_parallel.exchange import Exchange
 from lockstep._src.data_parallel.graphs import Track
 from lockstep._src.data_parallel.passes import Passes
-from lockstep._src.data_parallel.reducer import Delivered, Gradient, Reducer, delivered_by_tapes
+from lockstep._src.data_parallel.reducer import Gradient, Reducer
+from lockstep._src.data_parallel.variables import Noted, delivered_by_tapes
 
 
 class Updates:
@@ -30,7 +31,7 @@ class Updates:
     def __init__(self, exchange: Exchange, name: str, track: Track | None = None) -> None:
         self.reducer = Reducer(exchange, name)
         self.passes = Passes(self.reducer, track) if exchange.passes > 1 else None
-        self._delivered = Delivered()
+        self._delivered = Noted()
         self._is_applying = False
 
     def compute(self, gradients: Sequence[Gradient], variables: Sequence[Any]) -> list[Gradient]:

@@ -1,0 +1,67 @@
+"""Sets of variables: of which gradients have been handed out, or stay on this rank. Of TensorFlow, or of Keras."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+
+def key(variable: Any) -> int:
+    """Tells variables apart: a `keras.Variable` is the one of TensorFlow that it holds."""
+    return id(getattr(variable, "_value", variable))
+
+
+class Noted:
+    """Variables that something is noted of. Doesn't keep them alive."""
+
+    def __init__(self) -> None:
+        self._variables: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, variables: Sequence[Any]) -> None:
+        """Notes it of these."""
+        for v in variables:
+            v = getattr(v, "_value", v)
+            self._variables[id(v)] = weakref.ref(v, functools.partial(self._forget, id(v)))
+
+    def discard(self, variables: Sequence[Any]) -> None:
+        """It is no longer so."""
+        for v in variables:
+            self._variables.pop(key(v), None)
+
+    def __contains__(self, variable: Any) -> bool:
+        return key(variable) in self._variables
+
+    def _forget(self, number: int, _: Any) -> None:
+        self._variables.pop(number, None)
+
+
+# Those whose exchanged gradients tapes have handed out, which may come to any optimizer, and not been applied yet.
+delivered_by_tapes = Noted()
+
+
+class LocalOnes:
+    """Variables whose gradients stay on this rank, for one optimizer or tape."""
+
+    # For any.
+    anywhere = Noted()
+
+    def __init__(self) -> None:
+        self._variables: dict[int, Any] = {}
+        self._layers: list[Any] = []
+
+    def add(self, variable: Any) -> None:
+        """From now on this one."""
+        self._variables[key(variable)] = variable
+        self.anywhere.add([variable])
+
+    def add_layer(self, layer: Any) -> None:
+        """From now on the weights that a layer of Keras has, or will have."""
+        self._layers.append(layer)
+
+    def among(self, variables: Sequence[Any]) -> list[bool]:
+        """Which they are."""
+        weights = [v for layer in self._layers if layer.built for v in layer.weights]
+        local = {*self._variables, *(key(v) for v in weights)}
+        return [key(v) in local for v in variables]
