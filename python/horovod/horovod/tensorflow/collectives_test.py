@@ -34,6 +34,15 @@ def of_ranks(dtype=np.float32, shape=(3, 2)):
     return np.stack([(values + rank + 1) for rank in range(hvd.size())]).astype(dtype)
 
 
+def adaptive_sum(of_ranks):
+    """Adasum's formula, of pairs, and of their results in turn."""
+    if len(of_ranks) == 1:
+        return of_ranks[0]
+    half = len(of_ranks) // 2
+    a, b = adaptive_sum(of_ranks[:half]), adaptive_sum(of_ranks[half:])
+    return (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
+
+
 # On workers.
 
 
@@ -71,6 +80,10 @@ def reductions(mode):
     np.testing.assert_allclose(run(mode, lambda: hvd.allreduce(basis[rank], op=hvd.Adasum)), np.ones(hvd.size()))
     got = run(mode, lambda: hvd.grouped_allreduce([basis[rank], 2 * basis[rank]], op=hvd.Adasum))
     np.testing.assert_allclose(got, [np.ones(hvd.size()), 2 * np.ones(hvd.size())])
+    # Neither orthogonal nor parallel, each tensor by itself.
+    uneven = np.random.default_rng(7).normal(0.5, 1, [2, hvd.size(), 5]).astype(np.float32)
+    got = run(mode, lambda: hvd.grouped_allreduce(list(uneven[:, rank]), op=hvd.Adasum))
+    np.testing.assert_allclose(got, [adaptive_sum(list(each.astype(np.float64))) for each in uneven], rtol=1e-5)
     # Several types in a group, one of them empty.
     many = [everyone[rank], np.int64([rank]), everyone[rank] * 2, np.zeros([0, 3], np.float32)]
     got = run(mode, lambda: hvd.grouped_allreduce(many, op=hvd.Sum, name="many"))
