@@ -100,6 +100,35 @@ def reductions(mode):
     np.testing.assert_allclose(got[2], big * hvd.size(), rtol=2**-7)
 
 
+def averages_of_large_integers(mode):
+    """Sums of which the type has no place; numpy's mean, cut off. Also with factors, in groups and in process sets."""
+    rank, size = hvd.rank(), hvd.size()
+    for dtype in (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32):
+        ends = np.iinfo(dtype)
+        everyone = np.stack([[ends.max, ends.max - 2 * r, ends.min, ends.min + 3 * r] for r in range(size)])
+        wanted = np.trunc(everyone.mean(0)).astype(dtype)
+        own = everyone[rank].astype(dtype)
+        rows = np.repeat(own[None], size, 0)
+        for collective, value, arguments in (
+            (hvd.allreduce, own, {}),
+            (hvd.allreduce, own, {"process_set": hvd.global_process_set}),
+            (hvd.allreduce, own, {"prescale_factor": 2.0, "postscale_factor": 0.5}),
+            (hvd.grouped_allreduce, [own, own], {}),
+            (hvd.reducescatter, rows, {}),
+            (hvd.grouped_reducescatter, [rows, rows], {}),
+        ):
+            got_all = run(mode, lambda c=collective, v=value, a=arguments: c(v, **a))
+            for got in got_all if isinstance(value, list) else [got_all]:
+                got = got[0] if got.ndim == 2 else got
+                assert got.dtype == dtype
+                np.testing.assert_array_equal(got, wanted)
+        # What has no place itself ends with the type.
+        np.testing.assert_array_equal(run(mode, lambda own=own: hvd.allreduce(own, postscale_factor=4.0))[0], ends.max)
+        # Sums go round, as ever.
+        total = everyone.sum(0).astype(np.int64).astype(dtype)
+        np.testing.assert_array_equal(run(mode, lambda own=own: hvd.allreduce(own, op=hvd.Sum)), total)
+
+
 def sparse(mode):
     """Dense and sparse tensors may be mixed in any order; rows may differ in number."""
     rank, size = hvd.rank(), hvd.size()
@@ -369,6 +398,7 @@ def joins():
     for op, wanted in ((hvd.Sum, sum), (hvd.Min, min), (hvd.Max, max), (hvd.Product, lambda of: np.prod(list(of)))):
         assert hvd.allreduce(np.float32(rank), op=op, name=f"join.{op}").numpy() == wanted(others)
     np.testing.assert_allclose(hvd.allreduce(np.float32(rank), name="join.mean").numpy(), sum(others) / size)
+    assert hvd.allreduce(np.uint8(200), name="join.bytes").numpy() == 200 * len(others) // size
     with pytest.raises(tf.errors.FailedPreconditionError, match="rank 0 has joined"):
         hvd.allgather(np.float32([1]), name="join.gather")
     return int(hvd.join())
@@ -379,6 +409,7 @@ def everything():
     # What depends on the number of ranks doesn't depend on the mode.
     for mode in MODES if hvd.size() == 2 else MODES[:1]:
         reductions(mode)
+        averages_of_large_integers(mode)
         sparse(mode)
         exchanges(mode)
         errors(mode)
