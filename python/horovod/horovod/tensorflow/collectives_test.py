@@ -370,6 +370,26 @@ def errors(mode):
             "'k3.*type.*float32.*int64",
             lambda: hvd.grouped_allgather([np.float32([1]), (np.int64 if is_last else np.float32)([1])], name="k3"),
         ),
+        # Groups of other lengths: the numbers on all ranks, whatever they are.
+        *(
+            (
+                differs,
+                f"'n{short}.*the group: rank.* 0.* ha.* {short}.*; rank {last} has 'n{short}' of 3",
+                lambda short=short: hvd.grouped_allreduce(
+                    [np.float32([1])] * (3 if is_last else short), name=f"n{short}"
+                ),
+            )
+            for short in (1, 2)
+        ),
+        (
+            differs,
+            "allgather 'allgather.[0-9]*': .*the group: rank.* 0.* ha.* 1 tensor alone; rank .* of 2"
+            if mode == "eager"
+            else "the group: rank.* 0.* ha.* 1 tensor alone; rank .* of 2",
+            lambda: hvd.grouped_allgather(
+                [tf.ones([1])] * (2 if is_last else 1), name=None if mode == "eager" else "n"
+            ),
+        ),
         # What is sparse on one rank and dense on another.
         (
             differs,
