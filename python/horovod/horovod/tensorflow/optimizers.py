@@ -60,8 +60,8 @@ def DistributedOptimizer(  # noqa: N802
       The optimizer, with `register_local_var(var)`.
 
     Raises:
-      ValueError: another `op`, or arguments that don't go together or are none; from its use, gradients of which can't be told whether they have
-        been exchanged, where that makes a difference.
+      ValueError: another `op`, or arguments that don't go together or are none; from its use, gradients of which can't
+        be told whether they have been exchanged, where that makes a difference.
       NotImplementedError: Adasum with a process set.
       TypeError: a compression or a process set that is none, or no optimizer.
     """
