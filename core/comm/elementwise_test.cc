@@ -48,5 +48,19 @@ TEST(Scale, CutsIntegersOffAndKeepsThemInTheirRange) {
   EXPECT_EQ(copied, flags);
 }
 
+TEST(ConvertIntegers, KeepsWhatFitsAndCutsOffWhatDoesNot) {
+  const std::vector<uint8_t> bytes = {0, 200, 255};
+  std::vector<int32_t> wide(3);
+  ConvertIntegers(DType::kUInt8, bytes.data(), 3, DType::kInt32, wide.data());
+  EXPECT_EQ(wide, (std::vector<int32_t>{0, 200, 255}));
+  const std::vector<int64_t> in = {-129, -128, 127, 128, std::numeric_limits<int64_t>::min()};
+  std::vector<int8_t> narrow(5);
+  ConvertIntegers(DType::kInt64, in.data(), 5, DType::kInt8, narrow.data());
+  EXPECT_EQ(narrow, (std::vector<int8_t>{-128, -128, 127, 127, -128}));
+  std::vector<uint32_t> positive(5);
+  ConvertIntegers(DType::kInt64, in.data(), 5, DType::kUInt32, positive.data());
+  EXPECT_EQ(positive, (std::vector<uint32_t>{0, 0, 127, 128, 0}));
+}
+
 }  // namespace
 }  // namespace lockstep

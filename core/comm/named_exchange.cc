@@ -41,21 +41,49 @@ ReduceOp OpOf(const NamedRequest& request) {
   return ReduceOp::kSum;
 }
 
-// What comes before the reduction. out may be in.
-void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, void* out) {
-  if (request.prescale != 1) return Scale(request.dtype, request.prescale, in, count, out);
-  Copy(in, count * DTypeSize(request.dtype), out);
+// What the reduction is computed in: a mean fits the type of what it is of, the sum before it need not. There is
+// nothing wider than 64 bits, where sums go round as any sum does.
+DType ComputedIn(const NamedRequest& request) {
+  if (request.reduction != NamedReduction::kMean) return request.dtype;
+  switch (request.dtype) {
+    case DType::kInt8:
+    case DType::kUInt8:
+    case DType::kInt16:
+    case DType::kUInt16: return DType::kInt32;
+    case DType::kInt32:
+    case DType::kUInt32: return DType::kInt64;
+    default: return request.dtype;
+  }
 }
 
-// What comes behind it.
-void ScaleBehind(const NamedRequest& request, int ranks, const void* in, int64_t count, void* out) {
-  const void* from = in;
-  if (request.reduction == NamedReduction::kMean && !IsFloatingPoint(request.dtype)) {
-    Divide(request.dtype, ranks, from, count, out);
-    from = out;
+bool IsWidened(const NamedRequest& request) { return ComputedIn(request) != request.dtype; }
+
+// What comes before the reduction: of the request's type, then of ComputedIn. out may be in where these are the same.
+void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, void* out) {
+  const DType computed = ComputedIn(request);
+  if (IsWidened(request)) {
+    ConvertIntegers(request.dtype, in, count, computed, out);
+    in = out;
   }
-  if (request.postscale != 1) return Scale(request.dtype, request.postscale, from, count, out);
-  Copy(from, count * DTypeSize(request.dtype), out);
+  if (request.prescale != 1) return Scale(computed, request.prescale, in, count, out);
+  Copy(in, count * DTypeSize(computed), out);
+}
+
+// What comes behind it: of ComputedIn, and spoilt where that is another type; then of the request's.
+void ScaleBehind(const NamedRequest& request, int ranks, void* in, int64_t count, void* out) {
+  const DType computed = ComputedIn(request);
+  void* const to = IsWidened(request) ? in : out;
+  void* from = in;
+  if (request.reduction == NamedReduction::kMean && !IsFloatingPoint(computed)) {
+    Divide(computed, ranks, from, count, to);
+    from = to;
+  }
+  if (request.postscale != 1) {
+    Scale(computed, request.postscale, from, count, to);
+    from = to;
+  }
+  if (IsWidened(request)) return ConvertIntegers(computed, from, count, request.dtype, out);
+  Copy(from, count * DTypeSize(computed), out);
 }
 
 // Rows of a rank when `rows` are dealt out: the first ranks get one more where they don't share evenly.
@@ -124,7 +152,7 @@ void NamedExchange::AllocateOut(Part& part, std::span<const int64_t> shape) {
   }
 }
 
-void NamedExchange::Deliver(const Part& part, const char* result, int64_t count) const {
+void NamedExchange::Deliver(const Part& part, char* result, int64_t count) const {
   if (part.wanted()) ScaleBehind(part.entry.request, communicator_.size(), result, count, part.out);
 }
 
@@ -149,7 +177,7 @@ Status NamedExchange::AllReduce(std::span<Part> parts) {
   for (Part& part : parts) AllocateOut(part, part.entry.request.shape);
   const NamedRequest& request = parts.front().entry.request;
   const ReduceOp op = OpOf(request);
-  if (parts.size() == 1 && parts.front().wanted()) {
+  if (parts.size() == 1 && parts.front().wanted() && !IsWidened(request)) {
     Part& part = parts.front();
     const int64_t count = request.Elements();
     const void* in = part.work->in;
@@ -163,20 +191,21 @@ Status NamedExchange::AllReduce(std::span<Part> parts) {
   }
   int64_t total = 0;
   for (const Part& part : parts) total += part.entry.request.Elements();
-  const int64_t size = DTypeSize(request.dtype);
+  const DType dtype = ComputedIn(request);
+  const int64_t size = DTypeSize(dtype);
   char* const buffer = Scratch(total * size);
   if (buffer == nullptr) return TellNoMemory();
   char* at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
     if (part.work == nullptr) {
-      FillNeutral(op, request.dtype, count, at);
+      FillNeutral(op, dtype, count, at);
     } else {
       ScaleBefore(part.entry.request, part.work->in, count, at);
     }
     at += count * size;
   }
-  LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, request.dtype, total, buffer, buffer));
+  LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, dtype, total, buffer, buffer));
   at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
@@ -216,8 +245,9 @@ Status NamedExchange::Adasum(std::span<Part> parts) {
 // Packed by the rank that gets it, and for each in the order of the parts.
 Status NamedExchange::ReduceScatter(std::span<Part> parts) {
   const int ranks = communicator_.size(), own = communicator_.rank();
-  const DType dtype = parts.front().entry.request.dtype;
-  const int64_t size = DTypeSize(dtype);
+  const NamedRequest& first = parts.front().entry.request;
+  const DType dtype = ComputedIn(first);
+  const int64_t size = DTypeSize(dtype), own_size = DTypeSize(first.dtype);
   std::vector<int64_t> counts(ranks, 0);  // elements
   for (Part& part : parts) {
     const NamedRequest& request = part.entry.request;
@@ -227,8 +257,8 @@ Status NamedExchange::ReduceScatter(std::span<Part> parts) {
     for (int r = 0; r < ranks; ++r) counts[r] += ShareOf(request.rows(), r, ranks) * request.RowElements();
   }
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const bool in_place = parts.size() == 1 && parts.front().entry.request.prescale == 1;
-  const bool out_place = parts.size() == 1 && parts.front().wanted();
+  const bool in_place = parts.size() == 1 && first.prescale == 1 && !IsWidened(first);
+  const bool out_place = parts.size() == 1 && parts.front().wanted() && !IsWidened(first);
   char* const buffer = in_place && out_place ? nullptr : Scratch((total + counts[own]) * size);
   if (buffer == nullptr && !(in_place && out_place)) return TellNoMemory();
   const void* in = in_place ? parts.front().work->in : buffer;
@@ -241,13 +271,12 @@ Status NamedExchange::ReduceScatter(std::span<Part> parts) {
       const NamedRequest& request = parts[i].entry.request;
       const int64_t count = ShareOf(request.rows(), r, ranks) * request.RowElements();
       ScaleBefore(request, from[i], count, to);
-      from[i] += count * size;
+      from[i] += count * own_size;
       to += count * size;
     }
   }
-  LOCKSTEP_RETURN_IF_ERROR(
-      communicator_.ReduceScatter(name_, OpOf(parts.front().entry.request), dtype, counts, in, out));
-  const char* result = out;
+  LOCKSTEP_RETURN_IF_ERROR(communicator_.ReduceScatter(name_, OpOf(first), dtype, counts, in, out));
+  char* result = out;
   for (const Part& part : parts) {
     const NamedRequest& request = part.entry.request;
     const int64_t count = ShareOf(request.rows(), own, ranks) * request.RowElements();

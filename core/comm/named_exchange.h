@@ -63,7 +63,7 @@ class NamedExchange {
   // Asks for the memory of the part's result, of `shape`.
   static void AllocateOut(Part& part, std::span<const int64_t> shape);
   // A result, less what is scaled behind the reduction, goes to where it belongs.
-  void Deliver(const Part& part, const char* result, int64_t count) const;
+  void Deliver(const Part& part, char* result, int64_t count) const;
   // Parts that go together; the kinds of it follow.
   Status Exchange(std::span<Part> parts);
   Status AllReduce(std::span<Part> parts);

@@ -169,9 +169,10 @@ TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
              "allreduce 'b': the ranks");
         // How many they are, and which.
         if (first) {
-          fail({sum("a"), sum("b"), sum("c")}, StatusCode::kFailedPrecondition, "rank 0 has g of 3; rank 1 has g of 2");
+          fail({sum("a"), sum("b"), sum("c")}, StatusCode::kFailedPrecondition,
+               "rank 0 has 'g' of 3; rank 1 has 'g' of 2");
         } else {
-          fail({sum("a"), sum("b")}, StatusCode::kFailedPrecondition, "rank 0 has g of 3; rank 1 has g of 2");
+          fail({sum("a"), sum("b")}, StatusCode::kFailedPrecondition, "rank 0 has 'g' of 3; rank 1 has 'g' of 2");
         }
         fail({sum("a"), sum(first ? "b" : "c")}, StatusCode::kFailedPrecondition,
              "group 'g': the ranks differ in its tensors: rank 0 has 2 of 2, among them 'b'; rank 1 has 2 of 2, among "

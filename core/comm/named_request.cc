@@ -76,8 +76,10 @@ std::vector<Trait> TraitsOf(NamedKind kind) {
   static const Trait dims = {"number of dimensions", [](const NamedRequest& r) { return StrCat(r.shape.size()); }};
   static const Trait behind = {"shape of a row", [](const NamedRequest& r) { return ShapeText(BehindRows(r)); }};
   static const Trait root = {"root", [](const NamedRequest& r) { return StrCat(r.root); }};
-  static const Trait group = {
-      "group", [](const NamedRequest& r) { return StrCat(r.group.empty() ? "none" : r.group, " of ", r.group_size); }};
+  static const Trait group = {"group", [](const NamedRequest& r) {
+                                return r.group.empty() ? std::string("1 tensor alone")
+                                                       : StrCat("'", r.group, "' of ", r.group_size);
+                              }};
   switch (kind) {
     case NamedKind::kAllReduce:
     case NamedKind::kReduceScatter: return {dtype, reduction, prescale, postscale, shape, group};

@@ -19,7 +19,7 @@ inline constexpr int kNamedKindCount = 7;
 constexpr bool HasData(NamedKind kind) { return kind != NamedKind::kBarrier && kind != NamedKind::kJoin; }
 
 // How values of the ranks become one: as ReduceOp, and the adaptive sum of whole tensors. The mean of integers is
-// their sum divided by the ranks and cut off.
+// their sum divided by the ranks and cut off; the sum has an end in 64 bits alone, where it goes round.
 enum class NamedReduction : uint8_t { kSum, kMean, kMin, kMax, kProduct, kAdasum };
 inline constexpr int kNamedReductionCount = 6;
 

@@ -134,7 +134,10 @@ TEST(SequencerGroups, AreTheSameOnAllRanks) {
               "them 'c'");
   add(0, {"a", "b", "c"}, 3);
   add(1, {"a", "b"}, 2);
-  ends.Expect(5, StatusCode::kFailedPrecondition, "rank 0 has g of 3; rank 1 has g of 2");
+  ends.Expect(5, StatusCode::kFailedPrecondition, "rank 0 has 'g' of 3; rank 1 has 'g' of 2");
+  add(0, {"a"}, 1, "");
+  add(1, {"a", "b"}, 2, "a");
+  ends.Expect(3, StatusCode::kFailedPrecondition, "rank 0 has 1 tensor alone; rank 1 has 'a' of 2");
   add(0, {"a", "b"}, 2);
   add(1, {"c", "d", "e"}, 3);
   ends.Expect(5, StatusCode::kFailedPrecondition, "rank 0 has 2 of 2, among them 'a', 'b'; rank 1 has 3 of 3");

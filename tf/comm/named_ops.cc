@@ -210,12 +210,13 @@ class NamedKernel : public tf::AsyncOpKernel {
   int called() const { return called_; }
 
  private:
-  // `number`: what is appended to the name of a numbered call.
+  // `number`: what is appended to the name of a numbered call. The first of several is called as one alone would be, so
+  // that ranks that bring different numbers of them meet, and are told.
   std::string NameOf(tf::OpKernelContext* context, const std::string& number, int i) const {
     if (called_ > 0) return std::string(context->input(tensors_).flat<tf::tstring>()(i));
     if (!names_[i].empty() && !numbered_) return names_[i];
     const std::string name = absl::StrCat(names_[i].empty() ? own_name_ : names_[i], number);
-    return names_.size() == 1 ? name : absl::StrCat(name, ".", i);
+    return i == 0 ? name : absl::StrCat(name, ".", i);
   }
 
   // Memory for a result. Large ones are views of shared memory, which is there already: TensorFlow's own would be new

@@ -301,6 +301,14 @@ def _factors(prescale: float, postscale: float) -> dict[str, str]:
     return {"prescale": repr(float(prescale)), "postscale": repr(float(postscale))}
 
 
+def names_in_group(name: str, number: int) -> list[str]:
+    """What the tensors of a call are called: "name", "name.1", "name.2" and so on.
+
+    The first is called as one alone would be, so that ranks that bring different numbers of them meet, and are told.
+    """
+    return [name, *(f"{name}.{i}" for i in range(1, number))]
+
+
 def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None) -> dict[str, Any]:
     """The arguments of an op that say what its tensors are called."""
     if not tf.executing_eagerly():
@@ -310,7 +318,7 @@ def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None
     if names is None and name is None:
         return {"names": [kind] * number, "numbered": True, "called": []}
     if names is None:
-        names = [name] if number == 1 else [f"{name}.{i}" for i in range(number)]
+        names = names_in_group(name, number)
     return {"names": [""] * number, "called": [tf.constant(list(names))]}
 
 

@@ -145,10 +145,12 @@ class Request:
             if not start.isdigit() or start == "0":
                 raise LaunchError(f"{START_TIMEOUT}={start!r}: wanted seconds, 1 or more")
             told["LOCKSTEP_RENDEZVOUS_TIMEOUT"] = start
-        if (stall := stall_timeout_s(self.settings)) is not None:
+        if (stall := stall_timeout_s(self.settings, environment)) is not None:
             told["LOCKSTEP_STALL_TIMEOUT"] = str(stall)
         if self.network_interfaces:
-            told["HOROVOD_GLOO_IFACE"] = next(iter(self.network_interfaces))
-            told["NCCL_SOCKET_IFNAME"] = ",".join(self.network_interfaces)
             told[interfaces.VARIABLE] = next(iter(self.network_interfaces))
+        # Who reads these knows interfaces by name alone.
+        if names := [choice for choice in self.network_interfaces if interfaces.is_name(choice)]:
+            told["HOROVOD_GLOO_IFACE"] = names[0]
+            told["NCCL_SOCKET_IFNAME"] = ",".join(names)
         return told

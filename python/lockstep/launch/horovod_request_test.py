@@ -135,6 +135,60 @@ def test_processes_are_told_of_settings_and_the_engine_of_its_own():
     assert Request(num_proc=2).variables({}) == {}
 
 
+def test_networks_are_exported_to_the_engine_alone():
+    """Who reads Horovod's and NCCL's variables knows interfaces by name alone."""
+    assert Request(network_interfaces=["10.0.0.0/8"]).variables({}) == {"LOCKSTEP_INTERFACE": "10.0.0.0/8"}
+    assert Request(network_interfaces=["10.0.0.0/8", "eth1", "10.0.0.7", "eth2"]).variables({}) == {
+        "LOCKSTEP_INTERFACE": "10.0.0.0/8",
+        "HOROVOD_GLOO_IFACE": "eth1",
+        "NCCL_SOCKET_IFNAME": "eth1,eth2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "wanted"),
+    [
+        ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90"}, "90"),
+        ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90.5"}, "90.5"),
+        # As in Horovod, only if it is longer than the warning's, wherever either is said.
+        ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}, None),
+        ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30", "HOROVOD_STALL_CHECK_TIME_SECONDS": "10"}, "30"),
+        ({"stall_check.warning_time_seconds": 10}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}, "30"),
+        ({"stall_check.shutdown_time_seconds": 90}, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "120"}, None),
+        # Options come first.
+        ({"stall_check.shutdown_time_seconds": 90}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "240"}, "90"),
+        ({"stall_check.shutdown_time_seconds": 0}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "240"}, None),
+        ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", "HOROVOD_STALL_CHECK_DISABLE": "1"}, None),
+        (
+            {"stall_check.enabled": True},
+            {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", "HOROVOD_STALL_CHECK_DISABLE": "1"},
+            "90",
+        ),
+        ({"stall_check.enabled": False}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90"}, None),
+        # Our own variable is what it would set.
+        ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", "LOCKSTEP_STALL_TIMEOUT": "7"}, None),
+        ({"stall_check.shutdown_time_seconds": 90}, {"LOCKSTEP_STALL_TIMEOUT": "7"}, "90"),
+        ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": ""}, None),
+    ],
+)
+def test_times_of_stalls_may_be_said_in_the_environment(settings, environment, wanted):
+    assert Request(settings=settings).variables(environment).get("LOCKSTEP_STALL_TIMEOUT") == wanted
+
+
+@pytest.mark.parametrize(
+    ("variable", "wanted"),
+    [
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "seconds, 0 or more"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "seconds, 0 or more"),
+        ("HOROVOD_STALL_CHECK_DISABLE", "0 or 1"),
+    ],
+)
+def test_a_time_of_a_stall_that_is_none_is_refused(variable, wanted):
+    for value in ("-1", "soon", "nan", "inf"):
+        with pytest.raises(LaunchError, match=f"{variable}={value!r}: wanted {wanted}"):
+            Request().variables({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", variable: value})
+
+
 def test_the_start_may_be_limited_in_the_environment():
     assert Request().variables({"HOROVOD_START_TIMEOUT": "99"}) == {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "99"}
     for value in ("", "0", "-1", "soon"):

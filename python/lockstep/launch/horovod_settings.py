@@ -5,6 +5,7 @@ Horovod has and this engine has not, as their help says. Sources: Horovod's docu
 `tensor-fusion.rst`, `timeline.rst`, `mpi.rst`) and the help of its `horovodrun`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -191,6 +192,8 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
 SETTINGS: Mapping[str, Setting] = {setting.key: setting for group in TABLE.values() for setting in group}
 # What Horovod takes for the time from a stall to its warning, where nothing is said.
 _STALL_WARNING_S = 60
+# What a variable says yes and no by.
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def add_settings(line: CommandLine) -> None:
@@ -256,8 +259,44 @@ def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def stall_timeout_s(settings: Mapping[str, Any]) -> int | None:
-    """After how long the engine should end a job whose rank is late; None for the engine's own time."""
-    shutdown = settings.get("stall_check.shutdown_time_seconds", 0)
-    warning = settings.get("stall_check.warning_time_seconds", _STALL_WARNING_S)
-    return shutdown if settings.get("stall_check.enabled", True) and shutdown > warning else None
+def stall_timeout_s(settings: Mapping[str, Any], environment: Mapping[str, str]) -> float | None:
+    """After how long the engine should end a job whose rank is late; None for the engine's own time.
+
+    Args:
+      settings: Those that were given.
+      environment: The launcher's, which Horovod's variables are read of where settings say nothing, as each process
+        will. The engine's own variable there comes before those.
+
+    Raises:
+      LaunchError: a variable is no number.
+    """
+    key = "stall_check.shutdown_time_seconds"
+    if key not in settings and environment.get("LOCKSTEP_STALL_TIMEOUT"):
+        return None
+    shutdown = _seconds(settings, key, environment, 0)
+    warning = _seconds(settings, "stall_check.warning_time_seconds", environment, _STALL_WARNING_S)
+    return shutdown if _is_stall_check_on(settings, environment) and shutdown > warning else None
+
+
+def _seconds(settings: Mapping[str, Any], key: str, environment: Mapping[str, str], default: float) -> float:
+    variable = SETTINGS[key].variable
+    text = environment.get(variable, "")
+    if key in settings or not text:
+        return settings.get(key, default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise LaunchError(f"{variable}={text!r}: wanted seconds, 0 or more")
+    return int(value) if value.is_integer() else value
+
+
+def _is_stall_check_on(settings: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    variable = SETTINGS["stall_check.enabled"].variable
+    text = environment.get(variable, "")
+    if "stall_check.enabled" in settings or not text:
+        return settings.get("stall_check.enabled", True)
+    if text.lower() in _YES + _NO:
+        return text.lower() in _NO
+    raise LaunchError(f"{variable}={text!r}: wanted 0 or 1")

@@ -197,4 +197,4 @@ def test_a_configuration_file_that_is_not_there_is_refused():
     ],
 )
 def test_a_stalled_job_ends_when_horovods_would(words, seconds):
-    assert stall_timeout_s(_given(words)) == seconds
+    assert stall_timeout_s(_given(words), {}) == seconds

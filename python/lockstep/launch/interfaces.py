@@ -67,24 +67,38 @@ def _read(where: int | None) -> Address | None:
     return None
 
 
-def address_of(choice: str) -> str:
-    """The address of this machine that a choice means.
+def is_name(choice: str) -> bool:
+    """Whether a choice is an interface's name, and no address or network."""
+    try:
+        ipaddress.ip_network(choice, strict=False)
+    except ValueError:
+        return True
+    return False
+
+
+def interface_of(choice: str) -> tuple[str, str]:
+    """The name of the interface of this machine that a choice means, and which of its addresses.
 
     Raises:
-      LaunchError: it has none.
+      LaunchError: there is none.
     """
     there = addresses()
-    with contextlib.suppress(ValueError):
+    if not is_name(choice):
         network = ipaddress.ip_network(choice, strict=False)
-        for _, address in there:
+        for name, address in there:
             if address in network:
-                return str(address)
+                return name, str(address)
         what = "network" if "/" in choice else "address"
         raise LaunchError(f"no network interface has the {what} {choice}; {_described(there)}")
     for name, address in there:
         if name == choice and not (address.version == 6 and address.is_link_local):
-            return str(address)
+            return name, str(address)
     raise LaunchError(f"network interface {choice!r} is not there; {_described(there)}")
+
+
+def address_of(choice: str) -> str:
+    """The address of this machine that a choice means; LaunchError where it has none."""
+    return interface_of(choice)[1]
 
 
 def _described(there: Sequence[tuple[str, Address]]) -> str:

@@ -35,13 +35,19 @@ def load_model(
     custom_optimizers: Iterable[type] | None,
     custom_objects: dict[str, Any] | None,
 ) -> Any:
-    """A saved model, whose optimizer exchanges gradients, with its state."""
+    """A saved model, whose optimizer exchanges gradients, with its state; of Keras 3 one that isn't compiled by XLA."""
     objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects)
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if optimizer is not None and not is_exchanging(optimizer) and not is_exchanging(inner):
+    if optimizer is None:
+        return model
+    if not is_exchanging(optimizer) and not is_exchanging(inner):
         model.optimizer = wrap(optimizer)
+    if hasattr(model, "_resolve_auto_jit_compile") and model.jit_compile:
+        # Keras 3 has settled it while it loaded, by a plain optimizer, and before, when it saved what "auto" came to:
+        # nothing tells whether XLA, which cannot compile exchanges, was the program's wish.
+        model.jit_compile = False
     return model
 
 

@@ -45,18 +45,40 @@ def _name_in_slots(variable: Any) -> str:
     return str(getattr(variable, "path", variable.name)).split(":")[0].replace("/", "_")
 
 
-def _slots_of(local: Sequence[Any], others: Sequence[Any], slots: Sequence[Any]) -> set[int]:
-    """Ids of the optimizer's variables that belong to `local` ones, and not to `others`."""
-    names = {_name_in_slots(v): True for v in others}
-    names.update({_name_in_slots(v): False for v in local})
+def _trained_by(optimizer: Any, model: Any) -> list[Any]:
+    """The variables that an optimizer has slots for, in their order."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return list(getattr(optimizer, "_trainable_variables", None) or model.trainable_variables)
+
+
+def _slots_of(local: Sequence[Any], trained: Sequence[Any], slots: Sequence[Any]) -> set[int]:
+    """Ids of those of an optimizer's `slots` that belong to `local` variables; `trained` has all that have slots.
+
+    Raises:
+      ValueError: a local variable is called as another one is, and their slots cannot be told apart.
+    """
+    are_local: dict[str, list[bool]] = {}
+    own = {id(_plain(v)) for v in local}
+    for variable in trained:
+        are_local.setdefault(_name_in_slots(variable), []).append(id(_plain(variable)) in own)
     found = set()
+    alike: dict[tuple[str, str], list[Any]] = {}
     for slot in slots:
         # Keras 3: weight_slot; Keras 2: optimizer/slot/weight, or, of legacy ones, optimizer/weight/slot.
         words = f"_{_name_in_slots(slot)}_"
         # Of weights called alike but for an ending, the longer name.
-        matches = [name for name in names if f"_{name}_" in words]
-        if matches and not names[max(matches, key=len)]:
-            found.add(id(slot))
+        matches = [name for name in are_local if f"_{name}_" in words]
+        if matches:
+            alike.setdefault((max(matches, key=len), words), []).append(slot)
+    # Slots of variables that are called alike are as well, and come in the order of those.
+    for (name, _), slots_alike in alike.items():
+        flags = are_local[name]
+        if any(flags) and not all(flags) and len(slots_alike) != len(flags):
+            raise ValueError(
+                f"BroadcastGlobalVariablesCallback: {len(flags)} variables are called {name}, of which some are local, "
+                f"and {len(slots_alike)} of the optimizer's are for them; give them names of their own"
+            )
+        found.update(id(slot) for i, slot in enumerate(slots_alike) if flags[i % len(flags)])
     return found
 
 
@@ -109,7 +131,7 @@ class BroadcastGlobalVariables(_Callback):
         if optimizer is None:
             return
         slots = _optimizer_variables(optimizer)
-        own = _slots_of(self._local, shared, slots) if self._local else set()
+        own = _slots_of(self._local, _trained_by(optimizer, self.model), slots) if self._local else set()
         hvd.broadcast_variables([_plain(v) for v in slots if id(v) not in own], root_rank=self.root_rank)
 
 

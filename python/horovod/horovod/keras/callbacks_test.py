@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,16 @@ def line(optimizer):
     )
     model.compile(optimizer, keras.losses.MeanSquaredError())
     return model
+
+
+class Alike(keras.Model):
+    """Three layers whose weights have one name, as those of a network's copies."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(1, use_bias=False, name="alike") for _ in range(3)]
+        for part in self.parts:
+            part.build((None, 1))
 
 
 # On workers.
@@ -55,6 +66,33 @@ def broadcasts():
     np.testing.assert_allclose([float(m[0][0]) for m in optimizer.momentums[1:]], [10.5, 11])
     with pytest.raises(ValueError, match="tf.Variable"):
         hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[3])
+
+
+def variables_called_alike():
+    """Which of them is local is told by their order, not by names; with several slots each."""
+    for make, slots_of in (
+        (functools.partial(keras.optimizers.SGD, 0.0, momentum=0.5), 1),
+        (functools.partial(keras.optimizers.Adam, 0.0), 2),
+    ):
+        for place in (0, 1, 2):
+            model = Alike()
+            weights = model.trainable_weights
+            assert len({getattr(w, "path", w.name) for w in weights}) == 1
+            optimizer = hvd.DistributedOptimizer(make())
+            optimizer.register_local_var(weights[place])
+            model.compile(optimizer, keras.losses.MeanSquaredError())
+            optimizer.build(weights)
+            callback = hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=weights[place])
+            callback.set_model(model)
+            slots = [v for v in optimizer.variables if tuple(v.shape) == (1, 1)]
+            assert len(slots) == 3 * slots_of
+            for i, slot in enumerate(slots):
+                slot.assign([[100.0 * hvd.rank() + i]])
+            callback.on_batch_end(0)
+            kinds = [optimizer.momentums] if slots_of == 1 else [optimizer._momentums, optimizer._velocities]
+            got = [np.ravel([np.asarray(slot) for slot in each]) for each in zip(*kinds, strict=True)]
+            for i, values in enumerate(got):
+                assert (values >= 100).all() == (i != place or hvd.rank() == 1), (place, got)
 
 
 def averages():
@@ -179,6 +217,7 @@ def best_models():
 
 CASES = [
     broadcasts,
+    variables_called_alike,
     averages,
     learning_rates,
     momentum_correction,

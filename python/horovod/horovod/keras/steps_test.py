@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -98,6 +100,7 @@ def xla_is_off_where_keras_chooses():
     """Where there is a GPU, Keras 3 compiles steps by XLA, unless the optimizer exchanges."""
     if not KERAS3:
         return
+    loaded = {}
     there, tf.config.list_physical_devices = (
         tf.config.list_physical_devices,
         lambda *_: [tf.config.PhysicalDevice("g", "GPU")],
@@ -109,8 +112,21 @@ def xla_is_off_where_keras_chooses():
             LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))),
         ):
             assert not network(optimizer).jit_compile
+        # A model that was saved with a plain optimizer, loaded. `.keras` says true of both, `.h5` of neither.
+        folder = Path(tempfile.mkdtemp())
+        for name, arguments in (("auto.keras", {}), ("auto.h5", {}), ("true.keras", {"jit_compile": True})):
+            model = network(keras.optimizers.SGD(0.1), **arguments)
+            assert model.jit_compile
+            model.save(folder / name)
+            assert keras.models.load_model(folder / name).jit_compile
+            loaded[name] = hvd.load_model(folder / name)
     finally:
         tf.config.list_physical_devices = there
+    x, y = rows(1, 4)
+    for name, model in loaded.items():
+        assert not model.jit_compile
+        if name.endswith(".keras"):  # Keras itself cannot train some that it has loaded of .h5.
+            model.fit(x, y, batch_size=4, verbose=0)
 
 
 def a_strategy_of_one_device():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import sys
 import warnings
 from collections.abc import Iterable
@@ -41,6 +43,7 @@ def make_exchange(
 
     Raises:
       ValueError: arguments that don't go together, or are none.
+      TypeError: a compression or a process set that is none.
     """
     if op not in REDUCTIONS:
         raise ValueError(f"op: got {op!r}, wanted one of hvd.Average, Sum, Adasum, Min, Max, Product")
@@ -49,11 +52,20 @@ def make_exchange(
     if num_groups != 0:
         warnings.warn("num_groups is called groups since Horovod 0.22", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
-    if groups is not None and not (isinstance(groups, list) or (isinstance(groups, int) and groups > 0)):
-        raise ValueError(
-            f"groups should be a non-negative integer or a list of list of tf.Variable: got {groups!r}; without "
-            "groups, leave it out"
+    _check_groups(groups)
+    factor = gradient_predivide_factor
+    if not (isinstance(factor, numbers.Real) and math.isfinite(factor) and factor != 0):
+        raise ValueError(f"gradient_predivide_factor: got {factor!r}, wanted a number that is finite and not 0")
+    passes = backward_passes_per_step
+    if not (isinstance(passes, numbers.Integral) and passes >= 1):
+        raise ValueError(f"backward_passes_per_step: got {passes!r}, wanted a whole number, at least 1")
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise TypeError(
+            f"compression: got {compression!r}, wanted hvd.Compression.none, fp16, bf16 or a class with compress and "
+            "decompress"
         )
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set: got {process_set!r}, wanted hvd.ProcessSet, or hvd.global_process_set")
     return Exchange(
         ranks=process_set,
         reduction=REDUCTIONS[op],
@@ -65,6 +77,24 @@ def make_exchange(
         average_passes=average_aggregated_gradients,
         **same,
     )
+
+
+def _check_groups(groups: Any) -> None:
+    """ValueError for what is neither a number of groups nor lists of variables."""
+    wanted = "groups should be a non-negative integer or a list of list of tf.Variable"
+    if groups is None:
+        return
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups > 0:
+            return
+    elif isinstance(groups, list):
+        for group in groups:
+            if not isinstance(group, list | tuple):
+                raise ValueError(f"{wanted}: got {group!r} in the list; for one group of all of it, give [groups]")
+            if strange := [one for one in group if not (hasattr(one, "assign") or tf.is_tensor(one))]:
+                raise ValueError(f"{wanted}: got {strange[0]!r} in a group")
+        return
+    raise ValueError(f"{wanted}: got {groups!r}; without groups, leave it out")
 
 
 def layers_of(local_layers: Any) -> list[Any]:

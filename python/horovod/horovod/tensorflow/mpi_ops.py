@@ -111,7 +111,7 @@ def _naming(kind: str, tensors: Sequence[Any], name: str | None, ignore_name_sco
         return {"name": name}
     # As the operation is called, less the scope.
     last = tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=False).rpartition("/")[2]
-    return {"name": name, "names": [last] if len(tensors) == 1 else [f"{last}.{i}" for i in range(len(tensors))]}
+    return {"name": name, "names": named.names_in_group(last, len(tensors))}
 
 
 @contextlib.contextmanager

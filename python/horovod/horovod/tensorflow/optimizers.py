@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.exchange import make_exchange
-from horovod.tensorflow.mpi_ops import Adasum, Average
+from horovod.tensorflow.exchange import REDUCTIONS, make_exchange
+from horovod.tensorflow.mpi_ops import Adasum, Average, Max, Min, Product
 from lockstep.data_parallel import AdasumOptimizer, ExchangingOptimizer, make_exchanging_keras_optimizer
 
 
@@ -60,10 +60,16 @@ def DistributedOptimizer(  # noqa: N802
       The optimizer, with `register_local_var(var)`.
 
     Raises:
-      ValueError: arguments that don't go together; from its use, gradients of which can't be told whether they have
-        been exchanged, where that makes a difference.
+      ValueError: another `op`, or arguments that don't go together or are none; from its use, gradients of which can't
+        be told whether they have been exchanged, where that makes a difference.
       NotImplementedError: Adasum with a process set.
+      TypeError: a compression or a process set that is none, or no optimizer.
     """
+    if op in (Min, Max, Product):
+        raise ValueError(
+            f"op: got hvd.{REDUCTIONS[op].capitalize()}, wanted hvd.Average, Sum or, of an optimizer of TensorFlow 1, "
+            "Adasum"
+        )
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
     is_tensorflow1 = isinstance(optimizer, tf.compat.v1.train.Optimizer)

@@ -97,14 +97,34 @@ def options_of_tapes():
     # 40000 twice is more than float16 has.
     tape, loss = tape_of(losses=lambda: large * 40000, op=hvd.Sum, compression=hvd.Compression.fp16)
     assert np.isinf(tape.gradient(loss, large))
-    for wrong, text in (
-        ({"groups": 0}, "groups"),
-        ({"groups": "x"}, "groups"),
-        ({"op": 17}, "op"),
-        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
-    ):
-        with pytest.raises(ValueError, match=text):
+    of_both = [
+        (ValueError, {"groups": 0}, "groups"),
+        (ValueError, {"groups": "x"}, "groups"),
+        (ValueError, {"groups": True}, "groups.*got True"),
+        (ValueError, {"groups": [large, large]}, r"groups.*in the list; for one group of all of it, give \[groups\]"),
+        (ValueError, {"groups": [["x"]]}, "groups.*got 'x' in a group"),
+        (ValueError, {"op": 17}, "op"),
+        (ValueError, {"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
+        *(
+            (ValueError, {"gradient_predivide_factor": factor}, f"gradient_predivide_factor: got {factor!r}, wanted")
+            for factor in (0, 0.0, np.nan, np.inf, "2")
+        ),
+        (TypeError, {"compression": "fp16"}, "compression: got 'fp16', wanted hvd.Compression"),
+        (TypeError, {"compression": None}, "compression: got None, wanted hvd.Compression"),
+        (TypeError, {"process_set": None}, "process_set: got None, wanted hvd.ProcessSet"),
+        (TypeError, {"process_set": 0}, "process_set: got 0, wanted hvd.ProcessSet"),
+    ]
+    of_optimizers = [
+        *((ValueError, {"backward_passes_per_step": n}, "backward_passes_per_step: got") for n in (0, -1, 1.5, "2")),
+        *((ValueError, {"op": op}, f"op: got hvd.{n}") for op, n in ((hvd.Min, "Min"), (hvd.Product, "Product"))),
+    ]
+    for error, wrong, text in of_both:
+        with pytest.raises(error, match=text):
             hvd.DistributedGradientTape(tf.GradientTape(), **wrong)
+    for make in (tf1.train.GradientDescentOptimizer, tf.keras.optimizers.SGD):
+        for error, wrong, text in of_both + of_optimizers:
+            with pytest.raises(error, match=text):
+                hvd.DistributedOptimizer(make(0.1), **wrong)
 
 
 def slices():

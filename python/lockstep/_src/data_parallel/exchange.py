@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -72,7 +74,10 @@ class Exchange:
             raise ValueError(
                 f"predivide_factor is {self.predivide_factor}, which is of a mean, not of {self.reduction}"
             )
-        if self.passes < 1:
-            raise ValueError(f"passes is {self.passes}, wanted at least 1")
+        factor = self.predivide_factor
+        if not (isinstance(factor, numbers.Real) and math.isfinite(factor) and factor != 0):
+            raise ValueError(f"predivide_factor is {factor!r}, wanted a number that is finite and not 0")
+        if not (isinstance(self.passes, numbers.Integral) and self.passes >= 1):
+            raise ValueError(f"passes is {self.passes!r}, wanted a whole number, at least 1")
         if isinstance(self.groups, int) and self.groups < 1:
             raise ValueError(f"groups is {self.groups}, wanted at least 1, or lists of variables")

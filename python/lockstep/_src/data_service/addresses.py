@@ -11,8 +11,12 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
-# Interfaces by name, separated by commas: ours first, then what horovodrun --network-interfaces sets.
-VARIABLES = ("LOCKSTEP_NETWORK_INTERFACES", "HOROVOD_GLOO_IFACE")
+from lockstep.launch import interfaces
+from lockstep.launch.errors import LaunchError
+
+# Interfaces, separated by commas, each by its name, an address or a network: ours first, then what
+# horovodrun --network-interfaces sets, of which programs of Horovod's know the last one.
+VARIABLES = ("LOCKSTEP_NETWORK_INTERFACES", interfaces.VARIABLE, "HOROVOD_GLOO_IFACE")
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915
@@ -24,41 +28,55 @@ _ELSEWHERE = ("192.0.2.1", 9)
 
 
 def chosen_interfaces(environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """Names of the interfaces that the environment asks for; None where it leaves the choice to us."""
+    """The interfaces that the environment asks for; None where it leaves the choice to us."""
     for variable in VARIABLES:
-        names = [name.strip() for name in environment.get(variable, "").split(",") if name.strip()]
-        if names:
-            return names
+        choices = [choice.strip() for choice in environment.get(variable, "").split(",") if choice.strip()]
+        if choices:
+            return choices
     return None
 
 
-def reachable_addresses(interfaces: Sequence[str] | None = None) -> dict[str, str]:
+def reachable_addresses(choices: Sequence[str] | None = None) -> dict[str, str]:
     """IPv4 addresses of this host by interface, the one that other hosts most likely reach first.
 
     Args:
-      interfaces: names of those that may be used; all by default.
+      choices: the interfaces that may be used, each by its name, one of its addresses or a network ("10.0.0.0/8"); all
+        by default.
 
     Raises:
-      ValueError: an interface of `interfaces` does not exist, is down, or has no IPv4 address.
+      ValueError: an interface of `choices` does not exist, is down, or has no IPv4 address.
     """
     found = _interface_addresses()
-    if interfaces is not None:
-        missing = [name for name in interfaces if name not in found]
-        if missing:
-            raise ValueError(
-                f"network interface {missing[0]!r} is not there, is down or has no IPv4 address; there are "
-                f"{', '.join(f'{name} ({address})' for name, address in found.items()) or 'none'}"
-            )
-        return {name: found[name] for name in interfaces}
+    if choices is not None:
+        return dict(_chosen(choice, found) for choice in choices)
     routable = {name: address for name, address in found.items() if not _is_loopback(address)}
     default = _default_route_address()
     ordered = sorted(routable.items(), key=lambda item: item[1] != default)
     return dict(ordered) or found or {"lo": "127.0.0.1"}
 
 
-def own_address(interfaces: Sequence[str] | None = None) -> str:
+def _chosen(choice: str, found: Mapping[str, str]) -> tuple[str, str]:
+    """The name and the IPv4 address of the interface that a choice means; ValueError where there is none."""
+    if interfaces.is_name(choice):
+        if choice in found:
+            return choice, found[choice]
+        raise ValueError(
+            f"network interface {choice!r} is not there, is down or has no IPv4 address; there are "
+            f"{', '.join(f'{name} ({address})' for name, address in found.items()) or 'none'}"
+        )
+    try:
+        # It may be another than an interface's first.
+        name, address = interfaces.interface_of(choice)
+    except LaunchError as error:
+        raise ValueError(str(error)) from None
+    if ":" in address:
+        raise ValueError(f"network interface {name}: {choice} is its address {address}, wanted one of IPv4")
+    return name, address
+
+
+def own_address(choices: Sequence[str] | None = None) -> str:
     """The address under which servers of this process are announced; arguments and errors of `reachable_addresses`."""
-    return next(iter(reachable_addresses(interfaces).values()))
+    return next(iter(reachable_addresses(choices).values()))
 
 
 def _is_loopback(address: str) -> bool:

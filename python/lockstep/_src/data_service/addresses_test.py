@@ -1,6 +1,10 @@
+import ipaddress
+
 import pytest
 
 from lockstep._src.data_service import addresses
+from lockstep.launch import interfaces
+from lockstep.launch.horovod_request import Request
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -35,9 +39,32 @@ def test_a_chosen_interface_that_is_not_there_is_refused_with_those_that_are(mon
         addresses.reachable_addresses(["eth0", "ib0"])
 
 
+def test_an_address_or_a_network_chooses_the_interface_that_has_it(monkeypatch):
+    for choice in ("127.0.0.1", "127.0.0.0/8"):
+        assert addresses.reachable_addresses([choice]) == {"lo": "127.0.0.1"}
+    with pytest.raises(ValueError, match=r"no network interface has the network 198\.18\.0\.0/15; .*lo \(127"):
+        addresses.reachable_addresses(["198.18.0.0/15"])
+    # As on a host whose interface has two addresses.
+    found = [("eth0", ipaddress.ip_address("10.0.0.4")), ("eth0", ipaddress.ip_address("192.168.0.4"))]
+    monkeypatch.setattr(interfaces, "addresses", lambda: [*found, ("lo", ipaddress.ip_address("::1"))])
+    assert addresses.own_address(["192.168.0.0/16"]) == "192.168.0.4"
+    with pytest.raises(ValueError, match="wanted one of IPv4"):
+        addresses.own_address(["::1"])
+
+
+def test_what_horovodrun_exports_for_a_network_chooses():
+    told = Request(num_proc=1, network_interfaces=["127.0.0.0/8"]).variables({})
+    choices = addresses.chosen_interfaces(told)
+    assert choices == ["127.0.0.0/8"]
+    assert addresses.own_address(choices) == "127.0.0.1"
+
+
 def test_the_environment_chooses():
     assert addresses.chosen_interfaces({}) is None
     assert addresses.chosen_interfaces({"HOROVOD_GLOO_IFACE": "eth0"}) == ["eth0"]
+    assert addresses.chosen_interfaces({"HOROVOD_GLOO_IFACE": "eth0", "LOCKSTEP_INTERFACE": "10.0.0.0/8"}) == [
+        "10.0.0.0/8"
+    ]
     both = {"LOCKSTEP_NETWORK_INTERFACES": "ib0, ib1", "HOROVOD_GLOO_IFACE": "eth0"}
     assert addresses.chosen_interfaces(both) == ["ib0", "ib1"]
 

@@ -1,0 +1,128 @@
+"""What is wrong with collectives of Horovod's API, on one rank or between them, is told to all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow.collectives_test import MODES, run
+from lockstep.testing import call_workers
+
+# On workers.
+
+
+def errors(mode):
+    """Told on all ranks, with the tensor, the ranks and both values; nothing ends the process."""
+    rank, size = hvd.rank(), hvd.size()
+    last = size - 1
+    differs = tf.errors.FailedPreconditionError
+    wrong = tf.errors.InvalidArgumentError
+    is_last = rank == last
+    cases = [
+        (
+            differs,
+            r"allreduce 'a0.*shape.*rank.* 0.*\[2\].*rank",
+            lambda: hvd.allreduce(np.zeros([3 if is_last else 2]), name="a0"),
+        ),
+        (
+            differs,
+            "allreduce 'a1.*type.*float32.*int32",
+            lambda: hvd.allreduce(np.zeros([2], np.int32 if is_last else np.float32), name="a1"),
+        ),
+        (
+            differs,
+            "allreduce 'a2.*reduction.*sum.*max",
+            lambda: hvd.allreduce(np.zeros([2]), op=hvd.Max if is_last else hvd.Sum, name="a2"),
+        ),
+        (
+            differs,
+            "allreduce 'a3.*prescale.*1.*0.5",
+            lambda: hvd.allreduce(np.zeros([2]), prescale_factor=0.5 if is_last else 1.0, name="a3"),
+        ),
+        (differs, "broadcast 'b0.*root", lambda: hvd.broadcast(np.zeros([2]), root_rank=int(is_last), name="b0")),
+        (wrong, f"root(_rank)? is {size}, wanted", lambda: hvd.broadcast(np.zeros([2]), root_rank=size, name="b1")),
+        (
+            wrong,
+            f"'b2': root is {size}, wanted 0 to {last}" if not is_last else f"root(_rank)? is {size}, wanted",
+            lambda: hvd.broadcast(np.zeros([2]), root_rank=size if is_last else 0, name="b2"),
+        ),
+        (differs, r"allgather 'g0.*\[2\].*\[3\]", lambda: hvd.allgather(np.zeros([1, 3 if is_last else 2]), name="g0")),
+        (wrong, "allgather 'g1.*scalar", lambda: hvd.allgather(np.float32(1), name="g1")),
+        (wrong, "reducescatter 'r0.*scalar", lambda: hvd.reducescatter(np.float32(1), name="r0")),
+        (wrong, "alltoall 's0.*scalar", lambda: hvd.alltoall(np.float32(1), name="s0")),
+        (
+            wrong,
+            f"rank {last}.*alltoall 's1.*split is -1",
+            lambda: hvd.alltoall(np.zeros([9]), splits=[-1 if is_last else 1] * size, name="s1"),
+        ),
+        (wrong, "alltoall 's2.*at most the 1 rows", lambda: hvd.alltoall(np.zeros([1]), splits=[1] * size, name="s2")),
+        (wrong, "alltoall 's3.*splits", lambda: hvd.alltoall(np.zeros([9]), splits=[1] * (size + 1), name="s3")),
+        (wrong, "alltoall 's4.*no multiple", lambda: hvd.alltoall(np.zeros([size + 1]), name="s4")),
+        (
+            differs,
+            "'k0.*kind.*allreduce.*allgather",
+            lambda: (hvd.allgather if is_last else hvd.allreduce)(np.zeros([2]), name="k0"),
+        ),
+        # Groups of other types, one of them on each rank.
+        (
+            differs,
+            "'k2.*type.*float32.*float64",
+            lambda: hvd.grouped_allreduce([np.float32([1]), (np.float64 if is_last else np.float32)([1])], name="k2"),
+        ),
+        (
+            differs,
+            "'k3.*type.*float32.*int64",
+            lambda: hvd.grouped_allgather([np.float32([1]), (np.int64 if is_last else np.float32)([1])], name="k3"),
+        ),
+        # Groups of other lengths: the numbers on all ranks, whatever they are.
+        *(
+            (
+                differs,
+                f"'n{short}.*the group: rank.* 0.* ha.* {short}.*; rank {last} has 'n{short}' of 3",
+                lambda short=short: hvd.grouped_allreduce(
+                    [np.float32([1])] * (3 if is_last else short), name=f"n{short}"
+                ),
+            )
+            for short in (1, 2)
+        ),
+        (
+            differs,
+            "allgather 'allgather.[0-9]*': .*the group: rank.* 0.* ha.* 1 tensor alone; rank .* of 2"
+            if mode == "eager"
+            else "the group: rank.* 0.* ha.* 1 tensor alone; rank .* of 2",
+            lambda: hvd.grouped_allgather(
+                [tf.ones([1])] * (2 if is_last else 1), name=None if mode == "eager" else "n"
+            ),
+        ),
+        # What is sparse on one rank and dense on another.
+        (
+            differs,
+            "'k1.*kind.*allreduce.*allgather",
+            lambda: hvd.allreduce(
+                tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+                if is_last
+                else tf.zeros([3, 2]),
+                name="k1",
+            ),
+        ),
+    ]
+    for error, message, build in cases:
+        with pytest.raises(error, match=message):
+            run(mode, build)
+    # The job goes on.
+    assert run(mode, lambda: hvd.allreduce(np.float32(1), op=hvd.Sum)) == size
+
+
+def all_errors():
+    hvd.init()
+    for mode in MODES if hvd.size() == 2 else MODES[:1]:
+        errors(mode)
+    hvd.shutdown()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_errors_reach_all_ranks(size):
+    """All cases in one job of workers."""
+    call_workers(all_errors, size, timeout_s=120)
