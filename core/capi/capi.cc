@@ -9,6 +9,7 @@
 
 #include "core/base/fork_guard.h"
 #include "core/base/strings.h"
+#include "core/comm/after_loss.h"
 
 // The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
 // and keep the pointers to the default context and the lanes. What they do is done by Context, Communicator and
@@ -108,6 +109,7 @@ ContextOptions OptionsOf(const LockstepContextOptions& options) {
           .shared_bytes_per_rank = options.shared_bytes_per_rank,
           .interface = TextOf(options.interface),
           .silence_timeout_s = options.silence_timeout_s,
+          .end_after_loss_s = options.end_after_loss_s,
           .host = TextOf(options.host),
           .listener = options.listener};
 }
@@ -212,6 +214,7 @@ int lockstep_shutdown() {
 int lockstep_abort(const char* reason) {
   const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
   if (!context.ok()) return Report(context.status());
+  lockstep::AfterLoss::ProgramKnows();
   // Not through the lane, where the collective that is to be ended may run: Abort is for any thread.
   (*context)->communicator().Abort(lockstep::Cancelled(TextOf(reason)));
   return Report(lockstep::OkStatus());

@@ -20,6 +20,7 @@ LockstepContextOptions OptionsOf(int rank, int size) {
           .rendezvous_timeout_s = 10,
           .stall_timeout_s = 10,
           .silence_timeout_s = 10,
+          .end_after_loss_s = 0,
           .shared_bytes_per_rank = 1 << 20,
           .listener = -1};
 }

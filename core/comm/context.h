@@ -25,6 +25,10 @@ namespace lockstep {
 // The silence timeout ends a job that has several hosts, one of which is cut off or frozen, whatever its ranks do
 // meanwhile. It has to be longer than the cuts of the network that are to be survived, and the same on all ranks.
 //
+// end_after_loss_s ends the process of a rank that does something else than a collective, and so hears of no end, so
+// long after a rank of a job on several hosts was lost (after_loss.h): for programs that have nothing to do then. Not
+// for those that go on with the ranks that are left, nor where ranks are threads of a process.
+//
 // A listener is for ranks that are told at run time where to meet: rank 0 has the kernel pick a port and keeps it,
 // where a port that is only known to be free may be another's a moment later.
 struct ContextOptions {
@@ -39,6 +43,7 @@ struct ContextOptions {
   std::string purpose = "engine";  // what the ranks meet for, in one line: those that meet for another get an error
   std::string interface;  // name, address or network (interface.h) for data between hosts; "": as rank 0 is reached
   double silence_timeout_s = 8;  // how long a rank of another host may be cut off or frozen before the job ends
+  double end_after_loss_s = 0;   // after a rank is lost, this process ends, if its program does not know yet; 0: never
   std::string host;  // tells hosts apart: ranks with the same one share memory; "": found out. For tests and containers
   int listener = -1;  // on rank 0, a socket that listens at `rendezvous` already, the caller's; -1: none
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
+#include "core/comm/after_loss.h"
 #include "core/comm/named_messages.h"
 
 namespace lockstep {
@@ -131,6 +132,7 @@ std::vector<Status> NamedLane::Refuse(const std::vector<NamedWork>& works) const
     };
     if (!broken_.ok()) {
       refusals[i] = broken_.WithPrefix(Describe(request) + ": ");
+      if (!leaves_) AfterLoss::ProgramKnows();
     } else if (request.name.size() > kMostNameBytes || request.group.size() > kMostNameBytes) {
       refusals[i] = InvalidArgument(StrCat(NamedKindName(request.kind), " '", request.name.substr(0, 100),
                                            "...': a name of ", std::max(request.name.size(), request.group.size()),

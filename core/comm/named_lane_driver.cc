@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
+#include "core/comm/after_loss.h"
 #include "core/comm/named_lane.h"
 #include "core/comm/named_messages.h"
 
@@ -309,6 +310,7 @@ void NamedLane::Break(const Status& cause) {
   for (int peer = 0; peer < size(); ++peer) links_.Send(peer, message);
   // Nothing where the rank has left, or the communicator is what broke.
   communicator_->Abort(why);
+  if (!works.empty() && !leaves) AfterLoss::ProgramKnows();
   for (auto& [ticket, work] : works) work->done(why.WithPrefix(Describe(work->request) + ": "), {});
 }
 

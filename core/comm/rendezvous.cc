@@ -38,6 +38,8 @@ size_t MaxUnproven(int size) { return std::max<size_t>(64, size); }
 constexpr double kHandshakeTimeout_s = 10;
 // From rank 0's deadline until its guests have its report.
 constexpr double kReport_s = 1.5;
+// Who came and went away is not waited for as long as who never came: time for a process that is started again at once.
+constexpr double kReturn_s = 5;
 
 // Made from a nonce of the host's that only the answer holds, so each meeting has another key, though the secret may be
 // used again.
@@ -73,6 +75,12 @@ struct Connection {
   std::optional<wire::Hello> hello;
 };
 
+// A rank that waited here and went away: what it had said, and until when it may come again.
+struct Gone {
+  wire::Hello hello;
+  Deadline back;
+};
+
 // Rank 0. The meeting is complete when each rank from 1 on has a connection with its hello; the connections stay open
 // until the answer is sent, so that a guest that goes away while it waits is seen. All in one thread.
 class Host {
@@ -89,6 +97,7 @@ class Host {
     while (!MissingRanks().empty()) {
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       Status status = deadline_.Passed() ? Late() : ServeOnce();
+      if (status.ok()) status = NotBack();
       if (!status.ok()) {
         (void)Tell({status, "", {}, {}});  // whoever can't be reached any more need not know
         return status;
@@ -161,15 +170,31 @@ class Host {
                                    options_.timeout_s, " s", WhoTheyAre(missing)));
   }
 
+  // An error where a rank has been away for too long. It names all that are away: those of a host that died are.
+  Status NotBack() const {
+    std::vector<int> away;
+    bool too_long = false;
+    for (const int rank : MissingRanks()) {
+      const auto left = left_.find(rank);
+      if (left == left_.end()) continue;
+      away.push_back(rank);
+      too_long = too_long || left->second.back.Passed();
+    }
+    if (!too_long) return OkStatus();
+    return Unavailable(StrCat(away.size() == 1 ? "rank " : "ranks ", JoinWithAnd(away), " of ", options_.size,
+                              " went away from the rendezvous at '", options_.address,
+                              "' and did not come back within ", kReturn_s, " s", WhoTheyAre(away)));
+  }
+
   // What is known of them: they may have been here, or in another meeting.
   std::string WhoTheyAre(const std::vector<int>& missing) const {
     std::string text;
     for (const int rank : missing) {
       const auto left = left_.find(rank);
       const bool came = left != left_.end();
-      const std::string name = options_.name ? options_.name(rank, came ? left->second.note : "") : "";
+      const std::string name = options_.name ? options_.name(rank, came ? left->second.hello.note : "") : "";
       if (came) {
-        text += StrCat("; ", name.empty() ? StrCat("rank ", rank, " (process ", left->second.pid, ")") : name,
+        text += StrCat("; ", name.empty() ? StrCat("rank ", rank, " (process ", left->second.hello.pid, ")") : name,
                        " came and died, or gave up");
       } else if (!name.empty()) {
         text += StrCat("; ", name, " is still on its way");
@@ -205,7 +230,7 @@ class Host {
   Status ServeOnce() {
     std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) entries.push_back({connection.socket.get(), POLLIN, 0});
-    // Wakes at least once a second to drop the silent.
+    // Wakes at least once a second to drop the silent, and to miss who went away.
     if (poll(entries.data(), entries.size(), deadline_.PollMs(options_.ended ? 0.1 : 1)) < 0 && errno != EINTR) {
       return ErrnoStatus("rendezvous: poll", errno);
     }
@@ -216,7 +241,7 @@ class Host {
         LOCKSTEP_ASSIGN_OR_RETURN(keep, Read(*it));
       }
       if (!keep && it->hello) {
-        left_[static_cast<int>(it->hello->rank)] = *it->hello;
+        left_.insert_or_assign(static_cast<int>(it->hello->rank), Gone{*it->hello, Deadline::After(kReturn_s)});
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
@@ -323,7 +348,7 @@ class Host {
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
-  std::map<int, wire::Hello> left_;  // by rank: of those that waited here and went away the last
+  std::map<int, Gone> left_;  // by rank: those that waited here and went away, each the last time
 };
 
 // A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
@@ -335,9 +360,16 @@ class Guest {
   Result<Meeting> Run() {
     Result<Meeting> meeting = Unavailable("not connected");
     do {
-      Result<UniqueFd> socket = wire::Connect(options_.address, deadline_, "rank 0", options_.ended);
-      if (socket.status().code() == StatusCode::kDeadlineExceeded)
-        return socket.status().WithPrefix(StrCat("rank ", options_.rank, ": rendezvous: "));
+      // Who else watches rank 0 knows better.
+      const bool went = met_ && !options_.ended;
+      const Deadline patience = Deadline::After(went ? std::min(kReturn_s, deadline_.Left()) : deadline_.Left());
+      Result<UniqueFd> socket = wire::Connect(options_.address, patience, "rank 0", options_.ended);
+      if (socket.status().code() == StatusCode::kDeadlineExceeded) {
+        const Status status =
+            went ? Unavailable(StrCat(socket.status().message(), "; it was there, and died or gave up"))
+                 : socket.status();
+        return status.WithPrefix(StrCat("rank ", options_.rank, ": rendezvous: "));
+      }
       LOCKSTEP_ASSIGN_OR_RETURN(socket_, std::move(socket));
       meeting = Talk();
       if (meeting.ok()) return meeting;
@@ -364,6 +396,7 @@ class Guest {
       return FailedPrecondition(StrCat("it speaks version ", int{static_cast<uint8_t>(banner[8])},
                                        " of the protocol, this is ", wire::kVersion));
     }
+    met_ = true;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string nonce, wire::MakeNonce());
     // The guest gives its proof first, to whoever listens there. That is safe, as the two proofs are made from
     // different words: what the guest says can't be sent back to it as the host's.
@@ -417,6 +450,7 @@ class Guest {
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd socket_;
+  bool met_ = false;       // somebody of this protocol was there
   bool welcome_ = false;   // the host knows the secret, and knows that we do
   bool answered_ = false;  // the host's last word has come
 };

@@ -68,15 +68,18 @@ struct Meeting {
 };
 
 // Blocks until all ranks are there or `timeout_s` has passed; a guest waits longer for rank 0's report, as rank 0 knows
-// who is missing: until that has to be there, at most 10 s. Starts no threads, and leaves no socket of its own open but
+// who is missing: until that has to be there, at most 10 s. A rank that had come and went away, as it died, ends the
+// wait of all some 5 s later, unless it comes again before. Of rank 0 its guests see that at once, and one that had not
+// said yet who it is tries for 5 s to reach it again. Starts no threads, and leaves no socket of its own open but
 // those it returns. Any number of meetings may go on in one process at the same time, each on a thread of its own; one
 // may follow another at the same address at once, whoever comes first.
 //
-// Errors: DEADLINE_EXCEEDED names the ranks that are missing, and where they are if they were there;
+// Errors: DEADLINE_EXCEEDED names the ranks that are missing, and where they are if they were there; UNAVAILABLE those
+// that were there and have not come back;
 // FAILED_PRECONDITION: another process is this rank already, or the secrets or sizes differ; INVALID_ARGUMENT:
-// `address` can't be read or resolved, or the note is too long, or all notes together are; UNAVAILABLE: rank 0 can't
-// listen there, or went away; DATA_LOSS: what came is not what was sent. The host returns an error only when the job
-// cannot be; a guest also when it alone was refused.
+// `address` can't be read or resolved, or the note is too long, or all notes together are; UNAVAILABLE also: rank 0
+// can't listen there, or went away; DATA_LOSS: what came is not what was sent. The host returns an error only when the
+// job cannot be; a guest also when it alone was refused.
 Result<Meeting> Meet(const RendezvousOptions& options);
 
 }  // namespace lockstep

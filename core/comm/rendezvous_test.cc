@@ -264,6 +264,82 @@ TEST(RendezvousTest, ARankThatCameAndDiedIsNamedWithItsPlace) {
                    "' within 0.5 s; rank 2 of 'gone' came and died, or gave up; rank 3 on a host is still on its way"));
 }
 
+// Long before the time for who never came, as rank 3 here, is over.
+TEST(RendezvousTest, ARankThatCameAndDiedEndsTheMeetingSoonForAllWhoWait) {
+  auto all = WholeJob(4, FreeLocalAddress());
+  all[0].name = [](int rank, std::string_view note) { return StrCat("rank ", rank, " of '", note, "'"); };
+  std::vector<Status> statuses(2);
+  std::vector<std::thread> threads;
+  const Deadline since = Deadline::After(0);
+  for (const int rank : {0, 1}) threads.emplace_back([&, rank] { statuses[rank] = Meet(all[rank]).status(); });
+  ComeAndGo(2, 4, all[0].address);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(since.Elapsed(), 10);
+  EXPECT_GT(since.Elapsed(), 4) << "it may be started again";
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_EQ(status.message(), StrCat("rank 2 of 4 went away from the rendezvous at '", all[0].address,
+                                       "' and did not come back within 5 s; rank 2 of 'gone' came and died, or gave "
+                                       "up"));
+  }
+}
+
+TEST(RendezvousTest, ARankThatCameBackInTimeIsNotMissed) {
+  const auto all = WholeJob(3, FreeLocalAddress());
+  Result<Meeting> results[] = {Internal("did not run"), Internal("did not run"), Internal("did not run")};
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { results[0] = Meet(all[0]); });
+  ComeAndGo(1, 3, all[0].address);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  threads.emplace_back([&] { results[1] = Meet(all[1]); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5500));
+  results[2] = Meet(all[2]);
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) ExpectMet(result, 3);
+}
+
+// One that has said who it is, at once; one that is between the banner and its proof tries for a while.
+TEST(RendezvousTest, AGuestDoesNotWaitForARankZeroThatDied) {
+  const auto all = WholeJob(3, FreeLocalAddress());
+  {
+    RendezvousOptions host = all[0];
+    std::atomic<bool> dies = false;
+    host.ended = [&] { return dies ? Cancelled("dies") : OkStatus(); };
+    Status status, of_host;
+    std::thread hosting([&] { of_host = Meet(host).status(); });
+    std::thread thread([&] { status = Meet(all[1]).status(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const Deadline since = Deadline::After(0);
+    dies = true;
+    thread.join();
+    hosting.join();
+    EXPECT_LT(since.Elapsed(), 3);
+    EXPECT_EQ(of_host.code(), StatusCode::kCancelled);
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+    EXPECT_NE(status.message().find("rendezvous with rank 0 at"), std::string::npos) << status.ToString();
+  }
+  Result<UniqueFd> listener = wire::Listen(all[0].address);
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  Status status;
+  const Deadline since = Deadline::After(0);
+  std::thread thread([&] { status = Meet(all[1]).status(); });
+  pollfd entry = {listener->get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 30000), 1);
+  {
+    const UniqueFd caller(accept(listener->get(), nullptr, nullptr));
+    const std::string banner = StrCat(wire::kMagic, std::string("\x02\0\0\0", 4), std::string(wire::kNonceBytes, 'n'));
+    static_assert(wire::kVersion == 2);
+    EXPECT_TRUE(wire::SendAll(caller.get(), banner, Deadline::After(30)).ok());
+    EXPECT_TRUE(wire::ReceiveExactly(caller.get(), 1, Deadline::After(30)).ok());
+  }
+  listener = Internal("closed");
+  thread.join();
+  EXPECT_LT(since.Elapsed(), 10);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+  EXPECT_NE(status.message().find("rank 0 is missing"), std::string::npos) << status.ToString();
+  EXPECT_NE(status.message().find("it was there, and died or gave up"), std::string::npos) << status.ToString();
+}
+
 TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
   const std::string address = FreeLocalAddress();
   Result<Meeting> host = Internal("did not run");

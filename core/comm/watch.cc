@@ -262,7 +262,7 @@ class Watch::Impl {
     const Status why = options_.rank == 0 ? GaveUp(rank, message.status) : message.status;
     const bool is_verdict = Learn(rank, Fate::kLost, why);
     if (options_.rank == 0) Tell({message.kind, message.rank, why}, /*own_words=*/true);
-    if (is_verdict && on_verdict_) on_verdict_(why);
+    Report(why, is_verdict);
   }
 
   // What is seen here, and not heard: the rank at the other end is lost. Rank 0 tells all; another tells rank 0.
@@ -275,6 +275,12 @@ class Watch::Impl {
     } else {
       link.Send({Message::Kind::kEnd, static_cast<uint32_t>(options_.rank), why});
     }
+    Report(why, is_verdict);
+  }
+
+  void Report(const Status& why, bool is_verdict) {
+    const bool is_loss = !leave_deadline_ && why.code() != StatusCode::kCancelled;
+    if (is_loss && !std::exchange(has_loss_, true) && options_.on_loss) options_.on_loss(why);
     if (is_verdict && on_verdict_) on_verdict_(why);
   }
 
@@ -312,6 +318,7 @@ class Watch::Impl {
   std::list<Link> links_;
   std::vector<pollfd> polled_;
   double clock_s_ = 0;  // of silence
+  bool has_loss_ = false;
   std::optional<Deadline> leave_deadline_;
 
   mutable std::mutex mutex_;

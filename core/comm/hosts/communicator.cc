@@ -36,7 +36,10 @@ Result<std::unique_ptr<Communicator>> HostsCommunicator::Create(const ContextOpt
   std::unique_ptr<HostsCommunicator> made(new HostsCommunicator(options, std::move(place), group.index));
   made->StartWatch(options, meeting);
   Status status = made->Connect(options, std::move(group), meeting, deadline);
-  if (status.ok()) return std::unique_ptr<Communicator>(std::move(made));
+  if (status.ok()) {
+    made->after_loss_.Begin();
+    return std::unique_ptr<Communicator>(std::move(made));
+  }
   // Why a rank has given up says more than the end of its connection, which may be seen first.
   if (status.code() == StatusCode::kUnavailable) {
     made->watch_->AwaitFate(made->rank_, kPatience_s);
@@ -53,7 +56,8 @@ HostsCommunicator::HostsCommunicator(const ContextOptions& options, Place place,
       place_(std::move(place)),
       index_(index),
       ends_(std::make_shared<Ends>()),
-      links_(options.size) {
+      links_(options.size),
+      after_loss_(options.end_after_loss_s, place_.names[options.rank]) {
   size_t fewest = place_.hosts.front().size();
   for (const std::vector<int>& ranks : place_.hosts) {
     fewest = std::min(fewest, ranks.size());
@@ -87,7 +91,8 @@ void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeti
     ends->verdict = why.WithPrefix(StrCat("rank ", rank, ": "));
     ends->grace.emplace(Deadline::After(kGrace_s));
   };
-  const auto on_tick = [ends = ends_] {
+  const auto on_tick = [ends = ends_, after_loss = &after_loss_] {
+    after_loss->Tick();
     const std::lock_guard lock(ends->mutex);
     const bool over = ends->grace.has_value() && ends->grace->Passed();
     if (over && ends->local != nullptr) ends->local->Break(ends->verdict);
@@ -103,7 +108,8 @@ void HostsCommunicator::StartWatch(const ContextOptions& options, Meeting& meeti
                                                 .size = size_,
                                                 .key = meeting.key,
                                                 .places = place_.names,
-                                                .silence_s = options.silence_timeout_s},
+                                                .silence_s = options.silence_timeout_s,
+                                                .on_loss = [this](const Status& why) { after_loss_.Lost(why); }},
                                    std::move(meeting.connections), on_verdict, on_tick);
   const std::lock_guard lock(ends_->mutex);
   ends_->watch = watch_.get();
@@ -208,6 +214,7 @@ Status HostsCommunicator::Settled(const Status& status) {
   const bool ended = local_->broken() || (across_ != nullptr && across_->broken());
   if (!ended) [[likely]]
     return status;
+  AfterLoss::ProgramKnows();
   if (!end_.ok()) return end_;
   const Status verdict = watch_->verdict();
   end_ = status;
@@ -310,6 +317,7 @@ void HostsCommunicator::Abort(const Status& why) {
 // A collective that goes on is ended; where there is none, what was sent arrives first.
 void HostsCommunicator::Leave() {
   if (local_ == nullptr || fork_.InFork()) return;
+  after_loss_.Leave();
   if (across_ != nullptr && calling_.try_lock()) {
     across_->Flush();
     calling_.unlock();

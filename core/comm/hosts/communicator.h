@@ -13,6 +13,7 @@
 #include "core/base/deadline.h"
 #include "core/base/fork_guard.h"
 #include "core/base/unique_fd.h"
+#include "core/comm/after_loss.h"
 #include "core/comm/communicator.h"
 #include "core/comm/context.h"
 #include "core/comm/gloo/communicator.h"
@@ -194,6 +195,7 @@ class HostsCommunicator final : public Communicator {
   std::unique_ptr<shm::ShmCommunicator> local_;
   std::unique_ptr<gloo::GlooCommunicator> across_;  // null where this rank is on no rail
   std::vector<UniqueFd> links_;                     // [R]
+  AfterLoss after_loss_;                            // its times are the watch's
   std::unique_ptr<Watch> watch_;                    // the first to go: its thread calls into the others
 };
 

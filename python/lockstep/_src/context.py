@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import json
@@ -11,13 +10,18 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lockstep._src import at_exit
 from lockstep._src.cluster import Cluster, Task
 from lockstep._src.environment import warn_of_what_has_no_effect
 from lockstep._src.options import VARIABLES, Options
+from lockstep.launch import elastic_wire
 
 
 def meeting_of(cluster: Cluster, options: Options) -> Any:
-    """What the engine is told of a process's place in its job: a `library.Meeting`."""
+    """What the engine is told of a process's place in its job: a `library.Meeting`.
+
+    The worker of an elastic job outlives others: it hears of their loss when it next exchanges something, and goes on.
+    """
     from lockstep._src import library
 
     return library.Meeting(
@@ -31,6 +35,7 @@ def meeting_of(cluster: Cluster, options: Options) -> Any:
         rendezvous_timeout_s=options.rendezvous_timeout_s,
         stall_timeout_s=options.stall_timeout_s,
         silence_timeout_s=options.silence_timeout_s,
+        end_after_loss_s=0.0 if elastic_wire.ADDRESS in os.environ else options.end_after_loss_s,
         shared_bytes_per_rank=options.shared_bytes_per_rank,
     )
 
@@ -342,7 +347,7 @@ class Context:
             library.init(meeting_of(cluster, options))
             self._connected = True
             options.set_connected(True)
-            atexit.register(self.shutdown)
+            at_exit.register(self.shutdown)
 
     @contextlib.contextmanager
     def detached(self) -> Iterator[None]:
@@ -371,7 +376,7 @@ class Context:
                 return
             from lockstep._src import library
 
-            atexit.unregister(self.shutdown)
+            at_exit.unregister(self.shutdown)
             self._connected = False
             self.options.set_connected(False)
             library.shutdown()

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 import lockstep
-from lockstep._src.context import Context, context
+from lockstep._src.context import Context, context, meeting_of
+from lockstep._src.options import Options
 
 
 @pytest.fixture
@@ -133,3 +134,9 @@ def test_import_does_no_work():
     code = "import sys, lockstep; assert 'tensorflow' not in sys.modules; assert not lockstep.context.is_initialized"
     broken = {**os.environ, "HB_GRAD_NBUCKETS": "x", "LOCKSTEP_RANK": "y"}
     subprocess.run([sys.executable, "-c", code], check=True, env=broken, timeout=60)
+
+
+def test_workers_of_elastic_jobs_alone_outlive_the_loss_of_others(fresh, monkeypatch):
+    assert meeting_of(fresh.cluster, Options()).end_after_loss_s == Options().end_after_loss_s > 0
+    monkeypatch.setenv("LOCKSTEP_ELASTIC", "127.0.0.1:1")
+    assert meeting_of(fresh.cluster, Options(end_after_loss_s=3)).end_after_loss_s == 0

@@ -101,6 +101,7 @@ class _ContextOptions(ctypes.Structure):
         ("rendezvous_timeout_s", ctypes.c_double),
         ("stall_timeout_s", ctypes.c_double),
         ("silence_timeout_s", ctypes.c_double),
+        ("end_after_loss_s", ctypes.c_double),
         ("shared_bytes_per_rank", ctypes.c_longlong),
         ("listener", ctypes.c_int),
     ]
@@ -123,6 +124,7 @@ class Meeting:
     rendezvous_timeout_s: float
     stall_timeout_s: float
     silence_timeout_s: float
+    end_after_loss_s: float
     shared_bytes_per_rank: int
     listener: int = -1
 

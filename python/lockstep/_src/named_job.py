@@ -6,7 +6,6 @@ or removes one is done by all ranks of the job together, also by those that are 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import json
@@ -15,7 +14,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from lockstep._src import elastic, named
+from lockstep._src import at_exit, elastic, named
 from lockstep._src.cluster import Cluster
 from lockstep._src.named_bytes import gather_bytes
 
@@ -102,7 +101,7 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
         raise
     _settings.clear()
     _settings.update(settings)
-    atexit.register(stop)
+    at_exit.register(stop)
 
 
 _settings: dict[str, float] = {}  # of lanes of sets that are added later
@@ -117,7 +116,7 @@ def stop() -> None:
     with _lock:
         if _job is None:
             return
-        atexit.unregister(stop)
+        at_exit.unregister(stop)
         job, _job = _job, None
         for number, members in reversed(job.sets.items()):
             if job.rank in members:

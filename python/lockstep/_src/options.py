@@ -69,6 +69,19 @@ def _positive(unit: str) -> Callable[[Any], float]:
     return convert
 
 
+def _positive_or_never(unit: str) -> Callable[[Any], float]:
+    positive = _positive(unit)
+
+    def convert(value: Any) -> float:
+        if isinstance(value, str) and value.strip().lower() in ("off", "never"):
+            return 0.0
+        if not isinstance(value, bool) and value in (0, "0"):
+            return 0.0
+        return positive(value)
+
+    return convert
+
+
 def _one_of(*choices: str) -> Callable[[Any], str]:
     def convert(value: Any) -> str:
         text = _to_str(value)
@@ -170,6 +183,13 @@ class Options:
     stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)
     # How long a worker of another host may be silent, cut off or frozen, before the job ends.
     silence_timeout_s: float = _option(8.0, _positive("seconds"), "LOCKSTEP_SILENCE_TIMEOUT", fixed_once_connected=True)
+    # How long another worker goes on outside of an exchange after the loss of one: a process whose program no exchange
+    # has told of it by then writes who was lost to stderr, and exits with 1. Of jobs on several hosts alone, where no
+    # launcher may be there to end it, and not of elastic ones, whose workers go on. 0, or 'never': it is not ended.
+    # With the silence before it, it should stay below the 10 s in which a job is to end.
+    end_after_loss_s: float = _option(
+        1.5, _positive_or_never("seconds"), "LOCKSTEP_END_AFTER_LOSS", fixed_once_connected=True
+    )
     # Data between hosts: an interface's name, an address of this machine or a network; '': as worker 0 is reached.
     comm_interface: str = _option("", _to_str, "LOCKSTEP_INTERFACE", fixed_once_connected=True)
     # Tells hosts apart: workers with the same one share memory. '': found out.

@@ -113,3 +113,14 @@ def test_what_connecting_read_is_fixed_while_connected():
     assert options.grad_nbuckets == 1
     options.set_connected(False)
     options.stall_timeout_s = 7
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2.5", 2.5), ("0", 0), ("never", 0), ("Off", 0)])
+def test_a_time_may_be_never(text, seconds):
+    assert Options.from_environment({"LOCKSTEP_END_AFTER_LOSS": text}).end_after_loss_s == seconds
+
+
+@pytest.mark.parametrize("bad", ["-1", "soon", "nan", ""])
+def test_a_time_that_is_none_is_refused_with_its_variable(bad):
+    with pytest.raises(ValueError, match="LOCKSTEP_END_AFTER_LOSS: got .*wanted a.* number of seconds"):
+        Options.from_environment({"LOCKSTEP_END_AFTER_LOSS": bad})

@@ -239,8 +239,9 @@ def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environm
         result = pickle.dumps((None, traceback.format_exc()))
         exit_code = 1
     Path(f"{base}.result").write_bytes(result)
-    if sys.modules.get("lockstep._src.context") is not None:
-        sys.modules["lockstep._src.context"].context.shutdown()
+    for module, leave in (("lockstep._src.named_job", "stop"), ("lockstep._src.context", "shutdown")):
+        if module in sys.modules:
+            getattr(sys.modules[module], leave)()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)  # no destructor of TensorFlow's after its threads
