@@ -111,6 +111,7 @@ ContextOptions OptionsOf(const LockstepContextOptions& options) {
           .silence_timeout_s = options.silence_timeout_s,
           .end_after_loss_s = options.end_after_loss_s,
           .host = TextOf(options.host),
+          .listen = TextOf(options.listen),
           .listener = options.listener};
 }
 

@@ -27,6 +27,7 @@ typedef struct {
   const char* backend;
   const char* interface;
   const char* host;
+  const char* listen;
   double rendezvous_timeout_s;
   double stall_timeout_s;
   double silence_timeout_s;

@@ -17,6 +17,7 @@ LockstepContextOptions OptionsOf(int rank, int size) {
           .backend = "auto",
           .interface = nullptr,
           .host = nullptr,
+          .listen = nullptr,
           .rendezvous_timeout_s = 10,
           .stall_timeout_s = 10,
           .silence_timeout_s = 10,

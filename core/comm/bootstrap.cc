@@ -159,6 +159,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
                                                    .note = Encode(self),
                                                    .timeout_s = options.rendezvous_timeout_s,
                                                    .listener = options.listener,
+                                                   .listen = options.listen,
                                                    .name = NameByNote,
                                                    .keep_connections = true}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(meeting.notes));

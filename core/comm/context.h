@@ -45,6 +45,8 @@ struct ContextOptions {
   double silence_timeout_s = 8;  // how long a rank of another host may be cut off or frozen before the job ends
   double end_after_loss_s = 0;   // after a rank is lost, this process ends, if its program does not know yet; 0: never
   std::string host;  // tells hosts apart: ranks with the same one share memory; "": found out. For tests and containers
+  // On rank 0: where it listens, "[::]:port" for all of the machine's addresses; "": at `rendezvous`.
+  std::string listen;
   int listener = -1;  // on rank 0, a socket that listens at `rendezvous` already, the caller's; -1: none
 
   // INVALID_ARGUMENT that names the field, what it is and what it may be. Looks at the values alone: whether an address

@@ -93,7 +93,8 @@ class Host {
   }
 
   Result<Meeting> Run() {
-    LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(options_.address) : Borrow());
+    const std::string& where = options_.listen.empty() ? options_.address : options_.listen;
+    LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(where) : Borrow());
     while (!MissingRanks().empty()) {
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       Status status = deadline_.Passed() ? Late() : ServeOnce();

@@ -23,18 +23,20 @@ namespace lockstep {
 //     |          ... all R are there, or it is clear that they won't be ...
 //     |<-- answer: notes or error -----|
 //
-// Rank 0 listens at `address`; the others come, prove that they know the job's secret (HMAC-SHA-256 over fresh random
-// numbers of both sides; the secret itself never travels) and wait. When all are there, rank 0 sends everybody's notes.
-// A stranger that sends garbage, nothing, or a proof with the wrong secret is turned away and disturbs nobody. The
-// bytes on the wire are in docs/wire_protocol.md. They are not encrypted: no secrets in a note.
+// Rank 0 listens at `address`, or where it is told to; the others come, prove that they know the job's secret
+// (HMAC-SHA-256 over fresh random numbers of both sides; the secret itself never travels) and wait. When all are there,
+// rank 0 sends everybody's notes. A stranger that sends garbage, nothing, or a proof with the wrong secret is turned
+// away and disturbs nobody. The bytes on the wire are in docs/wire_protocol.md. They are not encrypted: no secrets in a
+// note.
 struct RendezvousOptions {
   int rank = 0;
   int size = 1;
-  std::string address;    // "host:port" or "[v6 address]:port"
-  std::string secret;     // of the job
-  std::string note;       // at most kMaxNoteBytes
-  double timeout_s = 60;  // until all have to be there
-  int listener = -1;      // of rank 0: a socket that listens at `address` already, the caller's; -1: Meet makes one
+  std::string address;      // "host:port" or "[v6 address]:port"
+  std::string secret;       // of the job
+  std::string note;         // at most kMaxNoteBytes
+  double timeout_s = 60;    // until all have to be there
+  int listener = -1;        // of rank 0: a socket that listens at `address` already, the caller's; -1: Meet makes one
+  std::string listen = {};  // of rank 0: where it listens, "[::]:port" for all its addresses; "": at `address`
   // What else may end the wait: asked some times a second where it is not null, and what it returns, if that is not OK,
   // is returned. (The others of the meeting are not told: it is for who watches them by other means.)
   std::function<Status()> ended = {};

@@ -404,6 +404,22 @@ TEST(RendezvousTest, AddressesAreThoseThatRanksSeeOfEachOther) {
   }
 }
 
+// As where a machine's own name leads it to loopback, and others to an address of it.
+TEST(RendezvousTest, RankZeroMayListenAtAllAddresses) {
+  const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
+  const bool has_v6 = wire::Listen("[::1]" + port).ok();
+  for (const std::string listen : {"0.0.0.0" + port, "[::]" + port}) {
+    if (!has_v6 && listen[0] == '[') continue;
+    std::vector<RendezvousOptions> all = {Options(0, 3, "name.invalid" + port), Options(1, 3, "127.0.0.2" + port),
+                                          Options(2, 3, (listen[0] == '[' ? "[::1]" : "127.0.0.3") + port)};
+    all[0].listen = listen;
+    const auto results = MeetAll(all);
+    for (const auto& result : results) ExpectMet(result, 3);
+    EXPECT_EQ(results[0]->own_address, "127.0.0.2");
+    EXPECT_EQ(results[2]->addresses[0], listen[0] == '[' ? "::1" : "127.0.0.3");
+  }
+}
+
 // The ranks come to the second one as soon as they have the first: guests often before rank 0 listens again, or while
 // its first listener is there still. The first one's connections stay.
 TEST(RendezvousTest, ASecondMeetingAtTheSameAddressMayFollowAtOnce) {

@@ -56,6 +56,11 @@ UniqueFd MakeSocket(const addrinfo& address) {
   return fd;
 }
 
+bool IsAnyV6(const addrinfo& address) {
+  return address.ai_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
+}
+
 // Waits until `socket` is ready for `events`. OK may also mean a signal, or the limit of one poll: callers try their
 // transfer and come back.
 Status Await(int socket, short events, const Deadline& deadline) {
@@ -272,6 +277,9 @@ Result<UniqueFd> Listen(const std::string& address, std::string_view who) {
   int error = 0;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     UniqueFd fd = MakeSocket(*entry);
+    // "[::]" is every address, those of IPv4 as well, whatever this machine's default is.
+    const int no = 0;
+    if (fd.valid() && IsAnyV6(*entry)) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
     if (fd.valid() && bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
       return fd;
     }

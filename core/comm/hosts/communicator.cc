@@ -161,6 +161,7 @@ Status HostsCommunicator::ConnectRail(const ContextOptions& options, const Meeti
                                                   .note = mine,
                                                   .timeout_s = std::max(deadline.Left(), 0.1),
                                                   .listener = options.listener,
+                                                  .listen = options.listen,
                                                   .ended = [this] { return Verdict(); },
                                                   .name = [this](int rank, auto) { return place_.names[rank]; },
                                                   .keep_connections = true}));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 from collections.abc import Mapping
 
 from lockstep.launch.places import MOST_WORKERS
@@ -15,7 +16,10 @@ WORLD_SIZE = "LOCKSTEP_WORLD_SIZE"
 LOCAL_RANK = "LOCKSTEP_LOCAL_RANK"
 LOCAL_WORLD_SIZE = "LOCKSTEP_LOCAL_WORLD_SIZE"
 RENDEZVOUS = "LOCKSTEP_RENDEZVOUS"
+# The same as the workers of rank 0's machine reach it, where its name leads them to loopback.
+RENDEZVOUS_HERE = "LOCKSTEP_RENDEZVOUS_HERE"
 SECRET = "LOCKSTEP_SECRET"
+INTERFACE = "LOCKSTEP_INTERFACE"
 
 # Tasks of a TF_CONFIG that train together, in the order of their ranks.
 _TRAINERS = ("chief", "worker")
@@ -85,6 +89,7 @@ class Cluster:
     trainers: tuple[tuple[str, int], ...]
     rendezvous: str  # host:port of rank 0's rendezvous; empty where there is only one worker
     secret: str
+    listen: str = ""  # host:port where rank 0 listens, if not at the rendezvous
 
     @property
     def world_size(self) -> int:
@@ -136,6 +141,7 @@ class Cluster:
         trainers = task.trainers if task else [("worker", r) for r in range(size)] if size > 1 else [("localhost", 0)]
         if len(trainers) != size:
             raise ValueError(f"{WORLD_SIZE} is {size}, but TF_CONFIG names {len(trainers)} workers: {task.cluster}")
+        here = environ.get(RENDEZVOUS_HERE, "")
         return cls(
             *trainers[rank],
             spec=task.cluster if task else None,
@@ -143,8 +149,9 @@ class Cluster:
             local_rank=_integer(environ, LOCAL_RANK, rank, 0),
             local_world_size=_integer(environ, LOCAL_WORLD_SIZE, size, 1),
             trainers=tuple(trainers),
-            rendezvous=environ.get(RENDEZVOUS, ""),
+            rendezvous=here or environ.get(RENDEZVOUS, ""),
             secret=environ.get(SECRET, ""),
+            listen=_anywhere(here) if here and not environ.get(INTERFACE) else "",
         )
 
     def check_can_connect(self) -> None:
@@ -167,6 +174,12 @@ class Cluster:
 def _check_size(workers: int, variable: str) -> None:
     if workers > MOST_WORKERS:
         raise ValueError(f"{variable}: got {workers} workers, wanted at most {MOST_WORKERS}")
+
+
+def _anywhere(address: str) -> str:
+    """All addresses of this machine, with the port of one: others know it by which they like."""
+    host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    return f"{host}:{address.rpartition(':')[2]}"
 
 
 def _integer(environ: Mapping[str, str], variable: str, default: int | None, least: int) -> int:

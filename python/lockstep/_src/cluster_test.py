@@ -83,6 +83,18 @@ def test_launcher_wins_over_tf_config():
     cluster.check_can_connect()
 
 
+def test_on_a_machine_whose_name_leads_to_loopback_the_launcher_says_where_to_meet(monkeypatch):
+    environ = launched(0, 2, LOCKSTEP_RENDEZVOUS="h:9", LOCKSTEP_SECRET="s", LOCKSTEP_RENDEZVOUS_HERE="10.0.0.1:9")
+    for both, anywhere in ((True, "[::]:9"), (False, "0.0.0.0:9")):
+        monkeypatch.setattr("socket.has_dualstack_ipv6", lambda both=both: both)
+        cluster = Cluster.from_environment(environ)
+        assert (cluster.rendezvous, cluster.listen) == ("10.0.0.1:9", anywhere)
+    cluster = Cluster.from_environment({**environ, "LOCKSTEP_INTERFACE": "eth0"})
+    assert (cluster.rendezvous, cluster.listen) == ("10.0.0.1:9", "")
+    cluster = Cluster.from_environment({**environ, "LOCKSTEP_RENDEZVOUS_HERE": ""})
+    assert (cluster.rendezvous, cluster.listen) == ("h:9", "")
+
+
 def test_launcher_alone_is_enough():
     cluster = Cluster.from_environment(launched(1, 2, LOCKSTEP_LOCAL_RANK="0", LOCKSTEP_LOCAL_WORLD_SIZE="1"))
     assert (cluster.task_type, cluster.task_id, cluster.local_rank, cluster.local_world_size) == ("worker", 1, 0, 1)

@@ -29,6 +29,7 @@ def meeting_of(cluster: Cluster, options: Options) -> Any:
         size=cluster.world_size,
         rendezvous=cluster.rendezvous,
         secret=cluster.secret,
+        listen=cluster.listen,
         backend=options.comm_default,
         interface=options.comm_interface,
         host=options.comm_host,

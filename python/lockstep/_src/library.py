@@ -98,6 +98,7 @@ class _ContextOptions(ctypes.Structure):
         ("backend", ctypes.c_char_p),
         ("interface", ctypes.c_char_p),
         ("host", ctypes.c_char_p),
+        ("listen", ctypes.c_char_p),
         ("rendezvous_timeout_s", ctypes.c_double),
         ("stall_timeout_s", ctypes.c_double),
         ("silence_timeout_s", ctypes.c_double),
@@ -127,6 +128,7 @@ class Meeting:
     end_after_loss_s: float
     shared_bytes_per_rank: int
     listener: int = -1
+    listen: str = ""
 
     def _as_c(self) -> _ContextOptions:
         values = dataclasses.asdict(self)

@@ -74,6 +74,7 @@ def open_lane(
             rank=meeting.rank if rank is None else rank,
             size=meeting.size if size is None else size,
             rendezvous=meeting.rendezvous if rendezvous is None else rendezvous,
+            listen=meeting.listen if rendezvous is None else "",
             listener=-1 if listener is None else listener.fileno(),
         ),
         fusion_bytes=fusion_bytes,

@@ -39,6 +39,7 @@ class Meeting:
     Attributes:
       rendezvous: host:port, where rank 0 waits for the others.
       secret: By which they know each other.
+      here: The rendezvous as workers of rank 0's machine reach it, if that is otherwise: host:port.
       addresses: One for each rank, which stands for it in TF_CONFIG.
       has_chief: As of `Tasks`.
       beside: As of `Tasks`.
@@ -49,10 +50,12 @@ class Meeting:
     addresses: Sequence[str]
     has_chief: bool = True
     beside: Mapping[str, Any] = field(default_factory=dict)
+    here: str = ""
 
     def variables(self) -> dict[str, str]:
         """What every worker is told."""
-        return {"LOCKSTEP_RENDEZVOUS": self.rendezvous, "LOCKSTEP_SECRET": self.secret}
+        meeting = {"LOCKSTEP_RENDEZVOUS": self.rendezvous, "LOCKSTEP_RENDEZVOUS_HERE": self.here}
+        return {**meeting, "LOCKSTEP_SECRET": self.secret}
 
     def tf_config(self, rank: int) -> str:
         """TF_CONFIG of a worker."""
@@ -151,7 +154,24 @@ def _meeting(base: Mapping[str, str], count: int, tasks: Tasks) -> Meeting:
         for i in range(count)
     ]
     secret = shared_secret(base, addresses[0], len(tasks.by_host), tasks.job)
-    return Meeting(addresses[0], secret, addresses, tasks.has_chief, tasks.beside)
+    return Meeting(addresses[0], secret, addresses, tasks.has_chief, tasks.beside, _rendezvous_here(choice, tasks))
+
+
+def _rendezvous_here(choice: str | None, tasks: Tasks) -> str:
+    """Of `Meeting`, for this launcher's workers.
+
+    Tasks meet at the first one's address. Where that machine's own name leads it to loopback (Debian's /etc/hosts has
+    it as 127.0.1.1), the others, who know it by another address, would call in vain.
+    """
+    first, *others = (host.strip("[]") for host, _ in tasks.by_host)
+    is_first = tasks.hosts[tasks.index] == tasks.hosts[0]
+    # A name that is not known yet will be waited for.
+    if not others or not is_first or not interfaces.leads_to_loopback(first, if_unknown=False):
+        return ""
+    reached = interfaces.meeting_host(first, choice, others)
+    if reached == first:  # The others are this machine as well.
+        return ""
+    return interfaces.with_port(reached, int(tasks.addresses[0].rpartition(":")[2]))
 
 
 def threads_per_worker(cpus: int, count: int) -> dict[str, str]:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from lockstep.launch import interfaces
 from lockstep.launch.cluster import KEEP_MEMORY, available_cpus, threads_per_worker, worker_environments
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.tasks import Tasks
@@ -47,6 +48,30 @@ def test_tasks_of_several_hosts_have_local_ranks_on_each_and_need_a_secret(tmp_p
         worker_environments({"LOCKSTEP_SECRET": "s"}, 30000, None, tasks)
     with pytest.raises(LaunchError, match="tasks on 2 hosts, and LOCKSTEP_SECRET is not set.*of this host alone"):
         worker_environments({"XDG_STATE_HOME": str(tmp_path)}, 2, None, tasks)
+
+
+def test_a_first_host_whose_name_leads_it_to_loopback_listens_where_others_reach_it(monkeypatch):
+    """As on Debian, where /etc/hosts has a machine's own name as 127.0.1.1."""
+    tasks = Tasks(("localhost:8860", "localhost:8861", "b:8860"))
+    monkeypatch.setattr(interfaces, "_address_towards", {"b": "10.0.0.1"}.get)
+
+    def meetings(index, **variables):
+        base = {"LOCKSTEP_SECRET": "s", **variables}
+        environments = worker_environments(base, 2, None, dataclasses.replace(tasks, index=index))
+        return {(env["LOCKSTEP_RENDEZVOUS"], env["LOCKSTEP_RENDEZVOUS_HERE"]) for env in environments}
+
+    assert meetings(0) == meetings(1) == {("localhost:8860", "10.0.0.1:8860")}
+    assert meetings(2) == {("localhost:8860", "")}  # as the other host knows it
+    assert meetings(0, LOCKSTEP_INTERFACE="127.0.0.0/8") == {("localhost:8860", "127.0.0.1:8860")}
+    monkeypatch.setattr(interfaces, "_address_towards", {"b": "127.0.0.1"}.get)
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    assert meetings(0) == {("localhost:8860", "")}
+
+
+def test_a_first_host_whose_name_leads_elsewhere_or_is_not_known_yet_listens_there():
+    for name in ("192.0.2.1", "a-host.invalid"):
+        (env,) = worker_environments({"LOCKSTEP_SECRET": "s"}, 1, None, Tasks((f"{name}:1", "b:1")))
+        assert (env["LOCKSTEP_RENDEZVOUS"], env["LOCKSTEP_RENDEZVOUS_HERE"]) == (f"{name}:1", "")
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -118,7 +118,8 @@ def meeting_host(name: str, choice: str | None, others: Sequence[str]) -> str:
     """
     if choice:
         return address_of(choice)
-    if not _leads_to_loopback(name):
+    # What is unknown here, workers could not resolve.
+    if not leads_to_loopback(name, if_unknown=True):
         return name
     # As /etc/hosts has it for a machine's own name: right for the machine itself alone. ssh knows by which address
     # the launcher has reached it.
@@ -169,12 +170,12 @@ def _is_known(name: str) -> bool:
     return True
 
 
-def _leads_to_loopback(name: str) -> bool:
-    """True as well where nobody here knows the name: then it is none that workers could resolve."""
+def leads_to_loopback(name: str, if_unknown: bool) -> bool:
+    """Whether a host's name, or address, is one that no other host reaches; `if_unknown` where nobody here knows it."""
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):
-        return True
+        return if_unknown
     return all(ipaddress.ip_address(address[0].partition("%")[0]).is_loopback for *_, address in found)
 
 

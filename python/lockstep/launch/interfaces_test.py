@@ -81,3 +81,11 @@ def test_addresses_of_ipv6_stand_in_brackets_before_a_port():
     assert with_port("a", 1) == "a:1"
     assert with_port("::1", 1) == "[::1]:1"
     assert with_port("[::1]", 1) == "[::1]:1"
+
+
+def test_a_name_leads_to_loopback_or_elsewhere_or_is_unknown():
+    for name in ("127.0.1.1", "::1", "localhost"):
+        assert interfaces.leads_to_loopback(name, if_unknown=False)
+    assert not interfaces.leads_to_loopback("192.0.2.1", if_unknown=True)
+    for unknown in (True, False):
+        assert interfaces.leads_to_loopback("a-host.invalid", if_unknown=unknown) is unknown
