@@ -37,7 +37,8 @@ _VARIABLES = {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "8"}
 _HOST_OF = "aabb"  # by rank
 _RANKS = range(len(_HOST_OF))
 _OPERATION = (
-    r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '|rendezvous|start of the job"
+    r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '"
+    r"|rendezvous|start of the job|outside of a collective"
 )
 # What each rank makes of all ranks' in each step, 80 MiB: more than malloc ever keeps, so that it asks the kernel.
 _MANY = 10 << 18

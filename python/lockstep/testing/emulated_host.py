@@ -16,6 +16,7 @@ the program. (`nsenter` would do, but stops with a program that is stopped, and 
 Plain Python without modules of ours: it starts in milliseconds.
 """
 
+import atexit
 import ctypes
 import os
 import signal
@@ -84,6 +85,8 @@ def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
             _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
             os.chdir(folder)
             body()
+            # As at the end of any program: who has done its part leaves its job.
+            atexit._run_exitfuncs()
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
