@@ -4,7 +4,6 @@ import pytest
 
 from lockstep._src.data_service import addresses
 from lockstep.launch import interfaces
-from lockstep.launch.horovod_request import Request
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -53,8 +52,7 @@ def test_an_address_or_a_network_chooses_the_interface_that_has_it(monkeypatch):
 
 
 def test_what_horovodrun_exports_for_a_network_chooses():
-    told = Request(num_proc=1, network_interfaces=["127.0.0.0/8"]).variables({})
-    choices = addresses.chosen_interfaces(told)
+    choices = addresses.chosen_interfaces({"LOCKSTEP_NETWORK_INTERFACES": "127.0.0.0/8"})
     assert choices == ["127.0.0.0/8"]
     assert addresses.own_address(choices) == "127.0.0.1"
 
