@@ -38,6 +38,7 @@ train: setup ## train a ranking model on WORKERS workers: on generated data, or 
 
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
 # REDUCED=1: what a change of TensorFlow's version can break (conftest.py says which tests).
+# The core's tests mostly wait, for deadlines and for each other: more of them at a time than there are cores.
 .PHONY: test
 test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh core tests
@@ -46,7 +47,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	wait $$environment && exit $$core
 	@tools/setup.sh ops $(if $(REDUCED),,spark)
 	@core=0; python=0; \
-	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error $(if $(REDUCED),-R columnar) || core=$$?; \
+	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error -j $$((2 * $(JOBS))) $(if $(REDUCED),-R columnar) || core=$$?; \
 	tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
 	echo "TensorFlow $(TF): core tests $$([ $$core = 0 ] && echo passed || echo FAILED)," \
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
@@ -81,7 +82,7 @@ bench: setup ## benchmarks of the core and of the TensorFlow layer
 define sanitized
 	@tools/setup.sh python tests
 	@$(call core_build,build/$(1)-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_SANITIZE=$(2))
-	$(3)$(ctest) --test-dir build/$(1)-tf-$(TF) --output-on-failure --no-tests=error
+	$(3)$(ctest) --test-dir build/$(1)-tf-$(TF) --output-on-failure --no-tests=error -j $(JOBS)
 endef
 
 .PHONY: asan
