@@ -280,7 +280,7 @@ class Watch::Impl {
 
   void Report(const Status& why, bool is_verdict) {
     const bool is_loss = !leave_deadline_ && why.code() != StatusCode::kCancelled;
-    if (is_loss && !std::exchange(has_loss_, true) && options_.on_loss) options_.on_loss(why);
+    if (is_loss && options_.on_loss) options_.on_loss(why);
     if (is_verdict && on_verdict_) on_verdict_(why);
   }
 
@@ -318,7 +318,6 @@ class Watch::Impl {
   std::list<Link> links_;
   std::vector<pollfd> polled_;
   double clock_s_ = 0;  // of silence
-  bool has_loss_ = false;
   std::optional<Deadline> leave_deadline_;
 
   mutable std::mutex mutex_;
