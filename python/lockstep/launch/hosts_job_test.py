@@ -297,12 +297,12 @@ def test_the_secret_is_on_no_command_line_and_in_no_file(hosts, tmp_path):
     ("names", "options", "code", "message"),
     [
         ("a.invalid:1", (), LOST, "host a.invalid cannot be reached: "),
-        (f"{A}:1", ("--interface", "no0"), 2, "host 127.0.0.2: network interface 'no0' is not there; "),
+        (f"{A}:1", ("--interface", "no0"), 2, "host 127.0.0.2: network interface 'no0' is not there or down; "),
         (
             "localhost:1",
             ("--interface", "no0"),
             2,
-            f"network interface 'no0' is not there; {os.uname().nodename} has lo (127",
+            f"network interface 'no0' is not there or down; {os.uname().nodename} has lo (127",
         ),
         (
             "localhost:1,b:1",

@@ -20,6 +20,7 @@ NAME_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 1.0
 # Any: nothing is sent to it.
 _PROBED_PORT = 9
+_IFF_UP = 0x1
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -37,7 +38,7 @@ _IfAddrs._fields_ = [
 
 
 def addresses() -> list[tuple[str, Address]]:
-    """Names of interfaces, each with one of its addresses; those of IPv4 come first."""
+    """Names of interfaces that are up, each with one of its addresses; those of IPv4 come first."""
     libc = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_IfAddrs)()
     if libc.getifaddrs(ctypes.byref(first)):
@@ -47,7 +48,7 @@ def addresses() -> list[tuple[str, Address]]:
         entry = first
         while entry:
             address = _read(entry.contents.address)
-            if address is not None:
+            if address is not None and entry.contents.flags & _IFF_UP:
                 found.append((entry.contents.name.decode(errors="replace"), address))
             entry = entry.contents.next
     finally:
@@ -93,7 +94,7 @@ def interface_of(choice: str) -> tuple[str, str]:
     for name, address in there:
         if name == choice and not (address.version == 6 and address.is_link_local):
             return name, str(address)
-    raise LaunchError(f"network interface {choice!r} is not there; {_described(there)}")
+    raise LaunchError(f"network interface {choice!r} is not there or down; {_described(there)}")
 
 
 def address_of(choice: str) -> str:

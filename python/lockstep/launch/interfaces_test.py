@@ -25,10 +25,10 @@ def test_an_interface_may_be_named_or_known_by_an_address_or_a_network():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ("no0", f"network interface 'no0' is not there; {socket.gethostname()} has lo (127.0.0.1)"),
+        ("no0", f"network interface 'no0' is not there or down; {socket.gethostname()} has lo (127.0.0.1)"),
         (NO_NETWORK, f"no network interface has the network {NO_NETWORK}; {socket.gethostname()} has lo (127"),
         ("198.18.0.1", "no network interface has the address 198.18.0.1; "),
-        ("", "network interface '' is not there; "),
+        ("", "network interface '' is not there or down; "),
     ],
 )
 def test_an_interface_that_is_not_there_is_refused_with_those_that_are(choice, message):

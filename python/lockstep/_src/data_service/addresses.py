@@ -5,10 +5,8 @@ Loopback addresses are named only where a host has no other: to another host the
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Mapping, Sequence
 
 from lockstep.launch import interfaces
@@ -18,11 +16,6 @@ from lockstep.launch.errors import LaunchError
 # horovodrun --network-interfaces sets, of which programs of Horovod's know the last one.
 VARIABLES = ("LOCKSTEP_NETWORK_INTERFACES", interfaces.VARIABLE, "HOROVOD_GLOO_IFACE")
 
-_SIOCGIFFLAGS = 0x8913
-_SIOCGIFADDR = 0x8915
-_IFF_UP = 0x1
-_NAME_BYTES = 16
-_REQUEST_BYTES = 40
 # Never sent to: the kernel only looks up the route (RFC 5737).
 _ELSEWHERE = ("192.0.2.1", 9)
 
@@ -46,31 +39,26 @@ def reachable_addresses(choices: Sequence[str] | None = None) -> dict[str, str]:
     Raises:
       ValueError: an interface of `choices` does not exist, is down, or has no IPv4 address.
     """
-    found = _interface_addresses()
     if choices is not None:
-        return dict(_chosen(choice, found) for choice in choices)
+        return dict(_chosen(choice) for choice in choices)
+    found: dict[str, str] = {}
+    for name, address in interfaces.addresses():
+        if address.version == 4:
+            found.setdefault(name, str(address))
     routable = {name: address for name, address in found.items() if not _is_loopback(address)}
     default = _default_route_address()
     ordered = sorted(routable.items(), key=lambda item: item[1] != default)
     return dict(ordered) or found or {"lo": "127.0.0.1"}
 
 
-def _chosen(choice: str, found: Mapping[str, str]) -> tuple[str, str]:
+def _chosen(choice: str) -> tuple[str, str]:
     """The name and the IPv4 address of the interface that a choice means; ValueError where there is none."""
-    if interfaces.is_name(choice):
-        if choice in found:
-            return choice, found[choice]
-        raise ValueError(
-            f"network interface {choice!r} is not there, is down or has no IPv4 address; there are "
-            f"{', '.join(f'{name} ({address})' for name, address in found.items()) or 'none'}"
-        )
     try:
-        # It may be another than an interface's first.
         name, address = interfaces.interface_of(choice)
     except LaunchError as error:
         raise ValueError(str(error)) from None
     if ":" in address:
-        raise ValueError(f"network interface {name}: {choice} is its address {address}, wanted one of IPv4")
+        raise ValueError(f"network interface {choice}: got {name}'s address {address}, wanted one of IPv4")
     return name, address
 
 
@@ -90,19 +78,3 @@ def _default_route_address() -> str | None:
         except OSError:
             return None
         return str(probe.getsockname()[0])
-
-
-def _interface_addresses() -> dict[str, str]:
-    """The first IPv4 address of each interface that is up."""
-    addresses = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = struct.pack(f"{_REQUEST_BYTES}s", name.encode()[: _NAME_BYTES - 1])
-            try:
-                flags = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
-                reply = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
-            except OSError:
-                continue  # without an address
-            if struct.unpack_from("H", flags, _NAME_BYTES)[0] & _IFF_UP:
-                addresses[name] = socket.inet_ntoa(reply[_NAME_BYTES + 4 : _NAME_BYTES + 8])
-    return addresses
