@@ -91,20 +91,22 @@ void Divide(DType dtype, int64_t divisor, const void* in, int64_t count, void* o
 
 void ConvertIntegers(DType from, const void* in, int64_t count, DType to, void* out) {
   WithType(from, [&]<typename From>(From) {
-    WithType(to, [&]<typename To>(To) {
-      if constexpr (std::is_integral_v<From> && std::is_integral_v<To>) {
-        using Limits = std::numeric_limits<To>;
-        const auto* read = static_cast<const From*>(in);
-        auto* written = static_cast<To*>(out);
-        for (int64_t i = 0; i < count; ++i) {
-          if (std::in_range<To>(read[i])) {
-            written[i] = static_cast<To>(read[i]);
-          } else {
-            written[i] = std::cmp_less(read[i], 0) ? Limits::min() : Limits::max();
+    if constexpr (std::is_integral_v<From>) {
+      WithType(to, [&]<typename To>(To) {
+        if constexpr (std::is_integral_v<To>) {
+          using Limits = std::numeric_limits<To>;
+          const auto* read = static_cast<const From*>(in);
+          auto* written = static_cast<To*>(out);
+          for (int64_t i = 0; i < count; ++i) {
+            if (std::in_range<To>(read[i])) {
+              written[i] = static_cast<To>(read[i]);
+            } else {
+              written[i] = std::cmp_less(read[i], 0) ? Limits::min() : Limits::max();
+            }
           }
         }
-      }
-    });
+      });
+    }
   });
 }
 
