@@ -66,7 +66,7 @@ test-hosts: setup ## jobs on emulated hosts (as root): the engine's tests, the m
 	@$(python) -m pytest --long --timeout=600 $(or $(TESTS),tests/hosts)
 
 .PHONY: test-faults
-test-faults: setup ## the table of faults and moments of jobs on two emulated hosts (as root), an hour or so
+test-faults: setup ## the table of faults and moments of jobs on two emulated hosts (as root), 20 to 60 minutes
 	$(hosts_setup)
 	@$(python) -m tests.hosts.faults $(FAULTS)
 

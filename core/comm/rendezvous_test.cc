@@ -408,7 +408,7 @@ TEST(RendezvousTest, AddressesAreThoseThatRanksSeeOfEachOther) {
 TEST(RendezvousTest, RankZeroMayListenAtAllAddresses) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
   const bool has_v6 = wire::Listen("[::1]" + port).ok();
-  for (const std::string listen : {"0.0.0.0" + port, "[::]" + port}) {
+  for (const std::string& listen : {"0.0.0.0" + port, "[::]" + port}) {
     if (!has_v6 && listen[0] == '[') continue;
     std::vector<RendezvousOptions> all = {Options(0, 3, "name.invalid" + port), Options(1, 3, "127.0.0.2" + port),
                                           Options(2, 3, (listen[0] == '[' ? "[::1]" : "127.0.0.3") + port)};

@@ -229,12 +229,12 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     moments = flags.moments.split(",")
-    print("| fault | " + " | ".join(moments) + " |\n|---|" + "---|" * len(moments), flush=True)
+    header = "| fault | " + " | ".join(moments) + " |\n|---|" + "---|" * len(moments) + "\n"
     notes = []
     for fault in [*FAULTS, *launcher_faults.FAULTS]:
         if not any(words in fault.name for words in flags.faults.split(",")):
             continue
-        print(f"| {fault.name} |", end="", flush=True)
+        cells = []
         for moment in moments:
             with tempfile.TemporaryDirectory(prefix="lockstep_faults_") as folder:
                 draw = random.Random(f"{flags.seed} {fault.name} {moment}")
@@ -246,13 +246,15 @@ def main() -> int:
                         result = Result(seconds, False, wrong, outputs)
                 except AssertionError as error:
                     result = Result(0, False, [str(error).splitlines()[0]], str(error))
-            print(f" {result} |", end="", flush=True)
+            cells.append(str(result))
             notes += [f"{fault.name}, {moment}: {wrong}" for wrong in result.wrong]
             if result.wrong and flags.logs:
                 flags.logs.mkdir(exist_ok=True)
                 name = f"{fault.name} {moment}".replace(" ", "_")
                 (flags.logs / name).write_text("\n".join([*result.wrong, result.outputs]))
-        print(flush=True)
+        # The whole row at once, and the header with the first: TensorFlow has its say in the first cells.
+        print(f"{header}| {' | '.join([fault.name, *cells])} |", flush=True)
+        header = ""
     print("\n".join(["", *notes] if notes else ["", "All as promised."]))
     return int(bool(notes))
 
