@@ -86,7 +86,7 @@ std::vector<Trait> TraitsOf(NamedKind kind) {
     case NamedKind::kAllGather:
     case NamedKind::kAllToAll: return {dtype, dims, behind, group};
     case NamedKind::kBroadcast: return {dtype, root, shape, group};
-    case NamedKind::kBarrier:
+    case NamedKind::kBarrier: return {group};
     case NamedKind::kJoin: return {};
   }
   return {};

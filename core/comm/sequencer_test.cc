@@ -403,6 +403,27 @@ TEST(Sequencer, FailsWhatRanksAskForInSizesThatDontGoTogether) {
   EXPECT_EQ(batches[0].error.code(), StatusCode::kFailedPrecondition);
 }
 
+// No rank of ours asks for such a barrier. A group ends with its members, also where they make no sense.
+TEST(Sequencer, EndsTheGroupOfABarrierThatOnlySomeRanksHaveInOne) {
+  Sequencer sequencer({.ranks = 2});
+  NamedRequest grouped = Request("a", NamedKind::kBarrier);
+  grouped.group = "g";
+  grouped.group_size = 2;
+  ASSERT_TRUE(sequencer.Add(0, Request("a", NamedKind::kBarrier), 0).ok());
+  ASSERT_TRUE(sequencer.Add(1, grouped, 0).ok());
+  const std::vector<NamedBatch> batches = sequencer.Take();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0].error.message(),
+            "barrier 'a': the ranks differ in the group: rank 0 has 1 tensor alone; rank 1 has 'g' of 2");
+  // What is left of the group comes to the same end.
+  grouped.name = "b";
+  ASSERT_TRUE(sequencer.Add(1, grouped, 1).ok());
+  const std::vector<NamedBatch> late = sequencer.Take();
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_EQ(late[0].error, batches[0].error);
+  EXPECT_TRUE(sequencer.Waiting().empty());
+}
+
 // Ranks agree on nothing in a barrier but its name.
 TEST(Sequencer, DoesABarrierWhateverShapesItsRequestsHave) {
   Sequencer sequencer({.ranks = 2});
