@@ -1,5 +1,6 @@
 #include "core/comm/after_loss.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -27,6 +28,10 @@ void AfterLoss::Lost(const Status& why) {
 
 void AfterLoss::Tick() {
   if (!end_ || !end_->Passed() || !runs_ || WhoKnows() == getpid()) return;
+  // Where nobody reads what this process writes, as a pipe is full, it ends without a word.
+  constexpr int kReader_ms = 200;
+  pollfd stderr_entry = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&stderr_entry, 1, kReader_ms) <= 0) std::_Exit(1);
   // In one piece, and not by stdio, whose locks the program's threads may hold.
   const std::string text = StrCat("lockstep: ", who_, " ends, outside of a collective, ", seconds_,
                                   " s after the loss of another: ", why_.message(), "\n");

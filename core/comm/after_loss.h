@@ -38,8 +38,8 @@ class AfterLoss {
 
   // The first counts.
   void Lost(const Status& why);
-  // Where the time is over, says why on stderr and ends the process with exit code 1, at once: no exit handlers, which
-  // might wait for a peer.
+  // Where the time is over, says why on stderr, if that takes it, and ends the process with exit code 1, at once: no
+  // exit handlers, which might wait for a peer.
   void Tick();
 
  private:

@@ -141,6 +141,24 @@ TEST_P(AfterLossTest, ZeroSecondsAreNever) {
 INSTANTIATE_TEST_SUITE_P(Backends, AfterLossTest, ::testing::Values(JobShape{"gloo", 3}, JobShape{"auto", 4, "aabb"}),
                          JobShapeName);
 
+// As where nobody reads any more what the process writes: a launcher that stands still, or a pager.
+TEST(AfterLossAloneTest, AFullPipeBehindStderrHoldsUpNobody) {
+  testing::Ranks ranks(1, [](int, const testing::Ranks::Report& report) {
+    int ends[2];
+    if (pipe2(ends, O_NONBLOCK) != 0) report("no pipe");
+    const std::string page(4096, 'x');
+    while (write(ends[1], page.data(), page.size()) > 0) continue;
+    fcntl(ends[1], F_SETFL, 0);
+    dup2(ends[1], STDERR_FILENO);
+    AfterLoss after_loss(0.01, "rank 0");
+    after_loss.Begin();
+    after_loss.Lost(Unavailable("rank 1 died"));
+    for (const Deadline deadline = Deadline::After(30); !deadline.Passed();) after_loss.Tick();
+    return 2;
+  });
+  EXPECT_EQ(ranks.Wait(15)[0].exit_code, 1);
+}
+
 // The lane hears of the death by itself, and each request that is made from then on of it.
 TEST(AfterLossOfLanesTest, ANamedLaneTellsTheProgramByARequestAlone) {
   for (const bool asks : {false, true}) {

@@ -4,7 +4,7 @@
 
 prints a table, and exits with 1 where something was not as promised: that every process which the fault leaves ends in
 time, with an error that names a rank, its host and the operation; that no process, no temporary file and no shared
-memory stay; and that whatever looks like a checkpoint is one, in every byte. With 2 where this machine cannot try it.
+memory stay; and that whatever looks like a checkpoint is one, in every byte. With 2 where nothing was tried.
 """
 
 from __future__ import annotations
@@ -225,15 +225,18 @@ def main() -> int:
     if why_not():
         print(f"error: nothing was tried: {why_not()}", file=sys.stderr)
         return 2
+    words = flags.faults.split(",")
+    faults = [fault for fault in [*FAULTS, *launcher_faults.FAULTS] if any(word in fault.name for word in words)]
+    if not faults:
+        print(f"error: nothing was tried: no fault has a name with one of {words}", file=sys.stderr)
+        return 2
     # Ends tidily: however it is started (in a shell's background interrupts are ignored), and where it is terminated.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     moments = flags.moments.split(",")
     header = "| fault | " + " | ".join(moments) + " |\n|---|" + "---|" * len(moments) + "\n"
     notes = []
-    for fault in [*FAULTS, *launcher_faults.FAULTS]:
-        if not any(words in fault.name for words in flags.faults.split(",")):
-            continue
+    for fault in faults:
         cells = []
         for moment in moments:
             with tempfile.TemporaryDirectory(prefix="lockstep_faults_") as folder:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from lockstep.testing.emulated_cluster import why_not
-from tests.hosts.faults import FAULTS, try_cell
+from tests.hosts.faults import FAULTS, main, try_cell
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -18,3 +18,9 @@ def test_a_job_of_which_a_part_is_killed_ends_by_name_and_leaves_nothing(name, m
     (fault,) = [fault for fault in FAULTS if fault.name == name]
     result = try_cell(fault, moment, tmp_path, random.Random(1))
     assert not result.wrong, result.outputs
+
+
+def test_a_table_without_a_row_is_not_as_promised(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["faults", "--faults", "kil rank 0"])
+    assert main() == 2
+    assert "no fault has a name with one of ['kil rank 0']" in capsys.readouterr().err

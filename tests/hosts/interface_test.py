@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lockstep.testing.emulated_cluster import Cluster, why_not
+from lockstep.testing.emulated_cluster import Cluster, wait_until, why_not
 from tests.hosts.launched import launched, ssh_on
 
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.long]
@@ -48,3 +48,21 @@ def test_ranks_exchange_over_the_interface_that_was_chosen(choice, version, chos
             # other interface goes what launcher and agent say to each other.
             assert received[chosen] > _TIMES * _BYTES, received
             assert received[other] < _BYTES / 4, received
+
+
+def _link_local(host):
+    """The address of eth0 that is one of its link alone, once it may be used."""
+    (link,) = json.loads(host.run(["ip", "-6", "-j", "address", "show", "dev", "eth0"]))
+    usable = [each for each in link["addr_info"] if not each.get("tentative")]
+    return next((f"{each['local']}%eth0" for each in usable if each["scope"] == "link"), None)
+
+
+def test_hosts_that_know_each_other_by_addresses_of_their_link_meet(tmp_path):
+    program = "import lockstep; lockstep.init(); lockstep.barrier(); print('met', lockstep.rank(), flush=True)"
+    with Cluster(2, versions=(6,)) as hosts, ssh_on(hosts):
+        other = wait_until(lambda: _link_local(hosts[1]), 20, "an address of the link")
+        wait_until(lambda: _link_local(hosts[0]), 20, "an address of the link")
+        options = ["--hosts", f"localhost:1,[{other}]:1"]
+        with launched(hosts, options, [sys.executable, "-c", program], tmp_path) as job:
+            assert job.await_end(_DEADLINE_S) == 0, job.output()
+            assert "met 0" in job.output() and "met 1" in job.output()

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from lockstep._src import elastic
 from lockstep._src.cluster import Cluster, Task
 
 HOSTS = {"chief": ["a:1"], "worker": ["a:2", "b:1"]}
@@ -93,6 +94,13 @@ def test_on_a_machine_whose_name_leads_to_loopback_the_launcher_says_where_to_me
     assert (cluster.rendezvous, cluster.listen) == ("10.0.0.1:9", "")
     cluster = Cluster.from_environment({**environ, "LOCKSTEP_RENDEZVOUS_HERE": ""})
     assert (cluster.rendezvous, cluster.listen) == ("h:9", "")
+
+
+def test_workers_of_an_elastic_job_meet_where_the_round_says_whatever_a_launcher_around_it_said():
+    environ = {"LOCKSTEP_RENDEZVOUS_HERE": "10.0.0.1:9"}
+    elastic.Place(1, 2, 1, 2, 0, 1, "h", round=1, rendezvous="h:7", all_keep_state=False).write(environ, "secret")
+    cluster = Cluster.from_environment(environ)
+    assert (cluster.rank, cluster.rendezvous, cluster.listen) == (1, "h:7", "")
 
 
 def test_launcher_alone_is_enough():

@@ -60,6 +60,7 @@ class Place(places.Place):
             "WORLD_SIZE": self.size,
             "LOCAL_WORLD_SIZE": self.local_size,
             "RENDEZVOUS": self.rendezvous,
+            "RENDEZVOUS_HERE": "",
             "SECRET": round_secret(secret, self.round),
         }
         environment.update({f"LOCKSTEP_{name}": str(value) for name, value in values.items()})

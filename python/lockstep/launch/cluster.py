@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.launch import interfaces
+from lockstep.launch.errors import LaunchError
 from lockstep.launch.places import check_size, places
 from lockstep.launch.ports import PORTS, free_ports
 from lockstep.launch.secret import shared_secret
@@ -30,6 +31,8 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+# Of a process's environment, with its name and the byte behind it: Linux starts none with a longer one.
+_LONGEST_VARIABLE = 32 * 4096
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,19 @@ class Meeting:
         return {**meeting, "LOCKSTEP_SECRET": self.secret}
 
     def tf_config(self, rank: int) -> str:
-        """TF_CONFIG of a worker."""
+        """TF_CONFIG of a worker; LaunchError where all its addresses are more than a process can be told."""
         if self.has_chief:
             cluster = {"chief": self.addresses[:1], "worker": self.addresses[1:]}
             task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
         else:
             cluster, task = {"worker": self.addresses}, {"type": "worker", "index": rank}
-        return json.dumps({"cluster": {**cluster, **self.beside}, "task": task})
+        text = json.dumps({"cluster": {**cluster, **self.beside}, "task": task})
+        if len(text) + len("TF_CONFIG=") >= _LONGEST_VARIABLE:
+            raise LaunchError(
+                f"TF_CONFIG: the addresses of {len(self.addresses)} workers are {len(text)} characters, and a process "
+                f"is told of less than {_LONGEST_VARIABLE}; wanted fewer workers"
+            )
+        return text
 
 
 def worker_environments(

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -48,6 +49,19 @@ def test_tasks_of_several_hosts_have_local_ranks_on_each_and_need_a_secret(tmp_p
         worker_environments({"LOCKSTEP_SECRET": "s"}, 30000, None, tasks)
     with pytest.raises(LaunchError, match="tasks on 2 hosts, and LOCKSTEP_SECRET is not set.*of this host alone"):
         worker_environments({"XDG_STATE_HOME": str(tmp_path)}, 2, None, tasks)
+
+
+@pytest.mark.timeout(30)  # Seconds; of all addresses for each worker, a quarter of an hour and 80 GB.
+def test_more_addresses_than_a_process_can_be_told_of_are_refused():
+    tasks = Tasks(("192.0.2.1:1", "192.0.2.2:1"))
+    with pytest.raises(
+        LaunchError, match="TF_CONFIG: the addresses of 60000 workers are [0-9]+ characters, .* of less than 131072"
+    ):
+        worker_environments({"LOCKSTEP_SECRET": "s"}, 30000, None, tasks)
+    text = "x" * (131071 - len("TF_CONFIG="))
+    assert subprocess.run(["true"], env={"TF_CONFIG": text[1:], "PATH": os.defpath}).returncode == 0
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["true"], env={"TF_CONFIG": text + "x", "PATH": os.defpath})
 
 
 def test_a_first_host_whose_name_leads_it_to_loopback_listens_where_others_reach_it(monkeypatch):

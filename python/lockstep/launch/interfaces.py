@@ -186,7 +186,9 @@ def _address_towards(host: str) -> str | None:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, _PROBED_PORT, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
                 probe.connect(address)
-                return probe.getsockname()[0].partition("%")[0]
+                own, _, *more = probe.getsockname()
+                # An address of one link is none without its interface; hosts of a job call theirs alike.
+                return f"{own}%{socket.if_indextoname(more[1])}" if more and more[1] else own
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from lockstep.launch.errors import LaunchError
-from lockstep.launch.hosts import Host
+from lockstep.launch.hosts import LONGEST_NAME, Host
 from lockstep.launch.places import MOST_WORKERS, check_size
 from lockstep.launch.ports import PORTS
 from lockstep.launch.tasks import Tasks
@@ -121,6 +121,11 @@ def parse_nodes(text: str) -> list[str]:
             endings = [""] if found[2] is None else _numbers(found[2], text)
             if len(names) * len(endings) + len(nodes) > MOST_WORKERS:
                 raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {MOST_WORKERS}")
+            if len(names[0]) + len(found[1]) > LONGEST_NAME:
+                raise LaunchError(
+                    f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted names of at most {LONGEST_NAME} "
+                    "characters"
+                )
             names = [name + found[1] + ending for name in names for ending in endings]
         if names == [""] or names[0].startswith("-"):
             raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted names")

@@ -41,7 +41,8 @@ def test_lists_of_hosts_are_read(text, nodes):
 @pytest.mark.parametrize(
     "text",
     ["", ",", "a,,b", "a[1-", "a]", "a[]", "a[3-1]", "a[1-2-3]", "a[x]", "a[1,]", "[[1]]", "a b", "a,a", "-v", "a;b",
-     "n[0-99999999]", "n[0-65535],m[0-65535]", "[0-300][0-300]", "a[[1]]", "n[1-2]" * 40],
+     "n[0-99999999]", "n[0-65535],m[0-65535]", "[0-300][0-300]", "a[[1]]", "n[1-2]" * 40,
+     "n" * 100000 + "[0-65534]"],
 )  # fmt: skip
 def test_what_is_no_list_of_hosts_is_refused(text):
     with pytest.raises(LaunchError, match="Slurm's list of hosts"):
