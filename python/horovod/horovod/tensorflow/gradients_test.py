@@ -162,6 +162,40 @@ def graphs_that_differ_in_what_is_local():
     np.testing.assert_allclose(v, np.array([1.0, 2.0]) - 4 * 1.5 * np.array([1.0, 2.0]))
 
 
+def conditionals_of_one_rank():
+    """Before what several passes exchange in a conditional of their own, which TensorFlow numbers as any."""
+
+    def only_on_rank_0(x):
+        if hvd.rank() == 0:
+            return [tf.cond(tf.reduce_sum(x) > 1e9, lambda: tf.constant(1.0), lambda: tf.constant(2.0))]
+        return []
+
+    for optimize in (tf.keras.optimizers.SGD, tf1.train.GradientDescentOptimizer):
+        v = tf.Variable([1.0, 2.0])
+        opt = built(hvd.DistributedOptimizer(optimize(1.0), backward_passes_per_step=2), [v])
+
+        @tf.function
+        def step(x, opt=opt, v=v):
+            with tf.control_dependencies(only_on_rank_0(x)):
+                opt.apply_gradients([(x, v)])
+
+        for _ in range(4):
+            step(tf.constant([1.0, 2.0]) * (1.0 + hvd.rank()))
+        np.testing.assert_allclose(v, np.array([1.0, 2.0]) - 4 * 1.5 * np.array([1.0, 2.0]))
+
+    def adasum(make):
+        v, opt = make(), descent(op=hvd.Adasum, backward_passes_per_step=2)
+        step = None
+        for _ in range(2):
+            with tf.control_dependencies([*only_on_rank_0(v), *([step] if step is not None else [])]):
+                step = opt.apply_gradients([(tf.constant(np.eye(2, dtype=np.float32)[hvd.rank()]), v)])
+        return step
+
+    (v,), error = run_in("graph", adasum)
+    assert error is None
+    np.testing.assert_allclose(v, [-2.0, -2.0], rtol=1e-5)
+
+
 def run_in(graph_or_eager, build):
     """Runs what `build(make_variable)` makes, and gives the variables' values before an error of the ranks, or after.
 
@@ -336,6 +370,7 @@ CASES = [
     functions_called_twice_in_one,
     steps_called_twice_in_one,
     graphs_that_differ_in_what_is_local,
+    conditionals_of_one_rank,
     gradients_of_other_variables_of_the_same_shape,
     other_local_variables_do_not_count,
     adasum_of_several_optimizers,

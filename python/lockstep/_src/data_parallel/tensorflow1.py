@@ -196,10 +196,14 @@ class AdasumOptimizer(_Wrapper):
             with after(agree()):
                 return tf.constant(0)
 
-        with after([tf.cond(is_last, agreed, nothing), tf.cond(tf.equal(step, 0), begin, nothing)]):
+        # By names of their own: what is exchanged inside is called after them, and ranks may have other conditionals.
+        are_same = tf.cond(is_last, agreed, nothing, f"{self._name}_agree")
+        with after([are_same, tf.cond(tf.equal(step, 0), begin, nothing)]):
             trained = train()
         with after([trained]):
-            combined = tf.cond(is_last, lambda: combine([s.read_value() for s in starts]), nothing)
+            combined = tf.cond(
+                is_last, lambda: combine([s.read_value() for s in starts]), nothing, f"{self._name}_combine"
+            )
         with after([combined]):
             return self._counter.assign((step + 1) % self._steps, read_value=False)
 
