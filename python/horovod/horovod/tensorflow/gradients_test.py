@@ -15,6 +15,7 @@ from lockstep.testing import call_workers, run_cases
 tf1 = tf.compat.v1
 KERAS3 = hasattr(tf.keras, "__version__") and int(tf.keras.__version__.partition(".")[0]) >= 3
 SETS = [hvd.ProcessSet([0])]
+SHARED = [((2,), 1.0), ((2, 2), 10.0), ((2,), 100.0)]
 
 
 def built(optimizer, variables):
@@ -309,6 +310,23 @@ def other_local_variables_do_not_count():
     np.testing.assert_allclose(b, [-2.5])
 
 
+def what_a_rank_trains_by_itself_does_not_count():
+    """Tables of which a rank has any number, of other shapes, and that no wrapped optimizer knows of."""
+
+    def build(make):
+        tables = [make((3 + i, 2)) for i in range(2 * hvd.rank())]
+        shared = [(tf.fill(shape, factor * (1.0 + hvd.rank())), make(shape)) for shape, factor in SHARED]
+        own = tf1.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.ones_like(v), v) for v in [*tables, make()]])
+        return tf.group(own, descent().apply_gradients(shared))
+
+    values, error = run_in("graph", build)
+    assert error is None
+    for value, (shape, factor) in zip(values[2 * hvd.rank() :], SHARED, strict=False):
+        np.testing.assert_allclose(value, np.full(shape, -1.5 * factor))
+    for value in [*values[: 2 * hvd.rank()], values[-1]]:
+        np.testing.assert_allclose(value, -np.ones_like(value))
+
+
 def adasum_of_several_optimizers():
     """In one graph, whose changes have nothing to do with each other; those of ranks are orthogonal here."""
     own = np.eye(2, dtype=np.float32)[hvd.rank()]
@@ -373,6 +391,7 @@ CASES = [
     conditionals_of_one_rank,
     gradients_of_other_variables_of_the_same_shape,
     other_local_variables_do_not_count,
+    what_a_rank_trains_by_itself_does_not_count,
     adasum_of_several_optimizers,
     adasum_leaves_local_variables,
 ]
