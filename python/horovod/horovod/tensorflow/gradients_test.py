@@ -383,6 +383,23 @@ def adasum_leaves_local_variables():
             np.testing.assert_allclose(value, -steps * own)
 
 
+def adasum_of_references():
+    """Variables of `disable_v2_behavior`, which are trained in the memory that is read of them."""
+    own = np.eye(2, dtype=np.float32)[hvd.rank()]
+    tf1.disable_control_flow_v2()
+    try:
+        for steps in (1, 2):
+            with tf.Graph().as_default(), tf1.Session() as session:
+                v = tf1.get_variable("v", initializer=tf.zeros([2]), use_resource=False)
+                train = descent(op=hvd.Adasum, backward_passes_per_step=steps).apply_gradients([(tf.constant(own), v)])
+                session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+                for _ in range(2):
+                    session.run(train)
+                np.testing.assert_allclose(session.run(v), [-2.0, -2.0], rtol=1e-5)
+    finally:
+        tf1.enable_control_flow_v2()
+
+
 CASES = [
     a_gradient_that_two_variables_share,
     functions_called_twice_in_one,
@@ -394,6 +411,7 @@ CASES = [
     what_a_rank_trains_by_itself_does_not_count,
     adasum_of_several_optimizers,
     adasum_leaves_local_variables,
+    adasum_of_references,
 ]
 
 

@@ -50,6 +50,11 @@ def _in_the_graph() -> Sequence[tf.Variable] | None:
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.compat.v1.trainable_variables()
 
 
+def _copied(variable: tf.Variable) -> tf.Tensor:
+    """The value that a variable has now: of a reference TensorFlow reads the memory itself, which is trained in place."""
+    return tf.raw_ops.DeepCopy(x=variable.read_value())
+
+
 class ExchangingOptimizer(_Wrapper):
     """Exchanges gradients where they are computed, and in `apply_gradients` those that come from elsewhere.
 
@@ -165,7 +170,7 @@ class AdasumOptimizer(_Wrapper):
         if self._steps > 1:
             done = self._combine_sometimes(variables, agree, train, combine)
         else:
-            starts = [tf.identity(v.read_value()) for v in variables]
+            starts = [_copied(v) for v in variables]
             with after([*agree(), *starts]):
                 trained = train()
             with after([trained]):
@@ -189,7 +194,7 @@ class AdasumOptimizer(_Wrapper):
         nothing = functools.partial(tf.constant, 0)
 
         def begin() -> tf.Tensor:
-            with after([s.assign(v.read_value(), read_value=False) for s, v in zip(starts, variables, strict=True)]):
+            with after([s.assign(_copied(v), read_value=False) for s, v in zip(starts, variables, strict=True)]):
                 return tf.constant(0)
 
         def agreed() -> tf.Tensor:
