@@ -52,7 +52,7 @@ def make_exchange(
     if num_groups != 0:
         warnings.warn("num_groups is called groups since Horovod 0.22", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
-    _check_groups(groups)
+    groups = _checked_groups(groups)
     factor = gradient_predivide_factor
     if not (isinstance(factor, numbers.Real) and math.isfinite(factor) and factor != 0):
         raise ValueError(f"gradient_predivide_factor: got {factor!r}, wanted a number that is finite and not 0")
@@ -79,21 +79,21 @@ def make_exchange(
     )
 
 
-def _check_groups(groups: Any) -> None:
-    """ValueError for what is neither a number of groups nor lists of variables."""
+def _checked_groups(groups: Any) -> Any:
+    """As they are given, numbers of numpy's as Python's; ValueError for neither a number nor lists of variables."""
     wanted = "groups should be a non-negative integer or a list of list of tf.Variable"
     if groups is None:
-        return
-    if isinstance(groups, int) and not isinstance(groups, bool):
+        return None
+    if isinstance(groups, numbers.Integral) and not isinstance(groups, bool):
         if groups > 0:
-            return
+            return int(groups)
     elif isinstance(groups, list):
         for group in groups:
             if not isinstance(group, list | tuple):
                 raise ValueError(f"{wanted}: got {group!r} in the list; for one group of all of it, give [groups]")
             if strange := [one for one in group if not (hasattr(one, "assign") or tf.is_tensor(one))]:
                 raise ValueError(f"{wanted}: got {strange[0]!r} in a group")
-        return
+        return groups
     raise ValueError(f"{wanted}: got {groups!r}; without groups, leave it out")
 
 

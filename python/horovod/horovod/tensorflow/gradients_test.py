@@ -15,6 +15,7 @@ from lockstep.testing import call_workers, run_cases
 tf1 = tf.compat.v1
 KERAS3 = hasattr(tf.keras, "__version__") and int(tf.keras.__version__.partition(".")[0]) >= 3
 SETS = [hvd.ProcessSet([0])]
+SHARED = [((2,), 1.0), ((2, 2), 10.0), ((2,), 100.0)]
 
 
 def built(optimizer, variables):
@@ -162,6 +163,40 @@ def graphs_that_differ_in_what_is_local():
     np.testing.assert_allclose(v, np.array([1.0, 2.0]) - 4 * 1.5 * np.array([1.0, 2.0]))
 
 
+def conditionals_of_one_rank():
+    """Before what several passes exchange in a conditional of their own, which TensorFlow numbers as any."""
+
+    def only_on_rank_0(x):
+        if hvd.rank() == 0:
+            return [tf.cond(tf.reduce_sum(x) > 1e9, lambda: tf.constant(1.0), lambda: tf.constant(2.0))]
+        return []
+
+    for optimize in (tf.keras.optimizers.SGD, tf1.train.GradientDescentOptimizer):
+        v = tf.Variable([1.0, 2.0])
+        opt = built(hvd.DistributedOptimizer(optimize(1.0), backward_passes_per_step=2), [v])
+
+        @tf.function
+        def step(x, opt=opt, v=v):
+            with tf.control_dependencies(only_on_rank_0(x)):
+                opt.apply_gradients([(x, v)])
+
+        for _ in range(4):
+            step(tf.constant([1.0, 2.0]) * (1.0 + hvd.rank()))
+        np.testing.assert_allclose(v, np.array([1.0, 2.0]) - 4 * 1.5 * np.array([1.0, 2.0]))
+
+    def adasum(make):
+        v, opt = make(), descent(op=hvd.Adasum, backward_passes_per_step=2)
+        step = None
+        for _ in range(2):
+            with tf.control_dependencies([*only_on_rank_0(v), *([step] if step is not None else [])]):
+                step = opt.apply_gradients([(tf.constant(np.eye(2, dtype=np.float32)[hvd.rank()]), v)])
+        return step
+
+    (v,), error = run_in("graph", adasum)
+    assert error is None
+    np.testing.assert_allclose(v, [-2.0, -2.0], rtol=1e-5)
+
+
 def run_in(graph_or_eager, build):
     """Runs what `build(make_variable)` makes, and gives the variables' values before an error of the ranks, or after.
 
@@ -275,6 +310,23 @@ def other_local_variables_do_not_count():
     np.testing.assert_allclose(b, [-2.5])
 
 
+def what_a_rank_trains_by_itself_does_not_count():
+    """Tables of which a rank has any number, of other shapes, and that no wrapped optimizer knows of."""
+
+    def build(make):
+        tables = [make((3 + i, 2)) for i in range(2 * hvd.rank())]
+        shared = [(tf.fill(shape, factor * (1.0 + hvd.rank())), make(shape)) for shape, factor in SHARED]
+        own = tf1.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.ones_like(v), v) for v in [*tables, make()]])
+        return tf.group(own, descent().apply_gradients(shared))
+
+    values, error = run_in("graph", build)
+    assert error is None
+    for value, (shape, factor) in zip(values[2 * hvd.rank() :], SHARED, strict=False):
+        np.testing.assert_allclose(value, np.full(shape, -1.5 * factor))
+    for value in [*values[: 2 * hvd.rank()], values[-1]]:
+        np.testing.assert_allclose(value, -np.ones_like(value))
+
+
 def adasum_of_several_optimizers():
     """In one graph, whose changes have nothing to do with each other; those of ranks are orthogonal here."""
     own = np.eye(2, dtype=np.float32)[hvd.rank()]
@@ -331,15 +383,35 @@ def adasum_leaves_local_variables():
             np.testing.assert_allclose(value, -steps * own)
 
 
+def adasum_of_references():
+    """Variables of `disable_v2_behavior`, which are trained in the memory that is read of them."""
+    own = np.eye(2, dtype=np.float32)[hvd.rank()]
+    tf1.disable_control_flow_v2()
+    try:
+        for steps in (1, 2):
+            with tf.Graph().as_default(), tf1.Session() as session:
+                v = tf1.get_variable("v", initializer=tf.zeros([2]), use_resource=False)
+                train = descent(op=hvd.Adasum, backward_passes_per_step=steps).apply_gradients([(tf.constant(own), v)])
+                session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+                for _ in range(2):
+                    session.run(train)
+                np.testing.assert_allclose(session.run(v), [-2.0, -2.0], rtol=1e-5)
+    finally:
+        tf1.enable_control_flow_v2()
+
+
 CASES = [
     a_gradient_that_two_variables_share,
     functions_called_twice_in_one,
     steps_called_twice_in_one,
     graphs_that_differ_in_what_is_local,
+    conditionals_of_one_rank,
     gradients_of_other_variables_of_the_same_shape,
     other_local_variables_do_not_count,
+    what_a_rank_trains_by_itself_does_not_count,
     adasum_of_several_optimizers,
     adasum_leaves_local_variables,
+    adasum_of_references,
 ]
 
 

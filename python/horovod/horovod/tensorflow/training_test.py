@@ -94,6 +94,8 @@ def options_of_tapes():
     with pytest.warns(DeprecationWarning):
         tape, loss = tape_of(large, num_groups=1)
     np.testing.assert_allclose(tape.gradient(loss, large), 1.5)
+    tape, loss = tape_of(large, groups=np.int64(2))
+    np.testing.assert_allclose(tape.gradient(loss, large), 1.5)
     # 40000 twice is more than float16 has.
     tape, loss = tape_of(losses=lambda: large * 40000, op=hvd.Sum, compression=hvd.Compression.fp16)
     assert np.isinf(tape.gradient(loss, large))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -47,12 +48,28 @@ def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalOn
       local: of this rank.
 
     Returns:
-      Places in `order` of what isn't local; where there is no order, or not all are in it, in `variables`.
+      Places in `order` of what isn't local, among those of the same shape, so that what this rank alone has of other
+      shapes, and trains by itself, doesn't count; where there is no order, or not all are in it, in `variables`.
     """
     shared = [v for v, is_local in zip(order or [], local.among(order or []), strict=True) if not is_local]
-    known = {key(v): n for n, v in enumerate(v for v in shared if v not in LocalOnes.anywhere)}
-    found = [known.get(key(v), -1) for v in variables]
-    return [*range(len(variables))] if -1 in found else found
+    known = _counted([v for v in shared if v not in LocalOnes.anywhere])
+    if any(key(v) not in known for v in variables):
+        known = _counted(variables)
+    return [known[key(v)] for v in variables]
+
+
+def _counted(variables: Sequence[Any]) -> dict[int, int]:
+    """Of each variable, by its key, how many of its shape come before."""
+    counts: collections.Counter[str] = collections.Counter()
+    found = {}
+    for v in variables:
+        found[key(v)] = counts[_shape_of(v)]
+        counts[_shape_of(v)] += 1
+    return found
+
+
+def _shape_of(variable: Any) -> str:
+    return str(getattr(variable, "shape", None))
 
 
 def agree(
@@ -74,7 +91,7 @@ def agree(
       What has to run before anything travels.
     """
     kinds = [
-        (isinstance(gradient, tf.IndexedSlices), gradient is None, str(getattr(variable, "shape", None)), place)
+        (isinstance(gradient, tf.IndexedSlices), gradient is None, _shape_of(variable), place)
         for gradient, variable, place in zip(gradients, variables, places, strict=True)
     ]
     there = sum(gradient is not None for gradient in gradients)

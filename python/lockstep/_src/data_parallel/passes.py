@@ -87,7 +87,8 @@ class Passes:
             return [tf.identity(count), *(s.read_value() for s in sums)]
 
         with after([count]):
-            outputs = tf.cond(tf.equal(count, exchange.passes), exchanged, so_far)
+            # By a name of its own: what is exchanged inside is called after it, and ranks may have other conditionals.
+            outputs = tf.cond(tf.equal(count, exchange.passes), exchanged, so_far, f"{self._reducer.name}_passes")
         result: list[Gradient] = [None] * len(gradients)
         for i, output in zip(there, outputs[1:], strict=True):
             result[i] = output

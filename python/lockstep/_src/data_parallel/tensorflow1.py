@@ -50,6 +50,11 @@ def _in_the_graph() -> Sequence[tf.Variable] | None:
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.compat.v1.trainable_variables()
 
 
+def _copied(variable: tf.Variable) -> tf.Tensor:
+    """The value that a variable has now: of a reference TensorFlow reads the memory itself, which is trained in place."""
+    return tf.raw_ops.DeepCopy(x=variable.read_value())
+
+
 class ExchangingOptimizer(_Wrapper):
     """Exchanges gradients where they are computed, and in `apply_gradients` those that come from elsewhere.
 
@@ -165,7 +170,7 @@ class AdasumOptimizer(_Wrapper):
         if self._steps > 1:
             done = self._combine_sometimes(variables, agree, train, combine)
         else:
-            starts = [tf.identity(v.read_value()) for v in variables]
+            starts = [_copied(v) for v in variables]
             with after([*agree(), *starts]):
                 trained = train()
             with after([trained]):
@@ -189,17 +194,21 @@ class AdasumOptimizer(_Wrapper):
         nothing = functools.partial(tf.constant, 0)
 
         def begin() -> tf.Tensor:
-            with after([s.assign(v.read_value(), read_value=False) for s, v in zip(starts, variables, strict=True)]):
+            with after([s.assign(_copied(v), read_value=False) for s, v in zip(starts, variables, strict=True)]):
                 return tf.constant(0)
 
         def agreed() -> tf.Tensor:
             with after(agree()):
                 return tf.constant(0)
 
-        with after([tf.cond(is_last, agreed, nothing), tf.cond(tf.equal(step, 0), begin, nothing)]):
+        # By names of their own: what is exchanged inside is called after them, and ranks may have other conditionals.
+        are_same = tf.cond(is_last, agreed, nothing, f"{self._name}_agree")
+        with after([are_same, tf.cond(tf.equal(step, 0), begin, nothing)]):
             trained = train()
         with after([trained]):
-            combined = tf.cond(is_last, lambda: combine([s.read_value() for s in starts]), nothing)
+            combined = tf.cond(
+                is_last, lambda: combine([s.read_value() for s in starts]), nothing, f"{self._name}_combine"
+            )
         with after([combined]):
             return self._counter.assign((step + 1) % self._steps, read_value=False)
 
