@@ -30,5 +30,5 @@ for target in "$folder"/core/*/*_fuzz; do
 done
 LOCKSTEP_FUZZ_SECONDS=$seconds "$VENV/bin/python" -m pytest -q -s --no-header \
   $(git ls-files 'python/*hostile_input_test.py' 'python/*/damaged_test.py') >"$corpora/python.log" 2>&1 || code=1
-grep -oE 'fuzz .*|^E  .*|^FAILED.*|[0-9]+ (passed|failed).*' "$corpora/python.log"
+grep -aoE 'fuzz .*|^E  .*|^FAILED.*|[0-9]+ (passed|failed).*' "$corpora/python.log"
 exit $code

@@ -154,9 +154,11 @@ class [[nodiscard]] Result {
 // std::map<int, int> by an alias first.
 #define LOCKSTEP_ASSIGN_OR_RETURN(lhs, expr) \
   LOCKSTEP_ASSIGN_OR_RETURN_INNER(LOCKSTEP_CONCAT(_result_, __LINE__), lhs, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): what is declared can't stand in them.
 #define LOCKSTEP_ASSIGN_OR_RETURN_INNER(result, lhs, expr) \
   auto result = (expr);                                    \
   if (!result.ok()) {                                      \
     return result.status();                                \
   }                                                        \
   lhs = *std::move(result)
+// NOLINTEND(bugprone-macro-parentheses)

@@ -61,6 +61,14 @@ Result<std::string> Describe(const std::vector<std::string>& names) {
   return text + "]}";
 }
 
+std::string ErrorText(const Status& status) {
+  std::string text = "{\"code\": ";
+  AppendJson(std::string(StatusCodeName(status.code())), &text);
+  text += ", \"error\": ";
+  AppendJson(status.message(), &text);
+  return text + '}';
+}
+
 }  // namespace
 }  // namespace lockstep
 
@@ -68,14 +76,6 @@ const char* lockstep_describe_parquet(const char* const* names, int count) {
   // Keeps the answer alive after the return: of each thread its own, so that nobody's text is changed under them.
   thread_local std::string text;
   auto described = lockstep::Describe(std::vector<std::string>(names, names + count));
-  if (described.ok()) {
-    text = *std::move(described);
-  } else {
-    text = "{\"code\": ";
-    lockstep::AppendJson(std::string(lockstep::StatusCodeName(described.status().code())), &text);
-    text += ", \"error\": ";
-    lockstep::AppendJson(described.status().message(), &text);
-    text += '}';
-  }
+  text = described.ok() ? *std::move(described) : lockstep::ErrorText(described.status());
   return text.c_str();
 }

@@ -91,7 +91,7 @@ arrow::Result<cp::Expression> ToArrow(const FilterTerm& term, const arrow::DataT
   const cp::Expression column = cp::field_ref(arrow::FieldRef(term.column));
   if (term.op == FilterTerm::Op::kIn || term.op == FilterTerm::Op::kNotIn) {
     ARROW_ASSIGN_OR_RAISE(auto values, ArrayOf(term.values, type));
-    cp::Expression in = cp::call("is_in", {column}, cp::SetLookupOptions(std::move(values)));
+    cp::Expression in = cp::call("is_in", {column}, cp::SetLookupOptions(values));
     return term.op == FilterTerm::Op::kIn ? in : cp::not_(std::move(in));
   }
   ARROW_ASSIGN_OR_RAISE(auto scalar, ScalarOf(term.values[0], TypeFor(term.values[0].kind, type)));
@@ -145,14 +145,14 @@ Result<BoundFilter> BoundFilter::Bind(const Filter& filter, const arrow::Schema&
       }
       all.push_back(*std::move(expression));
     }
-    any.push_back(cp::and_(std::move(all)));
+    any.push_back(cp::and_(all));
   }
   for (size_t i = 0; i < fields.size(); ++i) {
     if (!arrow::is_floating(fields[i]->type()->id()) || !KeepsNan(filter, fields[i]->name())) {
       bound.bounded_columns_.push_back(bound.columns_[i]);
     }
   }
-  auto expression = cp::or_(std::move(any)).Bind(*bound.schema_);
+  auto expression = cp::or_(any).Bind(*bound.schema_);
   if (!expression.ok()) return FromArrow(expression.status());
   bound.expression_ = *std::move(expression);
   return bound;

@@ -108,7 +108,7 @@ class ArrowParquetFile : public ArrowFile {
       auto expression = arrow::dataset::ParquetFileFragment::EvaluateStatisticsAsExpression(*field.field, *statistics);
       if (expression) known.push_back(*std::move(expression));
     }
-    return arrow::compute::and_(std::move(known));
+    return arrow::compute::and_(known);
   }
 
  private:

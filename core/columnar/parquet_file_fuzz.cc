@@ -21,7 +21,16 @@
 namespace lockstep::fuzzing {
 namespace {
 
-using namespace lockstep::columnar;
+using columnar::Buffer;
+using columnar::Column;
+using columnar::Field;
+using columnar::FileColumn;
+using columnar::Filter;
+using columnar::FilterTerm;
+using columnar::FilterValue;
+using columnar::ParquetFile;
+using columnar::Refused;
+using columnar::ValueType;
 
 constexpr int64_t kRows = 40;
 // A damaged footer may promise any number of rows, and runs of equal values take no space in a file.
