@@ -361,6 +361,18 @@ def adasum_of_several_optimizers():
     check_refused(run_in("graph", filtered))
 
 
+def adasum_of_other_variables_later():
+    """Steps are those of all variables, which begin with the first."""
+    a, b = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([2]))
+    optimizer = descent(op=hvd.Adasum, backward_passes_per_step=2)
+    optimizer.apply_gradients([(tf.ones([2]), a)])
+    with pytest.raises(ValueError, match="wanted of those of the first call alone"):
+        optimizer.apply_gradients([(tf.ones([2]), b)])
+    optimizer.apply_gradients([(tf.ones([2]), a)])
+    np.testing.assert_allclose(a, [-2.0, -2.0], rtol=1e-5)
+    np.testing.assert_allclose(b, [0.0, 0.0])
+
+
 def adasum_leaves_local_variables():
     own = np.eye(2, dtype=np.float32)[hvd.rank()]
     for mode, steps in itertools.product(("graph", "eager"), (1, 2)):
@@ -410,6 +422,7 @@ CASES = [
     other_local_variables_do_not_count,
     what_a_rank_trains_by_itself_does_not_count,
     adasum_of_several_optimizers,
+    adasum_of_other_variables_later,
     adasum_leaves_local_variables,
     adasum_of_references,
 ]

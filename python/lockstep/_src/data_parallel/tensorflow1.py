@@ -51,7 +51,7 @@ def _in_the_graph() -> Sequence[tf.Variable] | None:
 
 
 def _copied(variable: tf.Variable) -> tf.Tensor:
-    """The value that a variable has now: of a reference TensorFlow reads the memory itself, which is trained in place."""
+    """The value that a variable has now: of a reference TensorFlow reads the memory itself, trained in place."""
     return tf.raw_ops.DeepCopy(x=variable.read_value())
 
 
@@ -187,6 +187,11 @@ class AdasumOptimizer(_Wrapper):
         if self._counter is None:
             self._counter = self._made.make("adasum_steps", [], tf.int32)
             self._starts = {v.ref(): self._made.make("start", v.shape, v.dtype.base_dtype) for v in variables}
+        if strange := [v.name for v in variables if v.ref() not in self._starts]:
+            raise ValueError(
+                f"{self._name}: got gradients of {', '.join(strange)}, wanted of those of the first call alone: "
+                f"with backward_passes_per_step ({self._steps}) Adasum counts the steps of all of them together"
+            )
         starts = [self._starts[v.ref()] for v in variables]
         with after(self._made.renewed()):
             step = self._counter.read_value()

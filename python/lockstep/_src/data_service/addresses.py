@@ -58,7 +58,10 @@ def _chosen(choice: str) -> tuple[str, str]:
     except LaunchError as error:
         raise ValueError(str(error)) from None
     if ":" in address:
-        raise ValueError(f"network interface {choice}: got {name}'s address {address}, wanted one of IPv4")
+        raise ValueError(
+            f"network interface {choice}: got {name}'s address {address}, wanted one of IPv4; {VARIABLES[0]} chooses "
+            "for the data service alone"
+        )
     return name, address
 
 
