@@ -294,7 +294,7 @@ TEST(Sequencer, DoesEveryRequestOnceWhateverTheOrder) {
     for (int i = 0; i < kRequests; ++i) {
       const auto kind = static_cast<NamedKind>(random() % 6);
       for (int rank = 0; rank < kRanks; ++rank) {
-        left[rank].push_back(Request(StrCat("r", i), kind, static_cast<uint64_t>(i * kRanks + rank)));
+        left[rank].push_back(Request(StrCat("r", i), kind, static_cast<uint64_t>(i) * kRanks + rank));
         if (kind == NamedKind::kAllToAll) left[rank].back().splits.assign(kRanks, 1);
       }
     }
@@ -307,7 +307,7 @@ TEST(Sequencer, DoesEveryRequestOnceWhateverTheOrder) {
           const int i = std::stoi(entry.request.name.substr(1));
           ++done[i];
           for (int rank = 0; rank < kRanks; ++rank) {
-            EXPECT_EQ(entry.tickets[rank], static_cast<uint64_t>(i * kRanks + rank));
+            EXPECT_EQ(entry.tickets[rank], static_cast<uint64_t>(i) * kRanks + rank);
           }
         }
       }

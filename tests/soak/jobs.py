@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lockstep.launch.cluster import KEEP_MEMORY
+
 ROOT = Path(__file__).resolve().parents[2]
 # In the environment of all that a run starts, also on its hosts: what tells its processes from all others.
 MARK = "LOCKSTEP_SOAK"
@@ -44,7 +46,10 @@ def started(
       variables: for it, on top of what is here that is none of a launcher's.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
-    own = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", MARK: mark}
+    # malloc as the launcher sets it, but with one arena: what is free at the top of others it does not give back, even
+    # when it is told to (program.py).
+    memory = {**KEEP_MEMORY, "MALLOC_ARENA_MAX": "1"}
+    own = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", MARK: mark, **memory}
     with log.open("ab") as output:
         process = subprocess.Popen(
             words,

@@ -12,6 +12,7 @@ that grow, in bytes.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fnmatch
 import os
 import re
@@ -106,10 +107,13 @@ def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tuple[tf.Tensor, tf
 
 
 def _own_memory() -> int:
-    """Bytes of this process that no file is behind."""
+    """Bytes of this process that no file is behind, and that are in use."""
     # Not ours: TensorFlow's Saver looks for each checkpoint's files by a pattern; Python keeps 32768 of them compiled.
     fnmatch._compile_pattern.cache_clear()
     re.purge()
+    # Nor what malloc holds free: of the buffers into which TensorFlow writes checkpoints, 8 MiB each, it keeps one, or
+    # one more, as this or that of its arenas has room.
+    ctypes.CDLL(None).malloc_trim(0)
     for line in Path("/proc/self/status").read_text().splitlines():
         name, value = line.split(":")
         if name == "RssAnon":
