@@ -107,7 +107,7 @@ def test_hosts_elsewhere_are_reached_as_options_and_the_environment_say(tmp_path
         ({"ssh_identity_file": "/nowhere"}, "ssh identity file /nowhere: there is none"),
         ({"ssh_command": ""}, "ssh command: got '', wanted one like ssh"),
         ({"ssh_options": "'"}, 'ssh options "\'": No closing quotation'),
-        ({"network_interfaces": ["lo", "no0"]}, "network interface 'no0' is not there; "),
+        ({"network_interfaces": ["lo", "no0"]}, "network interface 'no0' is not there or down; "),
     ],
 )
 def test_what_is_said_of_the_way_to_hosts_is_checked(attributes, message):
