@@ -130,7 +130,7 @@ def test_no_file_is_left_of_an_agent_that_is_killed(agent, tmp_path):
     ("does", "why"),
     [
         (lambda agent, folder: agent.prepare(folder / "no"), "the working folder {}/no is not there: No such file or"),
-        (lambda agent, folder: agent.prepare(folder, interface="no0"), "network interface 'no0' is not there or down; "),
+        (lambda agent, folder: agent.prepare(folder, interface="no0"), "network interface 'no0' is not there or down"),
         (lambda agent, folder: agent.start("no-such-program"), "cannot run 'no-such-program': No such file"),
     ],
 )
