@@ -15,6 +15,7 @@
 // by the pass in tf/graph.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -66,7 +67,12 @@ class Requests : public std::enable_shared_from_this<Requests> {
   // The lane is held weakly: its own thread ends requests, and must not be the last to let it go.
   Requests(const std::shared_ptr<NamedLane>& lane, tf::OpKernelContext* context, int count,
            tf::AsyncOpKernel::DoneCallback done)
-      : lane_(lane), label_(lane->label()), context_(context), left_(count), done_(std::move(done)) {}
+      : lane_(lane),
+        label_(lane->label()),
+        context_(context),
+        are_many_(count > 1),
+        left_(count),
+        done_(std::move(done)) {}
 
   // False where the step is cancelled already.
   bool Watch() {
@@ -98,7 +104,13 @@ class Requests : public std::enable_shared_from_this<Requests> {
     if (left_.fetch_sub(1) > 1) return;
     if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
     if (!status_.ok()) context_->SetStatus(ToTensorFlow(label_.empty() ? status_ : status_.WithPrefix(label_ + ": ")));
-    done_();
+    if (!are_many_ || manager_ == nullptr || context_->runner() == nullptr) return done_();
+    // From here the executor would send each of the nodes behind this one to a thread of its own, and wake that thread
+    // for each; on cores that are all taken it gets this one's every time. Called there, `done` costs one wake-up. (An
+    // eager op has no nodes behind it, and may be what the only such thread waits for.) A copy: the executor's may end
+    // before the call does.
+    const std::function<void(std::function<void()>)> runner = *context_->runner();
+    runner(done_);
   }
 
  private:
@@ -117,6 +129,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   const std::weak_ptr<NamedLane> lane_;
   const std::string label_;
   tf::OpKernelContext* const context_;
+  const bool are_many_;
   std::atomic<int> left_;
   const tf::AsyncOpKernel::DoneCallback done_;
   tf::CancellationManager* manager_ = nullptr;
