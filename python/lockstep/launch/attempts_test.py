@@ -15,7 +15,8 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 launch = pytest.fixture(launchers)
 
 K = RANK + 'k = int(os.environ["LOCKSTEP_RESTART"])\n'
-TELL = K + 'print(k, os.environ["LOCKSTEP_SECRET"], os.environ["LOCKSTEP_RENDEZVOUS"])\n'
+# In one piece, whole where the other worker's end ends this one.
+TELL = K + 'print(" ".join((str(k), os.environ["LOCKSTEP_SECRET"], os.environ["LOCKSTEP_RENDEZVOUS"])))\n'
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
