@@ -341,7 +341,7 @@ def test_a_signal_before_the_hosts_have_answered_ends_the_launcher(hosts, tmp_pa
 
 
 def test_a_job_begins_anew_on_all_hosts(hosts):
-    worker = RANK + 'k = os.environ["LOCKSTEP_RESTART"]; print(k, os.environ["LOCKSTEP_SECRET"])\n'
+    worker = RANK + 'k = os.environ["LOCKSTEP_RESTART"]; print(k + " " + os.environ["LOCKSTEP_SECRET"])\n'
     worker += 'if k == "0": sys.exit(5 * rank) if rank else time.sleep(600)\nif k == "1": os.kill(os.getpid(), 9)\n'
     code, stdout, stderr = finish(hosts(f"{A}:1,{B}:1", "--restarts", "3", worker=worker))
     assert code == 0
