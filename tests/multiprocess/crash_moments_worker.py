@@ -52,10 +52,14 @@ def _save_for_ever(folder, incremental, report):
         session.run(tf.global_variables_initializer())
         for i in range(1, 10_000):
             session.run(step)
-            started = time.monotonic()
+            _tell(report, f"begins {i}")
             saver.save(session, f"{folder}/model.ckpt", i)
-            if hb.context.rank == 0:
-                os.write(report, f"{i} {time.monotonic() - started}\n".encode())
+            _tell(report, f"done {i}")
+
+
+def _tell(report, line):
+    if hb.context.rank == 0:
+        os.write(report, f"{line}\n".encode())
 
 
 def _start(variables, *arguments):
@@ -95,8 +99,14 @@ def _kill_one(folder, kind, rng):
     os.close(report)
     try:
         with os.fdopen(heard) as reports:
-            lines = [reports.readline() for _ in range(rng.randint(1, 4 if incremental else 1))]
-            time.sleep(2 * rng.random() * float(lines[-1].split()[1]))
+            lines = []
+            for _ in range(rng.randint(1, 4 if incremental else 1)):
+                lines.append(reports.readline())
+                began = time.monotonic()
+                lines.append(reports.readline())
+                save_s = time.monotonic() - began
+            lines.append(reports.readline())
+            time.sleep(1.2 * rng.random() * save_s)
             for rank in killed:
                 os.kill(pids[rank], signal.SIGKILL)
             statuses = [_await(pid, 30) for pid in pids]
@@ -107,7 +117,7 @@ def _kill_one(folder, kind, rng):
                 os.kill(pid, signal.SIGKILL)
         raise
     assert all(statuses[rank] == signal.SIGKILL for rank in killed), statuses
-    return max(int(line.split()[0]) for line in lines)
+    return max(int(step) for event, step in map(str.split, lines) if event == "done")
 
 
 def work(folder, moments, seed):
