@@ -330,7 +330,7 @@ class LargeCalls {
 TEST_P(ConformanceTest, LargeTensorsArePipelined) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     // On few ranks enough for each rank's share to be many pieces, and a part of it on more: all look at everything.
-    const int64_t bytes = kSanitized ? 24 << 20 : 64 << 20;
+    const int64_t bytes = kSanitized ? 40 << 20 : 64 << 20;
     const int64_t count = bytes / 4 / (c.size() > 5 ? 32 : c.size() > 3 ? 8 : 1) + 3;
     const std::string error = LargeCalls(c, count, false).Run();
     return error.empty() ? LargeCalls(c, count, true).Run() : error;
