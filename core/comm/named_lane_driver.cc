@@ -308,8 +308,12 @@ void NamedLane::Break(const Status& cause) {
   }
   const std::string message = leaves ? named_messages::OfLeft() : named_messages::OfEnd(why);
   for (int peer = 0; peer < size(); ++peer) links_.Send(peer, message);
-  // Nothing where the rank has left, or the communicator is what broke.
-  communicator_->Abort(why);
+  // Nothing where the communicator has been left, or is what broke. The thread that leaves may not have come so far.
+  if (leaves) {
+    communicator_->Leave();
+  } else {
+    communicator_->Abort(why);
+  }
   if (!works.empty() && !leaves) AfterLoss::ProgramKnows();
   for (auto& [ticket, work] : works) work->done(why.WithPrefix(Describe(work->request) + ": "), {});
 }
