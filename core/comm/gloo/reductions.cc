@@ -24,8 +24,8 @@ constexpr int64_t kMostBesideHeads = 64 << 10;
 // A piece of what goes by memory; a multiple of every element's size. Small enough that the first one is reduced soon,
 // and large enough that its messages are no matter.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-// How many contributions are under way while one is reduced: where a rank does not get its core for a moment, the
-// others go on meanwhile. Between two hosts of one core each, 64 MiB took a fifth less time than with one, and with
+// At most so many contributions are under way while one is reduced: where a rank does not get its core for a moment,
+// the others go on meanwhile. Between two hosts of one core each, 64 MiB took a fifth less time than with one, and with
 // twice as many next to nothing less.
 constexpr int64_t kAhead = 16;
 
@@ -86,7 +86,7 @@ Status GlooCommunicator::AllReduceByMessages(const Call& call, ReduceFunction re
 
 // Between two ranks, in this order and the same on both sides:
 //
-//   contribution 0, ..., contribution a, result 0, contribution a+1, result 1, ...          (a: kAhead)
+//   contribution 0, ..., contribution a, result 0, contribution a+1, result 1, ...          (a: `ahead`)
 //
 // In turn j a rank readies the memory for contribution j and result j-a, sends contribution j, and reduces piece j-a,
 // whose result it sends. The memory of contribution j-a-1 is free by then. Results of a peer that come to `out`
@@ -101,8 +101,9 @@ Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, co
   int64_t longest = 0;
   for (const Range& share : shares) longest = std::max(longest, share.count);
   const int64_t pieces = (longest + piece - 1) / piece;
+  const int64_t ahead = std::min(kAhead, pieces - 1);
   // The pieces of a peer's contribution that are held.
-  const int64_t depth = std::min(kAhead + 1, pieces), stride = std::min(kPieceBytes, longest * width);
+  const int64_t depth = ahead + 1, stride = std::min(kPieceBytes, longest * width);
   scratch_.resize(static_cast<size_t>(size_ * depth * stride));
   const auto scratch = [&](int r, int64_t j) { return scratch_.data() + (r * depth + j % depth) * stride; };
   std::vector<const void*> sources(size_);
@@ -114,12 +115,12 @@ Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, co
   };
   // More turns than pieces, to end what the last ones began. What comes is awaited in the order of its memory's
   // posting.
-  for (int64_t j = 0; j <= pieces + 2 * kAhead; ++j) {
-    const Range mine = piece_of(index_, j), reduced = piece_of(index_, j - kAhead);
+  for (int64_t j = 0; j <= pieces + 2 * ahead; ++j) {
+    const Range mine = piece_of(index_, j), reduced = piece_of(index_, j - ahead);
     LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) -> Status {
       if (j < pieces && mine.count > 0)
         LOCKSTEP_RETURN_IF_ERROR(streams_->Post(peer, scratch(peer, j), mine.count * width));
-      const Range result = piece_of(peer, j - kAhead);
+      const Range result = piece_of(peer, j - ahead);
       if (out != nullptr && result.count > 0) {
         LOCKSTEP_RETURN_IF_ERROR(
             streams_->Post(peer, out + (shares[peer].begin + result.begin) * width, result.count * width));
@@ -128,13 +129,13 @@ Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, co
       return send(peer, in + (shares[peer].begin + theirs.begin) * width, theirs.count);
     }));
     LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) -> Status {
-      if (out != nullptr && piece_of(peer, j - 2 * kAhead - 1).count > 0)
+      if (out != nullptr && piece_of(peer, j - 2 * ahead - 1).count > 0)
         LOCKSTEP_RETURN_IF_ERROR(streams_->AwaitPosted(peer));
       return reduced.count > 0 ? streams_->AwaitPosted(peer) : OkStatus();
     }));
     if (reduced.count == 0) continue;
     for (int r = 0; r < size_; ++r) {
-      sources[r] = r == index_ ? in + (shares[r].begin + reduced.begin) * width : scratch(r, j - kAhead);
+      sources[r] = r == index_ ? in + (shares[r].begin + reduced.begin) * width : scratch(r, j - ahead);
     }
     char* const result = own + reduced.begin * width;
     reduce(sources.data(), size_, reduced.count, result);
