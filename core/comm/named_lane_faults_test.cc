@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -28,8 +29,21 @@ class NamedLaneFaultsTest : public ::testing::TestWithParam<JobShape> {
 // The same with two ranks.
 class NamedLanePairFaultsTest : public ::testing::TestWithParam<JobShape> {};
 
+// The others hear of an end from rank 0, which therefore stays until all survivors have, `heard` of them so far. Ranks
+// on other hosts cannot say so.
+void StayUntilAllHaveHeard(int rank, int survivors, std::atomic<int>& heard) {
+  ++heard;
+  if (rank != 0) return;
+  if (testing::Site::OfThisProcess()) {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  } else {
+    testing::AwaitCount(heard, survivors);
+  }
+}
+
 TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
-  RunThreads(GetParam(), [](const ContextOptions& options) {
+  std::atomic<int> heard = 0;
+  RunThreads(GetParam(), [&heard](const ContextOptions& options) {
     auto lane = NamedLane::Create(options, {});
     ASSERT_TRUE(lane.ok()) << lane.status().ToString();
     EXPECT_EQ(Ask(**lane, Request(NamedKind::kBarrier, "start", {}), kNothing).get().status, OkStatus());
@@ -40,8 +54,7 @@ TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
       EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
       EXPECT_TRUE(Contains(status, StrCat("rank ", leaver, " left the job"))) << status.ToString();
     }
-    // The others need rank 0 to hear of it.
-    std::this_thread::sleep_for(std::chrono::milliseconds(options.rank == 0 ? 200 : 0));
+    StayUntilAllHaveHeard(options.rank, options.size - 1, heard);
   });
 }
 
@@ -49,6 +62,7 @@ TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
 TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
   for (const int leaver : Victims()) {
     SCOPED_TRACE(::testing::Message() << "rank " << leaver << " leaves");
+    std::atomic<int> heard = 0;
     RunThreads(GetParam(), [&](const ContextOptions& options) {
       auto lane = NamedLane::Create(options, {});
       ASSERT_TRUE(lane.ok()) << lane.status().ToString();
@@ -73,8 +87,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
         EXPECT_TRUE(rank == leaver || Contains(end, StrCat("rank ", leaver, " left the job"))) << end.ToString();
       }
       if (leaves.joinable()) leaves.join();
-      // The others hear of it from rank 0.
-      if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      if (rank != leaver) StayUntilAllHaveHeard(rank, options.size - 1, heard);
     });
   }
 }
@@ -89,24 +102,23 @@ bool NamesTheDead(const Status& status, int victim) {
 TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
   for (const int victim : Victims()) {
     SCOPED_TRACE(::testing::Message() << "rank " << victim << " dies");
+    const testing::Shared<std::atomic<int>> heard(0);
     RunProcesses(GetParam(),
                  [&](std::unique_ptr<NamedLane> lane) -> std::string {
                    if (lane->rank() == victim) raise(SIGKILL);
                    const Status status = Await(*lane, Barrier("x"));
-                   // The others hear of it from rank 0.
-                   std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
+                   StayUntilAllHaveHeard(lane->rank(), lane->size() - 1, *heard);
                    return NamesTheDead(status, victim) ? "" : status.ToString();
                  },
                  {victim});
   }
 }
 
-// What breaks the lane, or OK where nothing does in 10 s; nobody asks for anything meanwhile.
-Status AwaitBreak(const NamedLane& lane) {
-  for (int i = 0; i < 100 && lane.broken().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+// What breaks the lane, or OK where nothing does in a minute; nobody asks for anything meanwhile.
+Status AwaitBreak(const NamedLane& lane, std::atomic<int>& heard) {
+  for (int i = 0; i < 600 && lane.broken().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const Status broken = lane.broken();
-  // The others hear of it from rank 0.
-  std::this_thread::sleep_for(std::chrono::milliseconds(lane.rank() == 0 ? 300 : 0));
+  StayUntilAllHaveHeard(lane.rank(), lane.size() - 1, heard);
   return broken;
 }
 
@@ -114,16 +126,17 @@ Status AwaitBreak(const NamedLane& lane) {
 TEST_P(NamedLaneFaultsTest, SeesADeathWhileNobodyAsksForAnything) {
   for (const int victim : Victims()) {
     SCOPED_TRACE(::testing::Message() << "rank " << victim << " dies");
+    const testing::Shared<std::atomic<int>> heard(0);
     RunProcesses(GetParam(),
                  [&](std::unique_ptr<NamedLane> lane) -> std::string {
                    if (lane->rank() == victim) {
                      if (fork() == 0) {
-                       alarm(20);
+                       alarm(90);
                        pause();
                      }
                      raise(SIGKILL);
                    }
-                   const Status broken = AwaitBreak(*lane);
+                   const Status broken = AwaitBreak(*lane, *heard);
                    return NamesTheDead(broken, victim) ? "" : broken.ToString();
                  },
                  {victim});
@@ -135,15 +148,16 @@ TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
   if (GetParam().hosts.empty()) GTEST_SKIP() << "on one host a rank that stands still is awaited";
   for (const int victim : Victims()) {
     SCOPED_TRACE(::testing::Message() << "rank " << victim << " falls silent");
+    const testing::Shared<std::atomic<int>> heard(0);
     RunProcesses(
         GetParam(),
         [&](std::unique_ptr<NamedLane> lane) -> std::string {
           if (lane->rank() == victim) testing::FreezeNow();
-          const Status broken = AwaitBreak(*lane);
+          const Status broken = AwaitBreak(*lane, *heard);
           const bool named = Contains(broken, StrCat("rank ", victim, " ")) && Contains(broken, " is silent for");
           return broken.code() == StatusCode::kUnavailable && named ? "" : broken.ToString();
         },
-        {victim}, [](ContextOptions& options) { options.silence_timeout_s = kSanitized ? 4 : 1; });
+        {victim}, [](ContextOptions& options) { options.silence_timeout_s = kSanitized ? 5 : 2.5; });
   }
 }
 
@@ -183,7 +197,7 @@ TEST_P(NamedLanePairFaultsTest, HasForksThatHaveNoPartInIt) {
       std::future<Outcome> pending = Ask(*lane, Request(NamedKind::kAllReduce, StrCat("p", i), {1}), in);
       const pid_t child = fork();
       if (child == 0) {
-        alarm(20);
+        alarm(60);
         const Status status = Await(*lane, Barrier("x"));
         lane->Cancel(0, "not mine");
         lane->Leave();

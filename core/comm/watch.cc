@@ -34,7 +34,6 @@ using watch::Message;
 
 // The longest time between two ticks is 0.1 s, with what a turn takes.
 constexpr double kTick_s = 0.09;
-constexpr double kLeave_s = 2;
 // How often a leaving rank looks whether the others' machines have its farewell: the kernel wakes nobody for that.
 constexpr double kLeaveLook_s = 0.002;
 // What is heard of one rank before the others have their turn.
@@ -89,7 +88,7 @@ class Watch::Impl {
       leaving_ = true;
     }
     Wake();
-    WaitUntil(kLeave_s, [&] { return left_; });
+    WaitUntil(options_.leave_s, [&] { return left_; });
   }
 
   Fate fate(int rank) const {
@@ -167,7 +166,7 @@ class Watch::Impl {
       Tell({Message::Kind::kEnd, static_cast<uint32_t>(options_.rank), status});
     }
     if (leaving && !leave_deadline_) {
-      leave_deadline_ = Deadline::After(kLeave_s);
+      leave_deadline_ = Deadline::After(options_.leave_s);
       // Behind last words it is nothing new to who has heard them; but who has come to an end itself may live on for a
       // while, and is not to believe that this rank died.
       for (Link& link : links_) link.Send({Message::Kind::kLeft, static_cast<uint32_t>(options_.rank), OkStatus()});

@@ -22,6 +22,8 @@ struct WatchOptions {
   // How often each end of a connection says that it lives. What TCP sends again it sends after 0.2, 0.4, 0.8, 1.6, 3.2
   // and 6.4 s, so a cut of 5 s is one of up to 7 s here, and what lies between two beats comes on top of that.
   double beat_s = 0.25;
+  // How long a rank that leaves waits until the others' machines have its farewell; one that is cut off never has it.
+  double leave_s = 2;
   // Called like on_verdict and before it, for each rank that is lost, with why: it died, is silent or lies, or has
   // given up with an error. Not for CANCELLED, the end that a rank wants; but behind such a verdict too. May be null.
   std::function<void(const Status&)> on_loss = {};

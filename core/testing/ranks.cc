@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
@@ -104,6 +106,13 @@ void Ranks::Reap(Process& process) {
   while ((got = read(process.reports.get(), buffer, sizeof(buffer))) > 0) {
     process.outcome.report.append(buffer, static_cast<size_t>(got));
   }
+}
+
+bool AwaitCount(const std::atomic<int>& count, int all, double deadline_s) {
+  for (const Deadline deadline = Deadline::After(deadline_s); count < all && !deadline.Passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return count >= all;
 }
 
 // In a process of several threads kill may return before another of them has taken the signal.

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <sys/mman.h>
 #include <sys/types.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <functional>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/unique_fd.h"
@@ -72,6 +77,34 @@ class Ranks {
 
   std::vector<Process> processes_;
 };
+
+// A value that the test and the processes that it forks afterwards share: what ranks tell each other beside the job,
+// such as how many have come so far. T is an atomic, or made of atomics.
+//
+//   const Shared<std::atomic<int>> heard(0);
+//   Ranks ranks(3, [&](int rank, const Ranks::Report&) { ++*heard; ... });
+template <typename T>
+class Shared {
+ public:
+  template <typename... Args>
+  explicit Shared(Args&&... args) {
+    void* const memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    value_ = new (memory) T(std::forward<Args>(args)...);
+  }
+  ~Shared() { munmap(value_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+
+  T& operator*() const { return *value_; }
+  T* operator->() const { return value_; }
+
+ private:
+  T* value_;
+};
+
+// Waits until `count` is at least `all`, at most `deadline_s` seconds; whether it is.
+bool AwaitCount(const std::atomic<int>& count, int all, double deadline_s = 60);
 
 // Faults, for bodies. The process that calls DieNow dies at once by SIGKILL: no destructor runs, no farewell is sent,
 // as with a crash or the kernel's lack of memory.

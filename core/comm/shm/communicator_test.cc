@@ -65,15 +65,15 @@ TEST(ShmCommunicatorTest, TheStallTimeoutCountsForAllPeersTogether) {
   std::promise<void> back;
   const Part part = [&](Communicator& c) -> std::string {
     if (Status s = c.Barrier("together"); !s.ok()) return s.ToString();
-    if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1800));
-    if (c.rank() == 2) back.get_future().wait_for(std::chrono::milliseconds(3700));
+    if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    if (c.rank() == 2) back.get_future().wait_for(std::chrono::milliseconds(4000));
     const Status status = c.Barrier("late");
     if (c.rank() != 0) return "";  // they find the other two there, or hear of rank 0's error
     back.set_value();
     const bool rank_2_is_named = status.message().find("rank 2") != std::string::npos;
     return status.code() == StatusCode::kDeadlineExceeded && rank_2_is_named ? "" : status.ToString();
   };
-  ExpectAllWellAsThreads({"shm", 3}, part, [](ContextOptions& options) { options.stall_timeout_s = 2; });
+  ExpectAllWellAsThreads({"shm", 3}, part, [](ContextOptions& options) { options.stall_timeout_s = 3; });
 }
 
 // Inline, in a slot, and beyond it.

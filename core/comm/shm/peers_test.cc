@@ -52,7 +52,7 @@ class Process {
 };
 
 TEST(PeersTest, AProcessThatEndsHasDiedThoughItsConnectionIsClosedFirst) {
-  Process process(0.2);
+  Process process(0.02);
   EXPECT_EQ(process.peers().Look(1), Peers::Fate::kAlive);
   process.LetClose();
   EXPECT_EQ(process.Await(), Peers::Fate::kDied);
