@@ -30,6 +30,8 @@ from lockstep._src.context import context, meeting_of
 REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
 ALL = 0  # the group of all ranks
 
+_secrets: dict[int, str] = {}  # by group, of those that have a lane
+
 
 def open_lane(
     group: int = ALL,
@@ -82,11 +84,17 @@ def open_lane(
         named_stall_timeout_s=stall_timeout_s,
         label=label,
     )
+    _secrets[group] = meeting.secret
 
 
 def close_lane(group: int = ALL) -> None:
     """Leaves a group: what this rank waits for in it ends with CancelledError, on the others with InternalError."""
     library.close_lane(group)
+
+
+def secret_of(group: int = ALL) -> str:
+    """Returns the secret by which the ranks of a group know each other; empty without a lane or another rank."""
+    return _secrets.get(group, "")
 
 
 def start_timeline(path: str, mark_cycles: bool = False, group: int = ALL) -> None:

@@ -1,7 +1,15 @@
-"""Bytes between the ranks of a group, at once and outside of the program's graphs: what Python objects travel as."""
+"""Bytes between the ranks of a group, at once and outside of the program's graphs: what Python objects travel as.
+
+A pickled object is code to the rank that reads it, and streams between hosts carry no HMAC. These bytes carry one, with
+a key of the job's secret (docs/wire_protocol.md, section 3). It covers the call, the sender, and a random number that
+each rank draws for the call: a recorded message is worth nothing in another call, another rank's place or another job.
+"""
 
 from __future__ import annotations
 
+import hmac
+import json
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src import named
+
+_NONCE_BYTES, _TAG_BYTES = 16, 32
 
 
 def run_now(build: Callable[[], Any]) -> Any:
@@ -33,6 +43,61 @@ def _part(name: str | None, what: str) -> dict[str, list[str]]:
     return {} if name is None else {"names": [f"{name}.{what}"]}
 
 
+class _Call:
+    """One exchange of bytes, and how they are signed. Its text is what errors call it.
+
+    Args:
+      kind: the function.
+      name: its name, if it has one.
+      group: whose ranks take part.
+      rank: this one, in the group.
+      nonces: [R, 2] int64, a random number of each rank for this call; this rank's as it drew it.
+    """
+
+    def __init__(self, kind: str, name: str | None, group: int, rank: int, nonces: np.ndarray):
+        self.rank = rank
+        self._text = kind if name is None else f"{kind} '{name}'"
+        self._what = [kind, name, group, len(nonces)]
+        self._nonces = nonces.tobytes()
+        self._key = hmac.digest(named.secret_of(group).encode(), b"lockstep bytes", "sha256")
+
+    def __str__(self) -> str:
+        return self._text
+
+    def tag(self, sender: int, data: bytes) -> bytes:
+        """Returns the HMAC that follows the bytes of a rank."""
+        mac = hmac.new(self._key, json.dumps([*self._what, sender]).encode() + self._nonces, "sha256")
+        mac.update(data)
+        return mac.digest()
+
+    def checked(self, sender: int, signed: bytes) -> bytes:
+        """Returns the bytes of a rank without their HMAC. DataLossError: they are not the bytes that it gave."""
+        data, tag = signed[:-_TAG_BYTES], signed[-_TAG_BYTES:]
+        if not hmac.compare_digest(tag, self.tag(sender, data)):
+            raise tf.errors.DataLossError(
+                None,
+                None,
+                f"{self}: rank {self.rank} got {len(signed)} bytes in the place of those of rank {sender} that are not "
+                "signed with the job's secret for this call, wanted them as they were sent; they were changed on their "
+                "way, and nothing in them was looked at",
+            )
+        return data
+
+
+def _begin(kind: str, numbers: list[int], name: str | None, group: int) -> tuple[_Call, list[list[int]]]:
+    """Begins a call; returns it, and for each of `numbers` its value on every rank."""
+    own = np.frombuffer(secrets.token_bytes(_NONCE_BYTES), np.int64)
+
+    def gather() -> list[tf.Tensor]:
+        mine = tf.constant([[*numbers, *own]], tf.int64)
+        return [*named.allgather([mine], **_part(name, "length"), group=group), named.rank_in(group)]
+
+    of_ranks, rank = run_now(gather)
+    nonces = np.array(of_ranks[:, len(numbers) :])
+    nonces[rank] = own
+    return _Call(kind, name, group, int(rank), nonces), of_ranks[:, : len(numbers)].T.tolist()
+
+
 def gather_bytes(data: bytes, *, name: str | None = None, group: int = named.ALL) -> list[bytes]:
     """What each rank of the group gives, by rank. All ranks have to call it.
 
@@ -42,19 +107,20 @@ def gather_bytes(data: bytes, *, name: str | None = None, group: int = named.ALL
       group: of ranks.
 
     Raises:
+      tf.errors.DataLossError: what came is not what a rank gave; names the rank.
       tf.errors.OpError: as `lockstep.named.allgather`.
     """
     name = _call("gather_bytes", name, group)
-    own = np.frombuffer(data, np.uint8)
+    call, (lengths,) = _begin("gather_bytes", [len(data) + _TAG_BYTES], name, group)
+    own = np.frombuffer(data + call.tag(call.rank, data), np.uint8)
 
     def gather() -> list[tf.Tensor]:
-        (lengths,) = named.allgather([tf.constant([len(own)], tf.int64)], **_part(name, "length"), group=group)
-        (everything,) = named.allgather([tf.constant(own, tf.uint8)], **_part(name, "data"), group=group)
-        return [lengths, everything]
+        return named.allgather([tf.constant(own, tf.uint8)], **_part(name, "data"), group=group)
 
-    lengths, everything = run_now(gather)
+    (everything,) = run_now(gather)
     ends = np.cumsum(lengths)
-    return [everything[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True)]
+    signed = [everything[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True)]
+    return [call.checked(rank, part) for rank, part in enumerate(signed)]
 
 
 def broadcast_bytes(data: bytes, root: int = 0, *, name: str | None = None, group: int = named.ALL) -> bytes:
@@ -63,27 +129,21 @@ def broadcast_bytes(data: bytes, root: int = 0, *, name: str | None = None, grou
     Raises:
       ValueError: the ranks name different roots; on all of them, with the roots.
       tf.errors.InvalidArgumentError: there is no such rank.
+      tf.errors.DataLossError: what came is not what the root gave.
       tf.errors.OpError: as `lockstep.named.broadcast`.
     """
     name = _call("broadcast_bytes", name, group)
-    what = "broadcast_bytes" if name is None else f"broadcast_bytes '{name}'"
-
-    def gather_lengths() -> list[tf.Tensor]:
-        # And the roots that ranks name: one that only some of them know of would be waited for.
-        own = tf.constant([[root, len(data)]], tf.int64)
-        return [*named.allgather([own], **_part(name, "length"), group=group), named.rank_in(group)]
-
-    of_ranks, rank = run_now(gather_lengths)
-    roots = of_ranks[:, 0].tolist()
+    # With the roots that ranks name: one that only some of them know of would be waited for.
+    call, (roots, lengths) = _begin("broadcast_bytes", [root, len(data) + _TAG_BYTES], name, group)
     if len(set(roots)) > 1:
-        raise ValueError(f"{what}: the ranks name different roots, by rank: {roots}")
+        raise ValueError(f"{call}: the ranks name different roots, by rank: {roots}")
     if not 0 <= root < len(roots):
-        raise tf.errors.InvalidArgumentError(None, None, f"{what}: root is {root}, wanted 0 to {len(roots) - 1}")
-    is_root = rank == root
-    own = np.frombuffer(data, np.uint8) if is_root else np.zeros(of_ranks[root, 1], np.uint8)
+        raise tf.errors.InvalidArgumentError(None, None, f"{call}: root is {root}, wanted 0 to {len(roots) - 1}")
+    is_root = call.rank == root
+    own = np.frombuffer(data + call.tag(root, data), np.uint8) if is_root else np.zeros(lengths[root], np.uint8)
 
     def broadcast() -> list[tf.Tensor]:
         return named.broadcast([tf.constant(own, tf.uint8)], root, **_part(name, "data"), group=group)
 
     (received,) = run_now(broadcast)
-    return data if is_root else received.tobytes()
+    return data if is_root else call.checked(root, received.tobytes())

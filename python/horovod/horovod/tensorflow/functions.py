@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cloudpickle
@@ -72,6 +73,7 @@ def broadcast_object(
     Raises:
       ValueError: the ranks name different roots, or the object cannot be pickled; the root gets the pickler's error.
       tf.errors.InvalidArgumentError: the root is not in the set.
+      tf.errors.DataLossError: what came is not what the root sent; it is not unpickled.
     """
     what = f"broadcast_object {name or ''}".strip()
     with (
@@ -80,7 +82,8 @@ def broadcast_object(
     ):
         is_root = mpi_ops.rank() == root_rank
         data, failure = _pickled(obj) if is_root else (b"", None)
-        received = named.broadcast_bytes(data, root, name=name, group=group)
+        with _named_in_errors(what):
+            received = named.broadcast_bytes(data, root, name=name, group=group)
     if failure is not None:
         raise failure
     return obj if is_root else _unpickled(received, what, root_rank)
@@ -109,15 +112,26 @@ def allgather_object(
 
     Raises:
       ValueError: the object of another rank cannot be pickled; that rank gets the pickler's error.
+      tf.errors.DataLossError: what came is not what a rank sent; it is not unpickled.
     """
     what = f"allgather_object {name or ''}".strip()
     with mpi_ops._taking_part("allgather_object", process_set, at_once=True) as group:
         data, failure = _pickled(obj)
-        gathered = named.gather_bytes(data, name=name, group=group)
+        with _named_in_errors(what):
+            gathered = named.gather_bytes(data, name=name, group=group)
         ranks = named.ranks_of(group)
     if failure is not None:
         raise failure
     return [_unpickled(data, what, rank) for data, rank in zip(gathered, ranks, strict=True)]
+
+
+@contextlib.contextmanager
+def _named_in_errors(what: str) -> Iterator[None]:
+    """Puts the operation that the program called in front of errors about bytes that were changed on their way."""
+    try:
+        yield
+    except tf.errors.DataLossError as error:
+        raise tf.errors.DataLossError(None, None, f"{what}: {error.message}") from None
 
 
 class _Failure:
