@@ -11,8 +11,8 @@ these any number of workers restores, each the keys that it owns.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,15 +92,17 @@ def _gather(table: Any) -> tf.Tensor | None:
         counts = collectives.allgather(counts[tf.newaxis], name="table_counts")
         link = collectives.allgather(link[tf.newaxis], name="table_link")[0]
         has_rows = _write(table, parts[rank], counts, link)
-        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-        mine = np.frombuffer(pickle.dumps((has_rows, files)), np.uint8)
+        mine = np.frombuffer(_pack(has_rows, Path(folder)), np.uint8)
         to_worker_0 = tf.constant([len(mine)] + [0] * (workers - 1), tf.int64)
         received, sizes = collectives.alltoall(tf.constant(mine), to_worker_0, name="table_parts")
         if rank != 0:
             return None
         merged = []
-        for part, packed in zip(parts, tf.split(received, sizes), strict=True):
-            has_rows, files = pickle.loads(packed.numpy().tobytes())
+        for sender, (part, packed) in enumerate(zip(parts, tf.split(received, sizes), strict=True)):
+            try:
+                has_rows, files = _unpack(packed.numpy().tobytes(), os.path.basename(part))
+            except ValueError as error:
+                raise ValueError(f"table '{table.logical_name}': the part of rank {sender}: {error}") from error
             merged += [part] if has_rows else []
             for name, content in files.items():
                 Path(folder, name).write_bytes(content)
@@ -108,6 +110,35 @@ def _gather(table: Any) -> tf.Tensor | None:
             merged.append(os.path.join(folder, "strings"))
             library.ops.lockstep_join_strings(parts, merged[-1])
         return _as_one(folder, merged)
+
+
+def _pack(has_rows: bool, folder: Path) -> bytes:
+    """Returns a worker's part as bytes: length of the JSON that follows (8, little endian), JSON, files' contents."""
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    about = {"has_rows": has_rows, "files": {name: len(content) for name, content in files.items()}}
+    header = json.dumps(about).encode()
+    return b"".join([len(header).to_bytes(8, "little"), header, *files.values()])
+
+
+def _unpack(packed: bytes, prefix: str) -> tuple[bool, dict[str, bytes]]:
+    """Returns whether the part has rows, and its files; names must begin with `prefix`. ValueError: it is no part."""
+    end = 8 + int.from_bytes(packed[:8], "little")
+    try:
+        about = json.loads(packed[8:end])
+        has_rows, sizes = about["has_rows"], dict(about["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"got {len(packed)} bytes that do not begin with a part's description: {error}") from error
+    if not isinstance(has_rows, bool) or not all(type(size) is int and size >= 0 for size in sizes.values()):
+        raise ValueError(f"got the description {about}, wanted whether there are rows, and sizes of files")
+    files = {}
+    for name, size in sizes.items():
+        if name != os.path.basename(name) or not name.startswith(prefix):
+            raise ValueError(f"got a file {name!r}, wanted names that begin with {prefix!r}")
+        files[name] = packed[end : end + size]
+        end += size
+    if end != len(packed):
+        raise ValueError(f"got {len(packed)} bytes, wanted the {end} that its description adds up to")
+    return has_rows, files
 
 
 def _as_one(folder: str, prefixes: Sequence[str]) -> tf.Tensor:
