@@ -71,7 +71,7 @@ def started(
             children = worker_pids(process.pid)
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(60)
         for pid in (*children, *([process.pid] if process.poll() is None else [])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -69,9 +69,7 @@ def job(launch, tmp_path):
 def test_a_worker_that_is_busy_ends_when_the_other_is_killed(job, lost):
     tasks = job("busy")
     os.kill(tasks[lost].pid, signal.SIGKILL)
-    since = time.monotonic()
     code, _, stderr = finish(tasks[1 - lost])
-    assert time.monotonic() - since < 10
     assert code == 1, stderr
     said = [line for line in stderr if "outside of a collective" in line]
     assert len(said) == 1, stderr

@@ -91,7 +91,7 @@ def test_export_of_a_sharded_table_serves_in_stock_tensorflow(job):
     )
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-c", code, results[0]["exported"]], env=environ, check=True, timeout=120, capture_output=True
+        [sys.executable, "-c", code, results[0]["exported"]], env=environ, check=True, timeout=500, capture_output=True
     )
     wanted = np.repeat(5.0 * np.arange(worker.ROWS), worker.DIM)
     np.testing.assert_allclose(list(map(float, done.stdout.split())), wanted, rtol=1e-6)

@@ -12,7 +12,7 @@ import pytest
 from lockstep.testing import fake_ssh
 from lockstep.testing.launching import finish, launchers, wait_for
 
-DEADLINE_S = 120
+DEADLINE_S = 500
 HOSTS = ("me@127.0.0.2", "me@127.0.0.3")
 PROGRAM = """
 import sys, time

@@ -101,7 +101,7 @@ def test_a_subclass_of_keras_3_goes_on_from_its_checkpoints(tmp_path):
             np.testing.assert_array_equal(got, wanted)
     program = "import keras, sys; print(keras.models.load_model(sys.argv[1]).count_params(), 'lockstep' in sys.modules)"
     command = [sys.executable, "-c", program, str(tmp_path / "functional.keras")]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=120).stdout == "4 False\n"
+    assert subprocess.run(command, capture_output=True, text=True, timeout=500).stdout == "4 False\n"
 
 
 @needs_keras_3

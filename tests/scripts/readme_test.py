@@ -32,7 +32,7 @@ def test_the_program_trains_on_two_workers_with_the_command_beside_it(tmp_path):
     pq.write_table(pa.table({"user": user, "label": (user % 2).astype(np.float32)}), tmp_path / "day_0.parquet")
     (tmp_path / "main.py").write_text(MODEL + program.replace("1_000_000", "1_000"))
     words = [sys.executable if word == "python" else word for word in ["python", *command.split()]]
-    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert run.returncode == 0, run.stderr
     checkpoint = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(tmp_path / "ckpt")))
     assert checkpoint.get_tensor("global_step") == 8192 // 1024 // 2

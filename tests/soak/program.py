@@ -126,6 +126,8 @@ def _die(who: str) -> None:
     rank = hb.context.rank
     if who == "launcher" and rank == 0:
         os.kill(os.getppid(), signal.SIGKILL)
+        # The workers end soon, and make no further step until then, however fast they are.
+        time.sleep(600)
     if who in ("all", str(rank)):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -30,7 +30,7 @@ def _work(path, takes_back):
 
 
 def test_what_is_registered_is_done_at_the_end():
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True, timeout=500)
     assert done.stdout == "left\n"
 
 
@@ -40,6 +40,6 @@ def test_so_it_is_in_processes_of_multiprocessing(tmp_path, method, takes_back):
     path = tmp_path / "said"
     process = multiprocessing.get_context(method).Process(target=_work, args=(path, takes_back))
     process.start()
-    process.join(120)
+    process.join(500)
     assert process.exitcode == 0
     assert (path.read_text() if path.exists() else "") == ("" if takes_back else "left\n")

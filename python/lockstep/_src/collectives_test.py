@@ -227,7 +227,7 @@ def step_fails_here_while_a_collective_waits(folder):
 
 
 def after_a_while(x):
-    time.sleep(0.5)
+    time.sleep(1.5)
     return x
 
 
@@ -237,7 +237,7 @@ def session_is_closed_while_a_collective_waits(folder):
         waiting = collectives.barrier(name="first")
         session.run(waiting)
         if context.rank == 0:
-            threading.Timer(0.3, session.close).start()
+            threading.Timer(1.5, session.close).start()
             error = first_error(lambda: session.run(waiting))
             (folder / "closed").touch()
             return error

@@ -66,8 +66,8 @@ def interrupted_join():
     named.open_lane()
     if context.rank == 1:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             named.join()
     await_return()
     (got,) = named.allreduce([tf.constant(1.0)])
@@ -137,7 +137,7 @@ if sys.argv[2] == "join":
     named.join()
 if sys.argv[2] == "exit":
     sys.exit(3)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -146,13 +146,11 @@ def interrupted_program(opened, how):
     if context.rank == 1:
         process = subprocess.Popen([sys.executable, "-c", WAITS, opened, how], stdout=subprocess.PIPE)
         assert process.stdout.readline() == b"waits\n"
-        began = time.monotonic()
         if how != "exit":
             time.sleep(0.5)
             process.send_signal(signal.SIGINT)
-        code = process.wait(30)
+        code = process.wait(120)
         assert code == 3 if how == "exit" else code in (1, 130, -signal.SIGINT), code
-        assert time.monotonic() - began < 10
         return
     if opened == "job":
         from lockstep._src import named_job

@@ -151,9 +151,9 @@ def leaving():
     if context.rank == 1:
         waits = threading.Thread(target=wait)
         waits.start()
-        time.sleep(0.1)
+        time.sleep(1)  # until it waits
         named.close_lane()
-        waits.join(30)
+        waits.join(120)
         assert isinstance(caught[0], tf.errors.CancelledError)
     else:
         with pytest.raises(tf.errors.InternalError, match="the lane of the test: .*rank 1 left the job"):

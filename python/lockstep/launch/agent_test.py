@@ -35,7 +35,7 @@ class Talk:
         self.link.say({"is": what, **members}, data)
 
     def prepare(self, folder, **members):
-        said = {"interface": "", "meets": False, "name": "here", "others": [], "silence_s": 8.0, **members}
+        said = {"interface": "", "meets": False, "name": "here", "others": [], "silence_s": 600.0, **members}
         self.say("prepare", folder=str(folder), **said)
 
     def start(self, *command, ranks=(3,), **members):
@@ -175,10 +175,10 @@ def test_an_agent_without_a_launcher_ends_its_workers(agent, tmp_path):
 
 def test_an_agent_that_hears_nothing_ends_its_workers(agent, tmp_path):
     agent.prepare(tmp_path, silence_s=2.0)
+    since = time.monotonic()
     agent.start("sleep", "600")
     pid = agent.hear("started")[0]["pid"]
-    since = time.monotonic()
     assert agent.process.wait(DEADLINE_S) == 1
-    assert 1.5 < time.monotonic() - since < 5
+    assert time.monotonic() - since > 2
     assert not runs(pid)
     assert b"the launcher has said nothing for 2 s; ending the workers" in agent.process.stderr.read()

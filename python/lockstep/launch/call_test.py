@@ -19,7 +19,7 @@ from lockstep.launch.output import Console
 from lockstep.testing.launching import wait_for
 
 # No TensorFlow in it. The deadline raises in `call`, which then ends its workers.
-pytestmark = [pytest.mark.newest_only, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.newest_only, pytest.mark.timeout(240)]
 
 FUNCTIONS = """
 import os, signal, sys, time
@@ -189,7 +189,7 @@ def test_no_file_is_left_of_a_launcher_that_is_killed(tmp_path):
     # Its guard knows of it from before the first worker.
     wait_for(lambda: str(folder).encode() in _environments(started.pid), "a worker")
     started.kill()
-    started.wait(30)
+    started.wait(120)
     wait_for(lambda: not list(temporary.iterdir()), "the guard")
 
 
@@ -207,6 +207,6 @@ def test_no_file_is_left(functions, tmp_path):
         env={**os.environ, "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert (ended.stdout, list(temporary.iterdir())) == ("True\n", [])

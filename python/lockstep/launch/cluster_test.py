@@ -51,7 +51,7 @@ def test_tasks_of_several_hosts_have_local_ranks_on_each_and_need_a_secret(tmp_p
         worker_environments({"XDG_STATE_HOME": str(tmp_path)}, 2, None, tasks)
 
 
-@pytest.mark.timeout(30)  # Seconds; of all addresses for each worker, a quarter of an hour and 80 GB.
+@pytest.mark.timeout(240)  # Seconds; of all addresses for each worker, a quarter of an hour and 80 GB.
 def test_more_addresses_than_a_process_can_be_told_of_are_refused():
     tasks = Tasks(("192.0.2.1:1", "192.0.2.2:1"))
     with pytest.raises(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 SHOW = """
 import os
 print(*[os.environ.get(name) for name in ("LOCKSTEP_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "COLLECTIVE_STRATEGY")])

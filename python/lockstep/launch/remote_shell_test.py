@@ -34,6 +34,6 @@ def test_srun_starts_one_task_on_the_host_beside_what_runs_there():
 def test_the_agent_is_found_by_this_interpreter_wherever_it_starts(tmp_path):
     words = agent_command({"PYTHONPATH": "/theirs"})
     assert words[0] == "env" and words[1].startswith("PYTHONPATH=/theirs") and words[2] == sys.executable
-    ended = subprocess.run(words, cwd="/", env={"PATH": os.environ["PATH"]}, input=b"", capture_output=True, timeout=30)
+    ended = subprocess.run(words, cwd="/", env={"PATH": os.environ["PATH"]}, input=b"", capture_output=True, timeout=99)
     assert ended.stdout.startswith(b"lockstep agent 1\n")
     assert b"the launcher is gone" in ended.stderr

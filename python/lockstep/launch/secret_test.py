@@ -12,7 +12,7 @@ from lockstep.launch.secret import shared_secret
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 AT = "127.0.0.1:8860"
 
 

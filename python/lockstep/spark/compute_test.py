@@ -22,7 +22,7 @@ fake_spark.install(2)
 from lockstep.spark.compute import run_command
 run_command("compute_worker")
 """
-_DEADLINE_S = 60
+_DEADLINE_S = 240
 
 
 @pytest.fixture(name="spark")
@@ -89,7 +89,7 @@ def test_a_worker_that_fails_is_the_jobs_failure(tmp_path, spark, monkeypatch):
 
     monkeypatch.setattr(compute, "run_worker", second_fails)
     with pytest.raises(DataServiceError, match="worker 1: no port is free"):
-        main(1, "compute", tmp_path / "compute.json", 2)
+        main(1, "compute", tmp_path / "compute.json", 60)
     assert context.is_stopped
     with pytest.raises(ComputeJobError, match="worker 1: no port is free"):
         TfDataServiceConfig.read(tmp_path / "compute.json")
@@ -113,7 +113,7 @@ def test_a_signal_ends_the_job_without_a_trace(tmp_path):
     # Horovod's handler takes no arguments, so that a signal raises TypeError.
     file = tmp_path / "compute.json"
     driver = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, "--timeout", "30", str(file)],
+        [sys.executable, "-c", _PROGRAM, "--timeout", "120", str(file)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
         text=True,
@@ -123,7 +123,7 @@ def test_a_signal_ends_the_job_without_a_trace(tmp_path):
             assert driver.poll() is None, driver.stderr.read()
             time.sleep(0.1)
         client = TfDataServiceConfig.read(file).compute_client()
-        client.wait_for_dispatcher_worker_registration(0, 30)
+        client.wait_for_dispatcher_worker_registration(0, 120)
         driver.send_signal(signal.SIGTERM)
         code, output = driver.wait(_DEADLINE_S), driver.stderr.read()
     finally:

@@ -28,6 +28,9 @@ from typing import Any
 
 # A worker that is told to go is killed after this time, in seconds.
 _KILL_AFTER_S = 2.0
+# Tests say how long workers may take on a machine that is theirs. One that has more to do gives them this many times as
+# much, but no more than leaves pytest's own deadline of 600 s for those who only wait.
+_BUSY, _MOST_S = 4, 540.0
 
 
 class WorkerError(AssertionError):
@@ -72,7 +75,7 @@ def run_workers(
     Args:
       size: how many workers.
       command: the program and its arguments.
-      timeout_s: after this time, in seconds, the workers that still run are killed.
+      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
       cwd: the folder in which they start.
       environment: variables on top of this process's.
       check: raise WorkerError if a worker fails. Without it the caller looks at the outcomes.
@@ -120,7 +123,7 @@ def call_workers(
       function: of a module that workers can import; with its arguments and its result fit for pickle.
       size: how many workers.
       *args: the function's arguments.
-      timeout_s: after this time, in seconds, the workers that still run are killed.
+      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
       environment: variables on top of this process's; what is read when TensorFlow is imported comes too late.
       hosts: a letter for each worker, the name of the host that it takes itself to be on; empty: all are on one.
       check: raise WorkerError if a worker fails. Without it the caller looks at the outcomes.
@@ -143,7 +146,7 @@ def run_module(size: int, module: str, *arguments: str, timeout_s: float) -> lis
       size: how many workers.
       module: one that workers can import, and that ends by coming to its end.
       *arguments: of the command line.
-      timeout_s: after this time, in seconds, the workers that still run are killed.
+      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
 
     Returns:
       What each worker printed, in the order of ranks.
@@ -253,12 +256,17 @@ def _outcome(rank: int, exit_code: int | None, base: Path) -> Outcome:
     return Outcome(rank, exit_code, _read(base.with_suffix(".log")), value, error)
 
 
+def _deadline_s(timeout_s: float) -> float:
+    """Seconds after which workers are killed that a test gives `timeout_s`."""
+    return max(timeout_s, min(timeout_s * _BUSY, _MOST_S))
+
+
 def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fast: bool) -> list[int | None]:
     """Each worker's exit code, None for one that runs when the time is up.
 
     With `fail_fast`, the others have few seconds left once one has failed.
     """
-    end = time.monotonic() + timeout_s
+    end = time.monotonic() + _deadline_s(timeout_s)
     failed = False
     while True:
         codes = [poll() for poll in polls]
@@ -266,7 +274,7 @@ def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fas
             return codes
         if fail_fast and not failed and any(codes):
             failed = True
-            end = min(end, time.monotonic() + 10)
+            end = min(end, time.monotonic() + 10 * _BUSY)
         if time.monotonic() > end:
             return codes
         time.sleep(0.01)
@@ -302,7 +310,7 @@ def _check(outcomes: Sequence[Outcome], timeout_s: float) -> None:
 
 def _describe(outcome: Outcome, timeout_s: float) -> str:
     if outcome.exit_code is None:
-        how = f"was still running after {timeout_s:g} s, or after another had failed, and was killed"
+        how = f"was still running after {_deadline_s(timeout_s):g} s, or after another had failed, and was killed"
     elif outcome.exit_code < 0:
         how = f"was ended by {signal.Signals(-outcome.exit_code).name}"
     else:

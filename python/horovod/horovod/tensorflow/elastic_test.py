@@ -23,7 +23,7 @@ from lockstep.launch.output import Console
 from lockstep.launch.process import starts_call
 
 # For all jobs together.
-DEADLINE_S = 240
+DEADLINE_S = 540
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 COLLECTIVES = {
     "allreduce": lambda: hvd.allreduce(X, name="x"),

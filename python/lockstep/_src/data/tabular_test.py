@@ -320,7 +320,7 @@ def test_the_validator_names_what_differs(tmp_path):
     pq.write_table(pa.table({"a": [1.0]}), tmp_path / "b.parquet")
     command = [sys.executable, "-m", "hybridbackend.tensorflow.data.validate"]
     paths = [str(tmp_path / name) for name in ("a.parquet", "b.parquet")]
-    good = subprocess.run([*command, "--peek", "1", paths[0]], capture_output=True, text=True, timeout=120, check=False)
+    good = subprocess.run([*command, "--peek", "1", paths[0]], capture_output=True, text=True, timeout=500, check=False)
     assert good.returncode == 0 and "1 rows read" in good.stderr
-    bad = subprocess.run([*command, *paths], capture_output=True, text=True, timeout=120, check=False)
+    bad = subprocess.run([*command, *paths], capture_output=True, text=True, timeout=500, check=False)
     assert bad.returncode == 1 and "field 'a': dtype is <dtype: 'float64'>" in bad.stderr

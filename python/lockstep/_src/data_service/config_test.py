@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import logging
 import stat
@@ -107,11 +108,12 @@ def test_a_file_of_a_job_that_runs_is_taken_at_once(file, alive):
 
 
 def test_a_file_of_a_dead_job_is_told_and_another_is_waited_for(file, alive, start, caplog):
-    _DEAD.write(file)
+    dataclasses.replace(_DEAD, timeout=100).write(file)
     with caplog.at_level(logging.WARNING, "lockstep"):
         reading = start(lambda: TfDataServiceConfig.read(file, wait_for_file_creation=True))
-        time.sleep(0.3)
-        assert not reading.has_ended
+        while not caplog.records:
+            assert not reading.has_ended
+            time.sleep(0.01)
         file.unlink()
         time.sleep(0.3)
         alive.write(file)

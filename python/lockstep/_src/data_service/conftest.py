@@ -10,7 +10,7 @@ from lockstep._src.data_service import compute
 from lockstep._src.data_service.config import TfDataServiceConfig
 from lockstep._src.data_service.place import Place
 
-_DEADLINE_S = 20.0
+_DEADLINE_S = 120.0
 
 
 class Started:
@@ -42,7 +42,7 @@ class Started:
 class ComputeJob:
     """A compute job of `size` ranks in threads of this process."""
 
-    def __init__(self, file: Path, size: int, dispatchers: int = 1, side: str = "compute", timeout: int = 10):
+    def __init__(self, file: Path, size: int, dispatchers: int = 1, side: str = "compute", timeout: int = 100):
         request = compute.Request(dispatchers, side, file, timeout)
         self.file = file
         self.ranks = [

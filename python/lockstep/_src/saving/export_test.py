@@ -74,7 +74,7 @@ def serve(directory):
         [sys.executable, "-c", _SERVE, directory],
         check=True,
         env=environ,
-        timeout=120,
+        timeout=500,
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -99,7 +99,7 @@ def test_plain_tensorflow_serves_the_rows_of_admitted_keys(trained, tmp_path):
     np.save(tmp_path / "ids.npy", IDS)
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     command = [sys.executable, "-c", _SERVE, directory, f"{tmp_path}/ids.npy", f"{tmp_path}/out.npz"]
-    subprocess.run(command, check=True, env=environ, timeout=120)
+    subprocess.run(command, check=True, env=environ, timeout=500)
     served = dict(np.load(tmp_path / "out.npz"))
     # What the key that was never seen begins with, only this library can draw.
     unseen = IDS == 900
