@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass, field
 
 from lockstep.launch.elastic_hosts import Hosts, host_of
+from lockstep.launch.places import MOST_WORKERS
 
 # So often workers are told of a change that they have not yet come back for.
 _NOTIFY_EVERY_S = 1.0
@@ -28,14 +29,14 @@ class Limits:
     Attributes:
       num_proc: So many slots must be there before it starts.
       min_np: With fewer workers it waits.
-      max_np: More are not started.
+      max_np: More are not started; None: one for each slot.
       timeout_s: For how long it waits.
-      reset_limit: How many rounds may follow the first; None: any number.
+      reset_limit: How often the job may begin anew; None: any number.
     """
 
     num_proc: int
     min_np: int
-    max_np: int
+    max_np: int | None = None
     timeout_s: float = 600
     reset_limit: int | None = None
 
@@ -48,23 +49,27 @@ class Worker:
       number: Counts those that were started.
       host: As the hosts' list calls it.
       slot: Free on its machine when it was started: its local rank.
+      batch: Workers that were started at the same time have the same number.
       is_waiting: It asked for a place.
       port: Free on its machine, for the case that it becomes rank 0; None where it has said none.
       has_state: It has the job's state, which newcomers get from rank 0.
       keeps_state: It needs nothing from rank 0, having the state that its peers have.
       rank: In the last round that it was part of; None: in none yet.
       is_told_to_go: Its slot is gone.
+      is_given_up: It did not come to a round in time, and is being killed.
     """
 
     number: int
     host: str
     slot: int
+    batch: int
     is_waiting: bool = False
     port: int | None = None
     has_state: bool = False
     keeps_state: bool = False
     rank: int | None = None
     is_told_to_go: bool = False
+    is_given_up: bool = False
 
     @property
     def trains(self) -> bool:
@@ -110,10 +115,15 @@ class Driver:
         # By number; without those that were told to end.
         self.workers: dict[int, Worker] = {}
         self.round = 0
+        self._resets = 0  # rounds after the first, less those that only complete a batch of newcomers
+        self._batch = 0
+        self._joined: set[int] = set()  # batches of which a worker has been in a round
+        self._has_lost = False  # a worker of the last round has ended since it began
         self._numbers = itertools.count()
         self._returns_since: float | None = None  # the first worker waits for others
         self._lacks_since: float | None = None  # there are too few
         self._told_at = -math.inf
+        self._newcomers_since: float | None = None  # one waits to be told of
         self._succeeded = False
         self._state_exists = False  # somebody has had it; programs without one never say so
         self._failure = 0  # exit code of the last worker that failed
@@ -134,6 +144,7 @@ class Driver:
         worker = self.workers.pop(number, None)
         if worker is None:
             return []
+        self._has_lost |= worker.rank is not None
         if code == 0 and (worker.rank is not None or self.round == 0):
             self._succeeded = True
             return []
@@ -194,7 +205,9 @@ class Driver:
                 self._lack(actions, now, f"{there} of {self.limits.num_proc} slots are there")
                 return
             self._lacks_since = None
-        wanted = self.limits.max_np - sum(not worker.is_told_to_go for worker in self.workers.values())
+        most = MOST_WORKERS if self.limits.max_np is None else self.limits.max_np
+        wanted = most - sum(not worker.is_told_to_go for worker in self.workers.values())
+        self._batch += 1
         for host, number in slots.items():
             free = number - sum(worker.host == host for worker in self.workers.values())
             for _ in range(min(free, wanted)):
@@ -219,7 +232,7 @@ class Driver:
         machine = self.hosts.machine(host)
         taken = {worker.slot for worker in self.workers.values() if self.hosts.machine(worker.host) == machine}
         slot = next(slot for slot in itertools.count() if slot not in taken)
-        worker = Worker(next(self._numbers), host, slot)
+        worker = Worker(next(self._numbers), host, slot, self._batch)
         self.workers[worker.number] = worker
         return worker
 
@@ -234,13 +247,16 @@ class Driver:
         self._returns_since = now if self._returns_since is None else self._returns_since
         if awaited and now < self._returns_since + self.limits.timeout_s:
             return
-        for worker in awaited:
+        for worker in [worker for worker in awaited if not worker.is_given_up]:
+            worker.is_given_up = True
             actions.say.append(f"{_name(worker)} did not come for {self.limits.timeout_s:g} s: it is ended")
             actions.kill.append(worker.number)
         if awaited:
+            self._returns_since = now  # Those that come in their places have as long.
             return
         for worker in [w for w in self.workers.values() if w.is_waiting and w.is_told_to_go]:
             actions.dismiss.append(self.workers.pop(worker.number).number)
+            self._has_lost |= worker.rank is not None
         waiting = [worker for worker in self.workers.values() if worker.is_waiting]
         if self._state_exists and waiting and not any(worker.has_state for worker in waiting):
             # Who succeeded has left nothing to do for those that had not begun.
@@ -248,19 +264,30 @@ class Driver:
             actions.why = "" if self._succeeded else _STATE_IS_LOST
         elif len(waiting) < self.limits.min_np and not self._succeeded:
             self._lack(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
-        elif self._is_last_round() and not self._succeeded:
+        elif waiting and self._exceeds_limit(waiting) and not self._succeeded:
             actions.over = self._failure or 1
-            actions.why = f"the job was to begin anew for the {_ordinal(self.round)} time; the reset limit is "
+            actions.why = f"the job was to begin anew for the {_ordinal(self._resets + 1)} time; the reset limit is "
             actions.why += str(self.limits.reset_limit)
         elif waiting:
             self._place(actions, waiting)
 
-    def _is_last_round(self) -> bool:
-        return self.limits.reset_limit is not None and self.round > self.limits.reset_limit
+    def _exceeds_limit(self, waiting: list[Worker]) -> bool:
+        limit = self.limits.reset_limit
+        return limit is not None and self._resets >= limit and self._is_reset(waiting)
+
+    def _is_reset(self, waiting: list[Worker]) -> bool:
+        """Whether a round of these counts as a new beginning: those that only complete a batch were counted with it."""
+        if self.round == 0:
+            return False
+        newcomers = {worker.batch for worker in waiting if worker.rank is None}
+        return self._has_lost or not newcomers or not newcomers <= self._joined
 
     def _place(self, actions: Actions, waiting: list[Worker]) -> None:
+        self._resets += self._is_reset(waiting)
+        self._joined |= {worker.batch for worker in waiting}
+        self._has_lost = False
         self.round += 1
-        self._returns_since = self._lacks_since = None
+        self._returns_since = self._lacks_since = self._newcomers_since = None
         self._told_at = -math.inf
         # Those that have the state in the order of their ranks, then newcomers as they were started; those of a machine
         # follow its first.
@@ -302,10 +329,21 @@ class Driver:
         if not any(worker.trains for worker in self.workers.values()) or now < self._told_at + _NOTIFY_EVERY_S:
             return
         removed = any(worker.is_told_to_go for worker in self.workers.values())
-        added = any(worker.is_waiting and worker.rank is None for worker in self.workers.values())
+        added = self._are_complete(now)
         if removed or added:
             self._told_at = now
             actions.changed = {"at": now, "added": added, "removed": removed}
+
+
+    def _are_complete(self, now: float) -> bool:
+        """Whether newcomers wait, and none that was started with one of them is still to come.
+
+        Those that train leave their work once for all of them. Nobody waits longer than the limit for the rest.
+        """
+        waiting = {worker.batch for worker in self.workers.values() if worker.is_waiting and worker.rank is None}
+        starting = {w.batch for w in self.workers.values() if not w.is_waiting and w.rank is None}
+        self._newcomers_since = (now if self._newcomers_since is None else self._newcomers_since) if waiting else None
+        return bool(waiting - starting) or (bool(waiting) and now >= self._newcomers_since + self.limits.timeout_s)
 
 
 def _name(worker: Worker) -> str:

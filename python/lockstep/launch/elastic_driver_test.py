@@ -171,6 +171,36 @@ def test_a_worker_that_does_not_come_back_is_ended():
     assert ranks(job.end(0)[1]) == {1: (0, 1, 0)}
 
 
+def test_a_worker_that_does_not_end_is_spoken_of_once():
+    job = Job(hosts={"localhost": 3}, num_proc=3, timeout_s=5)
+    job.next(), job.ready(0, 1, 2)
+    job.ready(1)
+    job.now = 5
+    assert job.next().say == [f"rank {rank} did not come for 5 s: it is ended" for rank in (0, 2)]
+    for _ in range(10):  # SIGKILL takes its time
+        wake_at = job.driver.wake_at(job.now)
+        assert wake_at > job.now
+        job.now = wake_at
+        actions = job.next()
+        assert (actions.say, actions.kill, actions.over) == ([], [], None)
+    job.end(0)
+    assert ranks(job.end(2)[1]) == {1: (0, 1, 0)}
+
+
+def test_who_is_started_in_the_place_of_one_that_did_not_come_has_as_long():
+    job = Job(hosts={"localhost": 1, "127.0.0.1": 1}, min_np=2, timeout_s=5)
+    job.next(), job.ready(0)
+    job.now = 5
+    assert job.next().kill == [1]
+    job.end(1)
+    job.hosts.found({"localhost": 1, "127.0.0.2": 1})
+    actions = job.next()
+    assert ([worker.number for worker in actions.start], actions.kill) == ([2], [])
+    job.now = 9
+    assert not job.next().kill
+    assert ranks(job.ready(2)) == {0: (0, 2, 0), 2: (1, 2, 1)}
+
+
 def test_all_dead_is_the_end():
     job = Job()
     job.next(), job.ready(0, 1)
@@ -207,6 +237,50 @@ def test_the_reset_limit():
     actions = job.ready(0, 1)
     assert actions.over == 137
     assert actions.why == "the job was to begin anew for the 2nd time; the reset limit is 1"
+
+
+def test_all_workers_of_a_new_host_are_one_reset():
+    job = Job(hosts={"localhost": 2}, reset_limit=1)
+    job.next(), job.ready(0, 1)
+    job.hosts.found({"localhost": 2, "127.0.0.1": 2})
+    assert [worker.number for worker in job.next().start] == [2, 3]
+    assert job.ready(2).changed is None  # The other one is still to come.
+    assert job.ready(3).changed["added"]
+    assert ranks(job.ready(0, 1))[3] == (3, 4, 3)
+    # The next change is one too many.
+    job.end(3)
+    assert job.ready(0, 1, 2).why == "the job was to begin anew for the 2nd time; the reset limit is 1"
+
+
+def test_the_rest_of_a_new_host_is_not_another_reset():
+    job = Job(hosts={"localhost": 3}, num_proc=3, max_np=5, reset_limit=1)
+    job.next(), job.ready(0, 1, 2)
+    job.hosts.found({"localhost": 3, "127.0.0.1": 2})
+    job.next(), job.ready(3)
+    job.end(2)  # One that trains dies before the second newcomer is there.
+    assert len(job.ready(0, 1).places) == 3
+    job.ready(4)
+    assert len(job.ready(0, 1, 3).places) == 4
+    job.end(4)
+    assert job.ready(0, 1, 3).over == 137
+
+
+def test_a_newcomer_that_never_comes_does_not_keep_the_others_out():
+    job = Job(timeout_s=5)
+    job.next(), job.ready(0, 1)
+    job.hosts.found({"localhost": 2, "127.0.0.1": 2})
+    job.next()
+    assert job.ready(2).changed is None
+    job.now = 5
+    assert job.next().changed["added"]
+    assert len(job.ready(0, 1).places) == 3
+
+
+def test_without_a_maximum_every_slot_gets_a_worker():
+    job = Job(hosts={"localhost": 3, "127.0.0.1": 4}, num_proc=2, max_np=None)
+    assert len(job.next().start) == 7
+    job.hosts.found({"localhost": 3, "127.0.0.1": 4, "127.0.0.2": 2})
+    assert len(job.next().start) == 2
 
 
 def test_nobody_joins_a_job_that_has_succeeded():

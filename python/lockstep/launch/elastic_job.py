@@ -125,7 +125,8 @@ class ElasticJob(Job):
     def _shared(self) -> dict[str, str]:
         """The environment of all workers on this machine. Ranks are told before each round."""
         here = sum(slots for host, slots in self._hosts.slots().items() if not self._hosts.machine(host))
-        return with_defaults(self._environment, min(self._plan.limits.max_np, max(1, here)))
+        most = self._plan.limits.max_np
+        return with_defaults(self._environment, max(1, here if most is None else min(most, here)))
 
     @property
     def _ends(self) -> bool:

@@ -39,7 +39,7 @@ class Elastic:
 
     Attributes:
       min_np: With fewer processes the job waits; as many as there are to be by default.
-      max_np: More are not started; as many as there are to be by default.
+      max_np: More are not started; by default one for each slot.
       host_discovery_script: Prints the hosts, again and again.
       slots: Of hosts for which it says no number.
       elastic_timeout: Seconds for which the job waits; 600, or HOROVOD_ELASTIC_TIMEOUT.
@@ -87,11 +87,12 @@ class Elastic:
         if num_proc is None and self.min_np is None:
             raise LaunchError("-np is missing: wanted the number of processes to start with, or --min-np")
         limits = self._numbers(num_proc)
-        check_size(limits[2], "-np, --max-np")
-        if not limits[0] <= limits[1] <= limits[2]:
-            raise LaunchError(
-                f"got --min-np {limits[0]}, -np {limits[1]}, --max-np {limits[2]}; wanted them in this order of size"
-            )
+        check_size(max(limits[1], limits[2] or 1), "-np, --max-np")
+        numbers = {"--min-np": limits[0], "-np": limits[1], "--max-np": limits[2]}
+        sizes = {name: number for name, number in numbers.items() if number is not None}
+        if list(sizes.values()) != sorted(sizes.values()):
+            listed = ", ".join(f"{name} {number}" for name, number in sizes.items())
+            raise LaunchError(f"got {listed}; wanted them in this order of size")
         if self.host_discovery_script is not None and has_hosts:
             raise LaunchError("got hosts and a host discovery script, wanted one of them")
 
@@ -107,10 +108,10 @@ class Elastic:
                 f"first, from 1 to {_MOST_COOLDOWN_S}"
             )
 
-    def _numbers(self, num_proc: int | None) -> tuple[int, int, int]:
+    def _numbers(self, num_proc: int | None) -> tuple[int, int, int | None]:
         """Of processes: at least, at first, at most."""
         first = self.min_np if num_proc is None else num_proc
-        return self.min_np or first, first, self.max_np or first
+        return self.min_np or first, first, self.max_np
 
     def plan(
         self, num_proc: int | None, hosts: Sequence[Host] | None, environment: Mapping[str, str], **rest: object

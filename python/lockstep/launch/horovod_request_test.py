@@ -66,8 +66,8 @@ def test_an_elastic_jobs_numbers_follow_from_each_other():
         request.validate()
         return request.plan(dict(variables))
 
-    assert plan(2, min_np=1) == Plan(Limits(2, 1, 2), {"localhost": 2})
-    assert plan(min_np=3, slots=5) == Plan(Limits(3, 3, 3), {"localhost": 5}, slots=5)
+    assert plan(2, min_np=1) == Plan(Limits(2, 1, None), {"localhost": 2})
+    assert plan(min_np=3, slots=5) == Plan(Limits(3, 3, None), {"localhost": 5}, slots=5)
     given = plan(2, min_np=1, max_np=9, hosts="localhost:1,127.0.0.1:4,localhost:2", cooldown_range=[1, 2])
     assert given == Plan(Limits(2, 1, 9), {"localhost": 3, "127.0.0.1": 4}, cooldown=Cooldown(1, 2))
     variables = {"HOROVOD_ELASTIC_TIMEOUT": "7"}

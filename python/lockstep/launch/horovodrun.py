@@ -117,7 +117,8 @@ def _elastic_job(request: Request, environment: dict[str, str], console: Console
     plan, told, shell = request.plan(environment), request.variables(environment), request.shell(environment)
     if request.verbose:
         limits = plan.limits
-        console.message(f"{limits.num_proc} processes, {limits.min_np} to {limits.max_np}: {shown}")
+        most = "any number" if limits.max_np is None else limits.max_np
+        console.message(f"{limits.num_proc} processes, {limits.min_np} to {most}: {shown}")
         _say_variables(told, console)
 
     def job_of(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
