@@ -6,8 +6,19 @@ is neither an option nor the value of one, or up to `--`; only these go to argpa
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any
+
+_USAGE = "[options] command ..."
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are two lines, however long its help is."""
+
+    def format_usage(self) -> str:
+        """As of argparse."""
+        return f"usage: {self.prog} {_USAGE}\n"
 
 
 class CommandLine:
@@ -16,12 +27,14 @@ class CommandLine:
     Args:
       program: The name in messages.
       description: Of what it does, for the help.
+      lists_options: Whether the help begins with all options, one behind the other.
     """
 
-    def __init__(self, program: str, description: str):
-        self._parser = argparse.ArgumentParser(
-            prog=program, usage=f"{program} [options] command ...", description=description, allow_abbrev=False
-        )
+    def __init__(self, program: str, description: str, lists_options: bool = False):
+        usage = None if lists_options else f"{program} {_USAGE}"
+        self._parser = _Parser(prog=program, usage=usage, description=description, allow_abbrev=False)
+        if lists_options:  # For the help alone: `split` takes the command before argparse sees it.
+            self._parser.add_argument("command", nargs=argparse.REMAINDER, help="the program, and its own arguments")
         # How many words follow an option.
         self._values = {"-h": 0, "--help": 0}
 
@@ -55,9 +68,15 @@ class CommandLine:
         while end < len(words) and words[end].startswith("-") and words[end] != "-":
             if words[end] == "--":
                 return words[:end], words[end + 1 :]
+            words[end : end + 1] = self._parts(words[end])
             # `--name=value` and `-nvalue` bring their values along, and unknown options are argparse's to refuse.
             end += 1 + self._values.get(words[end], 0)
         return words[:end], words[end:]
+
+    def _parts(self, word: str) -> list[str]:
+        """An option with its number behind it, `-np2`, as two words: argparse would take it for `-n p2`."""
+        glued = re.fullmatch(r"(-[a-z]{2,})([0-9]+)", word)
+        return list(glued.groups()) if glued and self._values.get(glued[1]) == 1 else [word]
 
     def error(self, message: str) -> None:
         """Says what is wrong with the line, and raises SystemExit(2)."""

@@ -3,12 +3,14 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
 
 from lockstep.launch import attempts, command, interfaces, plan
 from lockstep.launch.arguments import CommandLine
 from lockstep.launch.attempts import check_restarts, run_attempts
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.host_options import add_hosts, add_restarts, hosts_asked_for, interfaces_of
+from lockstep.launch.hosts import place
 from lockstep.launch.hosts_job import Where
 from lockstep.launch.jobs import Environments, makes_jobs
 from lockstep.launch.output import Console
@@ -41,6 +43,7 @@ def main(
     """
     line = CommandLine(f"python -m {program}", _DESCRIPTION)
     line.add("-n", "--workers", type=int, metavar="N", help="number of workers of each machine")
+    line.add("-np", "--num-proc", type=int, metavar="N", help="number of workers of the job, on all machines together")
     add_restarts(line)
     add_tf1(line)
     add_hosts(line, default="this machine; in an allocation of Slurm's, its hosts")
@@ -54,19 +57,32 @@ def main(
         words = program_of(words, options.tf1, environment)
         console = Console()
         set_interface(interfaces_of(options), environment)
-        if options.workers is not None and options.workers < 1:
-            raise LaunchError(f"-n {options.workers}: wanted 1 or more workers")
+        _check_numbers(options.workers, options.num_proc)
         asked = hosts_asked_for(
             options, options.workers, lambda: len(plan.granted_devices(environment, console).ids), environment
         )
-        where = None if asked is None else Where(*asked)
-        if where is not None:  # It says who takes part, and TF_CONFIG does not.
-            environment.pop("TF_CONFIG", None)
-        planned = environments_of(options.workers, where, console)
+        where, workers = None, options.workers
+        if asked is not None:
+            hosts, shell = asked
+            where = Where(hosts if options.num_proc is None else place(options.num_proc, hosts), shell)
+            environment.pop("TF_CONFIG", None)  # The hosts say who takes part.
+        elif options.num_proc is not None:
+            plan.check_alone(options.num_proc, environment)
+            workers = options.num_proc
+        planned = environments_of(workers, where, console)
         return execute(words, planned, where, environment, console, restarts=check_restarts(options.restarts))
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _check_numbers(workers: int | None, num_proc: int | None) -> None:
+    """LaunchError where the number of workers is none, or is said twice."""
+    if workers is not None and num_proc is not None:
+        raise LaunchError(f"got -n {workers} (of each machine) and -np {num_proc} (of the job), wanted one of them")
+    for name, number in (("-n", workers), ("-np", num_proc)):
+        if number is not None and number < 1:
+            raise LaunchError(f"{name} {number}: wanted 1 or more workers")
 
 
 def environments_of(workers: int | None, where: Where | None, console: Console) -> Environments:
@@ -74,13 +90,13 @@ def environments_of(workers: int | None, where: Where | None, console: Console) 
     if where is None:
         return lambda environment: plan.environments(workers, environment, console)
     return lambda environment: plan.environments(
-        where.size, environment, console, deals_gpus=where.deals_gpus, tasks=Tasks()
+        where.size, environment, console, deals_gpus=where.deals_gpus, tasks=Tasks(), tf_config=not where.is_horovods
     )
 
 
-def add_tf1(line: CommandLine) -> None:
-    """Adds the option for programs of TensorFlow 1."""
-    line.add("--tf1", action="store_true", help="run the program as a TensorFlow 1 script (also LOCKSTEP_TF1=1)")
+def add_tf1(line: CommandLine, to: Any = None) -> None:
+    """Adds the option for programs of TensorFlow 1, to a group of the line."""
+    line.add("--tf1", to=to, action="store_true", help="run the program as a TensorFlow 1 script (also LOCKSTEP_TF1=1)")
 
 
 def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> list[str]:

@@ -77,7 +77,12 @@ class Meeting:
 
 
 def worker_environments(
-    base: Mapping[str, str], count: int, devices: Sequence[str] | None, tasks: Tasks | None = None
+    base: Mapping[str, str],
+    count: int,
+    devices: Sequence[str] | None,
+    tasks: Tasks | None = None,
+    *,
+    tf_config: bool = True,
 ) -> list[dict[str, str]]:
     """The environments of this launcher's workers, in the order of their ranks.
 
@@ -86,6 +91,7 @@ def worker_environments(
       count: Workers of this launcher (and of every other).
       devices: CUDA_VISIBLE_DEVICES of each worker; empty to keep GPUs from all; None to leave the variable alone.
       tasks: Where this launcher stands; the only one by default.
+      tf_config: Whether several workers get a TF_CONFIG.
 
     Raises:
       LaunchError: they are more than a job can have, there are no free ports, several launchers have no secret in
@@ -97,7 +103,7 @@ def worker_environments(
     mine = slice(tasks.index * count, (tasks.index + 1) * count)
     stand = places([(host, number * count) for host, number in tasks.by_host])[mine]
     told = [{**place.variables(), **meeting.variables()} for place in stand]
-    if count > 1:  # A task's only worker is what its TF_CONFIG says.
+    if tf_config and count > 1:  # A task's only worker is what its TF_CONFIG says.
         for place, variables in zip(stand, told, strict=True):
             variables["TF_CONFIG"] = meeting.tf_config(place.rank)
     return on_this_host(base, told, devices)

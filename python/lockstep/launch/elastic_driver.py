@@ -334,7 +334,6 @@ class Driver:
             self._told_at = now
             actions.changed = {"at": now, "added": added, "removed": removed}
 
-
     def _are_complete(self, now: float) -> bool:
         """Whether newcomers wait, and none that was started with one of them is still to come.
 

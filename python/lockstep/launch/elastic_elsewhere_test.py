@@ -49,10 +49,10 @@ def test_workers_on_several_hosts_have_places_and_a_meeting(elastic):
     code, lines, stderr = finish(job)
     assert (code, stderr) == (0, [])
     assert sorted(line for line in lines if "round" not in line) == [
-        "[0] 0 0 2 0 2 localhost",
-        "[1] 1 1 2 0 2 127.0.0.1",
-        "[2] 2 0 2 1 2 127.0.0.2",
-        "[3] 3 1 2 1 2 127.0.0.2",
+        "[0]<stdout>:0 0 2 0 2 localhost",
+        "[1]<stdout>:1 1 2 0 2 127.0.0.1",
+        "[2]<stdout>:2 0 2 1 2 127.0.0.2",
+        "[3]<stdout>:3 1 2 1 2 127.0.0.2",
     ]
 
 
@@ -60,7 +60,7 @@ def test_a_round_meets_at_rank_0s_host(elastic):
     told = "print(place()['rendezvous'], os.environ['HOROVOD_HOSTNAME'], flush=True)"
     code, lines, _ = finish(elastic("-np", "2", "--min-np", "2", "-H", f"{A}:1,localhost:1", worker=told))
     assert code == 0
-    meetings = {line.split()[1] for line in lines if "round" not in line}
+    meetings = {line.partition(">:")[2].split()[0] for line in lines if "round" not in line}
     (meeting,) = meetings
     assert re.fullmatch(r"127\.0\.0\.2:\d+", meeting)
 
@@ -86,8 +86,8 @@ assert place(keeps_state=True)["size"] == 1
     )
     code, lines, stderr = finish(job)
     assert (code, stderr) == (0, [])
-    assert sorted(line.split("] ")[1] for line in lines if "removed" in line) == ["removed", "removed"]
-    assert any(line.startswith("[0] round ") and line.endswith(": 0 of 1") for line in lines[2:])
+    assert sorted(line.split(">:")[1] for line in lines if "removed" in line) == ["removed", "removed"]
+    assert any(line.startswith("[0]<stdout>:round ") and line.endswith(": 0 of 1") for line in lines[2:])
 
 
 ROUNDS = """
@@ -118,7 +118,10 @@ def test_a_host_that_is_lost_is_survived_and_left_alone(elastic, tmp_path, how):
     (tmp_path / "lost").touch()
     code, lines, stderr = finish(job)
     assert code == 0, stderr
-    assert sorted(line for line in lines if "done" in line) == ["[0] done 2 localhost", "[1] done 2 localhost"]
+    assert sorted(line for line in lines if "done" in line) == [
+        "[0]<stdout>:done 2 localhost",
+        "[1]<stdout>:done 2 localhost",
+    ]
     assert len(stderr) == 2 and all(
         re.match(r"\[lockstep\] rank [23] was lost with host 127.0.0.2: .*; no new workers on me@127.0.0.2$", line)
         for line in stderr
@@ -151,7 +154,7 @@ print("done", got["size"], flush=True)
     (tmp_path / "lost").touch()
     code, lines, stderr = finish(job)
     assert code == 0, stderr
-    assert sorted(line for line in lines if "done" in line) == ["[0] done 2", "[1] done 2"]
+    assert sorted(line for line in lines if "done" in line) == ["[0]<stdout>:done 2", "[1]<stdout>:done 2"]
 
 
 def test_a_host_that_cannot_be_reached_is_left_alone(elastic, tmp_path):
@@ -162,7 +165,7 @@ def test_a_host_that_cannot_be_reached_is_left_alone(elastic, tmp_path):
         assert line, "the launcher ended"
     (tmp_path / "said").touch()
     code, lines, stderr = finish(job)
-    assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
+    assert (code, lines) == (0, ["[0]<stdout>:round 1: 0 of 1"])
     assert not [line for line in stderr if line.startswith("[lockstep]")]
     assert line.startswith("[lockstep] worker 1 on me@b.invalid was lost with host b.invalid: "), stderr
     assert "Could not resolve hostname me@b.invalid" in line
@@ -182,7 +185,7 @@ def test_signals_and_the_launchers_end_reach_workers_elsewhere(elastic, tmp_path
 
 def test_output_of_workers_elsewhere_is_kept(elastic, tmp_path):
     job = elastic("-np", "1", "--min-np", "1", "-H", f"{A}:1", "--output-filename", "out", worker="place()")
-    assert finish(job)[:2] == (0, ["[0] round 1: 0 of 1"])
+    assert finish(job)[:2] == (0, ["[0]<stdout>:round 1: 0 of 1"])
     assert (tmp_path / "out" / "worker.0" / "stdout").read_text() == "round 1: 0 of 1\n"
 
 

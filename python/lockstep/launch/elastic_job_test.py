@@ -91,14 +91,14 @@ assert number != 3 or got["local_rank"] == 0
     assert (code, lines) == (
         0,
         [
-            "[0] round 1: 0 of 3",
-            "[0] round 2: 0 of 2",
-            "[0] round 3: 0 of 3",
-            "[1] round 1: 1 of 3",
-            "[1] round 2: 1 of 2",
-            "[1] round 3: 1 of 3",
-            "[2] round 1: 2 of 3",
-            "[2] round 3: 2 of 3",
+            "[0]<stdout>:round 1: 0 of 3",
+            "[0]<stdout>:round 2: 0 of 2",
+            "[0]<stdout>:round 3: 0 of 3",
+            "[1]<stdout>:round 1: 1 of 3",
+            "[1]<stdout>:round 2: 1 of 2",
+            "[1]<stdout>:round 3: 1 of 3",
+            "[2]<stdout>:round 1: 2 of 3",
+            "[2]<stdout>:round 3: 2 of 3",
         ],
     )
     assert stderr == "[lockstep] rank 0 was killed by SIGKILL; no new workers on localhost for 5.0 s\n"
@@ -126,7 +126,13 @@ assert (got["rank"], got["size"], got["all_keep_state"]) == (0, 1, True)
     )
     code, lines, stderr = finish(job)
     assert (code, stderr) == (0, "")
-    wanted = ["[0] removed", "[0] round 1: 0 of 1", "[0] round 2: 0 of 2", "[0] round 3: 0 of 1", "[1] round 2: 1 of 2"]
+    wanted = [
+        "[0]<stdout>:removed",
+        "[0]<stdout>:round 1: 0 of 1",
+        "[0]<stdout>:round 2: 0 of 2",
+        "[0]<stdout>:round 3: 0 of 1",
+        "[1]<stdout>:round 2: 1 of 2",
+    ]
     assert lines == wanted
     assert (tmp_path / "out/worker.1/stdout").read_text() == "round 2: 1 of 2\nround 3: 0 of 1\n"
 
@@ -163,7 +169,7 @@ def test_nothing_outlives_the_launcher(launch, tmp_path, signum):
 
 def test_programs_that_ask_for_no_place_end_as_they_like(launch):
     code, lines, _ = finish(launch("-np", "2", "--min-np", "1", worker="time.sleep(number)\nprint('done')"))
-    assert (code, lines) == (0, ["[worker 0] done", "[worker 1] done"])
+    assert (code, lines) == (0, ["[worker 0]<stdout>:done", "[worker 1]<stdout>:done"])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +197,7 @@ def test_a_script_that_fails_later_changes_nothing(launch):
     script = COUNT + "test -e failed && exit 4\ntouch failed\necho localhost:1"
     job = launch("-np", "1", script=script, worker=UNTIL_COUNTED)
     code, lines, stderr = finish(job)
-    assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
+    assert (code, lines) == (0, ["[0]<stdout>:round 1: 0 of 1"])
     assert stderr == "[lockstep] host discovery script 'hosts.sh' failed with exit code 4; the hosts stay as they are\n"
 
 
@@ -199,7 +205,7 @@ def test_a_script_that_never_stops_later_changes_nothing(launch):
     script = COUNT + "test -e once && exec yes\ntouch once\necho localhost:1"
     job = launch("-np", "1", script=script, worker=UNTIL_COUNTED)
     code, lines, stderr = finish(job)
-    assert (code, lines) == (0, ["[0] round 1: 0 of 1"])
+    assert (code, lines) == (0, ["[0]<stdout>:round 1: 0 of 1"])
     assert stderr == "[lockstep] host discovery script 'hosts.sh' printed more than 1 MiB; the hosts stay as they are\n"
 
 

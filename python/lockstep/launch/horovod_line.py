@@ -7,73 +7,116 @@ from lockstep.launch.arguments import CommandLine
 from lockstep.launch.elastic_request import OPTIONS, TIMEOUT_VARIABLE, Elastic
 from lockstep.launch.horovod_request import START_TIMEOUT, Request
 from lockstep.launch.horovod_settings import ReadYaml, add_settings, given_settings, read_config
-from lockstep.launch.host_options import add_hosts, add_restarts, interfaces_of
+from lockstep.launch.host_options import (
+    add_interfaces,
+    add_lists,
+    add_restarts,
+    add_ssh,
+    add_ssh_program,
+    interfaces_of,
+)
 
 # The version of Horovod whose API programs find.
 API_VERSION = "0.28.1"
 PROGRAM = "horovodrun"
 _OF_SSH = ("ssh_port", "ssh_identity_file", "ssh_options", "ssh_command")
 _DESCRIPTION = """\
-Starts the processes of a job, on this machine or on several hosts, each running the command, and ends them together:
-when one fails, all are ended, and its exit code is returned. Horovod's options; what they mean here is said with each.
+Horovod's launcher, as Lockstep has it: starts the processes of a job, on this machine or on several hosts, each running
+the command, and ends them together. When one fails, all are ended, and its exit code is returned.
 """
-# Of `Elastic`: what it is called there, other spellings, its type, and what it means.
+# The headings of Horovod's help, in its order, and ours.
+_OURS = "Lockstep's own arguments"
+_GROUPS = (
+    *("SSH arguments", "tuneable parameter arguments", "autotune arguments", "elastic arguments"),
+    *("timeline arguments", "stall check arguments", "library arguments", "logging arguments", "host arguments"),
+    *("controller arguments", _OURS),
+)
+# Of `Elastic`: what it is called there, other spellings, Horovod's name of its value, and what it means.
 _ELASTIC = (
-    ("min_np", ("--min-num-proc",), int, "with fewer processes the job waits for hosts; -np"),
-    ("max_np", ("--max-num-proc",), int, "more processes are not started; -np"),
-    ("host_discovery_script", (), str, "prints lines host:slots, or host with --slots-per-host; run every second"),
-    ("slots", ("--slots",), int, "of hosts for which the script says no number"),
-    ("elastic_timeout", (), int, f"seconds for which the job waits; 600 ({TIMEOUT_VARIABLE})"),
-    ("reset_limit", (), int, "how often the job may begin anew; any number"),
+    ("min_np", ("--min-num-proc",), "MIN_NUM_PROC", "with fewer processes the job waits for hosts (default: -np)"),
     (
-        "cooldown_range", (), int,
+        "max_np", ("--max-num-proc",), "MAX_NUM_PROC",
+        "more processes are not started (default: one is started for each slot)",
+    ),
+    ("slots", (), "SLOTS", "of hosts for which the host discovery script says no number"),
+    (
+        "elastic_timeout", (), "ELASTIC_TIMEOUT",
+        f"seconds for which the job waits for hosts and processes; also {TIMEOUT_VARIABLE} (default: 600)",
+    ),
+    ("reset_limit", (), "RESET_LIMIT", "how often the job may begin anew (default: any number of times)"),
+    (
+        "cooldown_range", (), "COOLDOWN_RANGE",
         "for how many seconds a host gets no new processes when one failed there: at first (twice as long each time), "
-        "and at most; for good",
+        "and at most (default: for good)",
     ),
 )  # fmt: skip
 
 
 def command_line() -> CommandLine:
-    """Its parser."""
-    line = CommandLine(PROGRAM, _DESCRIPTION)
+    """Its parser. The help has the order, the names and the headings of Horovod's, and ours at its end."""
+    line = CommandLine(PROGRAM, _DESCRIPTION, lists_options=True)
     line.add("-v", "--version", action="version", version=API_VERSION, help="print the version of Horovod's API")
+    line.add("-np", "--num-proc", type=int, help="number of processes; of an elastic job, those that it starts with")
     line.add("-cb", "--check-build", action="store_true", help="print what this installation has")
-    line.add("-np", "--num-proc", type=int, metavar="N", help="number of processes")
-    line.add("--verbose", action="store_true", help="say what is started")
-    line.add("--config-file", metavar="FILE", help="YAML with settings; options of the command line come first")
-    line.add(
-        "--output-filename", metavar="FOLDER",
-        help="keep what processes write in FOLDER/rank.N/stdout and stderr as well, N padded with zeros",
-    )  # fmt: skip
-    line.add(
-        "-prefix-timestamp", "--prefix-output-with-timestamp", dest="timestamps", action="store_true",
-        help="begin each line of output with date and time",
-    )  # fmt: skip
-    line.add("--start-timeout", type=int, metavar="S", help=f"seconds until all have to be there (60; {START_TIMEOUT})")
     line.add("--disable-cache", action="store_true", help="nothing is cached here: checks run at every start")
-    add_restarts(line)
-    cli.add_tf1(line)
-    add_hosts(line, default="localhost, with a slot for each process")
-    _add_controllers(line)
-    add_settings(line)
-    elastic = line.group("elastic jobs", "The number of processes may change (docs/horovod_elastic.md).")
-    for name, others, kind, meaning in _ELASTIC:
-        values = {"nargs": 2} if name == "cooldown_range" else {}
-        line.add(OPTIONS[name], *others, to=elastic, dest=name, type=kind, metavar="X", help=meaning, **values)
+    line.add(
+        "--start-timeout",
+        type=int,
+        help=f"seconds until all processes have to be there; also {START_TIMEOUT} (default: 60)",
+    )
+    add_interfaces(line, None, "--network-interfaces")
+    add_interfaces(line, None, "--network-interface", help="the same; may be given several times")
+    line.add(
+        "--output-filename",
+        help="a folder: what processes write is kept in its rank.N/stdout and stderr as well, N padded with zeros",
+    )
+    line.add("--verbose", action="store_true", help="say what is started")
+    line.add("--config-file", help="YAML with settings; options of the command line come first")
+    groups = {title: line.group(title) for title in _GROUPS}
+    add_ssh(line, groups["SSH arguments"])
+    add_settings(line, groups)
+    for name, others, shown, meaning in _ELASTIC:
+        details = {"dest": name, "type": int, "metavar": shown, "help": meaning}
+        details |= {"nargs": 2} if name == "cooldown_range" else {}
+        line.add(OPTIONS[name], *others, to=groups["elastic arguments"], **details)
+    _add_libraries(line, groups["library arguments"])
+    line.add(
+        "-prefix-timestamp", "--prefix-output-with-timestamp", to=groups["logging arguments"], dest="timestamps",
+        action="store_true", help="each line of output begins with date and time",
+    )  # fmt: skip
+    one = groups["host arguments"].add_mutually_exclusive_group()
+    add_lists(line, one, default="localhost, with a slot for each process")
+    line.add(
+        OPTIONS["host_discovery_script"], to=one,
+        help="for elastic jobs: prints lines host:slots, or host with --slots-per-host; run every second",
+    )  # fmt: skip
+    _add_controllers(line, groups["controller arguments"].add_mutually_exclusive_group())
+    _add_ours(line, groups[_OURS])
     return line
 
 
-def _add_controllers(line: CommandLine) -> None:
-    group = line.group("controllers")
-    one = group.add_mutually_exclusive_group()
+def _add_libraries(line: CommandLine, group: Any) -> None:
+    for name in ("--mpi-args", "--binding-args"):
+        line.add(name, to=group, help="for mpirun, which is not used")
+
+
+def _add_controllers(line: CommandLine, one: Any) -> None:
     for name, meaning in (
         ("gloo", f"processes are started by {PROGRAM} itself, as always"),
         ("mpi", "refused: mpirun is not used"),
         ("jsrun", "refused: jsrun is not used"),
     ):
         line.add(f"--{name}", to=one, dest="controller", action="store_const", const=name, help=meaning)
-    line.add("--mpi-args", to=group, metavar="ARGS", help="for mpirun, which is not used")
-    line.add("--binding-args", to=group, metavar="ARGS", help="for mpirun, which is not used")
+
+
+def _add_ours(line: CommandLine, group: Any) -> None:
+    """Adds what Horovod's launcher has not."""
+    line.add("-n", to=group, type=int, dest="num_proc", help="the same as -np")
+    add_restarts(line, group)
+    cli.add_tf1(line, group)
+    add_ssh_program(line, group)
+    add_interfaces(line, group, "--nics", "--interface", help="the same as --network-interface")
+    line.add("--slots", to=group, type=int, dest="slots", help="the same as --slots-per-host")
 
 
 def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:

@@ -20,6 +20,9 @@ def _request(words: str) -> Request:
     [
         ("-np 2", {"num_proc": 2, "hosts": None, "hostfile": None, "controller": "", "verbose": False}),
         ("--num-proc 3", {"num_proc": 3}),
+        ("-np2", {"num_proc": 2}),
+        ("-n 2", {"num_proc": 2}),
+        ("-n2", {"num_proc": 2}),
         ("-np 2 -H localhost:2", {"hosts": "localhost:2"}),
         ("--hosts=a:1,b:1", {"hosts": "a:1,b:1"}),
         ("-hostfile h", {"hostfile": "h"}),
@@ -79,6 +82,31 @@ def test_the_command_line_comes_before_the_configuration_file(tmp_path):
     assert request.settings == {"params.fusion_threshold_mb": 256, "params.cycle_time_ms": 20.0}
     assert (request.controller, unknown) == ("gloo", ["params.x"])
     assert _request(f"-np 2 --config-file {path}").controller == "mpi"
+
+
+def test_the_help_has_horovods_headings_names_and_values(capsys):
+    with pytest.raises(SystemExit):
+        command_line().parse(["--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: horovodrun [-h] [-v] ")
+    headings = [
+        line.removesuffix(":") for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")
+    ]
+    assert headings == [
+        *("positional arguments", "options", "SSH arguments", "tuneable parameter arguments", "autotune arguments"),
+        *("elastic arguments", "timeline arguments", "stall check arguments", "library arguments"),
+        *("logging arguments", "host arguments", "controller arguments", "Lockstep's own arguments"),
+    ]
+    for option in (
+        *("-np NUM_PROC, --num-proc NUM_PROC", "-cb, --check-build", "--start-timeout START_TIMEOUT"),
+        *("--network-interfaces NICS", "-p SSH_PORT, --ssh-port SSH_PORT", "--cycle-time-ms CYCLE_TIME_MS"),
+        *("--min-np MIN_NUM_PROC, --min-num-proc MIN_NUM_PROC", "--no-stall-check ", "--log-without-timestamp"),
+        *("--blacklist-cooldown-range COOLDOWN_RANGE COOLDOWN_RANGE", "--slots-per-host SLOTS"),
+        *("-hostfile HOSTFILE, --hostfile HOSTFILE", "--log-level {TRACE,DEBUG,INFO,WARNING,ERROR,FATAL}"),
+    ):
+        assert f"\n  {option}" in shown, option
+    for hidden in ("--no-autotune", "--stall-check ", "--log-with-timestamp", "--log-hide-timestamp"):
+        assert f" {hidden}" not in shown
 
 
 def test_the_help_lists_what_horovod_documents(capsys):

@@ -5,6 +5,7 @@ Horovod has and this engine has not, as their help says. Sources: Horovod's docu
 `tensor-fusion.rst`, `timeline.rst`, `mpi.rst`) and the help of its `horovodrun`.
 """
 
+import argparse
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ class Setting:
       kind: Of its value: bool, int, float or str.
       on: Spellings of its option.
       off: For bool, spellings of the option that says no.
-      help: What it means on this engine.
+      help: What it means on this engine; "": the help does not show the option, as Horovod's does not.
+      off_help: The same of the option that says no.
       scale: The variable holds the value times this.
       negated: The variable says the opposite of the value.
       needs: Key of a setting without which this one says nothing.
@@ -41,6 +43,7 @@ class Setting:
     on: tuple[str, ...]
     help: str
     off: tuple[str, ...] = ()
+    off_help: str = ""
     scale: int = 1
     negated: bool = False
     needs: str = ""
@@ -74,15 +77,16 @@ class Setting:
 
 
 _ALGORITHM = "nothing to tune here: the engine chooses its algorithms"
+_NO_ALGORITHM = "no effect either"
 _AUTOTUNE = "there is nothing to tune"
 
-# Heading of the help -> its settings.
+# Heading of Horovod's help -> its settings.
 TABLE: Mapping[str, tuple[Setting, ...]] = {
-    "tuning": (
+    "tuneable parameter arguments": (
         Setting(
             "params.fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", int, ("--fusion-threshold-mb",),
-            "tensors that are ready together travel together up to so much (64); 0: each alone; the variable is in "
-            "bytes",
+            "tensors that are ready together travel together up to so much; 0: each alone; the variable is in bytes "
+            "(default: 64)",
             scale=1 << 20,
         ),
         Setting(
@@ -95,18 +99,18 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
         ),
         Setting(
             "params.hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", bool, ("--hierarchical-allreduce",),
-            _ALGORITHM, off=("--no-hierarchical-allreduce",),
+            _ALGORITHM, off=("--no-hierarchical-allreduce",), off_help=_NO_ALGORITHM,
         ),
         Setting(
             "params.hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", bool, ("--hierarchical-allgather",),
-            _ALGORITHM, off=("--no-hierarchical-allgather",),
+            _ALGORITHM, off=("--no-hierarchical-allgather",), off_help=_NO_ALGORITHM,
         ),
         Setting(
             "params.torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", bool, ("--torus-allreduce",),
-            _ALGORITHM, off=("--no-torus-allreduce",),
+            _ALGORITHM, off=("--no-torus-allreduce",), off_help=_NO_ALGORITHM,
         ),
     ),
-    "autotuning (exported for programs that read it)": (
+    "autotune arguments": (
         Setting(
             "autotune.enabled", "HOROVOD_AUTOTUNE", bool, ("--autotune",), f"{_AUTOTUNE}: no trials are made",
             off=("--no-autotune",),
@@ -127,7 +131,7 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
             ("--autotune-gaussian-process-noise",), _AUTOTUNE, needs="autotune.enabled", most=1,
         ),
     ),
-    "timeline": (
+    "timeline arguments": (
         Setting(
             "timeline.filename", "HOROVOD_TIMELINE", str, ("--timeline-filename",),
             "rank 0 writes there what becomes of each tensor, for chrome://tracing; DYNAMIC: when hvd.start_timeline "
@@ -139,26 +143,26 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
             needs="timeline.filename",
         ),
     ),
-    "stalled ranks": (
+    "stall check arguments": (
         Setting(
             "stall_check.enabled", "HOROVOD_STALL_CHECK_DISABLE", bool, ("--stall-check",),
-            "--no-stall-check: no warnings of tensors that some ranks do not ask for; a rank that hangs in an exchange "
-            "ends the job after LOCKSTEP_STALL_TIMEOUT seconds (300) in any case",
-            off=("--no-stall-check",), negated=True,
+            "", off=("--no-stall-check",), negated=True,
+            off_help="no warnings of tensors that some ranks do not ask for; a rank that hangs in an exchange ends the "
+            "job after LOCKSTEP_STALL_TIMEOUT seconds (300) in any case",
         ),
         Setting(
             "stall_check.warning_time_seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", int,
             ("--stall-check-warning-time-seconds",),
-            "rank 0 says which ranks did not ask for a tensor after so long, and again (60); 0: never",
+            "rank 0 says which ranks did not ask for a tensor after so long, and again; 0: never (default: 60)",
         ),
         Setting(
             "stall_check.shutdown_time_seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int,
             ("--stall-check-shutdown-time-seconds",),
-            "such a tensor fails after so long, and a job whose rank hangs ends (never, and 300 s); as in Horovod, "
-            "only if longer than the warning's time (60)",
+            "such a tensor fails after so long, and a job whose rank hangs ends; as in Horovod, only if longer than "
+            "the warning's time (default: 0, never; a job whose rank hangs ends after 300 s)",
         ),
     ),
-    "libraries (exported for programs that read it)": (
+    "library arguments": (
         Setting(
             "library_options.mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", bool, ("--mpi-threads-disable",),
             "MPI is not used", off=("--no-mpi-threads-disable",),
@@ -177,15 +181,16 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
             "Gloo is not used",
         ),
     ),
-    "log (exported for programs that read it)": (
+    "logging arguments": (
         Setting(
             "logging.level", "HOROVOD_LOG_LEVEL", str, ("--log-level",), "the engine keeps no log",
             choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
         ),
         Setting(
             "logging.with_timestamp", "HOROVOD_LOG_HIDE_TIME", bool,
-            ("--log-with-timestamp", "--no-log-hide-timestamp"), "for the lines of output, see -prefix-timestamp",
+            ("--log-with-timestamp", "--no-log-hide-timestamp"), "",
             off=("--log-without-timestamp", "--log-hide-timestamp"), negated=True,
+            off_help="the engine keeps no log; for lines of output, see -prefix-timestamp",
         ),
     ),
 }  # fmt: skip
@@ -196,18 +201,30 @@ _STALL_WARNING_S = 60
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-def add_settings(line: CommandLine) -> None:
-    """Adds the options; `given_settings` reads them."""
+def add_settings(line: CommandLine, groups: Mapping[str, Any]) -> None:
+    """Adds the options; `given_settings` reads them.
+
+    Args:
+      line: To which.
+      groups: Of its help, by title.
+    """
     for title, settings in TABLE.items():
-        group = line.group(title)
         for setting in settings:
-            if setting.kind is not bool:
-                line.add(*setting.on, to=group, dest=setting.key, type=setting.kind, metavar="X", help=setting.help)
+            if setting.kind is bool:
+                _add_switch(line, setting, groups[title].add_mutually_exclusive_group())
                 continue
-            choice = group.add_mutually_exclusive_group()
-            line.add(*setting.on, to=choice, dest=setting.key, action="store_true", default=None, help=setting.help)
-            if setting.off:
-                line.add(*setting.off, to=choice, dest=setting.key, action="store_false", default=None, help="no")
+            name = setting.on[0].lstrip("-").replace("-", "_").upper()
+            shown = f"{{{','.join(setting.choices)}}}" if setting.choices else name
+            details = {"dest": setting.key, "type": setting.kind, "metavar": shown, "help": setting.help}
+            line.add(*setting.on, to=groups[title], **details)
+
+
+def _add_switch(line: CommandLine, setting: Setting, choice: Any) -> None:
+    """Adds the options that say yes and no; the help shows the first of a side that has a help."""
+    for names, value, help in ((setting.on, "true", setting.help), (setting.off, "false", setting.off_help)):
+        for i, name in enumerate(names):
+            shown = help if help and i == 0 else argparse.SUPPRESS
+            line.add(name, to=choice, dest=setting.key, action=f"store_{value}", default=None, help=shown)
 
 
 def given_settings(options: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from lockstep.launch.arguments import CommandLine
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_settings import (
     SETTINGS,
+    TABLE,
     add_settings,
     given_settings,
     read_config,
@@ -87,7 +88,7 @@ CONFIG = {
 
 def _given(words: str) -> dict:
     line = CommandLine("horovodrun", "")
-    add_settings(line)
+    add_settings(line, {title: line.group(title) for title in TABLE})
     return given_settings(line.parse([*words.split(), "prog"])[0])
 
 

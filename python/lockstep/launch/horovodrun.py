@@ -24,6 +24,7 @@ from lockstep.launch.elastic_elsewhere import Reach
 from lockstep.launch.elastic_job import ElasticJob
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.horovod_line import API_VERSION, PROGRAM, command_line, request_of
+from lockstep.launch.horovod_output import HorovodConsole
 from lockstep.launch.horovod_request import Request
 from lockstep.launch.horovod_settings import ReadYaml
 from lockstep.launch.hosts_job import Where
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
         line.error(cli.NO_COMMAND)
     try:
         request, unknown = request_of(options, read_yaml)
-        environment, console = dict(os.environ), Console(timestamps=request.timestamps)
+        environment, console = dict(os.environ), HorovodConsole(timestamps=request.timestamps)
         for key in unknown:
             console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
         words = cli.program_of(words, options.tf1, environment)
@@ -95,7 +96,7 @@ def run_function(
       LaunchError: the request cannot be met.
       RuntimeError: a process failed; the message has its rank, and the exception where there was one.
     """
-    console = console or Console(timestamps=request.timestamps)
+    console = console or HorovodConsole(timestamps=request.timestamps)
     inherited = dict(os.environ if environment is None else environment)
     restarts = 0
     if request.elastic:

@@ -19,25 +19,50 @@ def add_hosts(line: CommandLine, *, default: str) -> None:
       default: What holds without them.
     """
     group = line.group("hosts", "Hosts that are not this machine are reached over ssh, which must not ask anything.")
-    one = group.add_mutually_exclusive_group()
-    line.add("-H", "--hosts", to=one, help=f"host:slots,..., also user@host:slots and [v6]:slots ({default})")
-    line.add("-hostfile", "--hostfile", to=one, metavar="FILE", help="a file with lines `host slots=N`")
+    add_lists(line, group.add_mutually_exclusive_group(), default=default)
+    add_interfaces(line, group, "--network-interfaces", "--network-interface", "--nics", "--interface")
+    add_ssh(line, group)
+    add_ssh_program(line, group)
+
+
+def add_lists(line: CommandLine, one: Any, *, default: str) -> None:
+    """Adds the options that list hosts.
+
+    Args:
+      line: To which.
+      one: An exclusive group of it.
+      default: What holds without them.
+    """
+    line.add("-H", "--hosts", to=one, help=f"host:slots,..., also user@host:slots and [v6]:slots (default: {default})")
+    line.add("-hostfile", "--hostfile", to=one, help="a file with lines `host slots=N`")
+
+
+def add_interfaces(line: CommandLine, to: Any, *names: str, **details: Any) -> None:
+    """Adds a spelling of the option for network interfaces, or several: `interfaces_of` reads them."""
+    help = "for connections between hosts: an interface's name, its address, or a network (CIDR); several by commas"
+    line.add(*names, to=to, dest="nics", action="append", **{"help": help, **details})
+
+
+def add_ssh(line: CommandLine, to: Any) -> None:
+    """Adds Horovod's options of ssh."""
+    line.add("-p", "--ssh-port", to=to, type=int, help="of ssh on the hosts")
+    line.add("-i", "--ssh-identity-file", to=to, help="with the key for ssh")
+
+
+def add_ssh_program(line: CommandLine, to: Any) -> None:
+    """Adds this project's options of ssh."""
+    line.add("--ssh-options", to=to, help="more of ssh's, as one word: '-o LogLevel=ERROR'")
     line.add(
-        "--network-interfaces", "--network-interface", "--nics", "--interface", to=group, dest="nics", action="append",
-        metavar="NAMES", help="for connections between hosts: an interface's name, its address, or a network (CIDR)",
-    )  # fmt: skip
-    line.add("-p", "--ssh-port", to=group, type=int, metavar="PORT", help="of ssh on the hosts")
-    line.add("-i", "--ssh-identity-file", to=group, metavar="FILE", help="with the key for ssh")
-    line.add("--ssh-options", to=group, metavar="OPTIONS", help="more of ssh's, as one word: '-o LogLevel=ERROR'")
-    line.add(
-        "--ssh-command", to=group, metavar="COMMAND",
+        "--ssh-command", to=to,
         help=f"in ssh's place; is given a host and a shell's words, as ssh is ({remote_shell.VARIABLE})",
     )  # fmt: skip
 
 
-def add_restarts(line: CommandLine) -> None:
-    """Adds the option for jobs that begin anew."""
-    line.add("--restarts", type=int, metavar="N", help="start the job again when a worker fails, up to N times (0)")
+def add_restarts(line: CommandLine, to: Any = None) -> None:
+    """Adds the option for jobs that begin anew, to a group of the line."""
+    line.add(
+        "--restarts", to=to, type=int, metavar="N", help="start the job again when a worker fails, up to N times (0)"
+    )
 
 
 def interfaces_of(options: Any) -> list[str]:

@@ -49,7 +49,8 @@ class Where:
       hosts: In the order of their ranks, each with the number of its workers. One host is named once.
       shell: Leads to those that are not this machine.
       deals_gpus: Whether each worker gets a GPU of its own.
-      is_horovods: Whether workers find their places under Horovod's names as well.
+      is_horovods: Whether workers find their places under Horovod's names as well, and no TF_CONFIG: programs of
+        Horovod's take one for the cluster of a TensorFlow that distributes by itself.
     """
 
     hosts: Sequence[Host]
@@ -186,13 +187,13 @@ class HostsJob(Job):
 
     def _told(self, meeting: Meeting) -> list[dict[str, str]]:
         """What each worker is told, by rank."""
-        several = self._where.size > 1
+        has_tf_config = self._where.size > 1 and not self._where.is_horovods
         return [
             {
                 **place.variables(),
                 **meeting.variables(),
                 **(place.horovods() if self._where.is_horovods else {}),
-                **({"TF_CONFIG": meeting.tf_config(place.rank)} if several else {}),
+                **({"TF_CONFIG": meeting.tf_config(place.rank)} if has_tf_config else {}),
             }
             for place in places([(host.name, host.slots) for host in self._where.hosts])
         ]

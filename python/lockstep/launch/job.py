@@ -120,7 +120,13 @@ class Job:
         """Says where a worker's output goes."""
         worker.show(
             *(
-                Stream(self._console, fd, b"[%d] " % worker.rank, worker.rank == 0, worker.last_lines)
+                Stream(
+                    self._console,
+                    fd,
+                    self._console.prefix(str(worker.rank), fd),
+                    worker.rank == 0,
+                    worker.last_lines,
+                )
                 for fd in (self._console.stdout, self._console.stderr)
             )
         )

@@ -251,6 +251,9 @@ def test_workers_on_the_cpu_see_no_gpu(launch):
     [
         ((), 2, "no command"),
         (("-n", "0", "true"), 2, "-n 0: wanted 1 or more"),
+        (("-np0", "true"), 2, "-np 0: wanted 1 or more"),
+        (("-n", "1", "-np", "2", "true"), 2, "got -n 1 (of each machine) and -np 2 (of the job), wanted one of them"),
+        (("-np", "3", "-H", "localhost:2", "true"), 2, "-np 3: there are 2 slots (localhost:2)"),
         (("-n", "2", "no-such-program"), 127, "cannot run 'no-such-program': No such file"),
         (("no-such-program",), 127, "cannot run 'no-such-program': No such file"),
         (("-n", "2", "/etc/passwd"), 126, "cannot run '/etc/passwd': Permission denied"),
@@ -261,6 +264,22 @@ def test_a_request_that_cannot_be_met_is_one_line(launch, options, code, message
     got, _, stderr = finish(launch(*options))
     assert got == code
     assert message in stderr[-1]
+
+
+@pytest.mark.parametrize(
+    "words", ["-n 2", "-n2", "--workers=2", "-np 2", "-np2", "--num-proc 2", "-np 2 -H localhost:4"]
+)
+def test_the_number_of_workers_may_be_said_as_to_other_launchers(launch, words):
+    worker = 'print(os.environ["LOCKSTEP_RANK"], os.environ["LOCKSTEP_WORLD_SIZE"])'
+    code, stdout, stderr = finish(launch(*words.split(), worker=worker))
+    assert (code, sorted(stdout), stderr) == (0, ["[0] 0 2", "[1] 1 2"], [])
+
+
+def test_a_number_of_all_workers_is_refused_where_each_task_has_a_launcher(launch):
+    variables = {"TF_CONFIG": _tf_config({"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}, "chief")}
+    code, _, (said,) = finish(launch("-np", "2", worker="pass", variables=variables))
+    assert code == 2
+    assert "-np 2: this launcher starts the workers of one of 2 tasks; wanted -n" in said
 
 
 def _tf_config(cluster: dict, role: str) -> str:

@@ -39,6 +39,11 @@ class Console:
         self._bar: tuple[int, bytes] | None = None
         self._bar_written_at = -PROGRESS_INTERVAL_S
 
+    def prefix(self, name: str, fd: int) -> bytes:
+        """Begins the lines that a worker of this name writes to what is shown at `fd`."""
+        del fd
+        return b"[%s] " % name.encode()
+
     def line(self, fd: int, text: bytes) -> None:
         """Writes a whole line, given without its end."""
         text = self._stamp() + text

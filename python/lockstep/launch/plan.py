@@ -22,6 +22,7 @@ def environments(
     *,
     deals_gpus: bool = True,
     tasks: Tasks | None = None,
+    tf_config: bool = True,
 ) -> list[dict[str, str]]:
     """The environments of this launcher's workers; one for an evaluator or a parameter server, without a rank.
 
@@ -32,6 +33,7 @@ def environments(
       deals_gpus: Whether each worker gets a GPU of its own; otherwise each sees what this process sees, and
         there is one worker where it was not said how many.
       tasks: Where this launcher stands, instead of what TF_CONFIG and Slurm say.
+      tf_config: Whether several workers get a TF_CONFIG.
 
     Raises:
       LaunchError: what is asked for cannot be.
@@ -53,10 +55,31 @@ def environments(
     count = _count_workers(workers, ids)
     ids = ids[:count]
     several = deals_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
-    planned = cluster.worker_environments(environment, count, _assigned(granted, ids, several), tasks)
+    assigned = _assigned(granted, ids, several)
+    planned = cluster.worker_environments(environment, count, assigned, tasks, tf_config=tf_config)
     if step is None and len(tasks.by_host) > 1:
         wait_for_name(tasks.hosts[0].strip("[]"), console, _name_timeout(environment))
     return with_widths(planned, console) if count > 1 else planned
+
+
+def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
+    """Refuses a number of workers of the whole job where this launcher starts a part of them.
+
+    Args:
+      num_proc: What `-np` says.
+      environment: The launcher's.
+
+    Raises:
+      LaunchError: TF_CONFIG, or a step of Slurm's, names several tasks, each with a launcher.
+    """
+    tasks = tasks_of(environment.get("TF_CONFIG"))
+    if len(tasks.addresses) == 1:
+        tasks = slurm.tasks_of_step(environment) or tasks
+    if (number := len(tasks.addresses)) > 1:
+        raise LaunchError(
+            f"-np {num_proc}: this launcher starts the workers of one of {number} tasks; wanted -n, the number of "
+            "workers of each task"
+        )
 
 
 def _name_timeout(environment: Mapping[str, str]) -> float:
@@ -118,7 +141,7 @@ def with_widths(planned: Sequence[dict[str, str]], console: Console) -> list[dic
     columns, lines = shutil.get_terminal_size()
     widths = []
     for environment in planned:  # What progress bars measure their width by.
-        width = columns - len(f"[{environment['LOCKSTEP_RANK']}] ")
+        width = columns - len(console.prefix(environment["LOCKSTEP_RANK"], console.stderr))
         widths.append({"COLUMNS": str(width), "LINES": str(lines), **environment})
     return widths
 

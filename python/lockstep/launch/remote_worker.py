@@ -35,7 +35,8 @@ class RemoteWorker(Member):
         self._lost = ""
         self._has_told = False
         self.sinks = tuple(
-            Stream(console, fd, b"[%d] " % rank, rank == 0, self.last_lines) for fd in (console.stdout, console.stderr)
+            Stream(console, fd, console.prefix(str(rank), fd), rank == 0, self.last_lines)
+            for fd in (console.stdout, console.stderr)
         )
 
     @property

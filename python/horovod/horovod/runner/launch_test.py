@@ -18,7 +18,7 @@ def _run(module: str, *words: str, cwd=None) -> tuple[int, list[str], list[str]]
 @pytest.mark.parametrize("module", ["horovod.runner", "horovod.runner.launch"])
 def test_the_launcher_is_a_module_as_well(module):
     code, stdout, stderr = _run(module, "-np", "2", "-H", "localhost:2", sys.executable, "-c", SHOW)
-    assert (code, sorted(stdout), stderr) == (0, ["[0] 0 None", "[1] 1 None"], [])
+    assert (code, sorted(stdout), stderr) == (0, ["[0]<stdout>:0 None", "[1]<stdout>:1 None"], [])
     assert _run(module, "-np", "2", "sh", "-c", "exit 7")[0] == 7
 
 

@@ -74,7 +74,7 @@ def test_an_exception_of_a_process_is_raised_with_its_rank(program):
     code, stdout, stderr = program(text)
     assert code == 0
     assert stdout[0].startswith("rank 1 failed with exit code 1: KeyError: 'this is why' ['rank.")
-    assert any(line.startswith("[1] KeyError: 'this is why'") for line in stderr)
+    assert any(line.startswith("[1]<stderr>:KeyError: 'this is why'") for line in stderr)
 
 
 @pytest.mark.parametrize(
