@@ -5,7 +5,6 @@
 #include <shared_mutex>
 #include <utility>
 
-#include "core/base/float16.h"
 #include "core/base/strings.h"
 #include "core/embedding/search.h"
 
@@ -69,19 +68,6 @@ void DynamicTable::TrackChanges() {
   if (candidates_ != nullptr) candidates_->TrackChanges();
 }
 
-void DynamicTable::ReadUnseen(int64_t key, float* out) const {
-  if (!options_.unseen_reads_initial || options_.admission.counts()) {
-    std::fill_n(out, options_.dim, options_.default_value);
-    return;
-  }
-  initial_.Fill(key, out, options_.dim);
-  // As the row would hold it.
-  for (int64_t i = 0; i < options_.dim; ++i) {
-    if (options_.row_type == DType::kFloat16) out[i] = Float16ToFloat(FloatToFloat16(out[i]));
-    if (options_.row_type == DType::kBFloat16) out[i] = BFloat16ToFloat(FloatToBFloat16(out[i]));
-  }
-}
-
 void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const ParallelFor& parallel) const {
   const std::shared_lock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
@@ -96,7 +82,7 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
           for (int64_t i = 0; i < count; ++i) {
             float* row = out + (first + i) * reader.dim;
             if (found[i] == nullptr) [[unlikely]] {
-              ReadUnseen(keys[first + i], row);
+              std::fill_n(row, reader.dim, options_.default_value);
             } else if (streams) {
               reader.Stream(found[i], row);
             } else {

@@ -30,10 +30,9 @@ struct DynamicTableOptions {
   int64_t dim = 0;                   // D
   DType row_type = DType::kFloat32;  // kFloat32, kFloat16 or kBFloat16
   InitialOptions initial;            // its seed is that of stochastic rounding as well
-  float default_value = 0;           // what keys read that are not admitted
-  // What Lookup gives for keys that have never been seen: what their rows would begin with, or default_value. Where
-  // keys are admitted by frequency it is default_value.
-  bool unseen_reads_initial = true;
+  // Each element of the row that keys without a row read: in Resolve those that are not admitted, in Lookup unseen
+  // ones as well. One value for all keys: a program without this engine can serve the table and read the same.
+  float default_value = 0;
   AdmissionOptions admission;
   EvictionOptions eviction;
   bool record_frequency = false;  // how often keys were seen: 4 bytes a key
@@ -121,7 +120,7 @@ class DynamicTable {
   Result<ResolvedKeys> Resolve(std::span<const int64_t> keys, const StepInfo& step, float* out,
                                const ParallelFor& parallel, std::span<const int32_t> counts = {});
 
-  // The keys' rows, without a trace. out: [N, D] float32.
+  // The keys' rows, without a trace; default_value for keys that have none. out: [N, D] float32.
   void Lookup(std::span<const int64_t> keys, float* out, const ParallelFor& parallel) const;
 
   // Makes the slot `name`, or finds it; its number. Rows that are there begin with `initial`, too.
@@ -230,8 +229,6 @@ class DynamicTable {
   void GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const;
   Status CheckNumbers(std::span<const uint32_t> numbers) const;
   Status CheckSlot(int slot) const;
-  // What a key reads that has never been seen; out: [D].
-  void ReadUnseen(int64_t key, float* out) const;
 
   // Restoring (snapshot.cc).
   struct Gone;

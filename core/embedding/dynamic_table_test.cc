@@ -70,7 +70,6 @@ class Model {
       const auto found = entries.find(key);
       std::vector<float> row(options_.dim, options_.default_value);
       if (found != entries.end() && found->second.admitted) row = found->second.row;
-      if (found == entries.end() && options_.admission.min_frequency == 0) row = Initial(options_, key);
       rows.insert(rows.end(), row.begin(), row.end());
     }
     return rows;

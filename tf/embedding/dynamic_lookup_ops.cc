@@ -137,7 +137,7 @@ REGISTER_OP("LockstepDynamicTableLookup")
     .SetIsStateful()
     .SetShapeFn(RowsOfKeys)
     .Doc(R"doc(
-A lookup in evaluation, which leaves no trace. Keys that are not there read what they would begin with.
+A lookup in evaluation, which leaves no trace. Keys without a row read the table's default_value.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableReadRows")

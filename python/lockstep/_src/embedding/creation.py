@@ -36,6 +36,10 @@ def get_embedding_variable(
     In a graph it is named and reused as the present variable scope says. Under eager execution it is new each time.
     After DeepRec's `tf.get_embedding_variable`.
 
+    Keys are taken in by lookups in training. In evaluation (`mode='eval'` or `'infer'`, `evaluating()`) and in exported
+    models a key without a row reads the default row: `default_value_no_permission` of the options, 0 by default, or the
+    constant that all rows begin with.
+
     Args:
       name: of the table.
       embedding_dim: D.

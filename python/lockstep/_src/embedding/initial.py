@@ -77,21 +77,18 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
     return Initial({"initial": "rows"}, tf.cast(rows, tf.float32))
 
 
-def value_of_unseen(initializer: Any, dim: int, name: str, attributes: Mapping[str, Any]) -> float:
-    """What keys read in exports that an exported table does not have.
+def default_value(start: Initial, attributes: Mapping[str, Any]) -> float:
+    """Returns each element of the default row: keys without a row read it, in the table and in exports of it.
 
-    That which keys read that are not admitted; where all keys are and begin with a constant, this one. Rows that are
-    drawn for each key cannot be computed by TensorFlow's operations.
+    It is `default_value_no_permission` of the options; where all keys are admitted and begin with a constant, it is
+    that constant. Rows that are drawn for each key cannot be computed by TensorFlow's operations, which serve exports.
 
     Args:
-      initializer: see `initial_of`.
-      dim: of the table, as is `name`.
-      name: of the table.
+      start: of the table.
       attributes: what `options.attributes` makes of its options.
     """
-    start = initial_of(initializer, dim, name, 1).attributes
-    if start["initial"] == "constant" and attributes.get("min_frequency", 0) <= 1:
-        return start["initial_a"]
+    if start.attributes["initial"] == "constant" and attributes.get("min_frequency", 0) <= 1:
+        return start.attributes["initial_a"]
     return attributes["default_value"]
 
 

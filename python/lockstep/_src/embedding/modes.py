@@ -1,4 +1,12 @@
-"""Which lookups train. A lookup in training takes new keys in, counts keys, and has a gradient; others leave no trace.
+"""Lookups that train, and those that do not.
+
+A lookup in training takes new keys in, counts keys, and has a gradient. It gives a new key the row that the key begins
+with, and a key that a filter has not admitted the default row.
+
+Other lookups leave no trace: those of evaluation, of prediction and of an exported model. They give a key its row. All
+keys without a row read the default row: keys that training has never seen, that are not admitted yet, or that were
+evicted. Each element of the default row is `default_value_no_permission` of the table's options, 0 by default. A table
+without a filter whose rows begin with a constant has this constant in its place.
 
 A lookup is one of evaluation where any of these holds, when it is built (in a graph or a `tf.function`) or made:
 
@@ -6,7 +14,8 @@ A lookup is one of evaluation where any of these holds, when it is built (in a g
 - the context's option `mode` is 'eval' or 'infer': so in `EvaluationHook`, and in `evaluate`, `predict` and exports of
   estimators;
 - a layer of Keras 3 is being called, and not for training: in `evaluate` and `predict` of a model, or with
-  `training=False`. Called without saying so it trains where a `tf.GradientTape` records.
+  `training=False`. Called without saying so it trains where a `tf.GradientTape` records;
+- the table is not trainable, or belongs to a layer that is not.
 
 All others are lookups in training.
 """

@@ -53,7 +53,9 @@ class InitializerOption:
       default_value_dim: of an initializer that only TensorFlow knows, so many rows are drawn once, and a new key begins
         with row `key mod default_value_dim`. Constants, uniform, normal and truncated normal initializers need none:
         every key has a row of its own.
-      default_value_no_permission: what keys read that are not admitted.
+      default_value_no_permission: each element of the row that keys without a row read: in training those that are not
+        admitted; in evaluation, prediction and exports unseen and evicted keys as well. A table that admits all keys
+        and begins rows with a constant has this constant in its place.
     """
 
     initializer: Any = None

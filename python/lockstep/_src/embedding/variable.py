@@ -129,6 +129,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
                     # Whatever else has a name like it: initial values and checkpoints go by the table's.
                     own_name = name
                 start = initial.initial_of(initializer, dim, own_name, option.init_option.default_value_dim)
+                self._attributes["default_value"] = initial.default_value(start, self._attributes)
                 spec = handles.Spec(dim, self._key_dtype, row_type, start, self._attributes)
                 handle = handles.make(own_name, scope_name, spec)
             super().__init__(
@@ -172,6 +173,11 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     def option(self) -> options.EmbeddingVariableOption:
         """The options that it was made with."""
         return self._option
+
+    @property
+    def default_value(self) -> float:
+        """Each element of the default row, which keys without a row read: see `modes.py`."""
+        return self._attributes["default_value"]
 
     @property
     def logical_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import numpy as np
@@ -192,18 +193,41 @@ def test_keys_go_while_training_goes_on():
         np.testing.assert_array_equal(after.keys, stays)
 
 
-def test_evaluation_leaves_no_trace():
-    initializer = tf.keras.initializers.RandomUniform(-1, 1, seed=3)
-    table = get_embedding_variable("table", DIM, initializer=initializer)
-    table.sparse_read([1, 2])
+DEFAULT_ROWS = {
+    "drawn rows": (0.0, {}),
+    "an option": (0.5, {"init_option": embedding.InitializerOption(default_value_no_permission=0.5)}),
+    "a constant": (1.5, {"init_option": embedding.InitializerOption(1.5)}),
+    "a filter": (
+        0.5,
+        {
+            "filter_option": embedding.CounterFilter(2),
+            "init_option": embedding.InitializerOption(1.5, default_value_no_permission=0.5),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("key_dtype", [tf.int64, tf.string])
+@pytest.mark.parametrize("where", DEFAULT_ROWS)
+def test_evaluation_leaves_no_trace_and_gives_keys_without_a_row_one_default(where, key_dtype):
+    default, options = DEFAULT_ROWS[where]
+    seen, mixed, both = (tf.cast(keys, tf.int64) for keys in ([1, 2, 2], [2, 3], [1, 2]))
+    if key_dtype == tf.string:
+        seen, mixed, both = (tf.strings.as_string(keys) for keys in (seen, mixed, both))
+    option = EmbeddingVariableOption(**options)
+    table = get_embedding_variable("table", DIM, key_dtype, ev_option=option)
+    trained = table.sparse_read(seen)
+    count = int(table.total_count())
+    for evaluating in (embedding.evaluating, *(functools.partial(scope, mode=mode) for mode in ("eval", "infer"))):
+        with evaluating():
+            np.testing.assert_array_equal(table.sparse_read(mixed), [trained[1], [default] * DIM])
+            pooled = tf.nn.embedding_lookup_sparse(table, tf.sparse.from_dense([mixed]), None, combiner="sum")
+            np.testing.assert_array_equal(pooled, [trained[1] + default])
+    assert table.default_value == default
+    assert int(table.total_count()) == count
+    table.remove(both)
     with embedding.evaluating():
-        unseen = table.sparse_read([2, 3])
-    with scope(mode="eval"):
-        np.testing.assert_array_equal(table.sparse_read([2, 3]), unseen)
-    assert int(table.total_count()) == 2
-    # A key reads before its first training what it then begins with.
-    np.testing.assert_array_equal(table.sparse_read([2, 3]), unseen)
-    assert int(table.total_count()) == 3
+        np.testing.assert_array_equal(table.sparse_read(both), np.full([2, DIM], default))
 
 
 def test_initial_values_depend_on_the_key_alone():

@@ -5,6 +5,7 @@ Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NoReturn
 
 import keras
@@ -14,6 +15,7 @@ from keras.src import backend
 
 from lockstep._src.embedding import serialized
 from lockstep._src.embedding.creation import make_table
+from lockstep._src.embedding.modes import evaluating
 from lockstep._src.embedding.options import EmbeddingVariableOption
 from lockstep._src.embedding.variable import DynamicVariable
 from lockstep._src.keras import option_configs
@@ -58,7 +60,10 @@ class DynamicEmbedding(keras.layers.Layer):
     """Embeddings of keys without a vocabulary: `keras.layers.Embedding` without `input_dim`, for any int64 or string.
 
     Keys are taken in when the layer is called for training: in `fit`, with `training=True`, or under a
-    `tf.GradientTape`. In `evaluate` and `predict` a key that is not there reads what its row would begin with.
+    `tf.GradientTape`. `evaluate`, `predict`, a layer with `trainable=False` and the SavedModel of
+    `lockstep.keras.export` take no keys in. There a key without a row reads the default row. Its elements are
+    `default_value_no_permission` of the option's `InitializerOption`, 0 by default. A layer without a filter whose
+    initializer is a constant has that constant in their place.
 
     `save`, `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts; in jobs of several
     workers the first two, which all of them call.
@@ -133,10 +138,11 @@ class DynamicEmbedding(keras.layers.Layer):
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> tf.Tensor:
         """See the class."""
         del training  # Keras keeps it where lookups ask for it (embedding/modes.py)
-        if self.combiner is None:
-            found = tf.nn.embedding_lookup(self._weight._value, self._keys(inputs))
-        else:
-            found = self._pooled(inputs, weights)
+        with contextlib.nullcontext() if self.trainable else evaluating():
+            if self.combiner is None:
+                found = tf.nn.embedding_lookup(self._weight._value, self._keys(inputs))
+            else:
+                found = self._pooled(inputs, weights)
         return tf.cast(found, self.compute_dtype) if not isinstance(found, tf.RaggedTensor) else found
 
     def _keys(self, keys: Any) -> Any:

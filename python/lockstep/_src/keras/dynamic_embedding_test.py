@@ -72,6 +72,16 @@ def test_steps_and_frequencies_are_counted_however_they_are_executed(compile_arg
     np.testing.assert_array_equal(layer.table.get_version([1, 2, 3, 4]), [3, 1, 2, 3])
 
 
+def test_a_layer_that_is_not_trainable_takes_no_keys_in():
+    layer = DynamicEmbedding(DIM, "uniform", trainable=False)
+    model = keras.Sequential([keras.Input((3,), dtype="int64"), layer, keras.layers.Dense(1)])
+    layer.table.insert(np.arange(ROWS), MATRIX)
+    model.compile("sgd", "mse")
+    model.fit(INPUTS + 20, np.ones([32, 3, 1]), verbose=0)
+    assert int(layer.table.total_count()) == ROWS
+    np.testing.assert_array_equal(layer(tf.constant([7, 1000]), training=True), [MATRIX[7], np.zeros(DIM)])
+
+
 def test_an_optimizer_without_a_rule_works_on_the_touched_rows():
     # Nesterov's momentum of rows without a gradient would move on in a static layer: so one batch.
     rows, _ = trained(lambda: keras.optimizers.Adamax(0.1), dynamic=True, run_eagerly=True)

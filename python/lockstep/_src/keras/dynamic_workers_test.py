@@ -99,7 +99,8 @@ def train_layers(ranks):
             tf.keras.Input((2,), dtype="int64", name="number"),
             tf.keras.Input((2,), dtype="string", name="text"),
         )
-        layers = [DynamicEmbedding(DIM, "ones"), DynamicEmbedding(DIM, "zeros", "string", "mean")]
+        drawn = tf.keras.initializers.RandomUniform(1.0, 2.0, seed=3)
+        layers = [DynamicEmbedding(DIM, drawn, name="numbers"), DynamicEmbedding(DIM, "zeros", "string", "mean")]
         joined = tf.keras.layers.Concatenate()([tf.keras.layers.Flatten()(layers[0](number)), layers[1](text)])
         outputs = tf.keras.layers.Dense(1, kernel_initializer="ones")(joined)
         model = tf.keras.Model({"number": number, "text": text}, outputs)
@@ -110,6 +111,8 @@ def train_layers(ranks):
             model.fit(tf.data.Dataset.from_tensors((x, b[:, :1] % 3)), verbose=0)
         seen = {"number": tf.constant([[0, 1], [8, 99]], tf.int64), "text": tf.constant([["word 1", "no"]] * 2)}
         predicted = model.predict(tf.data.Dataset.from_tensors(seen), verbose=0)
+        squares = model.evaluate(tf.data.Dataset.from_tensors((seen, tf.zeros([2, 1]))), verbose=0)
+        np.testing.assert_allclose(squares, np.mean(np.square(predicted)), rtol=1e-5)
         with tempfile.TemporaryDirectory() as folder:
             export(model, folder, verbose=False)
             served = None if context.rank else serve(folder, seen)

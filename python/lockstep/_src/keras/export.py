@@ -2,8 +2,8 @@
 
 `model.export` traces the model's layers. While it does, a dynamic table is three things of TensorFlow: its admitted
 keys, [K], the matrix of their rows with one more for all other keys, [K + 1, D], and a hash table from keys to places
-in it, which is filled from the first when the SavedModel is loaded. What a key reads that is not there is as in
-`saving/stock_tables.py`. Sharded tables are whole.
+in it, which is filled from the first when the SavedModel is loaded. A key that is not there reads the table's default
+row, as it does in evaluation (embedding/modes.py). Sharded tables are whole.
 
 Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
 """
@@ -23,7 +23,6 @@ from tensorflow.python.ops import lookup_ops
 
 from lockstep._src import agreement, collectives
 from lockstep._src.context import context
-from lockstep._src.embedding import initial
 from lockstep._src.embedding.variable import DynamicVariable
 from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
 from lockstep._src.keras.variables import sharded_variables
@@ -31,6 +30,9 @@ from lockstep._src.keras.variables import sharded_variables
 
 def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) -> None:
     """Writes a SavedModel for inference as `model.export` does, of a model that may have tables of this library.
+
+    The SavedModel gives what `model.predict` gives. A key without a row reads the default row of its table in both:
+    `default_value_no_permission` of the table's options (0 by default), or the constant that all rows begin with.
 
     In a job all workers call it, and worker 0 writes: a table's rows come together in its memory.
 
@@ -98,9 +100,7 @@ class _Places(tf.Module):
 @contextlib.contextmanager
 def _as_matrix(layer: DynamicEmbedding, keys: np.ndarray, rows: np.ndarray) -> Iterator[None]:
     """Inside, a layer reads these rows."""
-    name, attributes = layer.table.logical_name, layer.table._attributes
-    unseen = initial.value_of_unseen(layer.embeddings_initializer, layer.output_dim, name, attributes)
-    rows = np.concatenate([rows, np.full([1, layer.output_dim], unseen, rows.dtype)])
+    rows = np.concatenate([rows, np.full([1, layer.output_dim], layer.table.default_value, rows.dtype)])
     matrix = tf.Variable(rows, trainable=False, name="embeddings")
     weight = layer._weight
     table = weight._value

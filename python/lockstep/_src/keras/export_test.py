@@ -44,7 +44,7 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("lockstep", "
 
 
 def made(filled=True):
-    """Users' rows, and the sums of those of their words, of which some are not admitted."""
+    """Returns a model of users' rows and of sums of their words' rows; and of both from tables that draw new rows."""
     option = embedding.EmbeddingVariableOption(
         filter_option=embedding.CBFFilter(2, 1000, 0.01),
         init_option=embedding.InitializerOption(keras.initializers.Ones(), default_value_no_permission=0.25),
@@ -53,21 +53,31 @@ def made(filled=True):
     user, words = keras.Input((1,), dtype="int64", name="user"), keras.Input((2,), dtype="string", name="words")
     users = DynamicEmbedding(DIM, keras.initializers.Constant(0.5), name="users")
     pooled = DynamicEmbedding(DIM, key_dtype="string", combiner="sum", option=option, name="texts")
-    outputs = keras.layers.Concatenate()([keras.layers.Flatten()(users(user)), pooled(words)])
+    drawn = DynamicEmbedding(DIM, name="drawn")
+    means = DynamicEmbedding(DIM, key_dtype="string", combiner="mean", name="means")
+    found = [users(user), pooled(words), drawn(user), means(words)]
+    outputs = keras.layers.Concatenate()([keras.layers.Reshape([DIM])(rows) for rows in found])
     model = keras.Model({"user": user, "words": words}, outputs)
     if filled:
-        users.table.insert(KEYS, ROWS)
-        pooled.table.insert([b"5", b"none", b"7"], 2 * ROWS)
-        pooled.table.remove([b"none"])
+        for layer in (users, drawn):
+            layer.table.insert(KEYS, ROWS)
+        for layer in (pooled, means):
+            layer.table.insert([b"5", b"none", b"7"], 2 * ROWS)
+            layer.table.remove([b"none"])
     return model
 
 
 def expected():
     rows = dict(zip(KEYS.tolist(), ROWS, strict=True))
     texts = {b"5": 2 * ROWS[0], b"7": 2 * ROWS[2]}
-    of_users = [rows.get(user, np.full(DIM, 0.5)) for user in USERS[:, 0].tolist()]
-    of_words = [sum(texts.get(word, np.full(DIM, 0.25)) for word in line) for line in WORDS.tolist()]
-    return np.concatenate([of_users, of_words], axis=1)
+
+    def of_users(default):
+        return [rows.get(user, np.full(DIM, default)) for user in USERS[:, 0].tolist()]
+
+    def of_words(default):
+        return [sum(texts.get(word, np.full(DIM, default)) for word in line) for line in WORDS.tolist()]
+
+    return np.concatenate([of_users(0.5), of_words(0.25), of_users(0.0), np.divide(of_words(0.0), 2)], axis=1)
 
 
 def test_stock_tensorflow_serves_the_rows_of_admitted_keys(tmp_path):
@@ -76,6 +86,11 @@ def test_stock_tensorflow_serves_the_rows_of_admitted_keys(tmp_path):
     inputs = {"user": tf.constant(USERS), "words": tf.constant(WORDS)}
     before = model.predict(inputs, verbose=0)
     np.testing.assert_allclose(before, expected(), rtol=1e-6)
+    targets = np.zeros(before.shape)
+    assert model.evaluate(inputs, targets, verbose=0) == pytest.approx(np.mean(np.square(expected())), rel=1e-5)
+    np.testing.assert_array_equal(model(inputs, training=False), before)
+    counts = [int(model.get_layer(name).table.total_count()) for name in ("users", "texts", "drawn", "means")]
+    assert counts == [3, 2, 3, 2]
     export(model, tmp_path / "full", verbose=False)
     export(made(filled=False), tmp_path / "empty", verbose=False)
     command = [sys.executable, "-c", _SERVE, str(tmp_path / "full"), str(tmp_path / "empty")]
@@ -83,10 +98,10 @@ def test_stock_tensorflow_serves_the_rows_of_admitted_keys(tmp_path):
     assert served.returncode == 0, served.stderr
     full, empty = (np.array(line.split()[1:], np.float64).reshape(3, -1) for line in served.stdout.splitlines())
     np.testing.assert_allclose(full, expected(), rtol=1e-6)
-    np.testing.assert_allclose(empty, np.repeat([[0.5, 0.5]], 3, axis=0).repeat(DIM, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(empty, np.repeat([[0.5, 0.5, 0.0, 0.0]], 3, axis=0).repeat(DIM, axis=1), rtol=1e-6)
     # The model goes on as it was: it takes keys in, and evaluation sees them.
     np.testing.assert_array_equal(model.predict(inputs, verbose=0), before)
-    model.train_on_batch(inputs, np.zeros([3, 2 * DIM]))
+    model.train_on_batch(inputs, targets)
     assert 10**15 in model.get_layer("users").table.export().keys.numpy()
     assert not np.allclose(model.predict(inputs, verbose=0)[:2], before[:2])
 

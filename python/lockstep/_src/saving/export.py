@@ -47,6 +47,9 @@ def export(
 ) -> str | None:
     """Writes a SavedModel with the values of a checkpoint; after HybridBackend's `export` (docs/distributed.md, 3.4).
 
+    Stock operations serve dynamic tables. A key without a row reads the default row of its table, as it does in
+    evaluation; `get_embedding_variable` says which row that is.
+
     Args:
       export_dir_base: directory in which a new one, named by the time in seconds, is made.
       checkpoint_path: prefix of a checkpoint, as `tf.train.latest_checkpoint` gives it.

@@ -8,9 +8,7 @@
 Both are the checkpoint's tensors, byte for byte, so neither is in this process's memory. When the SavedModel is loaded,
 a `tf.lookup.StaticHashTable` from keys to places among the rows is filled from the first.
 
-A key that is not there reads what keys read that are not admitted, `default_value_no_permission`; where all keys are
-admitted and begin with a constant, it reads that. Rows that are drawn for each key cannot be computed by TensorFlow's
-operations: in the place of those, too, the default value is read, 0 unless the options say otherwise.
+A key that is not there reads the table's default row, as it does in evaluation (embedding/modes.py).
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ class Tensors(Protocol):
 class _Lookups:
     """The lookups of a table in two variables: its keys, and rows in their order."""
 
-    def __init__(self, name: str, keys: tf.Variable, rows: tf.Variable, unseen: float) -> None:
+    def __init__(self, name: str, keys: tf.Variable, rows: tf.Variable, default_value: float) -> None:
         self._count, dim = rows.shape.as_list()
-        self._rows, self._unseen = rows, tf.fill([dim], tf.constant(unseen, tf.float32))
+        self._rows, self._default = rows, tf.fill([dim], tf.constant(default_value, tf.float32))
         if self._count:  # TensorFlow fills no table with nothing
             with tf.name_scope(f"{name}/"):
                 places = tf.lookup.KeyValueTensorInitializer(keys.read_value(), tf.range(self._count, dtype=tf.int64))
@@ -48,10 +46,10 @@ class _Lookups:
         """Rows by key: of any shape to [keys..., D]."""
         del training
         if self._count == 0:
-            return tf.broadcast_to(self._unseen, tf.concat([tf.shape(keys), tf.shape(self._unseen)], 0))
+            return tf.broadcast_to(self._default, tf.concat([tf.shape(keys), tf.shape(self._default)], 0))
         places = self._places.lookup(keys if keys.dtype == tf.string else tf.cast(keys, tf.int64))
         rows = tf.gather(self._rows, tf.maximum(places, 0))
-        return tf.where(tf.expand_dims(places >= 0, -1), rows, self._unseen)
+        return tf.where(tf.expand_dims(places >= 0, -1), rows, self._default)
 
 
 class StockTable(dynamic.DynamicVariable):
@@ -93,8 +91,9 @@ class StockTable(dynamic.DynamicVariable):
         keys = _variable(f"{name}-keys", [self._count], stored_keys)
         rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
         initializer = initializer if initializer is not None else self._option.init_option.initializer
-        unseen = initial.value_of_unseen(initializer, dim, name, self._attributes)
-        self._lookups = _Lookups(name, keys, rows, unseen)
+        start = initial.initial_of(initializer, dim, name, 1)
+        self._attributes["default_value"] = initial.default_value(start, self._attributes)
+        self._lookups = _Lookups(name, keys, rows, self.default_value)
         # TensorFlow's, of the rows' variable.
         super(dynamic.DynamicVariable, self).__init__(
             trainable=False,

@@ -101,16 +101,12 @@ def test_plain_tensorflow_serves_the_rows_of_admitted_keys(trained, tmp_path):
     command = [sys.executable, "-c", _SERVE, directory, f"{tmp_path}/ids.npy", f"{tmp_path}/out.npz"]
     subprocess.run(command, check=True, env=environ, timeout=500)
     served = dict(np.load(tmp_path / "out.npz"))
-    # What the key that was never seen begins with, only this library can draw.
     unseen = IDS == 900
-    np.testing.assert_array_equal(served["drawn"][unseen], 0.0)
-    assert np.any(had["drawn"][unseen] != 0.0)
-    had["drawn"][unseen] = 0.0
-    had["pooled"][1] = had["drawn"][1].mean(0)
     np.testing.assert_allclose(served.pop("pooled"), had["pooled"], rtol=1e-6)
     for name, value in served.items():
         np.testing.assert_array_equal(value, had[name], err_msg=name)
     assert served["half"].dtype == np.float16
+    np.testing.assert_array_equal(served["drawn"][unseen], 0.0)
     np.testing.assert_array_equal(served["counted"][unseen], 0.5)
     np.testing.assert_array_equal(served["constant"][unseen], 0.25)
     # Slots and keys that are not admitted stay behind.
