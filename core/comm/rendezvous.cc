@@ -246,20 +246,15 @@ class Host {
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
-    return entries[0].revents != 0 ? AcceptAll() : OkStatus();
+    return entries[0].revents != 0 ? Welcome() : OkStatus();
   }
 
-  // The listener does not block, so this takes all who wait and returns.
-  Status AcceptAll() {
-    while (true) {
+  // Greets those who have called: a bounded number, so that the deadline is looked at however many call.
+  Status Welcome() {
+    for (UniqueFd& caller : wire::AcceptCallers(listener_.get())) {
       Connection connection;
-      sockaddr_storage from = {};
-      socklen_t length = sizeof(from);
-      connection.socket =
-          UniqueFd(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!connection.socket.valid()) return OkStatus();
-      connection.address = NumericAddress(from);
-      wire::SetUpConnection(connection.socket.get());
+      connection.socket = std::move(caller);
+      connection.address = PeerAddress(connection.socket.get());
       LOCKSTEP_ASSIGN_OR_RETURN(connection.host_nonce, wire::MakeNonce());
       std::string banner(wire::kMagic);
       for (int i = 0; i < 4; ++i) banner += static_cast<char>(wire::kVersion >> (8 * i));
@@ -273,6 +268,7 @@ class Host {
       }
       connections_.push_back(std::move(connection));
     }
+    return OkStatus();
   }
 
   // Takes in what a connection sent. False: it is of no use any more. An error ends the rendezvous.

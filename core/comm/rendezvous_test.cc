@@ -20,6 +20,7 @@
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
 #include "core/comm/rendezvous_wire.h"
+#include "core/testing/flood.h"
 #include "core/testing/ranks.h"
 
 namespace lockstep {
@@ -149,6 +150,44 @@ TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   thread.join();
   ExpectMet(host, 2);
   ExpectMet(guest, 2);
+}
+
+TEST(RendezvousTest, CallersAreTakenAFewAtATimeAndThoseThatHungUpAreLeftOut) {
+  constexpr int kStay = 3 * wire::kMostCallers;
+  const std::string address = FreeLocalAddress();
+  const Deadline deadline = Deadline::After(30);
+  const Result<UniqueFd> listener = wire::Listen(address);
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  std::vector<UniqueFd> callers;
+  for (int i = 0; i < 2 * kStay; ++i) {
+    UniqueFd caller = *wire::Connect(address, deadline);
+    if (i % 2 == 0) callers.push_back(std::move(caller));
+  }
+  size_t taken = 0;
+  int turns = 0;
+  for (; taken < callers.size() && !deadline.Passed(); ++turns) taken += wire::AcceptCallers(listener->get()).size();
+  EXPECT_EQ(taken, callers.size());
+  // Every other one had hung up.
+  EXPECT_GE(turns, 2 * kStay / wire::kMostCallers);
+  EXPECT_TRUE(wire::AcceptCallers(listener->get()).empty());
+}
+
+TEST(RendezvousTest, AFloodOfCallersThatDropDoesNotPutOffTheDeadline) {
+  auto host = Options(0, 2, FreeLocalAddress());
+  host.timeout_s = 1;
+  const testing::Flood flood(host.address);
+  const Status status = Meet(host).status();
+  EXPECT_TRUE(flood.goes_on()) << "the meeting ended when the flood did, after " << flood.calls() << " calls";
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("rank 1 of 2 did not come"), std::string::npos) << status.ToString();
+}
+
+TEST(RendezvousTest, GuestsThatComeDuringAFloodAreServed) {
+  const auto all = WholeJob(4, FreeLocalAddress());
+  const testing::Flood flood(all[0].address);
+  const auto results = MeetAll(all);
+  EXPECT_TRUE(flood.goes_on()) << "the ranks met when the flood had ended, after " << flood.calls() << " calls";
+  for (const auto& result : results) ExpectMet(result, 4);
 }
 
 // As the host does with the oldest of too many connections that have not proven themselves.

@@ -307,4 +307,19 @@ Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline, s
       StrCat(who, " is missing: nobody answers at '", address, "' for ", deadline.Elapsed(), " s (", reason, ")"));
 }
 
+std::vector<UniqueFd> AcceptCallers(int listener) {
+  std::vector<UniqueFd> callers;
+  for (int i = 0; i < kMostCallers; ++i) {
+    UniqueFd caller(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!caller.valid()) break;
+    // To be left out here costs less than to be greeted: those who connect and drop cannot fill the port's queue.
+    char byte;
+    const ssize_t said = recv(caller.get(), &byte, 1, MSG_PEEK);
+    if (said == 0 || (said < 0 && errno != EAGAIN && errno != EINTR)) continue;
+    SetUpConnection(caller.get());
+    callers.push_back(std::move(caller));
+  }
+  return callers;
+}
+
 }  // namespace lockstep::wire

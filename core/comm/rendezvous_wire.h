@@ -122,6 +122,13 @@ Result<UniqueFd> Listen(const std::string& address, std::string_view who = "rank
 Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline, std::string_view who = "rank 0",
                          const Ended& ended = nullptr);
 
+// Those who have called since the last time, the first to call first, set up for short messages; at most kMostCallers
+// of them. So a loop that serves a port has time for the callers that it has, and for its deadline, however many call.
+// Who has hung up already is left out, but counts. Never waits; empty where nobody has called, or the process has no
+// descriptor left. `listener` does not block.
+inline constexpr int kMostCallers = 16;
+std::vector<UniqueFd> AcceptCallers(int listener);
+
 // Makes a connection one for short messages that may be silent for long: nothing is held back until more has come
 // together, and the kernel finds out in some 40 s where the other machine is gone.
 void SetUpConnection(int socket);

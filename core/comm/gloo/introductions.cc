@@ -138,21 +138,21 @@ class Answering {
       const bool keep = !caller->deadline.Passed() && (entries[i].revents == 0 || Hear(*caller));
       caller = keep ? std::next(caller) : callers_.erase(caller);
     }
-    return entries[0].revents != 0 ? AcceptAll() : OkStatus();
+    return entries[0].revents != 0 ? Welcome() : OkStatus();
   }
 
-  // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
-  Status AcceptAll() {
-    while (true) {
+  // Greets those who have called: a bounded number, so that the deadline is looked at however many call.
+  Status Welcome() {
+    for (UniqueFd& socket : wire::AcceptCallers(listener_)) {
       Caller caller;
-      caller.socket = UniqueFd(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!caller.socket.valid()) return OkStatus();
-      wire::SetUpConnection(caller.socket.get());
+      caller.socket = std::move(socket);
       LOCKSTEP_ASSIGN_OR_RETURN(caller.nonce, wire::MakeNonce());
+      // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
       if (!wire::SendAll(caller.socket.get(), StrCat(kMagic, caller.nonce), Deadline::After(0)).ok()) continue;
       if (callers_.size() >= Introductions::kMaxUnproven) callers_.pop_front();
       callers_.push_back(std::move(caller));
     }
+    return OkStatus();
   }
 
   // Takes in what a caller sent. False: it is of no use any more; as a peer it has its socket elsewhere. A peer says

@@ -12,6 +12,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/rendezvous_wire.h"
+#include "core/testing/flood.h"
 
 // Ranks that meet over TCP among others who would like to be them.
 
@@ -117,6 +118,25 @@ TEST(IntroductionsTest, StrangersDisturbNobodyWhateverTheySay) {
   group.Start(1);
   group.Join();
   group.ExpectConnected();
+}
+
+TEST(IntroductionsTest, AFloodOfCallersThatDropPutsOffNeitherPeersNorTheDeadline) {
+  Group group(3);
+  const testing::Flood flood(group.addresses[0]);
+  group.Start(0);
+  group.Start(1);
+  group.Start(2);
+  group.Join();
+  EXPECT_TRUE(flood.goes_on()) << "the ranks met when the flood had ended, after " << flood.calls() << " calls";
+  group.ExpectConnected();
+
+  Group incomplete(2);
+  const testing::Flood another(incomplete.addresses[0]);
+  incomplete.Start(0, 1);
+  incomplete.Join();
+  EXPECT_TRUE(another.goes_on()) << "the wait ended when the flood did, after " << another.calls() << " calls";
+  EXPECT_EQ(incomplete.results[0].status(),
+            DeadlineExceeded("rank 0: no connection from rank 10 within the rendezvous timeout"));
 }
 
 TEST(IntroductionsTest, AWrongProofIsAnsweredByZeros) {
