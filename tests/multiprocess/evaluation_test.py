@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +22,23 @@ WORKERS = 3
 def job(tmp_path_factory):
     """(folder, what each worker found), by rank."""
     folder = tmp_path_factory.mktemp("job")
+    pq.write_table(pa.table({name: range(worker.ROWS) for name in worker.COLUMNS}), folder / "columns.parquet")
     return folder, call_workers(worker.work, WORKERS, str(folder), timeout_s=120)
+
+
+def served(exported, inputs, count, outputs="rows"):
+    """What stock TensorFlow serves for all of these inputs being the numbers below `count`: a row for each output."""
+    code = (
+        "import sys, tensorflow as tf; serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default'];"
+        f"found = serve(**dict.fromkeys({inputs!r}.split(','), tf.range({count}, dtype=tf.int64)));"
+        f"[print(*found[name].numpy().reshape(-1)) for name in {outputs!r}.split(',')];"
+        "assert not {'lockstep', 'hybridbackend'} & set(sys.modules)"
+    )
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, exported], env=environ, check=True, timeout=120, capture_output=True
+    )
+    return [list(map(float, line.split())) for line in done.stdout.splitlines()]
 
 
 def test_metrics_are_tensorflows_on_the_data_of_all_workers(job):
@@ -84,17 +102,17 @@ def test_export_of_a_sharded_table_serves_in_stock_tensorflow(job):
     folder, results = job
     assert [bool(result["exported"]) for result in results] == [True, False, False]
     assert os.listdir(folder / "export") == [os.path.basename(results[0]["exported"])]
-    code = (
-        "import sys, tensorflow as tf; serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default'];"
-        f"print(*serve(ids=tf.range({worker.ROWS}, dtype=tf.int64))['rows'].numpy().reshape(-1));"
-        "assert not {'lockstep', 'hybridbackend'} & set(sys.modules)"
-    )
-    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, results[0]["exported"]], env=environ, check=True, timeout=500, capture_output=True
-    )
+    (rows,) = served(results[0]["exported"], "ids", worker.ROWS)
     wanted = np.repeat(5.0 * np.arange(worker.ROWS), worker.DIM)
-    np.testing.assert_allclose(list(map(float, done.stdout.split())), wanted, rtol=1e-6)
+    np.testing.assert_allclose(rows, wanted, rtol=1e-6)
+
+
+def test_tables_named_by_the_place_of_a_column_serve_that_column(job):
+    _, results = job
+    names = [f"{name}_of_{kind}" for name in worker.COLUMNS for kind in ("table", "layer")]
+    rows = served(results[0]["columns"], ",".join(worker.COLUMNS), worker.ROWS, ",".join(names))
+    for name, found in zip(names, rows, strict=True):
+        np.testing.assert_allclose(found, worker.COLUMNS[name[0]], rtol=1e-5, err_msg=name)
 
 
 def test_export_alone_needs_no_other_worker(job):

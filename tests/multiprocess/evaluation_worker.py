@@ -4,8 +4,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
+from lockstep.data import ParquetDataset
 
 ROWS, DIM = 23, 4
+# Columns in the order of a file, and what the rows of each one's table are trained to be.
+COLUMNS = {"z": 3.0, "b": 5.0, "a": 7.0}
 CURVES = [("ROC", "trapezoidal"), ("PR", "careful_interpolation"), ("PR", "minoring")]
 
 
@@ -125,6 +128,38 @@ def refused_export(folder):
     return "not refused"
 
 
+def rows_of_columns(batch, names):
+    """The rows of each column: of a table named by its place, and of a feature column in a layer named by its place."""
+    rows = {}
+    for i, name in enumerate(names):
+        table = tf.get_variable(f"place_{i}", [ROWS, 1], initializer=tf.zeros_initializer())
+        rows[f"{name}_of_table"] = tf.nn.embedding_lookup(table, batch[name])
+        column = tf.feature_column.categorical_column_with_identity(name, ROWS)
+        column = tf.feature_column.embedding_column(column, 1, initializer=tf.zeros_initializer())
+        rows[f"{name}_of_layer"] = tf.feature_column.input_layer(batch, [column])
+    return rows
+
+
+def train_and_export_columns(folder):
+    """Trains with the columns as they come out of a batch, and exports with the file's."""
+    with tf.Graph().as_default(), hb.scope():
+        batch = tf.data.make_one_shot_iterator(ParquetDataset(f"{folder}/columns.parquet", ROWS)).get_next()
+        # Each row is in the batch of one worker.
+        rows = rows_of_columns(batch, [name for name in batch])
+        loss = sum(COLUMNS[name.partition("_")[0]] * tf.reduce_mean(values) for name, values in rows.items())
+        train_op = tf.train.GradientDescentOptimizer(-ROWS).minimize(loss, tf.train.get_or_create_global_step())
+        with tf.train.MonitoredTrainingSession(checkpoint_dir=f"{folder}/columns") as session:
+            session.run(train_op)
+
+        def served_columns():
+            inputs = {name: tf.placeholder(tf.int64, [None], name) for name in COLUMNS}
+            return tf.saved_model.predict_signature_def(inputs, rows_of_columns(inputs, COLUMNS))
+
+        return hb.train.export(
+            f"{folder}/columns_export", tf.train.latest_checkpoint(f"{folder}/columns"), served_columns
+        )
+
+
 def export_only(folder):
     """A program that does nothing but export: no worker waits for another."""
     tf.disable_v2_behavior()
@@ -135,4 +170,9 @@ def export_only(folder):
 def work(folder):
     """All of it, in the order of the file."""
     tf.disable_v2_behavior()
-    return {"metrics": streamed_metrics(), **train_and_evaluate(folder), "refused": refused_export(folder)}
+    return {
+        "metrics": streamed_metrics(),
+        **train_and_evaluate(folder),
+        "columns": train_and_export_columns(folder),
+        "refused": refused_export(folder),
+    }

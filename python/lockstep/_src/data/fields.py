@@ -140,7 +140,7 @@ def resolve(
     *,
     ignore_case: bool = False,
 ) -> list[Field]:
-    """Complete fields, sorted by name (the order in which `tf.nest` goes through a dict).
+    """Complete fields, in the order given, or in the file's where none are.
 
     Args:
       fields: names and `Field`s; None for all columns of the first file that can be read.
@@ -185,4 +185,4 @@ def resolve(
         fields = [
             _completed(field, file, columns) if field.incomplete or field.shape.rank else field for field in fields
         ]
-    return sorted(fields, key=lambda field: field.name)
+    return fields

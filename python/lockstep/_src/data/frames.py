@@ -170,6 +170,8 @@ class DataFrame:
     def populate_defaults(features: dict[str, Any], all_fields: Iterable[Field], batch_size: Any = None) -> Any:
         """The features, with defaults of those fields that have one and are not among them.
 
+        Features that are none of the fields come first; all others in the order of the fields.
+
         Args:
           features: columns of a batch.
           all_fields: the fields; `default_value` of one is a row: a value, an array or a sparse tensor.
@@ -177,13 +179,17 @@ class DataFrame:
         """
         if not isinstance(features, dict):
             raise ValueError(f"populate_defaults: features are {type(features).__name__}, wanted a dict")
+        all_fields = list(all_fields)
         absent = [field for field in all_fields if field.name not in features and field.default_value is not None]
         if not absent:
             return dict(features)
         if not features and batch_size is None:
             raise ValueError("populate_defaults: there are no features to count rows by, and no batch_size")
         rows = _rows(next(iter(features.values()))) if features else batch_size
-        return {**features, **{field.name: _default(field, rows) for field in absent}}
+        complete = {**features, **{field.name: _default(field, rows) for field in absent}}
+        order = [field.name for field in all_fields if field.name in complete]
+        others = [name for name in features if name not in order]
+        return {name: complete[name] for name in (*others, *order)}
 
     @staticmethod
     @_do_not_convert

@@ -140,6 +140,8 @@ class Reading:
 
     def _op(self, filenames: tf.Tensor, complete: list[Field], specs: Any, **arguments: Any) -> tf.Tensor:
         flat_specs = tf.nest.flatten(specs)
+        # The components of a dict are in the order of its names, whatever the order of the dict.
+        complete = sorted(complete, key=lambda field: field.name)
         return ops.lockstep_parquet_dataset(
             filenames=filenames,
             field_names=[field.name for field in complete],
@@ -164,7 +166,7 @@ class Reading:
 class ParquetDataset(dataset_ops.UnaryDataset):
     """A `tf.data.Dataset` of batches of Parquet files, as dicts of name -> `tf.Tensor` or `tf.RaggedTensor`.
 
-    Plain columns give tensors of shape [B], fixed-size lists [B] + their size, lists ragged tensors with int64 row
+    Columns are in the order of `fields`, or of the first file. Plain columns give tensors of shape [B], fixed-size lists [B] + their size, lists ragged tensors with int64 row
     splits. All batches have B = `batch_size` rows but for the last; they go over the borders of row groups and files.
 
     Inside a job of several workers each one reads its own share of the rows, unless `partition_count` and

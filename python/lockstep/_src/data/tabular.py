@@ -64,6 +64,7 @@ class _Table:
             )
             filenames = names = list(filenames)
         fields = None if fields is None else [f if isinstance(f, Field) else Field(f) for f in fields]
+        order = fields
         constants = [field for field in fields or () if not _is_scalar(field.default_value)]
         if fields is not None:
             fields = [field for field in fields if _is_scalar(field.default_value)]
@@ -73,8 +74,12 @@ class _Table:
             reading = dataclasses.replace(reading, filters=filters)
         if field_map_fn is not None:
             read = list(field_map_fn(read))
+            order = None
+        following = iter(read)
+        complete = [field if field in constants else next(following) for field in order or ()]
+        complete = complete or [*read, *constants]
         shaped = frozenset(field.name for field in fields or () if field.shape)
-        return cls(filenames, [*read, *constants], constants, shaped, dataclasses.replace(reading, fields=read))
+        return cls(filenames, complete, constants, shaped, dataclasses.replace(reading, fields=read))
 
     def batches(self, batch_size: Any, drop_remainder: bool) -> Any:
         """Batches of tensors and `Value`s."""
@@ -154,7 +159,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
     def read_schema(
         cls, filename: str, fields: Iterable[str | Field] | None = None, lower: bool = False
     ) -> tuple[Field, ...]:
-        """Complete fields of a file, in the order of their names.
+        """Complete fields of a file, in the order of `fields`, or of the file.
 
         Args:
           filename: a file, or what stands for several: the first counts.
@@ -294,8 +299,13 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
         if any(isinstance(spec, frames.Value) for spec in batches.element_spec.values()):
             batches = batches.apply(frames.parse(pad=self._to_dense))
         if self._table.constants:
-            batches = batches.apply(frames.populate_defaults(self._table.constants))
+            batches = batches.apply(frames.populate_defaults(self._table.constants)).map(self._in_order)
         return batches
+
+    @tf.autograph.experimental.do_not_convert
+    def _in_order(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The columns of a batch in the order of the fields."""
+        return {field.name: batch[field.name] for field in self._table.fields if field.name in batch}
 
 
 def read_parquet(

@@ -78,7 +78,7 @@ def _expected(rows: int = ROWS) -> list[tuple]:
 
 def test_batches_hold_values_of_the_files_lists(path):
     dataset = FrameDataset(path, 32)
-    assert [field.name for field in dataset.all_fields] == sorted(_table().column_names)
+    assert [field.name for field in dataset.all_fields] == _table().column_names
     batch = next(iter(dataset))
     assert isinstance(batch["ids"], DataFrame.Value) and isinstance(batch["id"], tf.Tensor)
     np.testing.assert_array_equal(batch["ids"].nested_row_splits[0], np.cumsum([0, *(i % 4 for i in range(32))]))

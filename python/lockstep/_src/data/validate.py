@@ -16,7 +16,9 @@ def _differences(file: str, fields: Sequence[Field], first: str, wanted: Sequenc
     """What is different, in words; None where nothing is."""
     if len(fields) != len(wanted):
         return f"{file} has {len(fields)} fields, and {first} has {len(wanted)}"
-    for field, other in zip(fields, wanted, strict=True):
+    # Files may have their columns in different orders: they are read by name.
+    in_pairs = zip(*(sorted(some, key=lambda field: field.name) for some in (fields, wanted)), strict=True)
+    for field, other in in_pairs:
         for attribute in ("name", "dtype", "ragged_rank", "shape"):
             mine, theirs = getattr(field, attribute), getattr(other, attribute)
             if mine != theirs:
