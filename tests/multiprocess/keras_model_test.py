@@ -22,19 +22,19 @@ def graph(tmp_path_factory):
     """What plain TensorFlow gives after an epoch, and what each worker's model gave."""
     folder = tmp_path_factory.mktemp("graph")
     expected = call_workers(estimator_worker.plain, 1, tmp_path_factory.mktemp("plain"))[0]
-    return expected, call_workers(worker.in_a_graph, 2, str(folder), timeout_s=200)
+    return expected, call_workers(worker.in_a_graph, 2, str(folder), timeout_s=200), folder
 
 
 @pytest.mark.oldest
 def test_an_epoch_trains_as_one_process_on_all_rows(graph):
-    expected, outcomes = graph
+    expected, outcomes, _ = graph
     for name, value in expected[0].items():
         np.testing.assert_allclose(outcomes[0]["weights"][name], value, atol=1e-5)
 
 
 @pytest.mark.oldest
 def test_fit_and_evaluate_return_values_over_all_workers(graph):
-    expected, outcomes = graph
+    expected, outcomes, _ = graph
     first, second = outcomes
     assert first["history"].keys() == {f"{v}{n}" for v in ("", "val_") for n in ("loss", "auc", "accuracy", "twice")}
     assert first["epochs"] == [0, 1]
@@ -53,7 +53,7 @@ def test_fit_and_evaluate_return_values_over_all_workers(graph):
 
 @pytest.mark.oldest
 def test_a_worker_predicts_its_rows_and_worker_0_exports(graph):
-    _, outcomes = graph
+    _, outcomes, _ = graph
     assert [len(o["predicted"]) for o in outcomes] == [1, estimator_worker.HELD_OUT - 1]
     assert [o["exported"] is None for o in outcomes] == [False, True]
     serve = tf.saved_model.load(outcomes[0]["exported"]).signatures["serving_default"]
@@ -64,7 +64,7 @@ def test_a_worker_predicts_its_rows_and_worker_0_exports(graph):
 
 @pytest.mark.oldest
 def test_a_model_of_tensors_validates_on_the_validation_data(graph):
-    _, outcomes = graph
+    _, outcomes, _ = graph
     for outcome in outcomes:
         values = outcome["of_tensors"]
         # A callback ended training after two epochs; as nothing is learned, both are as the weights that were loaded.
@@ -72,6 +72,17 @@ def test_a_model_of_tensors_validates_on_the_validation_data(graph):
         assert outcome["batches_told"] == 4
         for name in ("loss", "auc"):
             np.testing.assert_allclose(values[f"val_{name}"], [outcome["values"][name]] * 2, atol=1e-5)
+
+
+@pytest.mark.oldest
+@pytest.mark.skipif(not getattr(tf.keras, "__version__", "2").startswith("2"), reason="callbacks of Keras 2")
+def test_worker_0_alone_writes_the_logs_of_callbacks_of_keras_2(graph):
+    _, outcomes, folder = graph
+    lines = (folder / "log.csv").read_text().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["epoch", "0", "1"]
+    assert len(list((folder / "board").iterdir())) == 1
+    for outcome in outcomes:
+        assert outcome["refused"].startswith("fit: ModelCheckpoint saves models of Keras")
 
 
 @needs_keras_3

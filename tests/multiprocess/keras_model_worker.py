@@ -84,15 +84,23 @@ def _of_tensors(folder, loss, hb):
         auc = tf1.keras.metrics.AUC(name="auc") if has_keras_2 else "auc"
         model.compile(tf1.train.GradientDescentOptimizer(0.0), loss, metrics=[auc], target_tensors=labels, clipnorm=1.0)
         stops = Stops(hb.context.rank)
+        callbacks, refused = [stops], None
+        if has_keras_2:
+            logs = tf1.keras.callbacks.CSVLogger(f"{folder}/log.csv", append=True)
+            callbacks += [logs, tf1.keras.callbacks.TensorBoard(f"{folder}/board")]
+            try:
+                model.fit(steps_per_epoch=2, callbacks=[tf1.keras.callbacks.ModelCheckpoint(f"{folder}/best", "loss")])
+            except NotImplementedError as error:
+                refused = str(error)
         history = model.fit(
             epochs=4,
             steps_per_epoch=2,
             validation_data=eval_input_fn(),
-            callbacks=[stops],
+            callbacks=callbacks,
             save_best_only=True,
             monitor="val_auc",
         )
-        return {"of_tensors": history.history, "batches_told": stops.batches}
+        return {"of_tensors": history.history, "batches_told": stops.batches, "refused": refused}
 
 
 class Stops:

@@ -13,8 +13,8 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | `Saver` | saves and restores for the job (`checkpoint.py`) |
 | `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
-| Keras 3 | trains, evaluates, predicts and saves for the job (`keras_{variables,training,saving}.py`) |
-| `Model` of Keras 2, in a graph of TensorFlow 1 | is this library's (`keras_graph.py`) |
+| Keras 3 | trains, evaluates, predicts and saves for the job (`keras/{variables,training,saving,callbacks}.py`) |
+| `Model` of Keras 2, in a graph of TensorFlow 1 | is this library's (`keras/graph.py`) |
 
 Inner scopes change options alone.
 """
@@ -153,6 +153,7 @@ def _keras_2() -> types.ModuleType | None:
 def _intercept_keras(interception: Interception) -> None:
     if _has_keras_3():
         # They import Keras, which not every TensorFlow has.
+        from lockstep._src.keras import callbacks as keras_callbacks
         from lockstep._src.keras import saving as keras_saving
         from lockstep._src.keras import training as keras_training
         from lockstep._src.keras import variables as keras_variables
@@ -161,6 +162,7 @@ def _intercept_keras(interception: Interception) -> None:
         keras_variables.intercept_variables(interception)
         keras_training.intercept_training(interception)
         keras_saving.intercept_saving(interception)
+        keras_callbacks.intercept_callbacks(interception)
         keras_updates.intercept_updates(interception)
     elif (keras_2 := _keras_2()) is not None:
         keras2.intercept_updates(interception, keras_2)

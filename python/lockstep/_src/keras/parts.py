@@ -80,11 +80,26 @@ class Best:
         return better
 
 
+# Callbacks of Keras, of whichever version, by what they write.
+_LOGGERS = ("CSVLogger", "TensorBoard")
+_SAVERS = ("BackupAndRestore", "ModelCheckpoint")
+
+
 class Callbacks:
-    """Tells Keras' callbacks what happens."""
+    """Tells Keras' callbacks what happens; those that write logs are told on worker 0 alone.
+
+    Raises:
+      NotImplementedError: a callback that saves models of Keras.
+    """
 
     def __init__(self, model: Any, callbacks: Sequence[Any], params: dict[str, Any]) -> None:
-        self._callbacks = list(callbacks)
+        for callback in callbacks:
+            if _is_one_of(callback, _SAVERS):
+                raise NotImplementedError(
+                    f"fit: {type(callback).__name__} saves models of Keras, not those of a graph of TensorFlow 1; "
+                    "use fit's checkpoint_dir, from which training goes on, and save_best_only"
+                )
+        self._callbacks = [c for c in callbacks if context.is_chief or not _is_one_of(c, _LOGGERS)]
         model.stop_training = False
         for callback in self._callbacks:
             callback.set_params(params)
@@ -97,6 +112,10 @@ class Callbacks:
     def batch(self, number: int, results: dict[str, Any]) -> None:
         """Tells of a step that has been made."""
         self.tell("on_train_batch_end", number, {"loss": results["loss"]})
+
+
+def _is_one_of(callback: Any, names: Sequence[str]) -> bool:
+    return any(cls.__name__ in names for cls in type(callback).__mro__)
 
 
 def batches_of(x: Any, what: str, labelled: bool = True) -> tuple[tf.Operation, Any, Any]:

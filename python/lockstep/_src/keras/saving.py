@@ -15,7 +15,7 @@ from lockstep._src import agreement
 from lockstep._src.context import context
 from lockstep._src.embedding import is_dynamic, serialized
 from lockstep._src.interception import Interception
-from lockstep._src.keras.variables import of_this_worker, sharded_variables
+from lockstep._src.keras.variables import of_this_worker, sharded_variables, whole_on_chief
 
 
 def intercept_saving(interception: Interception) -> None:
@@ -38,14 +38,7 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
             with of_this_worker():
                 save(model, *args, **kwargs)
 
-        try:
-            for table in tables:
-                whole = table.numpy()
-                table._whole = whole if context.rank == 0 else None
-            with serialized.gathered(growing):
-                agreement.on_chief(save_alone, save.__name__, "model_saved")
-        finally:
-            for table in tables:
-                table._whole = None
+        with whole_on_chief(tables), serialized.gathered(growing):
+            agreement.on_chief(save_alone, save.__name__, "model_saved")
 
     return wrapped

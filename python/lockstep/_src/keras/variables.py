@@ -22,6 +22,7 @@ from keras.src.backend.tensorflow import optimizer as backend_optimizer
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from lockstep._src.context import context
 from lockstep._src.interception import Interception
 from lockstep._src.sharding import RowShardedTable, Shard, steps
 from lockstep._src.sharding.table import EitherShape, reading_shards
@@ -35,7 +36,7 @@ class RowShardedVariable(backend.Variable):
     """
 
     _slot_shard: Shard | None = None  # of a slot
-    _whole: np.ndarray | None = None  # what `numpy()` gives while the model is saved
+    _whole: np.ndarray | None = None  # see `whole_on_chief`
 
     @property
     def shard(self) -> Shard:
@@ -59,6 +60,11 @@ class RowShardedVariable(backend.Variable):
         del copy
         return np.asarray(self.numpy(), dtype)
 
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        if self._whole is not None:
+            return tf.convert_to_tensor(self._whole, dtype, name=name)
+        return super().__tf_tensor__(dtype, name)
+
     def assign(self, value: Any) -> Any:
         """Assigns the whole table, of which this worker takes its rows, or this worker's rows."""
         value = self._convert_to_tensor(value, dtype=self._dtype)
@@ -73,6 +79,20 @@ class RowShardedVariable(backend.Variable):
 def sharded_variables(variables: Iterable[Any]) -> list[RowShardedVariable]:
     """Those of Keras' variables that are sharded, each once."""
     return list({id(v): v for v in variables if isinstance(v, RowShardedVariable)}.values())
+
+
+@contextlib.contextmanager
+def whole_on_chief(tables: Iterable[RowShardedVariable]) -> Iterator[None]:
+    """Inside, worker 0 has the whole tables, and may ask for their values alone. All workers call it."""
+    tables = list(tables)
+    try:
+        for table in tables:
+            whole = table.numpy()
+            table._whole = whole if context.rank == 0 else None
+        yield
+    finally:
+        for table in tables:
+            table._whole = None
 
 
 class _Making(threading.local):
