@@ -36,7 +36,7 @@ def served(exported, inputs, count, outputs="rows"):
     )
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-c", code, exported], env=environ, check=True, timeout=120, capture_output=True
+        [sys.executable, "-c", code, exported], env=environ, check=True, timeout=500, capture_output=True
     )
     return [list(map(float, line.split())) for line in done.stdout.splitlines()]
 
