@@ -166,8 +166,9 @@ class Reading:
 class ParquetDataset(dataset_ops.UnaryDataset):
     """A `tf.data.Dataset` of batches of Parquet files, as dicts of name -> `tf.Tensor` or `tf.RaggedTensor`.
 
-    Columns are in the order of `fields`, or of the first file. Plain columns give tensors of shape [B], fixed-size lists
-    [B] + their size, lists ragged tensors with int64 row splits. All batches have B = `batch_size` rows but for the last; they go over the borders of row groups and files.
+    Columns are in the order of `fields`, or of the first file. Plain columns give tensors of shape [B], fixed-size
+    lists [B] + their size, lists ragged tensors with int64 row splits. All batches have B = `batch_size` rows but for
+    the last; they go over the borders of row groups and files.
 
     Inside a job of several workers each one reads its own share of the rows, unless `partition_count` and
     `partition_index` say otherwise: no row is read twice and none left out. (HybridBackend leaves this to its caller: a
