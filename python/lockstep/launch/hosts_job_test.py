@@ -31,7 +31,7 @@ launch = pytest.fixture(launchers)
 
 A, B = "me@127.0.0.2", "me@127.0.0.3"
 # The promise for a host or a launcher that is frozen or cut off, and a margin for a busy machine. Without the launcher
-# processes run for 600 s. `make test-hosts` measures the promise itself.
+# processes run for 600 s. `make test-faults` measures the promise itself.
 ENDED_WITHIN_S = 10.0
 LATE_S = 50.0
 # Agents have to see the connection's end: the silence that follows ends nothing here.
