@@ -49,7 +49,7 @@ class _Call:
     Args:
       kind: the function.
       name: its name, if it has one.
-      group: whose ranks take part.
+      group: of ranks that take part.
       rank: this one, in the group.
       nonces: [R, 2] int64, a random number of each rank for this call; this rank's as it drew it.
     """
@@ -57,7 +57,7 @@ class _Call:
     def __init__(self, kind: str, name: str | None, group: int, rank: int, nonces: np.ndarray):
         self.rank = rank
         self._text = kind if name is None else f"{kind} '{name}'"
-        self._what = [kind, name, group, len(nonces)]
+        self._what = [kind, name, len(nonces)]
         self._nonces = nonces.tobytes()
         self._key = hmac.digest(named.secret_of(group).encode(), b"lockstep bytes", "sha256")
 
