@@ -35,7 +35,7 @@ void StayUntilAllHaveHeard(int rank, int survivors, std::atomic<int>& heard) {
   ++heard;
   if (rank != 0) return;
   if (testing::Site::OfThisProcess()) {
-    std::this_thread::sleep_for(std::chrono::seconds(2));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
   } else {
     testing::AwaitCount(heard, survivors);
   }

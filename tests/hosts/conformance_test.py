@@ -12,7 +12,7 @@ from lockstep.testing.emulated_cluster import Cluster, core_program, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
-_DEADLINE_S = 240
+_DEADLINE_S = 500
 # Two ranks on each host, and one on each.
 _SHAPES = "auto_4_aabb", "auto_2_ab"
 # One on the last of three hosts, two on each other one, by turns.

@@ -31,7 +31,7 @@ from tests.hosts.job import Job, running
 ENDED_WITHIN_S = 10.0
 CUT_S = 5.0
 _THERE_WITHIN_S = 120.0
-_PATIENCE_S = 40.0  # then it hangs
+PATIENCE_S = 40.0  # then it hangs
 # A rank that is not there, or stands still, before the job has begun is missed when the meeting's time is over.
 _VARIABLES = {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "8"}
 _HOST_OF = "aabb"  # by rank
@@ -141,7 +141,9 @@ class Result:
         return text if not self.wrong else f"{text} ✗"
 
 
-def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Result:
+def try_cell(
+    fault: Fault, moment: str, folder: Path, draw: random.Random, ended_within_s: float = ENDED_WITHIN_S
+) -> Result:
     """Runs a job, has the fault strike in the moment, and looks at what is left.
 
     Args:
@@ -149,6 +151,7 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Re
       moment: of MOMENTS.
       folder: an empty one.
       draw: when in the moment.
+      ended_within_s: seconds after which the last rank has ended, where the job does not survive.
     """
     wrong: list[str] = []
     work = (fault_worker.work, str(folder), moment, fault.late, fault.misbehaves, fault.answers)
@@ -179,7 +182,7 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Re
         job.kill()
         wrong += leftovers.found(hosts, folder, moment)
     seconds = max((seconds for _, seconds in ends.values()), default=0)
-    limit = CUT_S + _PATIENCE_S if survived else ENDED_WITHIN_S
+    limit = CUT_S + PATIENCE_S if survived else ended_within_s
     if seconds > limit:
         wrong.append(f"the last rank ended after {seconds:.1f} s")
     return Result(seconds, survived, wrong, outputs)
@@ -188,7 +191,7 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> Re
 def _ends(job: Job, ranks: Sequence[int], begin: float, wrong: list[str]) -> dict[int, tuple[int | None, float]]:
     """Exit codes, and seconds since `begin`."""
     passed = time.monotonic() - begin
-    ends = {rank: (code, at + passed) for rank, (code, at) in job.await_ends(ranks, _PATIENCE_S).items()}
+    ends = {rank: (code, at + passed) for rank, (code, at) in job.await_ends(ranks, PATIENCE_S).items()}
     wrong += [f"rank {rank} hangs" for rank, (code, _) in ends.items() if code is None]
     return ends
 

@@ -38,7 +38,7 @@ from typing import Any
 
 # By interface, and version of the protocol.
 _NETWORKS = {"eth0": {4: "10.77.0.0/24", 6: "fd77::/64"}, "eth1": {4: "10.78.0.0/24", 6: "fd78::/64"}}
-_DEADLINE_S = 20
+_DEADLINE_S = 120
 _MTU = 9000
 _PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("emulated_host.py")))
 _PROGRAMS = ("ip", "nsenter", "tc")
