@@ -1,6 +1,6 @@
 // ORC through Arrow. A stripe is what a row group is to Parquet. Arrow decodes a column of a stripe at once, so that a
 // stream holds one column of one stripe; and each stream has a reader of its own over the shared file, as these are not
-// thread-safe.
+// thread-safe. ORC has no checksums: what is decoded is held against the statistics of its stripe.
 #include <arrow/adapters/orc/adapter.h>
 #include <arrow/io/interfaces.h>
 #include <arrow/record_batch.h>
@@ -12,6 +12,7 @@
 #include "core/columnar/arrow_convert.h"
 #include "core/columnar/arrow_stream.h"
 #include "core/columnar/fingerprint.h"
+#include "core/columnar/orc_statistics.h"
 
 namespace lockstep::columnar {
 namespace {
@@ -21,15 +22,23 @@ using arrow::adapters::orc::ORCFileReader;
 // The rows of one column of some stripes, one stripe in memory at a time.
 class StripeColumn {
  public:
-  StripeColumn(std::shared_ptr<ORCFileReader> reader, std::vector<int> stripes, std::string name)
-      : reader_(std::move(reader)), stripes_(std::move(stripes)), name_(std::move(name)) {}
+  StripeColumn(std::shared_ptr<ORCFileReader> reader, std::shared_ptr<const OrcStatistics> statistics,
+               std::vector<int> stripes, int column, std::string name)
+      : reader_(std::move(reader)),
+        statistics_(std::move(statistics)),
+        stripes_(std::move(stripes)),
+        column_(column),
+        name_(std::move(name)) {}
 
   arrow::Result<std::shared_ptr<arrow::ChunkedArray>> Next(int64_t rows) {
     while (stripe_ == nullptr || offset_ == stripe_->length()) {
       if (next_ == stripes_.size()) return nullptr;
-      ARROW_ASSIGN_OR_RAISE(auto batch, reader_->ReadStripe(stripes_[next_++], std::vector<std::string>{name_}));
+      const int stripe = stripes_[next_++];
+      ARROW_ASSIGN_OR_RAISE(auto batch, reader_->ReadStripe(stripe, std::vector<std::string>{name_}));
       stripe_ = batch->GetColumnByName(name_);
       if (stripe_ == nullptr) return arrow::Status::Invalid("the stripe has no such column");
+      const Status checked = statistics_->Check(stripe, column_, *stripe_);
+      if (!checked.ok()) return arrow::Status::Invalid("stripe ", stripe, ": ", checked.message());
       offset_ = 0;
     }
     const int64_t taken = std::min(rows, stripe_->length() - offset_);
@@ -40,7 +49,9 @@ class StripeColumn {
 
  private:
   const std::shared_ptr<ORCFileReader> reader_;
+  const std::shared_ptr<const OrcStatistics> statistics_;
   const std::vector<int> stripes_;
+  const int column_;  // its number in the file
   const std::string name_;
   size_t next_ = 0;  // stripe to read
   std::shared_ptr<arrow::Array> stripe_;
@@ -70,6 +81,9 @@ class OrcFile : public ArrowFile {
       return DataLoss(FileText(path_) + ": the stripes have " + std::to_string(rows) + " rows, the footer says " +
                       std::to_string(reader->NumberOfRows()));
     }
+    auto statistics = OrcStatistics::Read(reader->GetSerializedFileTail(), reader->NumberOfStripes(), *file_);
+    if (!statistics.ok()) return statistics.status().WithPrefix(FileText(path_) + ": ");
+    statistics_ = *std::move(statistics);
     return OkStatus();
   }
 
@@ -85,11 +99,11 @@ class OrcFile : public ArrowFile {
  protected:
   Result<NextRows> OpenRows(const std::vector<int>& groups, int column) const override {
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ORCFileReader> reader, NewReader());
-    auto rows = std::make_shared<StripeColumn>(std::move(reader), groups, columns_[column].name);
+    auto rows = std::make_shared<StripeColumn>(std::move(reader), statistics_, groups, column, columns_[column].name);
     return NextRows([rows](int64_t count) { return rows->Next(count); });
   }
 
-  // Arrow does not read ORC's statistics.
+  // Statistics tell damage here, and exclude no stripe.
   Result<arrow::compute::Expression> Guarantee(int, const std::vector<int>&) const override {
     return arrow::compute::literal(true);
   }
@@ -107,7 +121,8 @@ class OrcFile : public ArrowFile {
 
   std::shared_ptr<arrow::io::RandomAccessFile> file_;
   int64_t bytes_ = 0;     // of all stripes, as stored
-  int64_t contents_ = 0;  // of what the footer says of stripes; Arrow does not read their statistics
+  int64_t contents_ = 0;  // of what the footer says of stripes
+  std::shared_ptr<const OrcStatistics> statistics_;
 };
 
 }  // namespace
