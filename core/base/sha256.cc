@@ -1,5 +1,6 @@
 #include "core/base/sha256.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -52,20 +53,37 @@ void Compress(const uint8_t* block, State& state) {
 
 }  // namespace
 
-// The first 32 bits of the fractional parts of the square roots of the first 8 primes are where the state begins.
 Digest Sha256(std::string_view message) {
-  State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  // The message, a single one bit, zeros up to 8 bytes before the end of a block, and the length in bits.
-  std::string padded(message);
-  padded += '\x80';
-  while (padded.size() % kBlockBytes != kBlockBytes - 8) padded += '\0';
-  const uint64_t bits = uint64_t{message.size()} * 8;
-  for (int shift = 56; shift >= 0; shift -= 8) padded += static_cast<char>(bits >> shift);
-  for (size_t at = 0; at < padded.size(); at += kBlockBytes) {
-    Compress(reinterpret_cast<const uint8_t*>(padded.data()) + at, state);
+  Sha256Stream stream;
+  stream.Update(message);
+  return stream.Finish();
+}
+
+// Whole blocks of the piece are mixed where they lie; only what is between two pieces is copied.
+void Sha256Stream::Update(std::string_view piece) {
+  bytes_ += piece.size();
+  const auto mix = [&](std::string_view block) { Compress(reinterpret_cast<const uint8_t*>(block.data()), state_); };
+  if (!rest_.empty()) {
+    const size_t taken = std::min(kBlockBytes - rest_.size(), piece.size());
+    rest_ += piece.substr(0, taken);
+    piece.remove_prefix(taken);
+    if (rest_.size() < kBlockBytes) return;
+    mix(rest_);
+    rest_.clear();
   }
+  for (; piece.size() >= kBlockBytes; piece.remove_prefix(kBlockBytes)) mix(piece);
+  rest_ = piece;
+}
+
+Digest Sha256Stream::Finish() {
+  // The message, a single one bit, zeros up to 8 bytes before the end of a block, and the length in bits.
+  const uint64_t bits = bytes_ * 8;
+  std::string end = "\x80";
+  while ((rest_.size() + end.size()) % kBlockBytes != kBlockBytes - 8) end += '\0';
+  for (int shift = 56; shift >= 0; shift -= 8) end += static_cast<char>(bits >> shift);
+  Update(end);
   Digest digest;
-  for (size_t i = 0; i < digest.size(); ++i) digest[i] = static_cast<uint8_t>(state[i / 4] >> (24 - 8 * (i % 4)));
+  for (size_t i = 0; i < digest.size(); ++i) digest[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
 }
 

@@ -367,6 +367,7 @@ Result<std::shared_ptr<ParquetFile>> Decoder::Open(Stretch& stretch) const {
   std::lock_guard lock(stretch.open_mutex);
   if (stretch.opened != nullptr) return stretch.opened;
   const Source::File& known = source_->files()[stretch.file];
+  LOCKSTEP_RETURN_IF_ERROR(source_->options().checksums->Verify(known.path));
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open(known.path));
   LOCKSTEP_RETURN_IF_ERROR(file->Check(source_->options().fields));
   if (file->group_rows() != known.group_rows) {

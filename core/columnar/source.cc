@@ -47,6 +47,10 @@ Result<Source::File> LookThrough(const std::string& path, const SourceOptions& o
   LOCKSTEP_RETURN_IF_ERROR(opened.status());
   const std::shared_ptr<ParquetFile>& file = *opened;
   LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
+  // Nobody will open it again.
+  const std::vector<int64_t>& rows = file->group_rows();
+  const bool has_rows = std::any_of(rows.begin(), rows.end(), [](int64_t count) { return count > 0; });
+  if (!has_rows) LOCKSTEP_RETURN_IF_ERROR(options.checksums->Verify(path));
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t row_bytes, file->RowBytes(options.fields));
   const int64_t best_rows = std::clamp<int64_t>(kPieceBytes / row_bytes, 1024, kMostPieceRows);
   std::vector<int64_t> planned_rows = file->group_rows();
@@ -108,6 +112,7 @@ Status SourceOptions::Validate() const {
 Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(options.Validate());
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<std::string> paths, ExpandPaths(options.paths));
+  LOCKSTEP_RETURN_IF_ERROR(options.checksums->CheckHas(paths));
   std::shared_ptr<Source> source(new Source);
   source->options_ = std::move(options);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/columnar/checksums.h"
 #include "core/columnar/column.h"
 #include "core/columnar/filter.h"
 #include "core/columnar/plan.h"
@@ -33,6 +34,10 @@ struct SourceOptions {
   // have no rows then. Files that lack a column or have it in another type remain errors, as missing files do. Not with
   // PartitionBy::kBatches.
   bool skip_corrupted = false;
+
+  // What the files must hash to: a file is read whole, once by each Source, before the first of its rows is decoded.
+  // None: it is not looked at. A file of which no row is read is not verified, unless its footer says that it has none.
+  std::shared_ptr<Checksums> checksums = std::make_shared<Checksums>();
 
   // Leaves out a last batch with fewer than plan.batch_size rows.
   bool drop_remainder = false;

@@ -69,6 +69,8 @@ REGISTER_OP("LockstepParquetDataset")
     .Attr("partition_by: {'rows', 'row_groups', 'batches'} = 'rows'")
     // The words of columnar::ParseFilter.
     .Attr("filters: list(string) = []")
+    // The words of columnar::Checksums.
+    .Attr("checksums: list(string) = []")
     .Attr("skip_corrupted_data: bool = false")
     .Attr("drop_remainder: bool = false")
     .Attr("num_parallel_reads: int = 1")
@@ -95,6 +97,7 @@ struct ParquetAttributes {
   std::vector<std::string> field_defaults;
   std::string partition_by;
   std::vector<std::string> filters;
+  std::vector<std::string> checksums;
   bool skip_corrupted_data;
   bool drop_remainder;
   int64_t num_parallel_reads;
@@ -115,6 +118,7 @@ struct ParquetAttributes {
     visit("field_defaults", self.field_defaults);
     visit("partition_by", self.partition_by);
     visit("filters", self.filters);
+    visit("checksums", self.checksums);
     visit("skip_corrupted_data", self.skip_corrupted_data);
     visit("drop_remainder", self.drop_remainder);
     visit("num_parallel_reads", self.num_parallel_reads);
@@ -170,6 +174,7 @@ Result<columnar::SourceOptions> OptionsOf(const ParquetAttributes& attributes) {
                               : attributes.partition_by == "row_groups" ? columnar::PartitionBy::kRowGroups
                                                                         : columnar::PartitionBy::kBatches;
   LOCKSTEP_ASSIGN_OR_RETURN(options.filter, columnar::ParseFilter(attributes.filters));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.checksums, columnar::Checksums::Parse(attributes.checksums));
   options.plan.parallel_files = attributes.num_parallel_reads;
   options.plan.sequential_batches = attributes.num_sequential_reads;
   options.skip_corrupted = attributes.skip_corrupted_data;

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src.context import context
+from lockstep._src.data.checksums import Checksums, words
 from lockstep._src.data.fields import Field, resolve
 from lockstep._src.data.filters import Filters, conjunctions, encode
 from lockstep._src.library import ops
@@ -75,6 +76,7 @@ class Reading:
     piece_rows: int = 0
     filters: Filters | None = None
     skip_corrupted_data: bool = False
+    checksums: Checksums | None = None
 
     def share(self) -> tuple[Any, Any]:
         """`partition_count` and `partition_index`, those of this worker where they are not given."""
@@ -152,6 +154,7 @@ class Reading:
             field_defaults=[field.default_bytes() for field in complete],
             partition_by=self.partition_by,
             filters=encode(conjunctions(self.filters)),
+            checksums=words(self.checksums),
             skip_corrupted_data=self.skip_corrupted_data,
             drop_remainder=self.drop_remainder,
             num_sequential_reads=self.num_sequential_reads,
@@ -202,6 +205,10 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         `shape`; in a row group with damage, the rows from the decoded piece (at most 65536 rows) on in which it shows;
         files that are not readable at all. Batches are full. Missing files, and columns that are missing or of another
         type, remain errors.
+      checksums: the SHA-256 that files must have, against damage that their formats don't show: a dict of file to
+        'sha256:' and 64 hexadecimal digits, or the name of a manifest as `sha256sum` writes it, whose names are relative
+        to its folder. Each file must have one; those of other files do no harm. A worker reads each file that it needs
+        rows of whole, once for each dataset, before the first batch with rows of it.
       partition_by: how rows are shared out. 'rows': contiguous shares that differ by one row at most. 'row_groups':
         whole row groups, so that none is decoded twice; shares differ by at most one row group's rows. 'batches': in
         turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch W * B; every
@@ -238,6 +245,7 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         *,
         filters: Filters | None = None,
         skip_corrupted_data: bool = False,
+        checksums: Checksums | None = None,
         partition_by: str = "rows",
         num_threads: int | None = None,
         name: str | None = None,
@@ -256,6 +264,7 @@ class ParquetDataset(dataset_ops.UnaryDataset):
             _piece_rows,
             filters,
             skip_corrupted_data,
+            checksums,
         )
         source, complete = reading.columns(filenames, batch_size)
         rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src.data import frames
+from lockstep._src.data.checksums import Checksums
 from lockstep._src.data.fields import Field, name_in_file, resolve
 from lockstep._src.data.filters import Filters, conjunctions, renamed
 from lockstep._src.data.parquet import Reading, tensor_specs
@@ -93,7 +94,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
 
     Args:
       filenames, batch_size, fields, partition_count, partition_index, skip_corrupted_data, drop_remainder,
-        num_parallel_reads, num_sequential_reads, filters, partition_by, num_threads: as of
+        num_parallel_reads, num_sequential_reads, filters, checksums, partition_by, num_threads: as of
         `lockstep.data.ParquetDataset`.
       num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
     """
@@ -112,6 +113,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
         num_parallel_parser_calls: int | None = None,
         *,
         filters: Filters | None = None,
+        checksums: Checksums | None = None,
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> None:
@@ -123,6 +125,7 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
             num_sequential_reads=num_sequential_reads,
             filters=filters,
             skip_corrupted_data=skip_corrupted_data,
+            checksums=checksums,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )
@@ -205,6 +208,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
         value_field_names: Sequence[Sequence[str]] | None = None,
         *,
         filters: Filters | None = None,
+        checksums: Checksums | None = None,
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> TabularDataset:
@@ -217,6 +221,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
           num_parallel_reads: files that are read in turn; None for one after the other.
           filters: which rows to read, `[(column, op, value), ...]`, see `lockstep.data.ParquetDataset`. Row groups that
             statistics exclude are not read; ORC files are read whole and filtered.
+          checksums: the SHA-256 that files must have, see `lockstep.data.ParquetDataset`.
           partition_by: how rows are shared out, see `lockstep.data.ParquetDataset`.
           num_threads: threads that decode; None for this worker's part of the cores.
           fields: names and `DataFrame.Field`s; None for all columns that have a form as a tensor. A `default_value`
@@ -241,6 +246,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
             num_parallel_reads=num_parallel_reads,
             filters=filters,
             skip_corrupted_data=skip_corrupted_data,
+            checksums=checksums,
             partition_by=partition_by,
             num_threads=_threads(num_threads, num_parallel_parser_calls),
         )
