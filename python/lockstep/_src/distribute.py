@@ -93,8 +93,9 @@ def allgather(value: Any, varying_size: bool = True, name: str | None = None) ->
     if context.world_size > 1:
         rows = value[tf.newaxis] if value.shape.rank == 0 else value
         value = collectives.allgather(rows, name=name)
-        if not varying_size and rows.shape.rank is not None and rows.shape[0] is not None:
-            value.set_shape([rows.shape[0] * context.world_size, *rows.shape[1:]])
+        count, *inner = rows.shape.as_list() if rows.shape.rank is not None else [None]
+        if not varying_size and count is not None:
+            value.set_shape([count * context.world_size, *inner])
     return tf.stop_gradient(value)
 
 

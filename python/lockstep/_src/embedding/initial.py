@@ -72,7 +72,7 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
         rows = tf.convert_to_tensor(initializer, tf.float32)
     else:
         rows = _draw(initial.seeded_copy(initializer, name), [default_value_dim, dim])
-    if rows.shape.rank != 2 or rows.shape[1] != dim:
+    if rows.shape.rank != 2 or rows.shape.as_list()[1] != dim:
         raise ValueError(f"table '{name}': initial rows of shape {rows.shape}, wanted [number of rows, {dim}]")
     return Initial({"initial": "rows"}, tf.cast(rows, tf.float32))
 

@@ -42,7 +42,7 @@ class _StandIn(resource_variable_ops.ResourceVariable):
 
     @property
     def shape(self) -> tf.TensorShape:
-        return tf.TensorShape([1, *super().shape[1:]]) if is_asked_for_one_row() else super().shape
+        return tf.TensorShape([1, *super().shape[1:].as_list()]) if is_asked_for_one_row() else super().shape
 
     def get_shape(self) -> tf.TensorShape:
         return self.shape

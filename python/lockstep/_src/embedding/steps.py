@@ -79,7 +79,7 @@ def times_seen(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
 @tf.RegisterGradient("LockstepDynamicTableResolve")
 def _gradient_of_resolve(op: tf.Operation, grad: Any, _: Any) -> list[Any]:
     numbers = op.outputs[1]
-    dim = op.outputs[0].shape[-1]
+    dim = tf.compat.dimension_value(op.outputs[0].shape[-1])
     shape = _dense_shape(op.outputs[0], dim)
     if isinstance(grad, tf.IndexedSlices) and op.inputs[1].shape.rank == 1:
         # A gather followed the lookup.

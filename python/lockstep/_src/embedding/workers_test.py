@@ -163,20 +163,22 @@ def train_clipped(ranks):
         return norms, dict(zip(exported.keys.tolist(), exported.values.tolist(), strict=True))
 
 
-def on_worker():
+def on_worker(version):
+    if version == 1:
+        v1.disable_v2_behavior()
     context.ensure_initialized()
     clipped = train_clipped([context.rank]) if context.world_size == 2 else None
     return train([context.rank]), train_words(), clipped
 
 
-# On one host and on two, where those of one look up together.
-HOSTS = ["aa", pytest.param("aab", marks=pytest.mark.newest_only)]
+# On one host, also with the behavior of TensorFlow 1, and on two hosts, where the workers of one look up together.
+JOBS = [("aa", 2), ("aa", 1), pytest.param("aab", 2, marks=pytest.mark.newest_only)]
 
 
 @functools.cache
-def on_workers(workers, hosts=""):
+def on_workers(hosts, version):
     variables = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}
-    return call_workers(on_worker, workers, environment=variables, hosts=hosts, timeout_s=240)
+    return call_workers(on_worker, len(hosts), version, environment=variables, hosts=hosts, timeout_s=240)
 
 
 @functools.cache
@@ -184,14 +186,14 @@ def alone(workers):
     return train(range(workers))
 
 
-@pytest.mark.parametrize("hosts", HOSTS)
+@pytest.mark.parametrize(("hosts", "version"), JOBS)
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_workers_train_what_one_does(optimizer, option, lookup, hosts):
+def test_workers_train_what_one_does(optimizer, option, lookup, hosts, version):
     key = f"{optimizer}/{option}/{lookup}"
     expected, expected_read = alone(len(hosts))[key]
-    parts = [trained[key] for trained, *_ in on_workers(len(hosts), hosts)]
+    parts = [trained[key] for trained, *_ in on_workers(hosts, version)]
     keys = np.concatenate([exported.keys for exported, _ in parts])
     assert len(np.unique(keys)) == len(keys), "a key has two owners"
     assert all(len(exported.keys) > 0 for exported, _ in parts)
@@ -204,10 +206,10 @@ def test_workers_train_what_one_does(optimizer, option, lookup, hosts):
         np.testing.assert_allclose(read, expected_read, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("hosts", HOSTS)
-def test_words_of_workers_are_counted_and_trained_as_in_a_dict(hosts):
+@pytest.mark.parametrize(("hosts", "version"), JOBS)
+def test_words_of_workers_are_counted_and_trained_as_in_a_dict(hosts, version):
     workers = len(hosts)
-    drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(workers, hosts)), strict=True)
+    drawn, parts, exchanges = zip(*(of_words for _, of_words, *_ in on_workers(hosts, version)), strict=True)
     seen, rows = collections.Counter(), {}
     for step in range(STEPS):
         times = collections.Counter(WORDS[i] for worker in drawn for i in worker[step])
@@ -232,9 +234,9 @@ def test_words_of_workers_are_counted_and_trained_as_in_a_dict(hosts):
             assert of_worker.count(op) == len(set(hosts)), of_worker
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers):
-    results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers(2, "aa")]
+@pytest.mark.parametrize(("workers", "version"), [(1, 2), (2, 2), (2, 1)])
+def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers, version):
+    results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers("aa", version)]
     # 8 keys: the gradient of a place is 2 / 16, in both columns.
     times = {1: 3, 2: 3, 5: 1, 7: 1}
     norm = np.sqrt(sum(2 * (n / 8) ** 2 for n in times.values()))

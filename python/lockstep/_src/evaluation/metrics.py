@@ -154,14 +154,15 @@ def gauc(
         if indicators is not None:
             groups = tf.reshape(tf.cast(indicators, tf.int64), [-1])
             if not groups.shape.is_compatible_with(labels.shape):
-                raise ValueError(f"gauc: {groups.shape[0]} indicators do not match {labels.shape[0]} labels")
+                counts = [tf.compat.dimension_value(tensor.shape[0]) for tensor in (groups, labels)]
+                raise ValueError("gauc: {} indicators do not match {} labels".format(*counts))
         added = ops.lockstep_grouped_auc(tf.cast(labels, tf.bool), tf.cast(predictions, tf.float64), groups)
         return _ratio(added, metrics_collections, updates_collections)
 
 
 def _second_of_two(tensor: tf.Tensor) -> tf.Tensor:
     """[N, 2] -> its last column, [N]; others as they are."""
-    return tensor[:, 1] if tensor.shape.rank == 2 and tensor.shape[1] == 2 else tensor
+    return tensor[:, 1] if tensor.shape.rank == 2 and tf.compat.dimension_value(tensor.shape[1]) == 2 else tensor
 
 
 def _ratio(

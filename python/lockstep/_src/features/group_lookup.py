@@ -118,4 +118,4 @@ def _sequence(table: Any, ids: tf.SparseTensor) -> tf.Tensor:
     """[B, T, D]"""
     rows = tf.nn.embedding_lookup(table, ids.values)
     shape = tf.concat([ids.dense_shape, tf.shape(rows, out_type=tf.int64)[1:]], 0)
-    return tf.ensure_shape(tf.scatter_nd(ids.indices, rows, shape), [*ids.shape, *rows.shape[1:]])
+    return tf.ensure_shape(tf.scatter_nd(ids.indices, rows, shape), [*ids.shape.as_list(), *rows.shape[1:].as_list()])

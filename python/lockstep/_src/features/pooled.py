@@ -33,7 +33,7 @@ def lookup_pooled(
     if weights is not None:
         weights = matrix.with_values(weights.values)
     pooled = tf.compat.v1.nn.embedding_lookup_sparse(table, matrix, weights, combiner=combiner, max_norm=max_norm)
-    width = pooled.shape[1:]
+    width = pooled.shape[1:].as_list()
     missing = tf.cast(matrix.dense_shape[0], tf.int32) - tf.shape(pooled)[0]
     padded = tf.pad(pooled, [[0, missing], *([0, 0] for _ in width)])
     known = _known_batch(ids)

@@ -103,9 +103,9 @@ def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) ->
 
 def _classes(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Right classes and those that the outputs say, as Keras' 'accuracy' understands them by their shapes."""
-    if outputs.shape.rank is None or outputs.shape.rank < 2 or outputs.shape[-1] == 1:
+    if outputs.shape.rank is None or outputs.shape.rank < 2 or outputs.shape.as_list()[-1] == 1:
         return tf.reshape(tf.cast(labels, tf.int64), [-1]), tf.reshape(tf.cast(outputs > 0.5, tf.int64), [-1])
-    if labels.shape.rank == outputs.shape.rank and labels.shape[-1] != 1:
+    if labels.shape.rank == outputs.shape.rank and labels.shape.as_list()[-1] != 1:
         return tf.argmax(labels, -1), tf.argmax(outputs, -1)
     found = tf.argmax(outputs, -1)
     return tf.reshape(tf.cast(labels, tf.int64), tf.shape(found)), found

@@ -96,7 +96,7 @@ class _GatheredSaveable(saveable_object.SaveableObject):
     def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
         """Assigns the rows that this worker owns."""
         del restored_shapes
-        whole = tf.ensure_shape(restored_tensors[0], (self._shard.rows, *self.op.shape[1:]))
+        whole = tf.ensure_shape(restored_tensors[0], (self._shard.rows, *self.op.shape[1:].as_list()))
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=self._shard.pick(whole))
 
 

@@ -93,5 +93,5 @@ def is_fit(variable: Any) -> bool:
         and variable.dtype.base_dtype == tf.float32
         and "GPU" not in (variable.handle.device or "").upper()
         and bool(variable.shape.rank)
-        and (variable.shape[0] is None or variable.shape[0] <= _MOST_ROWS)
+        and (tf.compat.dimension_value(variable.shape[0]) or 0) <= _MOST_ROWS
     )
