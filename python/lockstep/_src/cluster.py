@@ -154,6 +154,11 @@ class Cluster:
             listen=_anywhere(here) if here and not environ.get(INTERFACE) else "",
         )
 
+    def alone(self) -> Cluster:
+        """A job of this process alone, under the name that it has in this one."""
+        here = {"rank": 0, "local_rank": 0, "local_world_size": 1, "trainers": (self.trainers[self.rank],)}
+        return dataclasses.replace(self, **here, rendezvous="", secret="", listen="")
+
     def check_can_connect(self) -> None:
         """ValueError that names the variable without which the workers cannot meet, or the role that meets nobody."""
         if self.task_type == "ps":

@@ -128,6 +128,15 @@ class Context:
                 self._cluster, self._cluster_pid = Cluster.from_environment(os.environ), os.getpid()
             return self._cluster
 
+    def stand_alone(self) -> None:
+        """Makes this process a job of its own, for scopes and collectives, where it has not connected to its job yet.
+
+        For programs that exchange by names (`named`) what scopes would exchange once more.
+        """
+        with self._lock:
+            if not self._connected:
+                self._cluster = self.cluster.alone()
+
     @property
     def cluster_spec(self) -> Any:
         """The cluster of TF_CONFIG as `tf.train.ClusterSpec`; None without one."""

@@ -5,7 +5,7 @@ from lockstep._src.estimator.evaluations import train_and_evaluate
 from lockstep._src.estimator.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from lockstep._src.estimator.specs import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
 from lockstep._src.estimator.warm_start import WarmStartSettings
-from lockstep.estimator import export
+from lockstep.estimator import export, inputs
 
 __all__ = [
     "BestExporter",
@@ -20,5 +20,6 @@ __all__ = [
     "TrainSpec",
     "WarmStartSettings",
     "export",
+    "inputs",
     "train_and_evaluate",
 ]

@@ -9,6 +9,7 @@ from lockstep.estimator import (
     TrainSpec,
     WarmStartSettings,
     export,
+    inputs,
     train_and_evaluate,
 )
 from lockstep.estimator.export import ServingInputReceiver
@@ -23,5 +24,6 @@ __all__ = [
     "TrainSpec",
     "WarmStartSettings",
     "export",
+    "inputs",
     "train_and_evaluate",
 ]

@@ -7,6 +7,9 @@ The graph of each call is built inside of a `scope`, so that what a program writ
 | `train` | replicated and sharded variables, a `MonitoredTrainingSession` | ends on all workers together |
 | `evaluate` | the same, values of a checkpoint | all of it, counted over all workers |
 | `predict`, `export_saved_model` | whole tables, values of a checkpoint, no exchange | each worker's own; none |
+
+A program that has joined a job of named collectives (`hvd.init()`) says itself what is exchanged, as with TensorFlow's
+estimators: there each process is a job of its own, and trains, evaluates and saves by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import agreement
+from lockstep._src import agreement, named_job
 from lockstep._src.context import context
 from lockstep._src.data import positions
 from lockstep._src.estimator import warm_start
@@ -45,7 +48,8 @@ InputFn = Callable[..., Any]
 class Estimator:
     """Trains, evaluates, predicts with and exports the model that a function builds.
 
-    All methods but `export_saved_model` and the properties are called on all workers together. No argument is changed.
+    All methods but `export_saved_model` and the properties are called on all workers together, unless the estimator was
+    made after `hvd.init()`: then each process is by itself. No argument is changed.
 
     Args:
       model_fn: `model_fn(features, labels, mode, params, config)`, of which all but `features` may be left out, returns
@@ -77,6 +81,8 @@ class Estimator:
         predict_drop_remainder: bool = False,
     ) -> None:
         del predict_drop_remainder
+        if named_job.is_started():
+            context.stand_alone()
         self._model_fn = model_fn
         self._model_fn_arguments = _arguments(model_fn, "model_fn", ("features", "labels", "mode", "params", "config"))
         self._warm_start_from = warm_start.checked(warm_start_from)

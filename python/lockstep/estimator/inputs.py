@@ -1,0 +1,5 @@
+"""Input functions over data in memory, after `tf.estimator.inputs` of TensorFlow 1."""
+
+from lockstep._src.estimator.inputs import numpy_input_fn, pandas_input_fn
+
+__all__ = ["numpy_input_fn", "pandas_input_fn"]
