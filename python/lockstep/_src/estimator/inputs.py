@@ -163,7 +163,9 @@ def _arrays(what: str, given: Any) -> dict[str, np.ndarray]:
     """What was given, by name, in the order of names; an array alone has a name that nothing else has."""
     by_name = given if isinstance(given, Mapping) else {("array", what): given}
     if not by_name:
-        raise ValueError(f"numpy_input_fn: {what} is an empty dict, wanted arrays" + (" or None" if what == "y" else ""))
+        raise ValueError(
+            f"numpy_input_fn: {what} is an empty dict, wanted arrays" + (" or None" if what == "y" else "")
+        )
     for name, array in by_name.items():
         if not isinstance(array, np.ndarray):
             shown = what if by_name is not given else f"{what}[{name!r}]"
