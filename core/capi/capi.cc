@@ -106,6 +106,7 @@ ContextOptions OptionsOf(const LockstepContextOptions& options) {
           .backend = TextOf(options.backend),
           .rendezvous_timeout_s = options.rendezvous_timeout_s,
           .stall_timeout_s = options.stall_timeout_s,
+          .stopped_timeout_s = options.stopped_timeout_s,
           .shared_bytes_per_rank = options.shared_bytes_per_rank,
           .interface = TextOf(options.interface),
           .silence_timeout_s = options.silence_timeout_s,

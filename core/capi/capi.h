@@ -30,6 +30,7 @@ typedef struct {
   const char* listen;
   double rendezvous_timeout_s;
   double stall_timeout_s;
+  double stopped_timeout_s;
   double silence_timeout_s;
   double end_after_loss_s;
   long long shared_bytes_per_rank;

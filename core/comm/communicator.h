@@ -68,7 +68,8 @@ class SharedBuffer {
 // on every rank that can see it. Names are for people: they appear in errors.
 //
 // Errors, on every rank that waits:
-//   UNAVAILABLE        a peer died or left: named at once (< 2 s), with the operation.
+//   UNAVAILABLE        a peer died or left: named at once (< 2 s), with the operation. Or a peer of this host, whose
+//                      process is stopped, did not arrive within `stopped_timeout`.
 //   DEADLINE_EXCEEDED  a peer did not arrive within `stall_timeout`: named, with the operation and the time waited.
 //   CANCELLED          Abort or Leave was called here or, with the aborting rank's name and reason, Abort on a peer.
 // After one of these the communicator is broken: each later call returns that first error at once, and there is no way
@@ -158,6 +159,11 @@ class Communicator {
   // What becomes readable when the process of `rank` has ended, even where a child of it keeps its sockets open; -1
   // where there is no such thing. Stays the communicator's.
   virtual int DeathFd(int rank) const { return -1; }
+
+  // UNAVAILABLE that names a rank of this host whose process has been stopped (SIGSTOP, Ctrl-Z) for longer than
+  // `stopped_timeout`; OK where none is, or it can't be seen. Collectives see that themselves: this is for who waits
+  // for ranks outside of them, and asks some times a second, on the thread that calls collectives.
+  virtual Status StoppedPeer() { return OkStatus(); }
 
   // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,
   // which every call takes as well. Ranks need not allocate alike, nor at the same time. Does not wait for anybody.

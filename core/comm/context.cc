@@ -52,6 +52,7 @@ Status ContextOptions::Validate() const {
   // Written so that a NaN is refused.
   if (!(rendezvous_timeout_s > 0)) return Refuse("rendezvous_timeout_s", rendezvous_timeout_s, "more than 0 s");
   if (!(stall_timeout_s > 0)) return Refuse("stall_timeout_s", stall_timeout_s, "more than 0 s");
+  if (!(stopped_timeout_s >= 0)) return Refuse("stopped_timeout_s", stopped_timeout_s, "0 (no limit) or more");
   if (!(silence_timeout_s > 0)) return Refuse("silence_timeout_s", silence_timeout_s, "more than 0 s");
   if (!(end_after_loss_s >= 0)) return Refuse("end_after_loss_s", end_after_loss_s, "0 (never) or more");
   constexpr int64_t kMost = int64_t{1} << 40;

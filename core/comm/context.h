@@ -22,8 +22,11 @@ namespace lockstep {
 //
 // stall_timeout_s ends a job whose rank hangs; deaths are seen at once in any case. It has to be longer than the
 // longest time that ranks may be apart, as while one of them writes a checkpoint.
-// The silence timeout ends a job that has several hosts, one of which is cut off or frozen, whatever its ranks do
-// meanwhile. It has to be longer than the cuts of the network that are to be survived, and the same on all ranks.
+// stopped_timeout_s ends a job one of whose processes is stopped (SIGSTOP, Ctrl-Z), and is waited for by a rank of its
+// host. What a debugger holds does not count, nor do stops of all ranks at once. The same stops and those of other
+// hosts are silence, where a job has several hosts. The silence timeout ends a job that has several hosts, one of which
+// is cut off or frozen, whatever its ranks do meanwhile. It has to be longer than the cuts of the network that are to
+// be survived, and the same on all ranks.
 //
 // end_after_loss_s ends the process of a rank that does something else than a collective, and so hears of no end, so
 // long after a rank of a job on several hosts was lost (after_loss.h): for programs that have nothing to do then. Not
@@ -39,6 +42,7 @@ struct ContextOptions {
   std::string backend = "auto";      // LOCKSTEP_COMM; auto: shared memory on a host, Gloo between hosts
   double rendezvous_timeout_s = 60;  // how long to wait until all ranks are there
   double stall_timeout_s = 300;      // how long a rank may be late in a collective before the job ends
+  double stopped_timeout_s = 5;  // how long a rank that is waited for may be stopped before the job ends; 0: no limit
   int64_t shared_bytes_per_rank = int64_t{1} << 30;  // of address space; memory is taken when it is used
   std::string purpose = "engine";  // what the ranks meet for, in one line: those that meet for another get an error
   std::string interface;  // name, address or network (interface.h) for data between hosts; "": as rank 0 is reached

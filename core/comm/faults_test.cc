@@ -1,4 +1,7 @@
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -205,6 +208,58 @@ TEST_P(FaultsTest, AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo) {
   }
   for (const std::unique_ptr<Job>& job : jobs) job->ExpectSurvivorsWell({last()});
 }
+
+// Long before the stall timeout, where a rank of its host waits for it.
+class StopsTest : public FaultsTest {};
+
+TEST_P(StopsTest, AStoppedRankIsNamedWhateverTheOthersDo) {
+  const Adjust impatient = [](ContextOptions& options) { options.stopped_timeout_s = 0.5; };
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (const Operation& operation : AllOperations()) {
+    const Part part = [operation, victim = last()](Communicator& c) -> std::string {
+      std::vector<float> memory;
+      if (c.rank() == victim) testing::FreezeNow();
+      const Status status = operation.run(c, memory);
+      const bool good = status.code() == StatusCode::kUnavailable &&
+                        Contains(status, {StrCat("rank ", victim, " (process "), ") has been stopped for 0.5 s",
+                                          StrCat("is waited for in ", operation.name, " 'x'")});
+      return good ? ExpectBroken(c, status) : Unexpected(status);
+    };
+    jobs.push_back(std::make_unique<Job>(GetParam(), part, impatient));
+  }
+  for (const std::unique_ptr<Job>& job : jobs) job->ExpectSurvivorsWell({last()});
+}
+
+// Each stop is shorter than the time that one may last; together they are longer.
+TEST_P(StopsTest, ARankThatGoesOnInTimeIsNotMissed) {
+  const Adjust adjust = [](ContextOptions& options) { options.stopped_timeout_s = kSanitized ? 10 : 3; };
+  Job job(
+      GetParam(),
+      [victim = last()](Communicator& c) -> std::string {
+        for (int i = 0; i < 4; ++i) {
+          if (c.rank() == victim) {
+            // A child has it go on.
+            const pid_t self = getpid();
+            const pid_t child = fork();
+            if (child == 0) {
+              std::this_thread::sleep_for(std::chrono::seconds(1));
+              kill(self, SIGCONT);
+              _exit(0);
+            }
+            testing::FreezeNow();
+            waitpid(child, nullptr, 0);
+          }
+          if (Status s = c.Barrier("x"); !s.ok()) return Unexpected(s);
+        }
+        return "";
+      },
+      adjust);
+  job.ExpectSurvivorsWell();
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, StopsTest,
+                         ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"auto", 4, "aabb"}),
+                         JobShapeName);
 
 TEST_P(FaultsTest, ARankThatLeavesEarlyIsSaidToHaveLeft) {
   Job job(GetParam(), [victim = last()](Communicator& c) -> std::string {

@@ -22,6 +22,8 @@ constexpr int64_t kCallersBytes = int64_t{256} << 10;
 constexpr double kPark_s = 0.1;
 // How often a thread whose peers take nothing looks whether it is to leave.
 constexpr double kPush_s = 0.1;
+// How often a thread whose requests wait for others looks whether one of these is stopped.
+constexpr double kLookForStops_s = 0.5;
 // How long to wait for the word of a rank that has ended an exchange.
 constexpr double kWord_s = 1;
 
@@ -111,7 +113,7 @@ void NamedLane::Run() {
   while (true) {
     std::vector<std::string> warnings;
     double seconds = 0;
-    bool looks_out = false;
+    bool looks_out = false, waits = false;
     {
       std::unique_lock lock(mutex_);
       if (rank() == 0) Sequence();
@@ -121,6 +123,8 @@ void NamedLane::Run() {
       if (leaves_) break;
       if (rank() == 0) Sequence();
       if (todo_.empty()) seconds = rank() == 0 && broken_.ok() ? stalls_.Look(sequencer_, Now(), &warnings) : -1;
+      waits = todo_.empty() && !works_.empty() && broken_.ok();
+      if (waits) seconds = seconds < 0 ? kLookForStops_s : std::min(seconds, kLookForStops_s);
       if (!is_wanted) seconds = 0;
       // Whoever brings work from here on wakes the thread.
       looks_out = idle_ = seconds != 0;
@@ -137,6 +141,9 @@ void NamedLane::Run() {
       idle_ = sleeps_ = false;
     }
     for (const ControlLinks::Event& event : events) Handle(event);
+    if (const Status stopped = waits && events.empty() ? communicator_->StoppedPeer() : OkStatus(); !stopped.ok()) {
+      Break(stopped);
+    }
   }
   // Tells the others as well.
   Break(Cancelled("this rank has left its job"));

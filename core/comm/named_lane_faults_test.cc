@@ -161,6 +161,25 @@ TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
   }
 }
 
+// Where somebody waits for it, be it in the sequencer alone, whose requests may wait for ever.
+TEST_P(NamedLaneFaultsTest, NamesTheRankThatIsStopped) {
+  for (const int victim : {0, GetParam().size - 1}) {
+    SCOPED_TRACE(::testing::Message() << "rank " << victim << " is stopped");
+    RunProcesses(
+        GetParam(),
+        [&](std::unique_ptr<NamedLane> lane) -> std::string {
+          if (lane->rank() == victim) testing::FreezeNow();
+          const Status status = Await(*lane, Barrier("x"));
+          // The others hear of it from rank 0.
+          std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
+          const bool named = Contains(status, StrCat("rank ", victim, " (process ")) &&
+                             (Contains(status, ") has been stopped for 0.5 s") || !GetParam().hosts.empty());
+          return status.code() == StatusCode::kUnavailable && named ? "" : status.ToString();
+        },
+        {victim}, [](ContextOptions& options) { options.stopped_timeout_s = 0.5; });
+  }
+}
+
 // A process that ends while it waits: at once, and the others hear who it was.
 TEST_P(NamedLanePairFaultsTest, EndsWithRequestsPending) {
   for (const int leaver : {0, 1}) {

@@ -80,6 +80,8 @@ class HostsCommunicator final : public Communicator {
   void Leave() override;
   int Link(int rank) const override { return links_[rank].get(); }
   Status WhyLinkEnded(int rank) override { return AskFate(rank); }
+  // Those of other hosts are silent then, which the watch sees.
+  Status StoppedPeer() override { return local_->StoppedPeer(); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return local_->AllocateShared(bytes); }
   bool peers_read_shared() const override { return !one_each_; }
 

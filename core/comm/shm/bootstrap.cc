@@ -64,7 +64,7 @@ Result<Attachment> Attach(const ContextOptions& options, Group group) {
   }
   Segment& segment = *attachment.segment;
   sched_getaffinity(0, sizeof(cpu_set_t), &segment.block(group.index).cpus);
-  WaitPolicy policy = {.timeout_s = deadline.Left()};
+  WaitPolicy policy = {.timeout_s = deadline.Left(), .stopped_timeout_s = options.stopped_timeout_s};
   attachment.waiter =
       std::make_unique<Waiter>(attachment.segment, group.index,
                                Waiter::Names{std::move(group.ranks), std::move(group.host)}, std::move(peers), policy);

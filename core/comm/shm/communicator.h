@@ -58,6 +58,7 @@ class ShmCommunicator final : public Communicator {
   void Leave() override;
   int Link(int rank) const override { return waiter_->peers().socket(rank); }
   int DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
+  Status StoppedPeer() override { return waiter_->JudgeStopped(); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
   bool peers_read_shared() const override { return size_ > 1; }
 

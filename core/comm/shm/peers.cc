@@ -1,8 +1,16 @@
 #include "core/comm/shm/peers.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
 #include <utility>
+
+#include "core/base/strings.h"
 
 namespace lockstep::shm {
 namespace {
@@ -10,10 +18,37 @@ namespace {
 // From a process' closed sockets to its end, on a machine with other things to do.
 constexpr int kEnding_ms = 1000;
 
+// The open /proc/<pid>/stat of a process; invalid where it can't be seen. /proc may be of another process namespace
+// than this process: its number there is what the pidfd's own entry says, 0 or -1 where it has none.
+UniqueFd OpenStat(const UniqueFd& pidfd) {
+  constexpr std::string_view kPid = "Pid:";
+  if (!pidfd.valid()) return {};
+  std::ifstream info(StrCat("/proc/self/fdinfo/", pidfd.get()));
+  std::string line;
+  while (std::getline(info, line)) {
+    if (!line.starts_with(kPid)) continue;
+    const std::string path = StrCat("/proc/", std::atol(line.c_str() + kPid.size()), "/stat");
+    return UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  }
+  return {};
+}
+
 }  // namespace
 
 void Peers::Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid) {
-  entries_[rank] = Entry{std::move(socket), std::move(pidfd), pid};
+  UniqueFd stat = OpenStat(pidfd);
+  entries_[rank] = Entry{std::move(socket), std::move(pidfd), std::move(stat), pid};
+}
+
+// "123 (name) T ...": the name may have any characters in it. The file is of this process alone, whoever gets its
+// number: behind its end there is nothing to read.
+bool Peers::IsStopped(int rank) const {
+  char buffer[128];
+  const ssize_t got = pread(entries_[rank].stat.get(), buffer, sizeof(buffer), 0);
+  if (got <= 0) return false;
+  const std::string_view text(buffer, static_cast<size_t>(got));
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string_view::npos && text.substr(name_end).starts_with(") T");
 }
 
 Peers::Fate Peers::Look(int rank) const {

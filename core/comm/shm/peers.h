@@ -15,11 +15,12 @@ namespace lockstep::shm {
 // inherited the socket; the socket says it even where the peer lives in another process namespace.
 //
 // The collectives send nothing over the sockets once the job has begun: they are kept open to be seen closing, and lent
-// to who has to say something outside of collectives (Communicator::Link). What is not seen here is a peer that lives
-// and does not move: for that there are deadlines (waiter.h).
+// to who has to say something outside of collectives (Communicator::Link). A peer that was stopped (SIGSTOP, Ctrl-Z)
+// shows that in /proc. What is not seen here is a peer that runs and does not move: for that there are deadlines
+// (waiter.h).
 //
-// Owns the descriptors; they close with it, which the peers see in turn. Thread-compatible: Look may be called from
-// several threads when all are added.
+// Owns the descriptors; they close with it, which the peers see in turn. Thread-compatible: Look and IsStopped may be
+// called from several threads when all are added.
 class Peers {
  public:
   // What is seen of a peer at a moment. It never goes back to kAlive.
@@ -35,6 +36,10 @@ class Peers {
   // One system call, which does not wait: not for every turn of a loop. But where the connection is closed it waits a
   // second for the process to end, which is most often why.
   Fate Look(int rank) const;
+  // Whether its process is stopped at this moment: state T of its /proc/<pid>/stat. False for one that a debugger holds
+  // (state t), as whoever does that looks at it, and where the state can't be seen: in another process namespace, or
+  // where /proc hides it. One system call.
+  bool IsStopped(int rank) const;
   // For messages alone: a number that may belong to another process by now.
   pid_t pid(int rank) const { return entries_[rank].pid; }
   // -1 for a rank that was not added. Stays owned.
@@ -43,10 +48,11 @@ class Peers {
   int pidfd(int rank) const { return entries_[rank].pidfd.get(); }
 
  private:
-  // Of one peer; both descriptors are invalid for the own rank.
+  // Of one peer; all descriptors are invalid for the own rank.
   struct Entry {
     UniqueFd socket;
     UniqueFd pidfd;
+    UniqueFd stat;  // /proc/<pid>/stat
     pid_t pid = 0;
   };
   // By rank.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -36,6 +37,14 @@ class Process {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
+  void Signal(int signal) const { kill(pid_, signal); }
+  // Whether it comes to be seen as stopped, or as not stopped.
+  bool AwaitStopped(bool stopped) const {
+    const Deadline deadline = Deadline::After(30);
+    while (peers_.IsStopped(1) != stopped && !deadline.Passed()) usleep(1000);
+    return peers_.IsStopped(1) == stopped;
+  }
+  pid_t pid() const { return pid_; }
   void LetClose() { (void)!write(socket_, "x", 1); }
   Peers::Fate Await() const {
     const Deadline deadline = Deadline::After(30);
@@ -62,6 +71,41 @@ TEST(PeersTest, OneThatLivesHasClosedItsConnection) {
   Process process(60);
   process.LetClose();
   EXPECT_EQ(process.Await(), Peers::Fate::kDisconnected);
+}
+
+TEST(PeersTest, AStoppedProcessIsSeenUntilItGoesOnOrEnds) {
+  const Process process(60);
+  EXPECT_FALSE(process.peers().IsStopped(1));
+  for (int i = 0; i < 2; ++i) {
+    process.Signal(SIGSTOP);
+    EXPECT_TRUE(process.AwaitStopped(true));
+    EXPECT_EQ(process.peers().Look(1), Peers::Fate::kAlive);
+    process.Signal(SIGCONT);
+    EXPECT_TRUE(process.AwaitStopped(false));
+  }
+  process.Signal(SIGSTOP);
+  EXPECT_TRUE(process.AwaitStopped(true));
+  process.Signal(SIGKILL);
+  EXPECT_EQ(process.Await(), Peers::Fate::kDied);
+  EXPECT_FALSE(process.peers().IsStopped(1));
+}
+
+TEST(PeersTest, OneThatADebuggerHoldsIsNotStopped) {
+  const Process process(60);
+  if (ptrace(PTRACE_SEIZE, process.pid(), nullptr, nullptr) != 0) GTEST_SKIP() << "debugging is not allowed here";
+  ASSERT_EQ(ptrace(PTRACE_INTERRUPT, process.pid(), nullptr, nullptr), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(process.pid(), &status, 0), process.pid());
+  EXPECT_TRUE(WIFSTOPPED(status));
+  EXPECT_FALSE(process.peers().IsStopped(1));
+}
+
+// The own rank, and one whose number is another's or nobody's here.
+TEST(PeersTest, OneThatCannotBeSeenIsNotStopped) {
+  Peers peers;
+  EXPECT_FALSE(peers.IsStopped(0));
+  peers.Add(1, UniqueFd(), UniqueFd(), 0);
+  EXPECT_FALSE(peers.IsStopped(1));
 }
 
 }  // namespace

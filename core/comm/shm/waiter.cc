@@ -10,6 +10,7 @@
 #include <climits>
 #include <cstdio>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/strings.h"
@@ -32,6 +33,10 @@ namespace {
 // The longest sleep without a look at the peers: a bound of how late a death, an abort or a farewell is seen. Each look
 // is a system call for each missing rank, so 20 of them a second cost next to nothing.
 constexpr double kSleep_s = 0.05;
+// How often it is looked whether a peer is stopped, which costs more. Of the time between two looks no more than kGap_s
+// counts: this process was stopped itself, as all of a job are by Ctrl-Z, or the machine slept.
+constexpr double kLookForStops_s = 0.25;
+constexpr double kGap_s = 1;
 
 // The futex system call on a word that several processes map: without FUTEX_PRIVATE_FLAG, which would look for sleepers
 // of this process alone.
@@ -119,7 +124,7 @@ bool Waiter::Sleep(int peer, uint32_t step, double seconds) {
 }
 
 // Each judgement looks at everything anew: the order of the looks decides which of several reasons is told.
-Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) const {
+Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) {
   if (broken()) return BrokenStatus();
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer) {
@@ -158,7 +163,7 @@ std::string Waiter::OnHost() const { return names_.host.empty() ? "" : StrCat(" 
 std::string Waiter::ThereToo() const { return names_.host.empty() ? "" : StrCat(" (on host ", names_.host, ")"); }
 
 // What is known of the peer from its own state comes before what the kernel says of its process.
-Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
+Status Waiter::JudgeMissing(int peer, bool look_for_deaths) {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
     return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ",
@@ -170,7 +175,11 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
   // It may have said goodbye between the two looks: the next judgement hears that.
   if (segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning) return OkStatus();
   switch (fate) {
-    case Peers::Fate::kAlive: return OkStatus();
+    case Peers::Fate::kAlive: {
+      const std::string stopped = StoppedTooLong(peer);
+      if (stopped.empty()) return OkStatus();
+      return Unavailable(StrCat("rank ", NameOf(rank_), ": ", stopped, ", and is waited for in ", Operation()));
+    }
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " (process ", peers_.pid(peer),
                                 OnHost(), ") died, and is waited for in ", Operation()));
@@ -179,6 +188,37 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) const {
                                 OnHost(), ") closed its connection, and is waited for in ", Operation()));
   }
   return OkStatus();
+}
+
+Status Waiter::JudgeStopped() {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning)
+      continue;
+    if (std::string stopped = StoppedTooLong(peer); !stopped.empty()) return Unavailable(std::move(stopped));
+  }
+  return OkStatus();
+}
+
+std::string Waiter::StoppedTooLong(int peer) {
+  if (policy_.stopped_timeout_s <= 0) return "";
+  Stop& stop = stops_[peer];
+  const auto now = Deadline::Clock::now();
+  const double since_look_s = std::chrono::duration<double>(now - stop.looked).count();
+  if (since_look_s >= kLookForStops_s) {
+    stop.looked = now;
+    const uint32_t before =
+        std::exchange(stop.progress, segment_->block(peer).flag.progress.load(std::memory_order_acquire));
+    if (!peers_.IsStopped(peer)) {
+      stop.seconds.reset();
+    } else {
+      // One that has come further ran meanwhile: that is another stop.
+      const bool lasts = stop.seconds && stop.progress == before;
+      stop.seconds = lasts ? *stop.seconds + std::min(since_look_s, kGap_s) : 0;
+    }
+  }
+  if (!stop.seconds || *stop.seconds < policy_.stopped_timeout_s) return "";
+  return StrCat("rank ", NameOf(peer), " (process ", peers_.pid(peer), OnHost(), ") has been stopped for ",
+                policy_.stopped_timeout_s, " s (by SIGSTOP or Ctrl-Z; stopped_timeout_s is how long that may last)");
 }
 
 std::string Waiter::Operation() const { return StrCat(CallKindName(kind_), " '", name_, "'"); }

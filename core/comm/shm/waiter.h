@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -20,8 +21,9 @@ namespace lockstep::shm {
 // How long to look for a peer's flag before the thread sleeps. Looking costs a core; being woken costs some 5 to 50 us.
 // A rank picks its policy when it attaches (bootstrap.cc); peers need not have the same.
 struct WaitPolicy {
-  double timeout_s = 300;  // how late a peer may be
-  int spin_us = 100;       // where each rank has a core of its own
+  double timeout_s = 300;        // how late a peer may be
+  double stopped_timeout_s = 0;  // how long one that is late may be stopped; 0: as long as it may be late
+  int spin_us = 100;             // where each rank has a core of its own
   int yields = 0;  // where it has not: times to offer the core to the others, who may be about to raise the flag
 };
 
@@ -44,9 +46,11 @@ struct WaitPolicy {
 //   a missing rank has left                       UNAVAILABLE "rank 1 left the job"
 //   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died", or "... on host a) ..."
 //   a missing rank's connection is closed         UNAVAILABLE "rank 1 (process 123) closed its connection"
+//   a missing rank's process is stopped           UNAVAILABLE "rank 1 (process 123) has been stopped for 5 s ..."
 //   any rank has aborted or broken                its code, and its words behind its rank
 //   the time is over                              DEADLINE_EXCEEDED with all ranks that are missing
-// A death is seen by the look after a whole sleep: within some 50 ms of waiting.
+// A death is seen by the look after a whole sleep: within some 50 ms of waiting. A stop (SIGSTOP, Ctrl-Z) counts from
+// the first look that sees it; time in which this process did not run itself does not.
 //
 // Threads: Announce, WaitForAll, SetOperation and set_policy by one thread at a time; Abort, Leave, broken and
 // BrokenStatus by any. Owns the peers' sockets and pidfds, and a share of the segment; the destructor says no farewell.
@@ -91,6 +95,10 @@ class Waiter {
     return OkStatus();
   }
 
+  // For who waits outside of collectives, some times a second and on the thread that waits: UNAVAILABLE that names the
+  // first peer that has been stopped for too long, missing or not.
+  Status JudgeStopped();
+
   const Peers& peers() const { return peers_; }
   int NameOf(int rank) const { return names_.ranks[rank]; }
 
@@ -127,9 +135,11 @@ class Waiter {
   bool Sleep(int peer, uint32_t step, double seconds);
   // Why the wait cannot end well; OK while it can. `cause` becomes what the peers are told: the error itself, or, where
   // it was a peer that told us, what that peer said, so that the first cause travels and not a chain of reports.
-  Status Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) const;
+  Status Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause);
   // What of a peer that has not done the step can be seen at first hand.
-  Status JudgeMissing(int peer, bool look_for_deaths) const;
+  Status JudgeMissing(int peer, bool look_for_deaths);
+  // Whether it is stopped for too long: in words, or nothing.
+  std::string StoppedTooLong(int peer);
   std::string Operation() const;
   // " on host a", or nothing in a job of one host.
   std::string OnHost() const;
@@ -152,6 +162,13 @@ class Waiter {
   CallKind kind_ = CallKind::kBarrier;
   std::optional<CallKind> shown_;
   std::string_view name_;
+  // What was seen of a peer's stop: when it was looked for last, how far the peer had come, and for how long it lasts.
+  struct Stop {
+    Deadline::Clock::time_point looked = {};
+    uint32_t progress = 0;
+    std::optional<double> seconds;  // nothing: it was not stopped
+  };
+  std::array<Stop, kMaxRanks> stops_;
 
   // Set (release) behind first_error_ and never reset: who reads true (acquire) finds the error there, under the mutex.
   std::atomic<bool> broken_{false};

@@ -35,6 +35,7 @@ def meeting_of(cluster: Cluster, options: Options) -> Any:
         host=options.comm_host,
         rendezvous_timeout_s=options.rendezvous_timeout_s,
         stall_timeout_s=options.stall_timeout_s,
+        stopped_timeout_s=options.stopped_timeout_s,
         silence_timeout_s=options.silence_timeout_s,
         end_after_loss_s=0.0 if elastic_wire.ADDRESS in os.environ else options.end_after_loss_s,
         shared_bytes_per_rank=options.shared_bytes_per_rank,

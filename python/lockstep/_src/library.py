@@ -101,6 +101,7 @@ class _ContextOptions(ctypes.Structure):
         ("listen", ctypes.c_char_p),
         ("rendezvous_timeout_s", ctypes.c_double),
         ("stall_timeout_s", ctypes.c_double),
+        ("stopped_timeout_s", ctypes.c_double),
         ("silence_timeout_s", ctypes.c_double),
         ("end_after_loss_s", ctypes.c_double),
         ("shared_bytes_per_rank", ctypes.c_longlong),
@@ -124,6 +125,7 @@ class Meeting:
     host: str
     rendezvous_timeout_s: float
     stall_timeout_s: float
+    stopped_timeout_s: float
     silence_timeout_s: float
     end_after_loss_s: float
     shared_bytes_per_rank: int

@@ -181,6 +181,11 @@ class Options:
 
     # How long a worker may be late in a collective before the job ends with an error that names it.
     stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)
+    # How long a worker that is waited for by one of its host may be stopped (SIGSTOP, Ctrl-Z) before the job ends. What a
+    # debugger holds is not stopped. 0, or 'never': as long as it may be late.
+    stopped_timeout_s: float = _option(
+        5.0, _positive_or_never("seconds"), "LOCKSTEP_STOPPED_TIMEOUT", fixed_once_connected=True
+    )
     # How long a worker of another host may be silent, cut off or frozen, before the job ends.
     silence_timeout_s: float = _option(8.0, _positive("seconds"), "LOCKSTEP_SILENCE_TIMEOUT", fixed_once_connected=True)
     # How long another worker goes on outside of an exchange after the loss of one: a process whose program no exchange
