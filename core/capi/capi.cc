@@ -10,6 +10,7 @@
 #include "core/base/fork_guard.h"
 #include "core/base/strings.h"
 #include "core/comm/after_loss.h"
+#include "core/comm/peer_end.h"
 
 // The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
 // and keep the pointers to the default context and the lanes. What they do is done by Context, Communicator and
@@ -70,6 +71,7 @@ Status Init(const ContextOptions& options) {
   if (CurrentContext() != nullptr) {
     return FailedPrecondition("Lockstep is initialised already; shut it down before another init");
   }
+  PeerEnd::Forget();
   // The lock is not held while the ranks meet: rank() and the like answer in the meantime.
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Context> context, Context::Create(options));
   Holder& holder = TheHolder();
@@ -152,6 +154,7 @@ int lockstep_init(const LockstepContextOptions* options) {
 int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
                        double named_stall_warning_s, double named_stall_timeout_s, const char* label) {
   const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
+  if (group == 0) lockstep::PeerEnd::Forget();
   return Report(lockstep::OpenLane(group, lockstep::OptionsOf(*options),
                                    {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
 }
@@ -182,6 +185,8 @@ long long lockstep_next_number(int group, const char* text) {
   Report(lane.status());
   return lane.ok() ? static_cast<long long>((*lane)->NextNumber(TextOf(text))) : -1;
 }
+
+int lockstep_has_lost_peer() { return lockstep::PeerEnd::Seen(); }
 
 int lockstep_lane_is_broken(int group) {
   const std::shared_ptr<lockstep::NamedLane> lane = lockstep::CurrentLane(group);

@@ -6,6 +6,7 @@
 #include "core/comm/after_loss.h"
 #include "core/comm/named_lane.h"
 #include "core/comm/named_messages.h"
+#include "core/comm/peer_end.h"
 
 // Who drives the lane, its thread or a caller: what it hears, and what it does. What callers do beside is in
 // named_lane.cc.
@@ -321,6 +322,7 @@ void NamedLane::Break(const Status& cause) {
   } else {
     communicator_->Abort(why);
   }
+  if (!leaves) PeerEnd::Note(why);
   if (!works.empty() && !leaves) AfterLoss::ProgramKnows();
   for (auto& [ticket, work] : works) work->done(why.WithPrefix(Describe(work->request) + ": "), {});
 }

@@ -389,9 +389,10 @@ class Guest {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
                               wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
     if (!banner.starts_with(wire::kMagic)) return FailedPrecondition("another program listens there");
-    if (static_cast<uint8_t>(banner[8]) != wire::kVersion) {
-      return FailedPrecondition(StrCat("it speaks version ", int{static_cast<uint8_t>(banner[8])},
-                                       " of the protocol, this is ", wire::kVersion));
+    ByteReader behind_magic(std::string_view(banner).substr(wire::kMagic.size()));
+    const uint32_t version = behind_magic.Number<uint32_t>();
+    if (version != wire::kVersion) {
+      return FailedPrecondition(StrCat("it speaks version ", version, " of the protocol, this is ", wire::kVersion));
     }
     met_ = true;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string nonce, wire::MakeNonce());

@@ -379,6 +379,24 @@ TEST(RendezvousTest, AGuestDoesNotWaitForARankZeroThatDied) {
   EXPECT_NE(status.message().find("it was there, and died or gave up"), std::string::npos) << status.ToString();
 }
 
+TEST(RendezvousTest, AGuestLooksAtTheWholeVersion) {
+  RendezvousOptions options = Options(1, 2, FreeLocalAddress());
+  Result<UniqueFd> listener = wire::Listen(options.address);
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  Status status;
+  std::thread thread([&] { status = Meet(options).status(); });
+  pollfd entry = {listener->get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 30000), 1);
+  const UniqueFd caller(accept(listener->get(), nullptr, nullptr));
+  const std::string theirs = {static_cast<char>(wire::kVersion), 1, 0, 0};
+  const std::string banner = StrCat(wire::kMagic, theirs, std::string(wire::kNonceBytes, 'n'));
+  EXPECT_TRUE(wire::SendAll(caller.get(), banner, Deadline::After(30)).ok());
+  thread.join();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.ToString();
+  const std::string wanted = StrCat("it speaks version ", 256 + wire::kVersion, " of the protocol");
+  EXPECT_NE(status.message().find(wanted), std::string::npos) << status.ToString();
+}
+
 TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
   const std::string address = FreeLocalAddress();
   Result<Meeting> host = Internal("did not run");

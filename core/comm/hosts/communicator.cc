@@ -7,6 +7,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/interface.h"
+#include "core/comm/peer_end.h"
 
 // How ranks of several hosts come together, when they have met and know who is where:
 //
@@ -228,6 +229,7 @@ Status HostsCommunicator::Settled(const Status& status) {
   if (across_ != nullptr) (void)across_->Break(end_);  // the first end counts
   local_->Break(end_);
   watch_->GiveUp(end_);
+  if (end_.code() == StatusCode::kUnavailable || !verdict.ok()) PeerEnd::Note(end_);
   return end_;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/strings.h"
+#include "core/comm/peer_end.h"
 
 // A wait takes three forms, from the cheapest to the most patient: a look at the flag (WaitForAll, inline), a spin, and
 // sleeps on a futex with a judgement between them.
@@ -84,7 +85,10 @@ Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
   while (!Reached(peer, step)) {
     std::string cause;
     const Status judgement = Judge(step, look_for_deaths, deadline, cause);
-    if (!judgement.ok()) return Break(RankState::kBroken, judgement, cause.empty() ? judgement.message() : cause);
+    if (!judgement.ok()) {
+      if (!broken()) PeerEnd::Note(judgement);  // what broke it before was noted then, or is this rank's own doing
+      return Break(RankState::kBroken, judgement, cause.empty() ? judgement.message() : cause);
+    }
     look_for_deaths = Sleep(peer, step, std::clamp(deadline.Left(), 0.001, kSleep_s));
   }
   return OkStatus();

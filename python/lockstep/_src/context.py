@@ -349,8 +349,9 @@ class Context:
         with self._lock:
             if self._connected or self._detached:
                 return
-            from lockstep._src import library
+            from lockstep._src import last_words, library
 
+            last_words.attach()
             cluster, options = self.cluster, self.options
             cluster.check_can_connect()
             if cluster.rank == 0:

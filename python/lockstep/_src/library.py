@@ -201,6 +201,11 @@ def lane_is_broken(group: int) -> bool:
     return bool(capi.lockstep_lane_is_broken(group))
 
 
+def has_lost_peer() -> bool:
+    """Whether a communicator or a lane of this process has ended because another rank died, left or aborted."""
+    return bool(capi.lockstep_has_lost_peer())
+
+
 def start_timeline(group: int, path: str, mark_cycles: bool) -> None:
     """Has rank 0 of a group write down what the group's lane does; nothing on the others.
 

@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from lockstep._src import at_exit, elastic, named
+from lockstep._src import at_exit, elastic, last_words, named
 from lockstep._src.cluster import Cluster
 from lockstep._src.named_bytes import gather_bytes
 
@@ -68,6 +68,7 @@ def start(
     }
     with _lock:
         if _job is None:
+            last_words.attach()
             elastic.meet(lambda: _meet(ranks, process_sets, settings))
 
 

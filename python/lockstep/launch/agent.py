@@ -43,7 +43,7 @@ _FAREWELL_S = 2.0
 
 
 class _Relay:
-    """Hands on what a worker writes to its stdout (1) or stderr (2)."""
+    """Hands on what a worker writes to its stdout (1) or stderr (2), or notes (3)."""
 
     def __init__(self, link: Link, rank: int, of: int):
         self._link, self._message = link, {"is": "output", "rank": rank, "of": of}
@@ -226,7 +226,7 @@ class Agent(Job):
         self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
 
     def _show(self, worker: Worker) -> None:
-        worker.show(_Relay(self._link, worker.rank, 1), _Relay(self._link, worker.rank, 2))
+        worker.show(*(_Relay(self._link, worker.rank, of) for of in (1, 2, 3)))
 
     def _signal(self, message: Message) -> None:
         rank, number = field(message, "rank", int), field(message, "number", int)

@@ -16,7 +16,7 @@ line, `MARK`: what a login writes before it is no part of the conversation. Then
     launcher  add      rank, command, environment, variables, of_host    of an elastic job: starts one more worker;
                                                 its number in the job stands in all messages for its rank
     agent     started  rank, pid
-    agent     output   rank, of + data          what a worker wrote to stdout (1) or stderr (2)
+    agent     output   rank, of + data          what a worker wrote to stdout (1) or stderr (2), or noted (3: `notes`)
     agent     file     name + data              a part of a file that a worker left in that folder
     agent     ended    rank, code               negative: the signal
     agent     said     text                     for the user
@@ -35,7 +35,7 @@ import threading
 import time
 from typing import Any
 
-MARK = b"lockstep agent 1\n"
+MARK = b"lockstep agent 2\n"
 # After the workers' own 8 s (LOCKSTEP_SILENCE_TIMEOUT): their errors say in which operation they were. TCP may send for
 # the last time after 3.2 s and then after 6.4 s, so a cut of 5 s is a silence of up to 7 s and of what lies between two
 # signs of life.

@@ -6,6 +6,7 @@ that its process group keeps its number and no stranger is signalled by mistake.
 """
 
 import contextlib
+import os
 import selectors
 import signal
 import socket
@@ -13,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from lockstep.launch.endings import INTERRUPT_VARIABLE, interrupt_timeout_of, own_failure, with_checkpoint
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.folder import Copy
 from lockstep.launch.guard import Guard
+from lockstep.launch.notes import ITSELF
 from lockstep.launch.output import Console, Stream
 from lockstep.launch.process import Start, open_files
 from lockstep.launch.worker import Member, Worker
@@ -23,6 +26,10 @@ from lockstep.launch.worker import Member, Worker
 # From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
 STOP_TIMEOUT_S = 3.0
 KILL_TIMEOUT_S = 1.0
+# After Ctrl-C, of which all have heard, the rest has less time when the first has ended.
+_INTERRUPTED_TIMEOUT_S = 2.0
+# For a rank that ends because of another's end, its cause may be late: interpreters take their time to end.
+_MOMENT_S = 1.5
 # For the last output of processes that workers left behind.
 _DRAIN_TIMEOUT_S = 0.5
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -55,9 +62,15 @@ class Job:
         self._workers: list[Member] = []
         self._by_pipe: dict[int, Worker] = {}
         self._failed: Member | None = None
+        self._fallen: list[Member] = []  # ended other than with 0, in their order
+        self._fell_at: float | None = None  # the first of them
+        self._named: Member | None = None  # to the user
+        self._judge_at: float | None = None  # which of them is the cause
         self._told_to_end = 0
-        self._told_by: signal.Signals | None = None
+        self._told_by: signal.Signals | None = None  # the first
         self._remind_at: float | None = None  # of the second signal, which ends workers that the first did not
+        self._interrupt_timeout_s = interrupt_timeout_of(os.environ)
+        self._enforce_at: float | None = None  # what the first signal asked for
         self._kill_at: float | None = None
         self._kill_timeout_s = KILL_TIMEOUT_S
         self._broken_pipe = False
@@ -67,9 +80,9 @@ class Job:
         """Runs the job to its end; to be called in the main thread.
 
         Returns:
-          0 if every worker returned 0; otherwise the exit code of the one that failed first, 128 plus the number of
-          the signal where one was killed, or where one came before there was any worker; 141 where the reader of our
-          own output went away.
+          0 if every worker returned 0; otherwise the exit code of the one whose failure is the cause of the others',
+          128 plus the number of the signal where it was killed, or of the first that told the job to end, if that is
+          why workers ended; 141 where the reader of our own output went away.
 
         Raises:
           LaunchError: the command cannot be executed.
@@ -97,7 +110,7 @@ class Job:
 
     @property
     def failed(self) -> Member | None:
-        """The worker that failed first, when the job has ended."""
+        """The worker whose failure is the cause of the others', when the job has ended."""
         return self._failed
 
     @property
@@ -128,7 +141,8 @@ class Job:
                     worker.last_lines,
                 )
                 for fd in (self._console.stdout, self._console.stderr)
-            )
+            ),
+            worker.notes,
         )
 
     def _add(self, worker: Worker, guard: Guard, selector: selectors.BaseSelector) -> None:
@@ -160,10 +174,13 @@ class Job:
             self._signal_all(signal.SIGKILL)
         if self._remind_at is not None and time.monotonic() >= self._remind_at:
             self._remind()
+        if self._enforce_at is not None and time.monotonic() >= self._enforce_at:
+            self._enforce()
 
     def _patience(self) -> float | None:
         """For how many seconds nothing may happen; None: any time."""
-        times = [at for at in (self._kill_at, self._remind_at) if at is not None]
+        wanted = (self._kill_at, self._remind_at, self._enforce_at, self._judge_at)
+        times = [at for at in wanted if at is not None]
         return max(0.05, min(times) - time.monotonic()) if times else None
 
     def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
@@ -182,54 +199,103 @@ class Job:
             self._lose_reader()
 
     def _lose_reader(self) -> None:
-        """Nobody reads us any more, as in `... | head`."""
-        self._broken_pipe = True
-        self._stop()
+        """Nobody reads us any more, as in `... | head`: workers are told to end, and may save before."""
+        if not self._broken_pipe:
+            self._broken_pipe = True
+            self._told_to_end += 1
+            self._signal_all(signal.SIGTERM)
 
     def _forward(self, signum: signal.Signals) -> None:
         if signum not in _ENDING:
             self._signal_all(signum)
             return
         self._told_to_end += 1
-        self._told_by = signum
+        self._told_by = self._told_by or signum
+        now = time.monotonic()
         if self._told_to_end > 1:
-            self._console.message(f"{signum.name} once more: ending the workers")
-            self._signal_all(signal.SIGTERM)
-            self._kill_at = self._kill_at or time.monotonic() + STOP_TIMEOUT_S
-        else:
-            self._signal_all(signum)
-            self._remind_at = time.monotonic() + STOP_TIMEOUT_S
+            self._report(f"{signum.name} once more: ending the workers")
+            self._end_all(now)
+            return
+        self._signal_all(signum)
+        self._remind_at = now + STOP_TIMEOUT_S
+        if signum == signal.SIGINT:
+            self._enforce_at = now + self._interrupt_timeout_s
+
+    def _still_running(self) -> str:
+        return ", ".join(worker.name for worker in self._workers if worker.code is None)
 
     def _remind(self) -> None:
         """Says who goes on after a signal: a worker in an exchange that hangs doesn't hear of one."""
         self._remind_at = None
-        running = ", ".join(worker.name for worker in self._workers if worker.code is None)
+        running = self._still_running()
+        if not running or self._kill_at is not None:
+            return
+        text = f"{self._told_by.name} was handed on, and not followed yet by {running}; another ends them"
+        if self._enforce_at is not None:
+            text += f", and so do {max(0.0, self._enforce_at - time.monotonic()):.0f} s more ({INTERRUPT_VARIABLE})"
+        self._report(text)
+
+    def _enforce(self) -> None:
+        """Ends who has not followed an interrupt."""
+        self._enforce_at = self._remind_at = None
+        running = self._still_running()
         if running and self._kill_at is None:
-            self._report(f"{self._told_by.name} was handed on, and not followed yet by {running}; another ends them")
+            self._report(
+                f"{self._told_by.name} was not followed by {running} in {self._interrupt_timeout_s:g} s: ending them"
+            )
+            self._end_all(time.monotonic())
+
+    def _end_all(self, now: float) -> None:
+        self._signal_all(signal.SIGTERM)
+        self._kill_at = self._kill_at or now + STOP_TIMEOUT_S
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         ended = [worker for worker in self._workers if worker.poll()]
         for worker in sorted(ended, key=lambda worker: worker.urgency):
-            if worker.code == 0 or self._failed or self._broken_pipe:
+            if worker.code == 0:
                 continue
-            self._failed = worker
-            for fd in worker.streams:
+            for fd in worker.streams:  # What it noted of its end, and its last lines.
                 if fd in selector.get_map():
                     self._read(selector, fd)
-            others = any(other.code is None for other in self._workers)
-            seconds = time.monotonic() - self._started_at
-            self._report(
-                f"{worker.label} {worker.describe_end()} after {seconds:.1f} s"
-                + ("; ending the other workers" if others else "")
-            )
-            self._stop()
+            self._fallen.append(worker)
+        if not self._fallen or self._failed:
+            return
+        self._fell_at = self._fell_at or time.monotonic()
+        self._failed = own_failure(self._fallen, self._told_by) if self._told_to_end else self._cause()
+        named = self._failed or (self._fallen[0] if self._told_to_end else None)
+        if named is None or named is self._named:
+            return
+        self._named = named
+        seconds = time.monotonic() - self._started_at
+        self._report(
+            f"{named.label} {named.describe_end()} after {seconds:.1f} s"
+            + ("; ending the other workers" if self._still_running() else "")
+        )
+        self._stop()
+
+    def _cause(self) -> Member | None:
+        """The worker whose failure is the cause of the others'; None while that is worth waiting for.
+
+        It has failed by itself, or was killed. Workers that lost another one before they failed have noted that.
+        """
+        causes = [worker for worker in self._fallen if not worker.is_echo]
+        if not causes and self._still_running():
+            causes = [worker for worker in self._workers if worker.code is None and worker.notes.because == ITSELF]
+            self._judge_at = self._fell_at + (STOP_TIMEOUT_S if causes else _MOMENT_S)
+            if time.monotonic() < self._judge_at:
+                return None
+        self._judge_at = None
+        return (causes or self._fallen)[0]
 
     def _stop(self) -> None:
-        if self._kill_at is None:
-            # Workers that were told to end by the user are ending in their own way.
-            if not self._told_to_end:
-                self._signal_all(signal.SIGTERM)
-            self._kill_at = time.monotonic() + STOP_TIMEOUT_S
+        if self._kill_at is not None:
+            return
+        now = time.monotonic()
+        if self._told_to_end:  # Workers that were told to end by the user are ending in their own way.
+            self._kill_at = now + (_INTERRUPTED_TIMEOUT_S if self._told_by == signal.SIGINT else STOP_TIMEOUT_S)
+            return
+        self._signal_all(signal.SIGTERM)
+        self._kill_at = max((self._fell_at or now) + STOP_TIMEOUT_S, now + STOP_TIMEOUT_S - _MOMENT_S)
 
     def _signal_all(self, signum: signal.Signals) -> None:
         for worker in self._workers:
@@ -253,17 +319,23 @@ class Job:
         stuck = [worker.name for worker in self._workers if worker.code is None]
         if stuck:
             self._report(f"{', '.join(stuck)} did not end on SIGKILL: they may wait for a device or a file system")
+        if self._broken_pipe:
+            return 128 + signal.SIGPIPE
         if self._failed is not None:
             self._show_failure(self._failed)
-            return self._failed.code if self._failed.code > 0 else 128 - self._failed.code
-        if self._told_by is not None and not self._workers:
+        elif self._told_by is not None and (self._fallen or not self._workers):
+            self._report(with_checkpoint(f"ended by {self._told_by.name}", self._workers))
             return 128 + self._told_by
-        return 128 + signal.SIGPIPE if self._broken_pipe else 0
+        return 0 if self._failed is None else self._failed.exit_code
 
     def _show_failure(self, worker: Member) -> None:
-        if len(self._workers) > 1 and not self._told_to_end:
-            lines = "\n".join("  " + line.decode(errors="replace") for line in worker.last_lines)
-            self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
+        if len(self._workers) < 2 or self._told_to_end:
+            return
+        shown = worker.notes.trace.splitlines() or [line.decode(errors="replace") for line in worker.last_lines]
+        lines = "\n".join("  " + line for line in shown)
+        self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
+        if any(worker.notes.saved for worker in self._workers):
+            self._report(with_checkpoint("the job has failed", self._workers))
 
     def _report(self, text: str) -> None:
         if not self._broken_pipe:

@@ -168,8 +168,9 @@ def test_a_second_interrupt_ends_workers_that_ignore_the_first(launch, tmp_path)
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline().endswith("no\n")
     process.send_signal(signal.SIGINT)
-    code, _, _ = finish(process)
-    assert code == 128 + signal.SIGTERM
+    code, _, stderr = finish(process)
+    assert code == 128 + signal.SIGINT
+    assert stderr[-1] == "[lockstep] ended by SIGINT"
 
 
 def test_who_goes_on_after_a_signal_is_named(launch, tmp_path):
@@ -179,10 +180,21 @@ def test_who_goes_on_after_a_signal_is_named(launch, tmp_path):
     pids_of(tmp_path, 2)
     process.send_signal(signal.SIGINT)
     said = process.stderr.readline()
-    assert said == "[lockstep] SIGINT was handed on, and not followed yet by rank 1; another ends them\n"
+    assert said.startswith("[lockstep] SIGINT was handed on, and not followed yet by rank 1; another ends them, and ")
     process.send_signal(signal.SIGINT)
     code, _, _ = finish(process)
-    assert code == 128 + signal.SIGTERM
+    assert code == 128 + signal.SIGINT
+
+
+def test_workers_that_ignore_an_interrupt_are_ended_without_another(launch, tmp_path):
+    ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    process = launch("-n", "2", worker=ignore + WRITE_PID + SLEEP, variables={"LOCKSTEP_INTERRUPT_TIMEOUT": "1"})
+    pids = pids_of(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process)
+    assert code == 128 + signal.SIGINT
+    assert stderr[0] == "[lockstep] SIGINT was not followed by rank 0, rank 1 in 1 s: ending them"
+    assert not [pid for pid in pids if runs(pid)]
 
 
 def test_user_signals_are_forwarded(launch, tmp_path):

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from lockstep.launch import notes
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.guard import die_with
 
@@ -21,11 +21,19 @@ _TENSORFLOWS_THREADS = "tf_"
 
 
 class Process(Protocol):
-    """A worker's process: the part of `subprocess.Popen` that is used of it. It leads a process group of its own."""
+    """A worker's process: the part of `subprocess.Popen` that is used of it. It leads a process group of its own.
+
+    Attributes:
+      pid: Its number.
+      stdout: What it writes there, to be read.
+      stderr: Likewise.
+      notes: Likewise: what it notes for its launcher (`notes`).
+    """
 
     pid: int
     stdout: Any
     stderr: Any
+    notes: Any
 
     def wait(self) -> int:
         """Frees its number when it has ended."""
@@ -51,18 +59,25 @@ def starts_command(command: Sequence[str]) -> Start:
     def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
         del inherited  # A program gets the three standard ones.
         launcher = os.getpid()
+        read, write = notes.open_pipe()
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
-                env=environment,
+                env={**environment, notes.VARIABLE: notes.name_of(write)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                pass_fds=(write,),
                 preexec_fn=lambda: die_with(launcher),
             )
         except OSError as error:
+            os.close(read)
             raise not_executable(command[0], error) from None
+        finally:
+            os.close(write)
+        process.notes = os.fdopen(read, "rb", buffering=0)
+        return process
 
     return start
 
@@ -91,7 +106,8 @@ def starts_call(function: Callable[[], object]) -> Start:
         with contextlib.suppress(AttributeError):  # Without a console (pythonw) they are None.
             sys.stdout.flush()
             sys.stderr.flush()
-        stdout, stderr = os.pipe(), os.pipe()
+        stdout, stderr, noted = os.pipe(), os.pipe(), notes.open_pipe()
+        told = {**environment, notes.VARIABLE: notes.name_of(noted[1])}
         # Until it has settled, the copy would take a signal for one of the launcher's, and tell the launcher of it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = os.fork()
@@ -99,15 +115,15 @@ def starts_call(function: Callable[[], object]) -> Start:
             code = 1
             try:
                 die_with(launcher)
-                _settle(environment, inherited, stdout[1], stderr[1])
+                _settle(told, {*inherited, noted[1]}, stdout[1], stderr[1])
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 code = _call(function)
             finally:
                 os._exit(code)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for _, write in (stdout, stderr):
+        for _, write in (stdout, stderr, noted):
             os.close(write)
-        return _Fork(pid, stdout[0], stderr[0])
+        return _Fork(pid, stdout[0], stderr[0], noted[0])
 
     return start
 
@@ -127,9 +143,9 @@ def _tensorflow_works() -> bool:
 class _Fork:
     """A child of this process, that runs the same program."""
 
-    def __init__(self, pid: int, stdout: int, stderr: int):
+    def __init__(self, pid: int, stdout: int, stderr: int, noted: int):
         self.pid = pid
-        self.stdout, self.stderr = (os.fdopen(pipe, "rb", buffering=0) for pipe in (stdout, stderr))
+        self.stdout, self.stderr, self.notes = (os.fdopen(pipe, "rb", buffering=0) for pipe in (stdout, stderr, noted))
 
     def wait(self) -> int:
         """As that of `subprocess.Popen`."""
@@ -167,11 +183,11 @@ def _call(function: Callable[[], object]) -> int:
         if code and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
     except KeyboardInterrupt:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         code = 1
     threading._shutdown()
     atexit._run_exitfuncs()

@@ -247,10 +247,10 @@ class RemoteHost:
             if not (0 <= code < 256 or -code in signal.valid_signals()):
                 raise WireError(f"ended: a process has no code {code}")
             worker.end(code)
-        elif (of := member(message, "of", int)) in (1, 2):
+        elif (of := member(message, "of", int)) in (1, 2, 3):
             worker.feed(of, data)
         else:
-            raise WireError(f"output: of {of}, wanted 1 or 2")
+            raise WireError(f"output: of {of}, wanted 1, 2 or 3")
 
     def _keep(self, name: str, data: bytes) -> None:
         if self._task.results is None or not self._may_be_left(name):
@@ -262,6 +262,8 @@ class RemoteHost:
         return may_be_left(name, self.workers)
 
     def _refuse(self, why: str, code: int) -> None:
+        if not 0 < code < 256:
+            raise WireError(f"refused: with exit code {code}, wanted 1 to 255")
         raise LaunchError(f"host {self.name}: {why}", code)
 
     def _lose(self, why: str) -> None:

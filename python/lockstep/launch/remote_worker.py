@@ -34,10 +34,11 @@ class RemoteWorker(Member):
         self._host, self._say, self._copies = host, say, copies
         self._lost = ""
         self._has_told = False
-        self.sinks = tuple(
+        streams = (
             Stream(console, fd, console.prefix(str(rank), fd), rank == 0, self.last_lines)
             for fd in (console.stdout, console.stderr)
         )
+        self.sinks = (*streams, self.notes)
 
     @property
     def label(self) -> str:
@@ -54,10 +55,15 @@ class RemoteWorker(Member):
         return self._lost or super().describe_end()
 
     def feed(self, of: int, chunk: bytes) -> None:
-        """What it wrote to stdout (1) or stderr (2)."""
-        if self._copies is not None:
+        """What it wrote to stdout (1) or stderr (2), or noted (3)."""
+        if self._copies is not None and of <= len(self._copies):
             self._copies[of - 1].write(chunk)
         self.sinks[of - 1].feed(chunk)
+
+    def keep(self, text: bytes) -> None:
+        """As of `Member`."""
+        if self._copies is not None:
+            self._copies[1].write(text)
 
     def end(self, code: int, lost: str = "") -> None:
         """It has ended: with this code, or with its host."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lockstep.launch.folder import Copy
 from lockstep.launch.guard import kill_group
+from lockstep.launch.notes import ITSELF, PEER, Notes
 from lockstep.launch.process import Process
 
 LAST_LINES = 20
@@ -41,7 +42,8 @@ class Member:
       code: Exit code, negative for the signal that killed it (as in subprocess); None while it runs.
       last_lines: The newest lines of its stdout and stderr.
       streams: By file descriptor, where what it writes is read here.
-      sinks: What takes its stdout and its stderr.
+      sinks: What takes its stdout, its stderr and its notes.
+      notes: What it has noted of its end, and of checkpoints.
     """
 
     sinks: Sequence[Sink] = ()
@@ -52,6 +54,20 @@ class Member:
         self.code: int | None = None
         self.last_lines: deque[bytes] = deque(maxlen=LAST_LINES)
         self.streams: dict[int, Sink] = {}
+        self.notes = Notes(self._show_error)
+        self._has_shown = False
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether it failed because another rank had ended before."""
+        return self.notes.because == PEER
+
+    @property
+    def exit_code(self) -> int:
+        """What a launcher returns for it, as a shell does; 1 where we ended it while it was failing by itself."""
+        if self.notes.because == ITSELF and (self.code is None or self.code < 0):
+            return 1
+        return self.code if self.code >= 0 else 128 - self.code
 
     @property
     def label(self) -> str:
@@ -65,9 +81,12 @@ class Member:
 
     def describe_end(self) -> str:
         """How it ended, for messages."""
-        if self.code < 0:
+        if self.exit_code > 128 and self.code < 0:
             return f"was killed by {signal.Signals(-self.code).name}"
-        return f"failed with exit code {self.code}"
+        return f"failed with exit code {self.exit_code}"
+
+    def keep(self, text: bytes) -> None:
+        """Adds to what is kept of its stderr; nothing where nothing is kept."""
 
     def poll(self) -> bool:
         """True once, when it has ended; `code` is set then."""
@@ -80,6 +99,14 @@ class Member:
     def reap(self) -> None:
         """Nothing is wanted of it any more."""
         raise NotImplementedError
+
+    def _show_error(self, notes: Notes) -> None:
+        """One line of an error whose traceback the worker has left to us; all of it is kept."""
+        if notes.trace and not self._has_shown:
+            self._has_shown = True
+            self.keep(notes.trace.encode(errors="replace"))
+            self.sinks[1].finish()
+            self.sinks[1].feed(notes.error.encode(errors="replace") + b"\n")
 
 
 class Worker(Member):
@@ -94,12 +121,12 @@ class Worker(Member):
     def __init__(self, process: Process, rank: int, copies: tuple[Copy, Copy] | None):
         super().__init__(rank, process.pid)
         self._process = process
-        self._pipes = (process.stdout, process.stderr)
+        self._pipes = (process.stdout, process.stderr, process.notes)
         self._copies = dict(zip((pipe.fileno() for pipe in self._pipes), copies or (), strict=False))
 
-    def show(self, stdout: Sink, stderr: Sink) -> None:
-        """Says where its output goes, before any of it is read."""
-        self.sinks = (stdout, stderr)
+    def show(self, stdout: Sink, stderr: Sink, noted: Sink) -> None:
+        """Says where its output and its notes go, before any of them is read."""
+        self.sinks = (stdout, stderr, noted)
         for pipe, sink in zip(self._pipes, self.sinks, strict=True):
             os.set_blocking(pipe.fileno(), False)
             self.streams[pipe.fileno()] = sink
@@ -129,6 +156,12 @@ class Worker(Member):
                 self._copies[fd].write(chunk)
             sink.feed(chunk)
         return True
+
+    def keep(self, text: bytes) -> None:
+        """As of `Member`."""
+        copy = self._copies.get(self._pipes[1].fileno())
+        if copy is not None:
+            copy.write(text)
 
     def signal(self, signum: signal.Signals) -> None:
         """As of `Member`."""

@@ -6,6 +6,7 @@ Imports Keras: a scope imports this module where the program has Keras 3.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from lockstep._src.context import context
 from lockstep._src.embedding import is_dynamic, serialized
 from lockstep._src.interception import Interception
 from lockstep._src.keras.variables import of_this_worker, sharded_variables, whole_on_chief
+from lockstep.launch import notes
 
 
 def intercept_saving(interception: Interception) -> None:
@@ -37,6 +39,9 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
             # Keras makes optimizers to compare with.
             with of_this_worker():
                 save(model, *args, **kwargs)
+            path = args[0] if args else kwargs.get("filepath")
+            if isinstance(path, str | os.PathLike):
+                notes.say({"is": "saved", "path": os.fspath(path)})
 
         with whole_on_chief(tables), serialized.gathered(growing):
             agreement.on_chief(save_alone, save.__name__, "model_saved")

@@ -32,6 +32,7 @@ from lockstep._src.context import context
 from lockstep._src.data import positions
 from lockstep._src.interception import Interception
 from lockstep._src.training import resumed, row_weights, stopping
+from lockstep.launch import notes
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")
@@ -231,6 +232,17 @@ class _NoWriter:
         return lambda *args, **kwargs: None
 
 
+class _TellsLauncher(_tf1.train.CheckpointSaverListener):
+    """Has the launcher's last line say which checkpoint of a `CheckpointSaverHook` is the last."""
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        step = int(global_step_value)
+        notes.say({"is": "saved", "path": f"{self._hook._save_path}-{step}", "step": step, "resumes": True})
+
+
 class PeriodicJobHook(ByWorker0sClock):
     """Saves checkpoints or writes summaries for the job, rather than for each worker.
 
@@ -248,6 +260,8 @@ class PeriodicJobHook(ByWorker0sClock):
         super().__init__(hook)
         self.stops_alike = True
         self._restored = restored
+        if context.rank == 0 and isinstance(hook, _SAVER_HOOK):
+            hook._listeners = [*hook._listeners, _TellsLauncher(hook)]
 
     def begin(self) -> None:
         if context.rank == 0:

@@ -1,0 +1,96 @@
+"""Short notes from a worker to its launcher: how it came to its end, and which checkpoint is the last.
+
+Each worker inherits the writing end of a pipe, which LOCKSTEP_NOTES names: its number and its inode, since a program
+between launcher and worker may have closed the pipe and opened something else under its number. A note is a line of
+JSON. The worker never waits: where a note finds no place, the worker does without it.
+
+    {"is": "failed", "because": "itself", "error": ..., "trace": ...}    its program ends with an error
+    {"is": "saved", "path": ..., "step": ..., "resumes": true}           it has announced a checkpoint
+"""
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from typing import Any
+
+VARIABLE = "LOCKSTEP_NOTES"
+# Why a program failed: by its own error; because another rank had ended before; because of a signal of the user's.
+ITSELF, PEER, INTERRUPT = "itself", "peer", "interrupt"
+# What of a traceback travels: its end. A pipe holds 64 KiB, of which a note takes at most the half.
+MOST_TRACE_CHARACTERS = 1 << 12
+_MOST_ERROR_CHARACTERS = 500
+_MOST_NOTE_BYTES = 1 << 15
+
+
+def open_pipe() -> tuple[int, int]:
+    """Two descriptors: the launcher reads from the first, and the worker inherits the second."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    return read, write
+
+
+def name_of(write: int) -> str:
+    """The value of LOCKSTEP_NOTES for a worker that inherits this descriptor."""
+    return f"{write}:{os.fstat(write).st_ino}"
+
+
+def say(note: dict[str, Any]) -> bool:
+    """Sends a note to this worker's launcher; False where there is none, or the note found no place."""
+    descriptor, _, inode = os.environ.get(VARIABLE, "").partition(":")
+    with contextlib.suppress(ValueError, OSError):
+        status = os.fstat(int(descriptor))
+        if stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode):
+            line = json.dumps(note).encode() + b"\n"
+            return os.write(int(descriptor), line) == len(line)
+    return False
+
+
+class Notes:
+    """What a worker has noted; a sink of its pipe.
+
+    Args:
+      heard: Called after each note; None: nobody is told.
+
+    Attributes:
+      because: ITSELF, PEER or INTERRUPT, once its program has failed; else empty.
+      error: The error in one line.
+      trace: The end of its traceback, where the worker has not written it itself.
+      saved: The newest checkpoint: its path, its step (None: unknown), and whether the same command goes on from it.
+    """
+
+    def __init__(self, heard: Callable[["Notes"], None] | None = None):
+        self.because = self.error = self.trace = ""
+        self.saved: tuple[str, int | None, bool] | None = None
+        self._heard = heard
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes what was read; what is no note is left out."""
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        self._rest = rest[-_MOST_NOTE_BYTES:]
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                note = json.loads(line)
+                if isinstance(note, dict):
+                    self._take(note)
+
+    def finish(self) -> None:
+        """There is no more."""
+
+    def rename(self, prefix: bytes, shows_progress: bool) -> None:
+        """As of `Stream`: notes have no prefix."""
+
+    def _take(self, note: dict[str, Any]) -> None:
+        if note.get("is") == "failed" and note.get("because") in (ITSELF, PEER, INTERRUPT):
+            self.because = note["because"]
+            self.error = " ".join(str(note.get("error", "")).split())[:_MOST_ERROR_CHARACTERS]
+            self.trace = str(note.get("trace", ""))
+        elif note.get("is") == "saved" and isinstance(note.get("path"), str):
+            step = note.get("step")
+            self.saved = note["path"], step if isinstance(step, int) else None, note.get("resumes") is True
+        else:
+            return
+        if self._heard is not None:
+            self._heard(self)
