@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import re
+from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -88,12 +90,8 @@ SIGNATURES = {
     "distribute.partition_by_modulo": "(ids, num_partitions, name=None)",
     "distribute.partition_by_dual_modulo_stage_one": "(ids, num_partitions, modulus, name=None)",
     "distribute.partition_by_dual_modulo_stage_two": "(ids, num_partitions, modulus, name=None)",
-    "scope": "(**options)",
-    "embedding_scope": "(**options)",
-    "function": "(**options)",
     "Context": "()",
     "Context.get": "()",
-    "Context.scope": "(**kwargs)",
     "Context.canonicalize": "(devices)",
     "Context.current_device": "()",
     "Context.get_tf_config": "()",
@@ -102,7 +100,6 @@ SIGNATURES = {
     "context.add_saving_listener": "(name, listener)",
     "context.current_index": "()",
     "context.rank_at": "(device_or_tower_id)",
-    "context.update_params": "(**kwargs)",
 }
 
 PROPERTIES = (
@@ -126,6 +123,22 @@ def test_signature(path):
     signature = inspect.signature(find(path))
     plain = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     assert str(inspect.Signature(plain)) == SIGNATURES[path]
+
+
+@pytest.mark.parametrize("path", ["scope", "embedding_scope", "function", "Context.scope", "context.update_params"])
+def test_options_are_typed_arguments_and_those_of_the_page(path):
+    table = (Path(__file__).parents[2] / "docs/hybridbackend.md").read_text().partition("| option | default |")[2]
+    rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    documented = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    parameters = inspect.signature(find(path)).parameters
+    assert sorted(parameters) == sorted(documented)
+    assert {p.kind for p in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert parameters["grad_nbuckets"].annotation is int and parameters["seed"].annotation == (int | None)
+
+
+def test_each_option_is_described_where_a_scope_is():
+    for name in inspect.signature(hb.scope).parameters:
+        assert f"\n  {name}: " in inspect.getdoc(hb.scope)
 
 
 @pytest.mark.parametrize("name", PROPERTIES)

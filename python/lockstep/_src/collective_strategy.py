@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from lockstep._src.context import context
 from lockstep._src.estimator.estimator import Estimator
+from lockstep._src.options import OptionValues
 from lockstep._src.saving import export
 from lockstep._src.saving.latest import latest_checkpoint
 from lockstep._src.scope import embedding_scope, scope
 from lockstep.launch.backend import collective_backend
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class _Number(int):
@@ -44,7 +48,7 @@ class CollectiveStrategy:
     def __repr__(self) -> str:
         return f"CollectiveStrategy(backend={self.backend!r}, rank={self.rank}, world_size={self.world_size})"
 
-    def scope(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+    def scope(self, *args: Any, **kwargs: Unpack[OptionValues]) -> contextlib.AbstractContextManager[None]:
         """The scope around the whole model: what is built inside trains on all workers.
 
         Args:
@@ -60,7 +64,7 @@ class CollectiveStrategy:
             raise TypeError(f"CollectiveStrategy.scope: got {args!r}, wanted options by name, such as seed=7")
         return scope(**kwargs)
 
-    def embedding_scope(self, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+    def embedding_scope(self, **kwargs: Unpack[OptionValues]) -> contextlib.AbstractContextManager[None]:
         """The scope around the tables: those that are made inside are sharded over the workers.
 
         Args:

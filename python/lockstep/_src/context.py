@@ -8,13 +8,17 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep._src import at_exit
+from lockstep._src.arguments import listed
 from lockstep._src.cluster import Cluster, Task
 from lockstep._src.environment import warn_of_what_has_no_effect
-from lockstep._src.options import VARIABLES, Options
+from lockstep._src.options import VARIABLES, Options, OptionValues, takes_options
 from lockstep.launch import elastic_wire
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def meeting_of(cluster: Cluster, options: Options) -> Any:
@@ -92,8 +96,9 @@ class Context:
             return self._options
 
     @classmethod
+    @takes_options
     @contextlib.contextmanager
-    def scope(cls, **kwargs: Any) -> Iterator[Context]:
+    def scope(cls, **kwargs: Unpack[OptionValues]) -> Iterator[Context]:
         """Changes options inside the block and puts the old values back at its end, also after an exception.
 
         Raises AttributeError for an unknown option, TypeError or ValueError for a bad value; nothing has changed then.
@@ -105,7 +110,8 @@ class Context:
         finally:
             context.options.restore(previous)
 
-    def update_params(self, **kwargs: Any) -> dict[str, Any]:
+    @takes_options
+    def update_params(self, **kwargs: Unpack[OptionValues]) -> dict[str, Any]:
         """Sets several options, all or none; returns the values they had before."""
         return self.options.update(**kwargs)
 
@@ -211,17 +217,21 @@ class Context:
           has_evaluator: whether the second worker evaluates.
 
         Raises:
+          TypeError: hosts are no list of strings.
           ValueError: no such task.
           RuntimeError: this process has already connected to its job.
 
         """
-        worker_hosts = list(worker_hosts)
+        worker_hosts, ps_hosts = (
+            listed("set_tf_config", name, hosts, lambda host: isinstance(host, str), "a list of host:port")
+            for name, hosts in (("worker_hosts", worker_hosts), ("ps_hosts", ps_hosts))
+        )
         roles = ["chief", "evaluator"][: 2 if has_evaluator else 1]
         cluster = {role: [host] for role, host in zip(roles, worker_hosts, strict=False)}
         if worker_hosts[len(roles) :]:
             cluster["worker"] = worker_hosts[len(roles) :]
         if ps_hosts:
-            cluster["ps"] = list(ps_hosts)
+            cluster["ps"] = ps_hosts
         if task_type == "worker":
             if task_id < len(roles):
                 task_type, task_id = roles[task_id], 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, TypeVar, get_type_hints
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
@@ -130,80 +132,94 @@ class Options:
 
     Every assignment is checked and converted: an unknown name raises AttributeError, a wrong type TypeError, a bad
     value ValueError, each before anything has changed. Not thread-safe: change options where the graph is built.
+
+    Attributes:
+      grad_nbuckets: number of buckets in which dense gradients are exchanged: more start earlier, fewer cost less
+        each.
+      grad_lazy_sync: whether gradients are exchanged in apply_gradients, after the user's clipping, and not in
+        compute_gradients.
+      sharding: whether variables made in the scope are sharded over the workers.
+      use_hierarchical_embedding_lookup: True: look rows up inside of a host first, then between hosts, where these
+        have several workers; False: at once; None: as costs less for that many workers on a host
+        (`sharding/steps.py`).
+      embedding_gradient: gradients of sharded tables: 'mean' over workers, as those of dense variables, or 'sum', as
+        HybridBackend's.
+      group_lookups: whether lookups of sharded tables that don't depend on each other are one exchange.
+      fused_updates: whether sparse gradients are applied by one fused operation where the optimizer is known.
+      batch_size: rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
+      mode: the graph's purpose: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.
+      seed: seed of random numbers: a scope sets it for Python, numpy, and the graphs inside; None: not set.
+      model_dir: directory of checkpoints of sessions that are given none.
+      keep_checkpoint_max: how many checkpoints are kept; 0: all; None: as the Saver is made.
+      keep_checkpoint_every_n_hours: how often a checkpoint is kept for good; None: as the Saver is made.
+      data_batch_count: batches that one step takes from the data, as micro-batches (`pipeline.py`).
+      data_sync_drop_remainder: when the first worker has run out of data: True drops the others' remainder, False
+        goes on with empty batches.
+      save_data_position: whether checkpoints hold each worker's position in the data of the scope's iterators, from
+        which a session goes on.
+      pipeline_dense_ga_enabled: without effect: gradients of micro-batches are always summed first.
+      comm_default: backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between
+        all workers; 'auto', shared memory inside of each host and connections between hosts. 'NCCL' is taken and
+        means 'auto'.
+      comm_pool_capacity: without effect: one communicator with one ordered lane serves a whole process.
+      comm_pool_name: without effect, as `comm_pool_capacity`.
+      comm_wire_dtype: type in which float32 values travel, 'float16' or 'bfloat16'; None: as they are (`wire.py`).
+      comm_gradient_wire_dtype: the same for gradients; None: `comm_wire_dtype`.
+      stall_timeout_s: seconds that a worker may be late in a collective before the job ends with an error that names
+        it.
+      stopped_timeout_s: seconds that a worker that is waited for by one of its host may be stopped (SIGSTOP, Ctrl-Z)
+        before the job ends. What a debugger holds is not stopped. 0 or 'never': as long as it may be late.
+      silence_timeout_s: seconds that a worker of another host may be silent, cut off or frozen, before the job ends.
+      end_after_loss_s: seconds that a worker goes on outside of an exchange after the loss of another; then it writes
+        who was lost to stderr, and exits with 1. For jobs on several hosts, and not for elastic ones. 0 or 'never':
+        it goes on. With the silence before it, it should stay below the 10 s in which a job is to end.
+      comm_interface: data between hosts: an interface's name, an address of this machine or a network; '': as worker
+        0 is reached.
+      comm_host: tells hosts apart: workers with the same one share memory. '': found out.
+      rendezvous_timeout_s: seconds to wait at the start until all workers are there.
+      shared_bytes_per_rank: bytes of address space of shared memory for each worker; memory is taken only when it is
+        used.
     """
 
-    # Number of buckets in which dense gradients are exchanged: more buckets start earlier, fewer cost less each.
     grad_nbuckets: int = _option(1, _at_least(1), "HB_GRAD_NBUCKETS")
-    # True: aggregate gradients in apply_gradients; False: already in compute_gradients, before the user's clipping.
     grad_lazy_sync: bool = _option(False, _to_bool, "HB_GRAD_LAZY_SYNC")
-    # True: variables made in the scope are sharded over the workers.
     sharding: bool = _option(False, _to_bool, "HB_SHARDING")
-    # True: look rows up inside of a host first, then between hosts, where these have several workers; False: at once;
-    # None: as costs less for that many workers on a host (`sharding/steps.py`).
     use_hierarchical_embedding_lookup: bool | None = _option(None, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
-    # Gradients of sharded tables: 'mean' over workers, as those of dense variables, or 'sum', as HybridBackend's.
     embedding_gradient: str = _option("mean", _one_of("mean", "sum"))
-    # True: lookups of sharded tables that don't depend on each other are one exchange; False: each is one of its own.
     group_lookups: bool = _option(True, _to_bool, "LOCKSTEP_GROUP_LOOKUPS")
-    # True: sparse gradients are applied by one fused operation where the optimizer is known; False: as TensorFlow does.
     fused_updates: bool = _option(True, _to_bool, "LOCKSTEP_FUSED_UPDATES")
-    # Rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
     batch_size: int | None = _option(None, _to_batch_size, "HB_BATCH_SIZE")
-    # What the graph is built for: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.
     mode: str = _option("train", _one_of("train", "eval", "infer"), "HB_MODE")
-    # Seed of random numbers: a scope sets it for Python, numpy, and the graphs inside; None: not set.
     seed: int | None = _option(None, _at_least(0))
 
-    # Directory of checkpoints of sessions that are given none.
     model_dir: str | None = _option(None, _to_path, "HB_MODEL_DIR")
-    # How many checkpoints are kept (0: all), and how often one is kept for good; None: as the Saver is made.
     keep_checkpoint_max: int | None = _option(None, _at_least(0), "HB_KEEP_CHECKPOINT_MAX")
     keep_checkpoint_every_n_hours: float | None = _option(None, _positive("hours"), "HB_KEEP_CHECKPOINT_EVERY_N_HOURS")
 
-    # Batches that one step takes from the data, as micro-batches (`pipeline.py`).
     data_batch_count: int = _option(1, _at_least(1), "HB_DATA_BATCH_COUNT")
-    # When the first worker has run out of data: True drops the others' remainder, False goes on with empty batches.
     data_sync_drop_remainder: bool = _option(True, _to_bool, "HB_DATA_SYNC_DROP_REMAINDER")
-    # True: checkpoints hold each worker's position in the data of the scope's iterators, and a session goes on from it.
     save_data_position: bool = _option(False, _to_bool, "LOCKSTEP_SAVE_DATA_POSITION")
-    # HybridBackend's: accumulate dense gradients over micro-batches. Of no effect: they always are.
     pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
 
-    # Backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between all workers;
-    # 'auto', shared memory inside of each host and connections between hosts. 'NCCL' is taken and means 'auto'.
     comm_default: str = _option("auto", _to_backend, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
-    # HybridBackend's pool of communicators. One communicator with one ordered lane serves a whole process here.
     comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
     comm_pool_name: str = _option("default", _to_str, "HB_COMM_POOL_NAME")
-    # Type in which float32 values travel; None: as they are. Of gradients: None is comm_wire_dtype (`wire.py`).
     comm_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_WIRE_DTYPE")
     comm_gradient_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_GRADIENT_WIRE_DTYPE")
 
-    # How long a worker may be late in a collective before the job ends with an error that names it.
     stall_timeout_s: float = _option(300.0, _positive("seconds"), "LOCKSTEP_STALL_TIMEOUT", fixed_once_connected=True)
-    # How long a worker that is waited for by one of its host may be stopped (SIGSTOP, Ctrl-Z) before the job ends. What a
-    # debugger holds is not stopped. 0, or 'never': as long as it may be late.
     stopped_timeout_s: float = _option(
         5.0, _positive_or_never("seconds"), "LOCKSTEP_STOPPED_TIMEOUT", fixed_once_connected=True
     )
-    # How long a worker of another host may be silent, cut off or frozen, before the job ends.
     silence_timeout_s: float = _option(8.0, _positive("seconds"), "LOCKSTEP_SILENCE_TIMEOUT", fixed_once_connected=True)
-    # How long another worker goes on outside of an exchange after the loss of one: a process whose program no exchange
-    # has told of it by then writes who was lost to stderr, and exits with 1. Of jobs on several hosts alone, where no
-    # launcher may be there to end it, and not of elastic ones, whose workers go on. 0, or 'never': it is not ended.
-    # With the silence before it, it should stay below the 10 s in which a job is to end.
     end_after_loss_s: float = _option(
         1.5, _positive_or_never("seconds"), "LOCKSTEP_END_AFTER_LOSS", fixed_once_connected=True
     )
-    # Data between hosts: an interface's name, an address of this machine or a network; '': as worker 0 is reached.
     comm_interface: str = _option("", _to_str, "LOCKSTEP_INTERFACE", fixed_once_connected=True)
-    # Tells hosts apart: workers with the same one share memory. '': found out.
     comm_host: str = _option("", _to_str, "LOCKSTEP_HOST", fixed_once_connected=True)
-    # How long to wait at the start until all workers are there.
     rendezvous_timeout_s: float = _option(
         60.0, _positive("seconds"), "LOCKSTEP_RENDEZVOUS_TIMEOUT", fixed_once_connected=True
     )
-    # Address space of shared memory for each worker; memory is taken only when it is used.
     shared_bytes_per_rank: int = _option(
         1 << 30, _at_least(1 << 16), "LOCKSTEP_SHARED_BYTES_PER_RANK", fixed_once_connected=True
     )
@@ -248,10 +264,47 @@ class Options:
         self.update(**{name: value})
 
 
+class OptionValues(TypedDict, total=False):
+    """The options as arguments: what editors and type checkers see of `**options: Unpack[OptionValues]`."""
+
+    grad_nbuckets: int
+    grad_lazy_sync: bool
+    sharding: bool
+    use_hierarchical_embedding_lookup: bool | None
+    embedding_gradient: str
+    group_lookups: bool
+    fused_updates: bool
+    batch_size: int | None
+    mode: str
+    seed: int | None
+    model_dir: str | None
+    keep_checkpoint_max: int | None
+    keep_checkpoint_every_n_hours: float | None
+    data_batch_count: int
+    data_sync_drop_remainder: bool
+    save_data_position: bool
+    pipeline_dense_ga_enabled: bool
+    comm_default: str
+    comm_pool_capacity: int
+    comm_pool_name: str
+    comm_wire_dtype: str | None
+    comm_gradient_wire_dtype: str | None
+    stall_timeout_s: float
+    stopped_timeout_s: float
+    silence_timeout_s: float
+    end_after_loss_s: float
+    comm_interface: str
+    comm_host: str
+    rendezvous_timeout_s: float
+    shared_bytes_per_rank: int
+
+
 def _convert(name: str, value: Any) -> Any:
     spec = _SPECS.get(name)
     if spec is None:
-        raise AttributeError(f"unknown option {name!r}; the options are {', '.join(sorted(_SPECS))}")
+        alike = difflib.get_close_matches(name, _SPECS, 1)
+        meant = f"did you mean {alike[0]!r}? " if alike else ""
+        raise AttributeError(f"unknown option {name!r}; {meant}the options are {', '.join(sorted(_SPECS))}")
     if value is None and spec.optional:
         return None
     try:
@@ -263,3 +316,33 @@ def _convert(name: str, value: Any) -> Any:
 _SPECS: dict[str, _Spec] = {field.name: field.metadata["spec"] for field in dataclasses.fields(Options)}
 
 VARIABLES = frozenset(variable for spec in _SPECS.values() for variable in spec.env)
+
+
+class _Unchanged:
+    """The default of an option that is an argument: without it, the option stays as it is."""
+
+    def __repr__(self) -> str:
+        return "<unchanged>"
+
+
+_UNCHANGED = _Unchanged()
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def takes_options(function: _Function) -> _Function:
+    """Shows the options in the signature and the docstring of a function that takes them as `**options`.
+
+    Args:
+      function: one whose other arguments are documented, and whose docstring has a line `{options}`.
+    """
+    signature = inspect.signature(function)
+    of_its_own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_UNCHANGED, annotation=annotation)
+        for name, annotation in get_type_hints(OptionValues).items()
+    ]
+    function.__signature__ = signature.replace(parameters=of_its_own + options)
+    described = inspect.getdoc(Options).partition("Attributes:\n")[2]
+    indented = described.replace("\n", "\n    ")
+    function.__doc__ = (function.__doc__ or "").replace("{options}", indented.strip())
+    return function

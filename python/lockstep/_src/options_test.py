@@ -1,8 +1,10 @@
+from typing import get_type_hints
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.options import Options
+from lockstep._src.options import Options, OptionValues
 
 
 def test_defaults_are_the_documented_ones():
@@ -72,6 +74,17 @@ def test_wrong_value_is_refused_and_changes_nothing(name, value, error):
     with pytest.raises(error, match=name):
         setattr(options, name, value)
     assert options == Options()
+
+
+def test_the_types_that_editors_see_are_those_of_the_options():
+    assert list(get_type_hints(OptionValues).items()) == list(get_type_hints(Options).items())
+
+
+def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(AttributeError, match="unknown option 'grad_nbucket'; did you mean 'grad_nbuckets'[?] the opt"):
+        Options().update(grad_nbucket=2)
+    with pytest.raises(AttributeError, match="unknown option 'zzz'; the options are batch_size, "):
+        Options().update(zzz=2)
 
 
 def test_values_are_converted():

@@ -28,7 +28,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -38,24 +38,31 @@ from lockstep._src import embedding, sharding, updates
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.interception import Interception
+from lockstep._src.options import OptionValues, takes_options
 from lockstep._src.saving import checkpoint
 from lockstep._src.training import assignments, batch_statistics, gradients, norms, replicas, session
 from lockstep._src.updates import keras2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
 _interception = Interception()  # guarded by _lock
 
 
+@takes_options
 @contextlib.contextmanager
-def scope(**options: Any) -> Iterator[None]:
+def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
     """Trains what is built inside on all workers of the job. Usable as a decorator as well.
 
     Connects to the other workers where that has not happened yet.
 
+    Args are the job's options. Those that are given hold for as long as the scope is open. `sharding=True` shards the
+    trainable variables that are made inside by rows.
+
     Args:
-      **options: set in `Context.options` for as long as the scope is open; see there. `sharding=True` shards the
-        trainable variables that are made inside by rows.
+      {options}
 
     Raises:
       AttributeError: an option that does not exist; nothing is changed then.
@@ -72,8 +79,13 @@ def scope(**options: Any) -> Iterator[None]:
                 _exit()
 
 
-def embedding_scope(**options: Any) -> contextlib.AbstractContextManager[None]:
-    """A `scope` whose variables are sharded: `scope(sharding=True, **options)`."""
+@takes_options
+def embedding_scope(**options: Unpack[OptionValues]) -> contextlib.AbstractContextManager[None]:
+    """A `scope` whose variables are sharded: `scope(sharding=True, **options)`.
+
+    Args:
+      {options}
+    """
     return scope(**{"sharding": True, **options})
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from lockstep._src import arguments
 from lockstep._src.context import context
 
 _tf1 = tf.compat.v1
@@ -112,11 +113,12 @@ def _scalar(loss: Any) -> tf.Tensor:
 
 def checked_hooks(what: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
     """A caller's hooks as a tuple; TypeError names one that is none."""
-    hooks = tuple(hooks or ())
-    for hook in hooks:
-        if not isinstance(hook, _tf1.train.SessionRunHook):
-            raise TypeError(f"{what} has {hook!r}, wanted a tf.train.SessionRunHook")
-    return hooks
+    owner, _, name = what.partition(": ")
+
+    def is_hook(hook: Any) -> bool:
+        return isinstance(hook, _tf1.train.SessionRunHook)
+
+    return tuple(arguments.listed(owner, name, hooks, is_hook, "a list of tf.train.SessionRunHook"))
 
 
 def checked_metrics(what: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
@@ -202,10 +204,13 @@ class EvalSpec(_EvalSpec):
         _check_callable("EvalSpec", input_fn)
         _check_positive("EvalSpec", "steps", steps)
         for what, seconds in (("start_delay_secs", start_delay_secs), ("throttle_secs", throttle_secs)):
+            arguments.number("EvalSpec", what, seconds)
             if seconds < 0:
                 raise ValueError(f"EvalSpec: {what} is {seconds}, wanted 0 or more seconds")
-        exporters = exporters or ()
-        exporters = tuple(exporters) if isinstance(exporters, Sequence) else (exporters,)
+        exporters = [exporters] if hasattr(exporters, "name") or isinstance(exporters, str) else exporters
+        exporters = tuple(
+            arguments.listed("EvalSpec", "exporters", exporters, lambda e: hasattr(e, "name"), "exporters")
+        )
         names = [exporter.name for exporter in exporters]
         if len(set(names)) != len(names):
             raise ValueError(f"EvalSpec: exporters are named {names}, wanted different names")
@@ -219,8 +224,7 @@ def _check_callable(what: str, function: Any) -> None:
 
 
 def _check_positive(what: str, name: str, number: int | None) -> None:
-    if number is not None and number <= 0:
-        raise ValueError(f"{what}: {name} is {number}, wanted None or at least 1")
+    arguments.integer(what, name, number, 1)
 
 
 # What TensorFlow's RunConfig takes beside the fields below, and what it has to be: this project is what distributes.
@@ -296,6 +300,17 @@ class RunConfig:
                 f"RunConfig: save_incremental_checkpoint_secs and _steps are {increments}, wanted one of them, and "
                 "full checkpoints beside it"
             )
+        for name, number in (
+            ("tf_random_seed", tf_random_seed),
+            ("save_summary_steps", save_summary_steps),
+            ("save_checkpoints_steps", steps),
+            ("save_incremental_checkpoint_steps", save_incremental_checkpoint_steps),
+            ("keep_checkpoint_max", keep_checkpoint_max),
+            ("log_step_count_steps", log_step_count_steps),
+        ):
+            arguments.integer("RunConfig", name, number, 0)
+        if session_config is not None and not isinstance(session_config, _tf1.ConfigProto):
+            raise TypeError(f"RunConfig: session_config is {session_config!r}, wanted a tf.compat.v1.ConfigProto")
         self.save_incremental_checkpoint_secs, self.save_incremental_checkpoint_steps = increments
         self.model_dir = None if model_dir is None else os.fspath(model_dir)
         self.tf_random_seed = tf_random_seed

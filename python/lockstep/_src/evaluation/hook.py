@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.python.ops import variable_scope
 from tensorflow.python.training import moving_averages
 
-from lockstep._src import agreement
+from lockstep._src import agreement, arguments
 from lockstep._src.context import context
 from lockstep._src.data import sync
 from lockstep._src.evaluation.batches import takes_data
@@ -89,6 +90,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         `Policy` of your own (whose periods don't matter here). The results are worker 0's numbers on all of them.
 
     Raises:
+      TypeError: an argument is of another type.
       ValueError: `steps` or `every_n_iter` is less than 1.
 
     """
@@ -101,7 +103,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         fn: Callable[[], Mapping[str, tuple[Any, Any]] | EvaluationSpec],
         steps: int | None = 100,
         every_n_iter: int = 1000,
-        summary_dir: str | None = None,
+        summary_dir: str | os.PathLike[str] | None = None,
         history: list[dict[str, Any]] | None = None,
         *,
         at_end: bool = False,
@@ -109,18 +111,21 @@ class EvaluationHook(_tf1.train.SessionRunHook):
     ) -> None:
         if not callable(fn):
             raise TypeError(f"EvaluationHook: fn is {fn!r}, wanted a function without arguments")
-        for name, number in (("steps", steps), ("every_n_iter", every_n_iter)):
-            if number is not None and not hasattr(number, "__index__"):
-                raise TypeError(f"EvaluationHook: {name} is {number!r}, wanted an integer")
-            if number is not None and number < 1 or (number is None and name == "every_n_iter"):
-                raise ValueError(f"EvaluationHook: {name} is {number}, wanted at least 1")
+        arguments.integer("EvaluationHook", "steps", steps, 1)
+        arguments.integer("EvaluationHook", "every_n_iter", every_n_iter, 1, optional=False)
+        if history is not None and not callable(getattr(history, "append", None)):
+            raise TypeError(f"EvaluationHook: history is {history!r}, wanted a list, or what has its append")
+        if summary_dir is not None and not isinstance(summary_dir, (str, os.PathLike)):
+            raise TypeError(f"EvaluationHook: summary_dir is {summary_dir!r}, wanted a path")
         self._fn = fn
         self._steps = steps
         self._every_n_iter = every_n_iter
-        self._summary_dir = summary_dir
+        self._summary_dir = None if summary_dir is None else os.fspath(summary_dir)
         self._history = history
         self._at_end = at_end
-        self._policies = list(policies)
+        self._policies = arguments.listed(
+            "EvaluationHook", "policies", policies, callable, "a list of policies, such as EarlyStopping"
+        )
         self._runs = 0
         self._evaluated_at = 0
 

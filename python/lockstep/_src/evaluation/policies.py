@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import agreement
+from lockstep._src import agreement, arguments
 from lockstep._src.context import context as _context
 from lockstep._src.saving import latest, sealed
 from lockstep._src.scope import scope
@@ -28,6 +28,8 @@ class _Best:
     def __init__(self, owner: str, metric: str, mode: str, min_delta: float) -> None:
         if mode not in ("max", "min"):
             raise ValueError(f"{owner}: mode is {mode!r}, wanted 'max' or 'min'")
+        arguments.text(owner, "metric", metric)
+        arguments.number(owner, "min_delta", min_delta)
         if min_delta < 0:
             raise ValueError(f"{owner}: min_delta is {min_delta}, wanted 0 or more")
         self._owner, self.metric, self._sign, self._min_delta = owner, metric, 1 if mode == "max" else -1, min_delta
@@ -58,13 +60,13 @@ class EarlyStopping:
       min_delta: by how much a result has to be better to count.
 
     Raises:
+      TypeError: an argument is of another type.
       ValueError: a bad `mode`, `patience` or `min_delta`; later, an evaluation without such a result.
 
     """
 
     def __init__(self, metric: str, patience: int = 1, mode: str = "max", min_delta: float = 0.0) -> None:
-        if patience < 1:
-            raise ValueError(f"EarlyStopping: patience is {patience}, wanted at least 1")
+        arguments.integer("EarlyStopping", "patience", patience, 1, optional=False)
         self._best = _Best("EarlyStopping", metric, mode, min_delta)
         self._patience = patience
         self._waited = 0
@@ -108,6 +110,7 @@ class BestCheckpoint:
       max_to_keep: how many of the best ones so far to keep.
 
     Raises:
+      TypeError: an argument is of another type.
       ValueError: a bad `mode` or `min_delta`; later, an evaluation without such a result.
 
     """
@@ -122,6 +125,7 @@ class BestCheckpoint:
     ) -> None:
         self._best = _Best("BestCheckpoint", metric, mode, min_delta)
         self._directory = os.fspath(directory)
+        arguments.integer("BestCheckpoint", "max_to_keep", max_to_keep, 0)
         self._max_to_keep = max_to_keep
 
     def begin(self) -> None:

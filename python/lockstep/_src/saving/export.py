@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
 from lockstep._src import embedding
+from lockstep._src.arguments import listed
 from lockstep._src.context import context
 from lockstep._src.saving import bundle
 from lockstep._src.saving.stock_tables import StockTable
@@ -125,8 +126,13 @@ def export_all(
         strip_default_attrs=strip_default_attrs,
         build_mode="infer",
         default_key=None,
-        modes=None if modes is None else [_checked_mode(mode) for mode in modes],
+        modes=None if modes is None else _checked_modes(modes),
     )
+
+
+def _checked_modes(modes: Sequence[str]) -> list[str]:
+    texts = listed("export_all", "modes", modes, lambda mode: isinstance(mode, str), "a list of modes")
+    return [_checked_mode(mode) for mode in texts]
 
 
 def _checked_mode(mode: str) -> str:

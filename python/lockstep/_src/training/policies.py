@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import collectives
+from lockstep._src import arguments, collectives
 from lockstep._src.context import context as _context
 
 _tf1 = tf.compat.v1
@@ -60,7 +60,9 @@ class _Trigger(_tf1.train.SessionRunHook):
     """
 
     def __init__(self, policies: Sequence[Policy], scaffold: Any = None, output_dir: str | None = None) -> None:
-        self.policies = list(policies)
+        self.policies = arguments.listed(
+            "Policy.Trigger", "policies", policies, lambda policy: isinstance(policy, Policy), "a list of policies"
+        )
         self._scaffold = scaffold or _tf1.train.Scaffold()
         self._output_dir = output_dir
 
@@ -160,6 +162,7 @@ class Policy(_tf1.train.SessionRunHook):
         if len(periods) > 1 or not (periods or at_end):
             raise ValueError(f"Policy: got {given} and at_end={at_end}, wanted one of the two numbers, or at_end")
         for name, value in periods.items():
+            arguments.number("Policy", name, value)
             if value <= 0:
                 raise ValueError(f"Policy: {name} is {value}, wanted more than 0")
         if metrics is not None and not isinstance(metrics, Mapping):

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lockstep._src import arguments
+
 _tf1 = tf.compat.v1
 
 
@@ -30,8 +32,7 @@ class StepStatHook(_tf1.train.SessionRunHook):
     stops_alike = True
 
     def __init__(self, every_n_iter: int | None = None, count: Any = None, unit: str = "sample") -> None:
-        if every_n_iter is not None and every_n_iter < 1:
-            raise ValueError(f"StepStatHook: every_n_iter is {every_n_iter}, wanted at least 1, or None")
+        arguments.integer("StepStatHook", "every_n_iter", every_n_iter, 1)
         self._every_n_iter = every_n_iter
         self._count = count
         self._unit = unit
