@@ -81,7 +81,7 @@ def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
 
 @takes_options
 def embedding_scope(**options: Unpack[OptionValues]) -> contextlib.AbstractContextManager[None]:
-    """A `scope` whose variables are sharded: `scope(sharding=True, **options)`.
+    """Opens a `scope` whose variables are sharded: `scope(sharding=True, **options)`.
 
     Args:
       {options}

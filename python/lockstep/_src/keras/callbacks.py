@@ -121,7 +121,7 @@ def _write(path: Any, mode: str, text: str) -> None:
 
 
 def _by_chief(function: Callable[..., Any], *args: Any) -> Any:
-    """What `function(*args)` returns on worker 0, fit for json, on every worker.
+    """Calls `function(*args)` on worker 0, and returns its result, fit for json, on every worker.
 
     Raises:
       OSError: worker 0 failed.
@@ -141,7 +141,7 @@ class _Restoring(threading.local):
     inside = False
 
     def wrap(self, restore: Callable[..., None]) -> Callable[..., None]:
-        """What begins a training from what was saved."""
+        """Wraps the beginning of a training, which loads what was saved."""
 
         @functools.wraps(restore)
         def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -154,7 +154,7 @@ class _Restoring(threading.local):
         return wrapped
 
     def wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        """What loads weights; each worker reads the file for itself."""
+        """Wraps the loading of weights, which each worker reads for itself."""
 
         @functools.wraps(load)
         def wrapped(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
@@ -176,7 +176,7 @@ class _Restoring(threading.local):
 
 
 def _wrap_decision(decide: Callable[..., bool]) -> Callable[..., bool]:
-    """Whether `ModelCheckpoint` saves: the values of one batch are of one worker, so worker 0 says."""
+    """Wraps the decision of a `ModelCheckpoint` to save. A batch's values are of one worker, so worker 0 decides."""
 
     @functools.wraps(decide)
     def wrapped(*args: Any, **kwargs: Any) -> bool:
@@ -186,7 +186,7 @@ def _wrap_decision(decide: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
-    """What tells all callbacks of the beginning of training."""
+    """Wraps the call that tells all callbacks of the beginning of training."""
 
     @functools.wraps(tell)
     def wrapped(self: CallbackList, *args: Any, **kwargs: Any) -> None:
@@ -211,7 +211,7 @@ def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_histograms(log_weights: Callable[..., None]) -> Callable[..., None]:
-    """What writes down all weights of a model: whole tables, which all workers gather."""
+    """Wraps the writing of histograms of all weights. Tables are whole there, and all workers gather them."""
 
     @functools.wraps(log_weights)
     def wrapped(self: Any, epoch: int) -> None:

@@ -66,7 +66,7 @@ def state_of(model):
 
 @contextlib.contextmanager
 def changes_of_files(below):
-    """The files below a folder that Python code of this process makes, changes or deletes meanwhile."""
+    """Lists the files below a folder that Python code of this process makes, changes or deletes meanwhile."""
     changed, watching = [], [True]
 
     def hook(event, args):
@@ -85,7 +85,7 @@ def changes_of_files(below):
 
 
 def stand_in_for_tensorboard():
-    """The package's functions that Keras calls, which TensorFlow does not bring: they write what they are given."""
+    """Replaces the package, which TensorFlow does not bring: its functions write what they are given."""
 
     def write(name, data, step=None, **_):
         # As the package's: the data is asked for where there is a writer.
@@ -99,7 +99,7 @@ def stand_in_for_tensorboard():
 
 
 def write_all(folder):
-    """Two trainings with all callbacks that write: what this worker's Python changed, and its event files."""
+    """Trains twice with all callbacks that write. Returns this worker's changes of files, and its event files."""
     stand_in_for_tensorboard()
     keras = tf.keras
     model = model_of(1)
@@ -121,7 +121,7 @@ def write_all(folder):
 
 
 def resume(folder):
-    """Trained without an end, and once interrupted: the states, and the epochs of the second training."""
+    """Trains in one go, and interrupted once. Returns both states, and the epochs of the second training."""
     whole = model_of(1)
     fit(whole, [])
     first = model_of(1)
@@ -136,7 +136,7 @@ def resume(folder):
 
 
 def fail(folder):
-    """What is said where a worker cannot read what was saved, or lacks a callback."""
+    """Returns the errors where a worker cannot read what was saved, or lacks a callback."""
     keras, texts = tf.keras, {}
     backup = f"{folder}/here/backup"
     model = model_of(1)
@@ -163,7 +163,7 @@ def fail(folder):
 
 
 def averages(folder, rank=None, ranks=None):
-    """For the workers of a job, or as `rank` of `ranks` in plain Keras: the final weights, and the saved averages."""
+    """Returns final weights and saved averages, of a worker of a job, or as `rank` of `ranks` in plain Keras."""
     keras = tf.keras
     model = model_of(1, contextlib.nullcontext, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8))
     saving = keras.callbacks.ModelCheckpoint(f"{folder}/averaged-{{epoch}}.weights.h5", save_weights_only=True)

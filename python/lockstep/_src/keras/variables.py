@@ -83,7 +83,7 @@ def sharded_variables(variables: Iterable[Any]) -> list[RowShardedVariable]:
 
 @contextlib.contextmanager
 def whole_on_chief(tables: Iterable[RowShardedVariable]) -> Iterator[None]:
-    """Inside, worker 0 has the whole tables, and may ask for their values alone. All workers call it."""
+    """Gives worker 0 the whole tables, so that it may read them alone inside. All workers call it."""
     tables = list(tables)
     try:
         for table in tables:
