@@ -388,7 +388,9 @@ class Guest {
     LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), deadline_, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
                               wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
-    if (!banner.starts_with(wire::kMagic)) return FailedPrecondition("another program listens there");
+    if (banner.compare(0, wire::kMagic.size(), wire::kMagic) != 0) {
+      return FailedPrecondition("another program listens there");
+    }
     ByteReader behind_magic(std::string_view(banner).substr(wire::kMagic.size()));
     const uint32_t version = behind_magic.Number<uint32_t>();
     if (version != wire::kVersion) {
