@@ -131,8 +131,9 @@ TEST_P(NamedLaneFaultsTest, SeesADeathWhileNobodyAsksForAnything) {
                  [&](std::unique_ptr<NamedLane> lane) -> std::string {
                    if (lane->rank() == victim) {
                      if (fork() == 0) {
-                       alarm(90);
-                       pause();
+                       alarm(20);  // of survivors on other hosts it hears nothing
+                       testing::AwaitCount(*heard, lane->size() - 1);
+                       _exit(0);
                      }
                      raise(SIGKILL);
                    }
