@@ -7,6 +7,7 @@ each rank draws for the call: a recorded message is worth nothing in another cal
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
@@ -15,15 +16,24 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from lockstep._src import named
 
 _NONCE_BYTES, _TAG_BYTES = 16, 32
 
 
+def _outside_functions() -> contextlib.AbstractContextManager[None]:
+    """As `tf.init_scope`, but that it makes no default graph where a program of TensorFlow 1 has none yet.
+
+    When there is one, it is too late for `tf.enable_eager_execution`.
+    """
+    return tf.init_scope() if tf.executing_eagerly() or ops.has_default_graph() else contextlib.nullcontext()
+
+
 def run_now(build: Callable[[], Any]) -> Any:
     """What the tensors of `build()` are, as numpy arrays: eagerly, or where the program does without, in a session."""
-    with tf.init_scope():
+    with _outside_functions():
         if tf.executing_eagerly():
             return tf.nest.map_structure(lambda tensor: tensor.numpy(), build())
     # A graph of its own: the program's may be finished. A session would take the memory of GPUs.
@@ -34,7 +44,7 @@ def run_now(build: Callable[[], Any]) -> Any:
 
 def _call(kind: str, name: str | None, group: int) -> str | None:
     """What a call is called: eagerly, where the lane numbers those without a name, nothing."""
-    with tf.init_scope():
+    with _outside_functions():
         eager = tf.executing_eagerly()
     return f"{kind}.{named.count(kind, group)}" if name is None and not eager else name
 

@@ -430,7 +430,33 @@ def graphs_of_tensorflow1():
     first, second = hvd.allgather(model.get_weights()[0]).ravel()
     assert first == second
     np.testing.assert_allclose(hvd.allreduce(1.0 + hvd.rank()), 1.5)
+    a_state_in_graphs_of_tensorflow1(x)
     hvd.shutdown()
+
+
+def a_state_in_graphs_of_tensorflow1(x):
+    """Made before the first step, which makes the optimizer's variables otherwise, and initializes them."""
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,), use_bias=False)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1, momentum=0.5)), "mse")
+    state = hvd.elastic.KerasState(model, batch=hvd.rank())
+    model.set_weights([np.array([[2.0 + hvd.rank()]])])
+    state.sync()
+    assert state.batch == 0
+    weight, velocity = 2.0, 0.0
+
+    def train():
+        model.fit(x, 0 * x, verbose=0)
+        # Of rank 0's row, 1, and rank 1's, 2.
+        moved = 0.5 * velocity - 0.1 * np.mean([2 * weight * row**2 for row in (1.0, 2.0)])
+        np.testing.assert_allclose(model.get_weights()[0], [[weight + moved]], atol=1e-5)
+        return weight + moved, moved
+
+    weight, velocity = train()
+    state.commit()
+    train()
+    state.restore()
+    np.testing.assert_allclose(model.get_weights()[0], [[weight]], atol=1e-5)
+    train()  # with the velocity that was committed
 
 
 @pytest.mark.skipif(KERAS3, reason="Keras 3 runs on TensorFlow 2's behaviour alone")

@@ -179,10 +179,19 @@ class TensorFlowKerasState(_VariablesState):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         self.backend = backend
-        session = None
+        variables, session = [*model.weights, *_variables_of(self.optimizer, model)], None
         if not tf.executing_eagerly():
             session = (backend or tf.compat.v1.keras.backend).get_session()
-        super().__init__([*model.weights, *_variables_of(self.optimizer, model)], session, **kwargs)
+            _initialize(variables, session)
+        super().__init__(variables, session, **kwargs)
+
+
+def _initialize(variables: Sequence[Any], session: Any) -> None:
+    """Gives those variables a value that have none in the session yet, as an optimizer's that were made just now."""
+    with session.graph.as_default():
+        there = session.run([tf.compat.v1.is_variable_initialized(variable) for variable in variables])
+        missing = [variable for variable, has_value in zip(variables, there, strict=True) if not has_value]
+        session.run(tf.compat.v1.variables_initializer(missing))
 
 
 def _variables_of(optimizer: Any, model: Any) -> list[Any]:
