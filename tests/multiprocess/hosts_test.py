@@ -78,7 +78,7 @@ def horovodrun(launch, tmp_path):
 def test_processes_on_two_hosts_exchange(horovodrun):
     code, stdout, stderr = finish(horovodrun(), DEADLINE_S)
     assert code == 0, stderr
-    assert sorted(stdout) == [f"[{rank}] {rank} {rank % 2} 2 [10]" for rank in range(4)]
+    assert sorted(stdout) == [f"[{rank}]<stdout>:{rank} {rank % 2} 2 [10]" for rank in range(4)]
 
 
 def test_launchers_of_tasks_on_two_hosts_are_one_job(launch, tmp_path):
@@ -123,7 +123,7 @@ def test_an_elastic_job_survives_the_loss_of_a_host(horovodrun, tmp_path, lost):
     os.kill(int((tmp_path / "network" / f"agent.{HOSTS[lost]}").read_text()), signal.SIGKILL)
     code, stdout, stderr = finish(process, DEADLINE_S)
     assert code == 0, stderr
-    told = [line.partition("] ")[2] for line in stdout]
+    told = [line.partition(">:")[2] for line in stdout]
     assert sorted(told) == [*["done 20 [190]"] * 2, "goes on at 10 0 2 2 1", "goes on at 10 1 2 2 1"]
     name = HOSTS[lost].partition("@")[2]
     said = [line for line in stderr if f"was lost with host {name}: " in line]

@@ -49,7 +49,7 @@ def run_launcher(
     assert run.returncode == 0, run.stderr
     if workers == 1:
         return [run.stdout]
-    return ["\n".join(re.findall(rf"^\[{rank}\] (.*)$", run.stdout, re.M)) for rank in range(workers)]
+    return ["\n".join(re.findall(rf"^\[{rank}\](?: |<stdout>:)(.*)$", run.stdout, re.M)) for rank in range(workers)]
 
 
 def printed(output: str, example: str, what: str = "loss") -> list[float]:

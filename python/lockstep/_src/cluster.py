@@ -155,7 +155,7 @@ class Cluster:
         )
 
     def alone(self) -> Cluster:
-        """A job of this process alone, under the name that it has in this one."""
+        """Returns a job of this process alone, under the name that it has in this one."""
         here = {"rank": 0, "local_rank": 0, "local_world_size": 1, "trainers": (self.trainers[self.rank],)}
         return dataclasses.replace(self, **here, rendezvous="", secret="", listen="")
 

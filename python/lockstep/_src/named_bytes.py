@@ -24,7 +24,7 @@ _NONCE_BYTES, _TAG_BYTES = 16, 32
 
 
 def _outside_functions() -> contextlib.AbstractContextManager[None]:
-    """As `tf.init_scope`, but that it makes no default graph where a program of TensorFlow 1 has none yet.
+    """Leaves functions as `tf.init_scope` does, and makes no default graph where a program of TensorFlow 1 has none.
 
     When there is one, it is too late for `tf.enable_eager_execution`.
     """
@@ -32,7 +32,7 @@ def _outside_functions() -> contextlib.AbstractContextManager[None]:
 
 
 def run_now(build: Callable[[], Any]) -> Any:
-    """What the tensors of `build()` are, as numpy arrays: eagerly, or where the program does without, in a session."""
+    """Returns the tensors of `build()` as numpy arrays; where the program does not run eagerly, by a session."""
     with _outside_functions():
         if tf.executing_eagerly():
             return tf.nest.map_structure(lambda tensor: tensor.numpy(), build())

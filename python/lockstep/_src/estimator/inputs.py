@@ -123,7 +123,7 @@ def _columns(frame: Any) -> dict[Any, np.ndarray]:
 def _checked(
     batch_size: int, num_epochs: int | None, shuffle: Any, queue_capacity: int, num_threads: int
 ) -> Callable[[list[np.ndarray]], list[tf.Tensor]]:
-    """What gives a batch of arrays in the present graph; ValueError for arguments that are none."""
+    """Returns a function that takes the next rows out of arrays, as tensors; ValueError names a wrong argument."""
     if not isinstance(shuffle, bool):
         raise ValueError(f"shuffle is {shuffle!r}, wanted True (for training, as a rule) or False")
     numbers = {"batch_size": batch_size, "queue_capacity": queue_capacity, "num_threads": num_threads}
@@ -147,7 +147,7 @@ def _checked(
 
 
 def _picked(arrays: list[np.ndarray], rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """The rows of these numbers, of each array."""
+    """Returns the rows of these numbers, of each array."""
     types = [tf.as_dtype(array.dtype) for array in arrays]
 
     def pick(numbers: np.ndarray) -> list[np.ndarray]:
@@ -160,7 +160,7 @@ def _picked(arrays: list[np.ndarray], rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
 
 
 def _arrays(what: str, given: Any) -> dict[str, np.ndarray]:
-    """What was given, by name, in the order of names; an array alone has a name that nothing else has."""
+    """Returns the arrays by name, in the order of names; an array alone gets a name that nothing else has."""
     by_name = given if isinstance(given, Mapping) else {("array", what): given}
     if not by_name:
         raise ValueError(
@@ -180,5 +180,5 @@ def _check_lengths(features: Mapping[Any, np.ndarray], labels: Mapping[Any, np.n
 
 
 def _like(given: Any, arrays: Mapping[str, np.ndarray], batch: list[tf.Tensor]) -> Features:
-    """Tensors in the form in which arrays were given."""
+    """Returns tensors in the form in which arrays were given."""
     return dict(zip(arrays, batch, strict=True)) if isinstance(given, Mapping) else batch[0]

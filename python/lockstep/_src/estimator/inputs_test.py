@@ -19,7 +19,7 @@ Y = np.arange(ROWS, dtype=np.float64) * 2
 
 
 class Frame:
-    """What input functions ask of a `pandas.DataFrame`."""
+    """A stand-in for `pandas.DataFrame`, with the parts that input functions use."""
 
     def __init__(self, columns, index=None):
         self._columns = columns
@@ -34,13 +34,13 @@ class Frame:
 
 
 class Series(np.ndarray):
-    """Likewise, of a `pandas.Series`."""
+    """A stand-in for `pandas.Series`."""
 
     index = np.arange(ROWS)
 
 
 def _batches(input_fn, most=100):
-    """The batches as nested arrays, and the static shapes of the first tensor of each."""
+    """Returns the batches as nested arrays, and the static shapes of their tensors."""
     with tf.Graph().as_default():
         taken = input_fn()
         shapes = [tensor.shape.as_list() for tensor in tf.nest.flatten(taken)]
@@ -55,7 +55,7 @@ def _batches(input_fn, most=100):
 
 
 def _implementations():
-    """Ours, and TensorFlow's where there is one."""
+    """Returns our function, and TensorFlow's where there is one."""
     return [numpy_input_fn, *([_tf1.estimator.inputs.numpy_input_fn] if hasattr(_tf1, "estimator") else [])]
 
 
