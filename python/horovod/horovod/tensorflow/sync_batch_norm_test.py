@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -218,3 +221,23 @@ def all_cases():
 
 def test_batch_normalization_on_two_workers():
     call_workers(all_cases, 2, timeout_s=240)
+
+
+_LOAD = """
+import sys
+import horovod.tensorflow.keras as hvd
+from tensorflow import keras
+for file in sys.argv[1:]:
+    print("loaded", type(keras.models.load_model(file, compile=False).layers[-1]).__module__)
+"""
+
+
+def test_a_program_that_imports_the_module_for_keras_loads_the_layer(tmp_path):
+    model = tf.keras.Sequential([tf.keras.layers.InputLayer((3,)), hvd.SyncBatchNormalization()])
+    files = [str(tmp_path / f"model.{end}") for end in ("keras", "h5")]
+    for file in files:
+        model.save(file)
+    command = [sys.executable, "-c", _LOAD, *files]
+    loaded = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.stdout.count(f"loaded {hvd.SyncBatchNormalization.__module__}\n") == 2, loaded.stdout

@@ -67,7 +67,8 @@ class DynamicEmbedding(keras.layers.Layer):
 
     `save`, `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts; in jobs of several
     workers the first two, which all of them call.
-    `lockstep.keras.export(model, directory)` writes a SavedModel of the model.
+    `lockstep.keras.export(model, directory)` writes a SavedModel of the model. `keras.models.load_model` loads what
+    `save` has written in any program that imports `lockstep.keras`.
 
     Args:
       output_dim: D.

@@ -14,8 +14,9 @@ keras = pytest.importorskip("keras")
 if not keras.__version__.startswith("3"):
     pytest.skip("models are of Keras 3", allow_module_level=True)
 
+import lockstep.keras  # noqa: E402
 from lockstep._src import embedding  # noqa: E402
-from lockstep.keras import DynamicEmbedding, export  # noqa: E402
+from lockstep.keras import DynamicEmbedding, LazyAdam, export  # noqa: E402
 
 DIM = 3
 KEYS = np.array([5, -(2**62), 7], np.int64)
@@ -115,6 +116,38 @@ def test_a_file_of_keras_has_the_tables(tmp_path):
     assert dataclasses.replace(again, init_option=option.init_option) == option
     inputs = {"user": tf.constant(USERS), "words": tf.constant(WORDS)}
     np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
+
+
+# Of the modules of this library it imports one, and looks nothing up in it.
+_LOAD = """
+import sys
+import lockstep.keras
+import keras, numpy as np
+names = dir(lockstep.keras)
+assert set(lockstep.keras.__all__) <= set(names), names
+model = keras.models.load_model(sys.argv[1])
+inputs = dict(np.load(sys.argv[2]))
+print(type(model.optimizer).__name__, *model.predict(inputs, verbose=0).ravel())
+"""
+
+
+@pytest.mark.parametrize("of_hybridbackend", [False, True])
+def test_a_program_that_imports_the_module_loads_the_file(of_hybridbackend, tmp_path):
+    user = keras.Input((1,), dtype="int64", name="user")
+    layer = DynamicEmbedding(DIM, name="users")
+    outputs = keras.layers.Flatten()(layer(user))
+    # That of HybridBackend's API is saved as one of Keras' own.
+    model = (lockstep.keras.Model if of_hybridbackend else keras.Model)({"user": user}, outputs)
+    layer.table.insert(KEYS, ROWS)
+    model.compile(LazyAdam(), "mse")
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "inputs.npz", user=USERS)
+    command = [sys.executable, "-c", _LOAD, str(tmp_path / "model.keras"), str(tmp_path / "inputs.npz")]
+    loaded = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert loaded.returncode == 0, loaded.stderr
+    optimizer, *predicted = loaded.stdout.split()[-1 - 3 * DIM :]
+    assert optimizer == "LazyAdam"
+    np.testing.assert_allclose(np.array(predicted, float), [*ROWS[0], *ROWS[1], *[0.0] * DIM], rtol=1e-6)
 
 
 def test_other_ways_say_which_is_the_way(tmp_path):

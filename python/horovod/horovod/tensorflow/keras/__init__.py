@@ -44,6 +44,9 @@ from horovod.tensorflow import (
     start_timeline,
     stop_timeline,
 )
+
+# Registers the layer with Keras, which finds it in saved models then.
+from horovod.tensorflow import sync_batch_norm as _sync_batch_norm  # noqa: F401
 from horovod.tensorflow.keras import callbacks
 
 __all__ = [
@@ -92,6 +95,10 @@ def __getattr__(name: str) -> Any:
     if name == "elastic":
         return importlib.import_module("horovod.tensorflow.keras.elastic")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "elastic"})
 
 
 def DistributedOptimizer(  # noqa: N802

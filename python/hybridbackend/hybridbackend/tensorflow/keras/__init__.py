@@ -11,3 +11,7 @@ __all__ = ["Model", "layers"]
 def __getattr__(name: str) -> Any:
     # `Model` is one class where TensorFlow runs eagerly, and another in graphs.
     return getattr(lockstep.keras, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *lockstep.keras.__all__})

@@ -1,0 +1,25 @@
+"""`dir()` of a module lists also the names that it imports when they are first asked for."""
+
+import importlib
+
+import pytest
+
+pytestmark = pytest.mark.oldest
+
+# Module -> names that it does not have before.
+LAZY = {
+    "deeprec": ["CollectiveStrategy", "get_embedding_variable"],
+    "horovod.keras": ["elastic"],
+    "horovod.tensorflow": ["SyncBatchNormalization", "elastic"],
+    "horovod.tensorflow.keras": ["elastic"],
+    "hybridbackend.tensorflow.keras": ["DynamicEmbedding", "LazyAdam", "Model", "export"],
+    "lockstep": ["context", "scope"],
+    "lockstep.keras": ["DynamicEmbedding", "LazyAdam", "Model", "export"],
+    "lockstep.train": ["AdamOptimizer"],
+}
+
+
+@pytest.mark.parametrize("module", LAZY)
+def test_names_that_come_later_are_listed(module):
+    found = importlib.import_module(module)
+    assert {*LAZY[module], *found.__all__} <= set(dir(found))
