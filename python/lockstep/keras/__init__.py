@@ -27,17 +27,25 @@ _EXPORTS = {
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
-        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+        value = _of_keras_3(_EXPORTS[name], name)
         globals()[name] = value
         return value
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Not kept: a program may leave eager execution.
     if _tf.executing_eagerly():
-        from lockstep._src.keras.model import Model
-    else:
-        from lockstep._src.keras.graph import Model
-    return Model
+        return _of_keras_3("lockstep._src.keras.model", name)
+    return importlib.import_module("lockstep._src.keras.graph").Model
+
+
+def _of_keras_3(module: str, name: str) -> Any:
+    keras = importlib.import_module("keras")
+    if not keras.__version__.startswith("3"):
+        raise ImportError(
+            f"{__name__}.{name} needs Keras 3 where TensorFlow runs eagerly, got Keras {keras.__version__}: install "
+            "TensorFlow 2.16 or later"
+        )
+    return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -18,9 +18,6 @@ from lockstep._src.context import context
 from lockstep._src.keras.parts import Best
 from lockstep._src.scope import scope
 
-if not keras.__version__.startswith("3"):
-    raise ImportError(f"hb.keras.Model needs Keras 3 where TensorFlow runs eagerly, got Keras {keras.__version__}")
-
 _gfile = tf.io.gfile
 _FILE = re.compile(r"epoch-(\d+)\.weights\.h5")
 
