@@ -11,6 +11,7 @@ from lockstep._src.data.iterators import (
 )
 from lockstep._src.data.parquet import ParquetDataset
 from lockstep._src.data.rebatch import RebatchDataset, rebatch
+from lockstep._src.data.sharing import shard
 from lockstep._src.data.tabular import FrameDataset, TabularDataset, read_parquet
 from lockstep._src.data.validate import main as validate
 
@@ -31,6 +32,7 @@ __all__ = [
     "populate_defaults",
     "read_parquet",
     "rebatch",
+    "shard",
     "unbatch_and_to_sparse",
     "validate",
 ]

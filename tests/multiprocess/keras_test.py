@@ -90,3 +90,13 @@ def test_many_embedding_layers_cost_three_exchanges_a_step():
     for kinds in call_workers(worker.exchanges_of_a_step, 2, 26, timeout_s=400):
         lookups = ("LockstepRoute", "LockstepCombine", "LockstepCombineGradient")
         assert [kinds.get(kind) for kind in lookups] == [1, 1, 1], kinds
+
+
+def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_worker(tmp_path):
+    path = str(tmp_path / "rows.csv")
+    np.savetxt(path, np.random.default_rng(3).normal(size=(80, 3)), delimiter=",")
+    ((expected, _),) = call_workers(worker.fit_csv, 1, path, 16, timeout_s=400)[0]
+    outcomes = call_workers(worker.fit_csv, 2, path, 16, timeout_s=400)
+    for rank, ((_, warnings), (weights, none)) in enumerate(outcomes):
+        assert (len(warnings), none) == (int(rank == 0), [])
+        _assert_close(weights, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 
 import numpy as np
 
@@ -110,6 +111,37 @@ def fit(optimizer, folder, drop_remainder):
         "exported": f"{folder}/exported",
         "predicted_after_export": predicted_on,
     }
+
+
+def fit_csv(path, batch):
+    """Weights after a fit on a CSV file, in a plain program (`batch`: of all), or in a job: as it is, and shared out."""
+    import keras
+    import tensorflow as tf
+
+    import hybridbackend.tensorflow as hb
+
+    world = hb.context.world_size
+    lines = tf.data.TextLineDataset(path).map(lambda line: tf.strings.to_number(tf.strings.split(line, ",")))
+    batches = lines.map(lambda row: (row[:2], row[2])).batch(batch // world)
+    # By rows: a batch of all workers together has the rows of a batch of one.
+    shares = lines.apply(hb.data.shard).map(lambda row: (row[:2], row[2])).batch(batch // world)
+    found = []
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    tf.get_logger().addHandler(handler)
+    for data in (batches, shares) if world > 1 else (batches,):
+        keras.utils.set_random_seed(1)
+        with hb.scope() if world > 1 else contextlib.nullcontext():
+            model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+            records.clear()
+            for _ in range(2):
+                model.fit(data, epochs=2, verbose=0, validation_data=batches)
+        found.append(
+            (model.get_weights(), [text for text in records if "first batch is the same on all 2 workers" in text])
+        )
+    return found
 
 
 def begin(folder):

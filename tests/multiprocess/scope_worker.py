@@ -275,22 +275,109 @@ def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
         assert steps == 3, (kind, steps)
 
 
-def an_iterator_from_outside_is_warned_of_by_name():
+@contextlib.contextmanager
+def _warnings(text):
+    """What TensorFlow's logger is told inside, as far as `text` is in it."""
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
     tf.get_logger().addHandler(handler)
-    with tf.Graph().as_default():
+    found = []
+    try:
+        yield found
+    finally:
+        tf.get_logger().removeHandler(handler)
+        found += [record for record in records if text in record]
+
+
+def an_iterator_from_outside_is_warned_of_by_name():
+    with _warnings("side of scope()") as warnings, tf.Graph().as_default():
         dataset = tf.data.Dataset.range(3)
         outside = [tf.data.make_one_shot_iterator(dataset).get_next(f"outside_{i}") for i in range(2)]
         with hb.scope():
             inside = tf.data.make_one_shot_iterator(dataset).get_next("inside")
             with tf.train.MonitoredTrainingSession("") as session:
                 session.run([inside, outside])
-    tf.get_logger().removeHandler(handler)
-    warnings = [text for text in records if "side of scope()" in text]
     assert len(warnings) == (1 if hb.context.rank == 0 else 0), warnings
     assert all("outside_0, outside_1 were" in text for text in warnings), warnings
+
+
+def _csv_rows(path):
+    """Rows of a file as a program of one worker reads them."""
+    return tf.data.TextLineDataset(path).map(lambda line: tf.strings.to_number(tf.strings.split([line], ",").values))
+
+
+def _trained_on(dataset, scope, steps=None):
+    """A sum that is trained on batches [B, 2] of rows, and what was said of equal batches."""
+    with _warnings("first batch is the same") as warnings, tf.Graph().as_default(), scope():
+        rows = tf.data.make_one_shot_iterator(dataset()).get_next()
+        w = tf.get_variable("w", [1], initializer=tf.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(rows[:, 0] - w * rows[:, 1]))
+        step = tf.train.get_or_create_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.01).minimize(loss, step)
+        seen = []
+        with tf.train.MonitoredTrainingSession("") as session:
+            # Takes no batch: nothing is compared yet.
+            session.run(step)
+            while not session.should_stop() and len(seen) != steps:
+                session.run(train_op)
+                seen.append(float(session.run(w)[0]))
+    return seen, len(warnings)
+
+
+def data_that_are_the_same_for_all_are_warned_of_once_and_shares_train_as_one_worker():
+    rng = np.random.default_rng(7)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/rows.csv"
+        np.savetxt(path, rng.normal(size=(48, 2)), delimiter=",")
+        first = int(hb.context.rank == 0)
+        whole, said = _trained_on(lambda: _csv_rows(path).batch(4), hb.scope)
+        assert (len(whole), said) == (12, first)
+        alone, _ = _trained_on(lambda: _csv_rows(path).batch(8), contextlib.nullcontext, steps=6)
+        shares = {
+            "rows": lambda: _csv_rows(path).apply(hb.data.shard).batch(4),
+            "batches": lambda: hb.data.shard(_csv_rows(path).batch(4)),
+        }
+        for kind, share in shares.items():
+            trained, said = _trained_on(share, hb.scope)
+            np.testing.assert_allclose(trained, alone, rtol=1e-5, err_msg=kind)
+            assert said == 0, kind
+
+
+def data_that_differ_on_one_worker_are_not_warned_of():
+    def same():
+        return tf.data.Dataset.range(4).map(lambda i: tf.ones([2])).batch(2)
+
+    datasets = {
+        "a worker has none": lambda: same().take(2 * hb.context.rank),
+        "shares, which are the same": lambda: same().repeat(2).apply(hb.data.shard),
+        "the first ones differ": lambda: same().map(lambda x: x + float(hb.context.rank)).take(1).concatenate(same()),
+    }
+    for kind, dataset in datasets.items():
+        _, said = _trained_on(dataset, lambda: hb.scope(data_sync_drop_remainder=False))
+        assert said == 0, kind
+
+
+def what_cannot_be_shared_out_is_refused():
+    dataset = tf.data.Dataset.range(8)
+    for wrong, error, text in (
+        ([1, 2], TypeError, "got list, wanted a tf.data.Dataset"),
+        (hb.data.shard(dataset), ValueError, "share already"),
+        (dataset.shard(2, 0).batch(2), ValueError, "share already"),
+        (dataset.shuffle(8).batch(2), ValueError, "shuffled without a seed"),
+    ):
+        try:
+            hb.data.shard(wrong)
+        except error as refused:
+            assert text in str(refused), refused
+        else:
+            raise AssertionError(f"{wrong} is not refused")
+    for right in (dataset.shuffle(8, seed=1), dataset.shard(1, 0)):
+        with tf.Session() as session:
+            x = tf.data.make_one_shot_iterator(hb.data.shard(right)).get_next()
+            mine = [session.run(x) for _ in range(4)]
+            everyones = session.run(_allgather(tf.constant(mine)))
+        assert sorted(everyones) == list(range(8)), everyones
 
 
 def errors_of_the_variables_broadcast_end_the_initialization_on_all_workers():

@@ -96,7 +96,7 @@ class EndOfDataHook(tf.compat.v1.train.SessionRunHook):
         """Asks of each batch that the run takes whether it is the last."""
         if not self._endings:
             return None
-        feeds = {_name(key): value for key, value in (run_context.original_args.feed_dict or {}).items()}
+        feeds = fed(run_context)
         self._run = self._meaning(run_context, frozenset(feeds))
         self._taken = [ending.source(feeds) for ending in self._run.endings]
         if not self._run.initialized:
@@ -135,21 +135,27 @@ class EndOfDataHook(tf.compat.v1.train.SessionRunHook):
             self._asked = False
 
     def _meaning(self, run_context: Any, feeds: frozenset[str]) -> _Run:
-        graph = run_context.session.graph
-        handler = client._FetchHandler(graph, run_context.original_args.fetches, {})
-        fetched = (*handler.fetches(), *handler.targets())
-        key = (tuple(map(id, fetched)), feeds)
+        elements = fetched(run_context)
+        key = (tuple(map(id, elements)), feeds)
         if key not in self._runs:
             if len(self._runs) == _REMEMBERED:
                 self._runs.clear()
-            run = set(ancestors(fetched, feeds))
+            run = set(ancestors(elements, feeds))
             self._runs[key] = _Run(
-                fetched,
+                elements,
                 tuple(ending for ending in self._endings if ending.taken_by in run),
                 frozenset(op.inputs[1].name for op in run if op.type == "MakeIterator"),
             )
         return self._runs[key]
 
 
-def _name(fed: Any) -> str:
-    return fed if isinstance(fed, str) else getattr(fed, "name", "")
+def fetched(run_context: Any) -> tuple[Any, ...]:
+    """The tensors and operations that a session's run fetches for its caller."""
+    handler = client._FetchHandler(run_context.session.graph, run_context.original_args.fetches, {})
+    return (*handler.fetches(), *handler.targets())
+
+
+def fed(run_context: Any) -> dict[str, Any]:
+    """What a session's run is fed, by the names of tensors."""
+    feeds = run_context.original_args.feed_dict or {}
+    return {key if isinstance(key, str) else getattr(key, "name", ""): value for key, value in feeds.items()}

@@ -14,6 +14,7 @@ from lockstep._src.context import context
 from lockstep._src.data.checksums import Checksums, words
 from lockstep._src.data.fields import Field, resolve
 from lockstep._src.data.filters import Filters, conjunctions, encode
+from lockstep._src.data.sharing import mark_share
 from lockstep._src.library import ops
 
 _PARTITION_BY = ("rows", "row_groups", "batches")
@@ -107,8 +108,10 @@ class Reading:
             def of_names(every_name: tf.Tensor) -> Any:
                 return _Columns(self._op(every_name, complete, specs, **arguments), specs)
 
-            return filenames.batch(tf.int64.max).flat_map(of_names), complete
-        return _Columns(self._op(filenames, complete, specs, **arguments), specs), complete
+            dataset = filenames.batch(tf.int64.max).flat_map(of_names)
+        else:
+            dataset = _Columns(self._op(filenames, complete, specs, **arguments), specs)
+        return (dataset if self.partition_count == 1 else mark_share(dataset)), complete
 
     def _checked(self, batch_size: int | tf.Tensor) -> dict[str, Any]:
         """Those of the op's arguments that depend on the job or may be wrong in themselves."""
@@ -206,9 +209,9 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         files that are not readable at all. Batches are full. Missing files, and columns that are missing or of another
         type, remain errors.
       checksums: the SHA-256 that files must have, against damage that their formats don't show: a dict of file to
-        'sha256:' and 64 hexadecimal digits, or the name of a manifest as `sha256sum` writes it, whose names are relative
-        to its folder. Each file must have one; those of other files do no harm. A worker reads each file that it needs
-        rows of whole, once for each dataset, before the first batch with rows of it.
+        'sha256:' and 64 hexadecimal digits, or the name of a manifest as `sha256sum` writes it, whose names are
+        relative to its folder. Each file must have one; those of other files do no harm. Before its first batch with
+        rows of a file, a worker reads that file whole, once for each dataset.
       partition_by: how rows are shared out. 'rows': contiguous shares that differ by one row at most. 'row_groups':
         whole row groups, so that none is decoded twice; shares differ by at most one row group's rows. 'batches': in
         turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch W * B; every

@@ -12,14 +12,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.client import session as client
 from tensorflow.python.data.ops import dataset_ops, shard_op, shuffle_op
 
 from lockstep._src import collectives
 from lockstep._src.ancestry import ancestors
 from lockstep._src.context import context
+from lockstep._src.data import ending
 
 # An attribute of datasets that are a worker's share by themselves.
 _IS_SHARE = "_lockstep_is_share"
@@ -31,7 +30,7 @@ _BUCKETS = 2**62
 
 
 def shard(dataset: Any) -> Any:
-    """This worker's share of a `tf.data.Dataset`: of W workers, worker r has the elements r, r + W, r + 2·W, ...
+    """Returns this worker's share of a `tf.data.Dataset`: of W workers, worker r has the elements r, r + W, ...
 
     Call it on all workers, where the order of the elements is the same on all: before the dataset is shuffled, or
     behind a shuffle with a seed. Elements are rows, batches or file names, whatever the dataset has there:
@@ -77,12 +76,12 @@ def mark_share(dataset: Any) -> Any:
     return dataset
 
 
-def is_share(dataset: Any) -> bool:
-    """Whether a dataset is made of a part of the data: by this library, or by `tf.data`'s `shard`."""
-    return any(
+def is_share(data: Any) -> bool:
+    """Whether data are a dataset of a part of all: by this library, or by `tf.data`'s `shard`."""
+    return isinstance(data, dataset_ops.DatasetV2) and any(
         getattr(part, _IS_SHARE, False)
         or (isinstance(part, shard_op._ShardDataset) and tf.get_static_value(part._num_shards) != 1)
-        for part in _parts(dataset)
+        for part in _parts(data)
     )
 
 
@@ -122,20 +121,21 @@ def _has_values(tensor: Any) -> bool:
     return tensor.dtype not in (tf.resource, tf.variant)
 
 
-def compare(fingerprints: Sequence[int] | np.ndarray) -> None:
+def compare(batches: Sequence[Any]) -> None:
     """Warns on worker 0 where the first batches of all workers are the same.
 
     Args:
-      fingerprints: of each worker's; `NOTHING` of one that had none, or whose data are a share.
+      batches: of each batch that a step takes the numbers of all workers, [W]; `NOTHING` of a worker that had none, or
+        whose data are a share. Where one differs over the workers, the others are taken to be meant for all.
     """
-    if context.rank != 0 or NOTHING in fingerprints or len(set(map(int, fingerprints))) != 1:
+    if context.rank != 0 or any(NOTHING in numbers or len(set(map(int, numbers))) > 1 for numbers in batches):
         return
     tf.compat.v1.logging.warning(
-        "The first batch is the same on all %d workers: each trains on all of the data, which is trained %d times. Give "
-        "each its share: lockstep.data.shard(dataset), before the dataset is shuffled, or a lockstep.data.ParquetDataset. "
-        "(docs/input.md, Each worker's share.)",
-        len(fingerprints),
-        len(fingerprints),
+        "The first batch is the same on all %d workers: each trains on all of the data, and every row is trained %d "
+        "times. Give each worker its share: lockstep.data.shard(dataset), before the dataset is shuffled, or a "
+        "lockstep.data.ParquetDataset.",
+        context.world_size,
+        context.world_size,
     )
 
 
@@ -145,8 +145,11 @@ def note(iterator: Any, taken_by: tf.Operation, batch: Any) -> None:
     Args:
       iterator: whose attribute `is_share` says, when a session begins, that its data need no comparison.
       taken_by: the operation that takes the batch.
-      batch: of any structure.
+      batch: of any structure. One that is taken in a loop or a branch, whose values no other run may ask for, is not
+        compared.
     """
+    if tf.executing_eagerly() or taken_by._get_control_flow_context() is not None:
+        return
     tf.compat.v1.add_to_collection(_BATCHES, (iterator, taken_by, batch))
 
 
@@ -167,21 +170,13 @@ class FirstBatchHook(tf.compat.v1.train.SessionRunHook):
         """Asks along with a run that takes batches."""
         if not self._pending:
             return None
-        feeds = frozenset(
-            fed if isinstance(fed, str) else fed.name for fed in (run_context.original_args.feed_dict or {})
-        )
-        handler = client._FetchHandler(run_context.session.graph, run_context.original_args.fetches, {})
-        run = set(ancestors((*handler.fetches(), *handler.targets()), feeds))
+        run = set(ancestors(ending.fetched(run_context), ending.fed(run_context)))
         compared = [comparison for taken_by, comparison in self._pending.items() if taken_by in run]
-        if not compared:
-            return None
-        return tf.compat.v1.train.SessionRunArgs(compared)
+        return tf.compat.v1.train.SessionRunArgs(compared) if compared else None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Says what was found."""
         del run_context
         if run_values.results:
             self._pending = {}
-            # Data of which a worker has its share may be taken beside data that are the same for all.
-            if len(run_values.results) == 1:
-                compare(run_values.results[0])
+            compare(run_values.results)

@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src.context import context
-from lockstep._src.data import ending, lookahead, positions
+from lockstep._src.data import ending, lookahead, positions, sharing
 from lockstep._src.data.frames import Value
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
@@ -50,9 +50,10 @@ class SyncIterator(ITERATOR):
       iterator: this worker's iterator; where `ahead` is not 0, over elements of `lookahead`.
       drop_remainder: see the module's text.
       ahead: how far `iterator` looks ahead.
+      is_share: whether its data are known as a worker's share.
     """
 
-    def __init__(self, iterator: Any, drop_remainder: bool, ahead: int = 0) -> None:
+    def __init__(self, iterator: Any, drop_remainder: bool, ahead: int = 0, is_share: bool = False) -> None:
         # Not TensorFlow's own __init__, which would make the graph another iterator of it.
         vars(self).update(vars(iterator))
         if ahead:
@@ -60,6 +61,7 @@ class SyncIterator(ITERATOR):
         self._iterator = iterator
         self._drop_remainder = drop_remainder
         self._ahead = ahead
+        self.is_share = is_share
 
     def get_next(self, name: str | None = None) -> Any:
         """The next element, or those of a step (`pipeline.py`).
@@ -87,6 +89,7 @@ class SyncIterator(ITERATOR):
 
     def make_initializer(self, dataset: Any, name: str | None = None) -> tf.Operation:
         """An operation that starts a reinitializable iterator over `dataset`."""
+        self.is_share = self.is_share or sharing.is_share(dataset)
         if self._ahead:
             dataset = lookahead.lookahead(dataset, self._ahead)
         return self._iterator.make_initializer(dataset, name)
@@ -118,7 +121,10 @@ class SyncIterator(ITERATOR):
         if self._ahead:
             self._note_end(mine[0]._variant_tensor.op, last)
         with tf.control_dependencies([go_on]):
-            return [self._value(optional, has) for optional, has in zip(mine, has_value, strict=True)]
+            elements = [self._value(optional, has) for optional, has in zip(mine, has_value, strict=True)]
+        if context.options.mode == "train":
+            sharing.note(self, mine[0]._variant_tensor.op, elements[0])
+        return elements
 
     def _has_next(self, mine: Any, has_value: tf.Tensor, count: int) -> tf.Tensor:
         """Whether this worker will have what the step after asks of it; `mine` is what it has last for this one."""
@@ -189,7 +195,7 @@ def _how_far_ahead() -> int:
     return options.data_batch_count if options.data_sync_drop_remainder else 1
 
 
-def _synchronized(iterator: Any, ahead: int) -> Any:
+def _synchronized(iterator: Any, ahead: int, is_share: bool = False) -> Any:
     """The iterator for the present scope: synchronized for training and evaluation by several workers."""
     options = context.options
     if options.mode == "infer" or isinstance(iterator, SyncIterator):
@@ -200,20 +206,20 @@ def _synchronized(iterator: Any, ahead: int) -> Any:
         # What is not batched has no empty form to go on with.
         scalars = any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(iterator.element_spec))
         return SyncIterator(iterator, drop_remainder=scalars)
-    return SyncIterator(iterator, options.data_sync_drop_remainder, ahead)
+    return SyncIterator(iterator, options.data_sync_drop_remainder, ahead, is_share)
 
 
 def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: Any) -> Any:
     """The iterator that `make` makes of a dataset, synchronized for the present scope."""
     if getattr(make, "_synchronizes", False):
         return make(dataset, *args, **kwargs)
-    ahead = _how_far_ahead()
+    ahead, is_share = _how_far_ahead(), sharing.is_share(dataset)
     if ahead:
         dataset = lookahead.lookahead(dataset, ahead)
     iterator = make(dataset, *args, **kwargs)
     if context.options.save_data_position and context.options.mode == "train" and not tf.executing_eagerly():
         positions.note(iterator)
-    return _synchronized(iterator, ahead)
+    return _synchronized(iterator, ahead, is_share)
 
 
 def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ from keras.src.trainers.compile_utils import CompileLoss
 
 from lockstep._src import collectives, sharding
 from lockstep._src.context import context
-from lockstep._src.data import sync
+from lockstep._src.data import sharing, sync
 from lockstep._src.interception import Interception
 from lockstep._src.keras import stopping
 from lockstep._src.training import gradients, norms
@@ -86,6 +86,7 @@ class _Step(threading.local):
         self._weight: backend.Variable | None = None
         self._scaling = False
         self._in_losses = False
+        self._compared = False  # whether the first batches of training have been
         self.passes = stopping.Passes()
 
     @property
@@ -113,13 +114,16 @@ class _Step(threading.local):
             # With `steps_per_epoch`, an epoch goes on where the one before ended.
             if self._current_iterator is None or self.steps_per_epoch is None:
                 self._current_iterator = iter(self._get_iterator())
+            is_share = sharing.is_share(getattr(self.data_adapter, "_dataset", None))
             begin = 0
             while self.steps_per_epoch is None or begin < self.steps_per_epoch:
                 wanted = self.steps_per_execution
                 if self.steps_per_epoch is not None:
                     wanted = min(wanted, self.steps_per_epoch - begin)
                 batches = []
-                while len(batches) < wanted and (batch := step.next_of_all(self._current_iterator)) is not None:
+                while (
+                    len(batches) < wanted and (batch := step.next_of_all(self._current_iterator, is_share)) is not None
+                ):
                     batches.append(batch)
                 if batches:
                     self._steps_seen = begin + len(batches)
@@ -133,15 +137,25 @@ class _Step(threading.local):
 
         return enumerate_iterator
 
-    def next_of_all(self, iterator: Any) -> _Batch | None:
-        """The next batch of this worker; one without rows where others still have some; None where all workers stop."""
+    def next_of_all(self, iterator: Any, is_share: bool) -> _Batch | None:
+        """The next batch of this worker; one without rows where others still have some; None where all workers stop.
+
+        Args:
+          iterator: of this worker's data.
+          is_share: whether these are known to be a share of the job's.
+        """
         this = self.passes.innermost
         mine = iterator.get_next_as_optional()
         batch = mine.get_value() if mine.has_value() else None
-        # Rows, or -1 for no batch; whether a callback has asked for the end.
-        said = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked)]]
+        is_first = not self._compared and context.options.mode == "train"
+        compared = sharing.fingerprint(batch) if is_first and batch is not None and not is_share else sharing.NOTHING
+        # Rows, or -1 for no batch; whether a callback has asked for the end; of the first batch, what tells it.
+        said = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
         everyones = collectives.allgather(tf.constant(said, tf.int64), name="rows_of_batches").numpy()
         rows, asked = everyones[:, 0], everyones[:, 1]
+        if is_first:
+            self._compared = True
+            sharing.compare([everyones[:, 2]])
         if this is not None:
             this.agree(asked.any())
         until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder

@@ -18,7 +18,7 @@ from tensorflow.python.training import monitored_session
 
 from lockstep._src import agreement
 from lockstep._src.context import context
-from lockstep._src.data import ending, positions, sync
+from lockstep._src.data import ending, positions, sharing, sync
 from lockstep._src.interception import Interception
 from lockstep._src.saving import incremental, latest
 from lockstep._src.training import job_hooks, policies
@@ -167,6 +167,7 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
         if given.get("config") is None:
             given["config"] = get_session_config()
         if context.world_size > 1:
+            given["hooks"].append(sharing.FirstBatchHook())
             sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
         # One worker alone has to have its listeners told, and its last checkpoint kept, as well.
         if context.world_size > 1 or context.saving_listeners or given.get("checkpoint_dir") is not None:

@@ -13,6 +13,7 @@ from lockstep.data import (
     populate_defaults,
     read_parquet,
     rebatch,
+    shard,
     unbatch_and_to_sparse,
 )
 from lockstep.data import FrameDataset as ParquetDataset
@@ -33,5 +34,6 @@ __all__ = [
     "populate_defaults",
     "read_parquet",
     "rebatch",
+    "shard",
     "unbatch_and_to_sparse",
 ]
