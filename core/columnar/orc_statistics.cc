@@ -68,6 +68,19 @@ Result<std::unique_ptr<arrow::util::Codec>> CodecOf(uint64_t compression) {
   return *std::move(codec);
 }
 
+// One block, into `block`, which is as long as any may be; returns how long it is. Arrow's Zstandard wants to know that
+// beforehand, unless it is asked for a stream.
+arrow::Result<int64_t> Decompress(arrow::util::Codec& codec, std::string_view data, std::string* block) {
+  const auto size = static_cast<int64_t>(data.size()), most = static_cast<int64_t>(block->size());
+  const auto* from = reinterpret_cast<const uint8_t*>(data.data());
+  auto* to = reinterpret_cast<uint8_t*>(block->data());
+  if (codec.compression_type() != arrow::Compression::ZSTD) return codec.Decompress(size, from, most, to);
+  ARROW_ASSIGN_OR_RAISE(const auto stream, codec.MakeDecompressor());
+  ARROW_ASSIGN_OR_RAISE(const auto done, stream->Decompress(size, from, most, to));
+  if (!stream->IsFinished()) return arrow::Status::IOError("a block ends before its data");
+  return done.bytes_written;
+}
+
 // Blocks one behind the other: 3 bytes of length * 2 + whether the block is as it was, then the block.
 Result<std::string> Decompressed(std::string_view data, arrow::util::Codec& codec, uint64_t block_bytes) {
   if (block_bytes > kMostBlockBytes) return Damaged("a block of " + std::to_string(block_bytes) + " bytes");
@@ -82,8 +95,7 @@ Result<std::string> Decompressed(std::string_view data, arrow::util::Codec& code
     if (header & 1) {
       whole.append(data.substr(0, size));
     } else {
-      const auto bytes = codec.Decompress(static_cast<int64_t>(size), reinterpret_cast<const uint8_t*>(data.data()),
-                                          static_cast<int64_t>(block.size()), reinterpret_cast<uint8_t*>(block.data()));
+      const auto bytes = Decompress(codec, data.substr(0, size), &block);
       if (!bytes.ok()) return Damaged(bytes.status().message());
       whole.append(block, 0, *bytes);
     }

@@ -40,3 +40,60 @@ def test_a_damaged_file_is_named(path, tmp_path):
         (tmp_path / "bad.orc").write_bytes(file.read()[:1000])
     with pytest.raises(tf.errors.DataLossError, match="bad.orc': not a readable ORC file"):
         ParquetDataset(str(tmp_path / "bad.orc"))
+
+
+# Values at which statistics go wrong: nulls, the least and greatest of a type, sums that are none.
+_EXTREMES = {
+    "int8": pa.array([None, -128, 127, 0], pa.int8()),
+    "int16": pa.array([-(2**15), None, 2**15 - 1, 0], pa.int16()),
+    "int32": pa.array([-(2**31), 2**31 - 1, None, 0], pa.int32()),
+    "int64": pa.array([2**63 - 1, 2**63 - 1, None, 5], pa.int64()),
+    "negative": pa.array([-(2**63), -(2**63), -1, -5], pa.int64()),
+    "nulls": pa.array([None] * 4, pa.int64()),
+    "float": pa.array([1e-30, 3e38, -3e38, 0.1], pa.float32()),
+    "double": pa.array([1e308, 1e308, -0.0, None], pa.float64()),
+    "nan": pa.array([float("nan"), 1.0, 2.0, 3.0], pa.float64()),
+    "late nan": pa.array([1.0, 2.0, float("nan"), 3.0], pa.float64()),
+    "infinite": pa.array([float("inf"), float("-inf"), 0.0, 1.0], pa.float64()),
+    "bool": pa.array([True, None, False, True]),
+    "date": pa.array([-10_000, 0, None, 40_000], pa.date32()),
+    "timestamp": pa.array([-1, 0, None, 10**15], pa.timestamp("ns")),
+    "string": pa.array(["", None, "é" * 300, "z" * 2000]),
+    "binary": pa.array([b"", b"\0\xff", None, b"x"]),
+    "list": pa.array([[1, None], None, [], [2**40]], pa.list_(pa.int64())),
+    "lists": pa.array([[["a"], []], None, [None], [["b", "c"]]], pa.list_(pa.list_(pa.string()))),
+}
+_DEFAULTS = {"string": "null", "binary": "null", "bool": True, "lists": "null"}
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("rows", [0, 4, 80_000])
+def test_values_of_all_kinds_pass_the_comparison_with_statistics(tmp_path, compression, rows):
+    table = pa.table(_EXTREMES)
+    table = pa.concat_tables([table] * (rows // 4)) if rows else table.slice(0, 0)
+    path = str(tmp_path / "a.orc")
+    orc.write_table(table, path, compression=compression, stripe_size=1 << 20)
+    fields = [DataFrame.Field(name, default_value=_DEFAULTS.get(name, 0)) for name in _EXTREMES]
+    read = [len(batch["int8"]) for batch in ParquetDataset(path, 30_000, fields)]
+    assert sum(read) == rows
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_values_with_another_sum_are_an_error_that_says_where(tmp_path, is_list):
+    whole, other = (str(tmp_path / name) for name in ("a.orc", "b.orc"))
+    values = [i * 2654435761 % 2**30 for i in range(1000)]
+    # Neither the least nor the greatest.
+    changed = [*values[:500], values[500] ^ 1, *values[501:]]
+    for path, column in ((whole, values), (other, changed)):
+        orc.write_table(pa.table({"x": [[x] for x in column] if is_list else column}), path)
+    # The stripe of the one, and what the other says of it.
+    length = orc.ORCFile(whole).content_length
+    assert orc.ORCFile(other).content_length == length
+    with open(whole, "rb") as file, open(other, "rb") as replaced:
+        mixed = replaced.read()[:length] + file.read()[length:]
+    with open(whole, "wb") as file:
+        file.write(mixed)
+    text = f"the sum is {sum(changed)}, and the statistics of the stripe say {sum(values)}"
+    with pytest.raises(tf.errors.DataLossError, match=f"a.orc' column 'x': stripe 0: its values are damaged: {text}"):
+        list(ParquetDataset(whole, 100))
+    assert not list(ParquetDataset(whole, 100, skip_corrupted_data=True))

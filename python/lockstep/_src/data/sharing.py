@@ -88,7 +88,9 @@ def is_share(data: Any) -> bool:
 def _parts(dataset: Any) -> Iterator[Any]:
     """The dataset and those that it is made of; none that only a function of it makes."""
     yield dataset
-    for part in dataset._inputs():
+    # One with the methods of TensorFlow 1 names the inputs of the dataset that it stands for.
+    wrapped = [dataset._dataset] if isinstance(dataset, dataset_ops.DatasetV1Adapter) else dataset._inputs()
+    for part in wrapped:
         yield from _parts(part)
 
 
