@@ -114,7 +114,7 @@ def fit(optimizer, folder, drop_remainder):
 
 
 def fit_csv(path, batch):
-    """Weights after a fit on a CSV file, in a plain program (`batch`: of all), or in a job: as it is, and shared out."""
+    """Fits on a CSV file, in a plain program, or in a job: as it is, and shared out. `batch`: of all workers."""
     import keras
     import tensorflow as tf
 

@@ -277,7 +277,7 @@ def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
 
 @contextlib.contextmanager
 def _warnings(text):
-    """What TensorFlow's logger is told inside, as far as `text` is in it."""
+    """Collects the messages with `text` in them that TensorFlow's logger is given inside."""
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
@@ -303,12 +303,12 @@ def an_iterator_from_outside_is_warned_of_by_name():
 
 
 def _csv_rows(path):
-    """Rows of a file as a program of one worker reads them."""
+    """Reads the rows of a file as a program of one worker reads them."""
     return tf.data.TextLineDataset(path).map(lambda line: tf.strings.to_number(tf.strings.split([line], ",").values))
 
 
 def _trained_on(dataset, scope, steps=None):
-    """A sum that is trained on batches [B, 2] of rows, and what was said of equal batches."""
+    """Trains a number on batches [B, 2]; returns it after each step, and how many warnings there were."""
     with _warnings("first batch is the same") as warnings, tf.Graph().as_default(), scope():
         rows = tf.data.make_one_shot_iterator(dataset()).get_next()
         w = tf.get_variable("w", [1], initializer=tf.zeros_initializer())
@@ -377,7 +377,7 @@ def what_cannot_be_shared_out_is_refused():
             x = tf.data.make_one_shot_iterator(hb.data.shard(right)).get_next()
             mine = [session.run(x) for _ in range(4)]
             everyones = session.run(_allgather(tf.constant(mine)))
-        assert sorted(everyones) == list(range(8)), everyones
+        assert np.sort(everyones, axis=None).tolist() == list(range(8)), everyones
 
 
 def errors_of_the_variables_broadcast_end_the_initialization_on_all_workers():

@@ -16,7 +16,7 @@ _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 
 
 def words(checksums: Checksums | None) -> list[str]:
-    """The checksums as the reader takes them: each file's name, followed by its SHA-256 in hexadecimal digits.
+    """Returns the checksums as the reader takes them: each file's name, followed by its SHA-256 in hexadecimal digits.
 
     Args:
       checksums: a dict of name to 'sha256:' and 64 digits (the prefix may be left out); or the name of a manifest.
@@ -46,7 +46,7 @@ def words(checksums: Checksums | None) -> list[str]:
 
 
 def _of_manifest(path: str) -> dict[str, str]:
-    """The checksums of a manifest, whose names are relative to its folder."""
+    """Reads the checksums of a manifest, whose names are relative to its folder."""
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().splitlines()
     given = {}

@@ -150,12 +150,12 @@ class EndOfDataHook(tf.compat.v1.train.SessionRunHook):
 
 
 def fetched(run_context: Any) -> tuple[Any, ...]:
-    """The tensors and operations that a session's run fetches for its caller."""
+    """Returns the tensors and operations that a session's run fetches for its caller."""
     handler = client._FetchHandler(run_context.session.graph, run_context.original_args.fetches, {})
     return (*handler.fetches(), *handler.targets())
 
 
 def fed(run_context: Any) -> dict[str, Any]:
-    """What a session's run is fed, by the names of tensors."""
+    """Returns the values that a session's run is fed, by the names of tensors."""
     feeds = run_context.original_args.feed_dict or {}
     return {key if isinstance(key, str) else getattr(key, "name", ""): value for key, value in feeds.items()}

@@ -1,9 +1,9 @@
 """Each worker's share of any dataset, and what tells that the workers were given the same data.
 
 Datasets that are not this library's know nothing of the job: without `shard` each worker trains on all rows, and the
-job makes one worker's steps as often as it has workers. So the first batches of a training are compared: each worker
-tells the others a number that is made of its batch, in an exchange that there is anyway (Keras' `fit`, where each says
-how many rows it has) or in the run that takes the batch (sessions). Later batches are not looked at.
+job makes one worker's steps as often as it has workers. So the first batches of a training are compared. Each worker
+makes a number of its batch and tells it to the others: in Keras' `fit` in the exchange in which each says how many rows
+it has, in sessions in the run that takes the batch. Later batches are not looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lockstep._src.data import ending
 _IS_SHARE = "_lockstep_is_share"
 # No string: exported graphs leave it out.
 _BATCHES = ("lockstep", "first_batches")
-# Of a batch that is not compared.
+# The number of a batch that is not compared.
 NOTHING = 0
 _BUCKETS = 2**62
 
@@ -77,7 +77,7 @@ def mark_share(dataset: Any) -> Any:
 
 
 def is_share(data: Any) -> bool:
-    """Whether data are a dataset of a part of all: by this library, or by `tf.data`'s `shard`."""
+    """Returns whether data are a dataset of a part of all: by this library, or by `tf.data`'s `shard`."""
     return isinstance(data, dataset_ops.DatasetV2) and any(
         getattr(part, _IS_SHARE, False)
         or (isinstance(part, shard_op._ShardDataset) and tf.get_static_value(part._num_shards) != 1)
@@ -86,7 +86,7 @@ def is_share(data: Any) -> bool:
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """The dataset and those that it is made of; none that only a function of it makes."""
+    """Yields the dataset and those that it is made of; none that only a function of it makes."""
     yield dataset
     # One with the methods of TensorFlow 1 names the inputs of the dataset that it stands for.
     wrapped = [dataset._dataset] if isinstance(dataset, dataset_ops.DatasetV1Adapter) else dataset._inputs()
@@ -101,7 +101,7 @@ def _is_unseeded_shuffle(dataset: Any) -> bool:
 
 
 def fingerprint(batch: Any) -> int:
-    """A number that is made of all values of an eager batch, of any structure; never `NOTHING`."""
+    """Returns a number that is made of all values of an eager batch, of any structure; never `NOTHING`."""
     digest = hashlib.blake2b(digest_size=7)
     for tensor in tf.nest.flatten(batch, expand_composites=True):
         if tf.is_tensor(tensor) and _has_values(tensor):
@@ -112,7 +112,7 @@ def fingerprint(batch: Any) -> int:
 
 
 def _fingerprint_op(batch: Any) -> tf.Tensor:
-    """The same in a graph: a scalar int64, which has nothing to do with the number of an eager batch."""
+    """Returns such a number in a graph: a scalar int64, which has nothing to do with the number of an eager batch."""
     tensors = [t for t in tf.nest.flatten(batch, expand_composites=True) if tf.is_tensor(t) and _has_values(t)]
     texts = [tf.io.serialize_tensor(tensor) for tensor in tensors]
     numbers = [tf.strings.as_string(tf.strings.to_hash_bucket_fast(text, _BUCKETS)) for text in texts]

@@ -1,4 +1,4 @@
-"""Which datasets are a worker's share, and what tells batches apart. Several workers: tests/multiprocess."""
+"""Shares of datasets, and numbers that tell batches apart. Several workers: tests/multiprocess."""
 
 import contextlib
 
