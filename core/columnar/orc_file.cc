@@ -1,5 +1,5 @@
 // ORC through Arrow. A stripe is what a row group is to Parquet. Arrow decodes a column of a stripe at once, so that a
-// stream holds one column of one stripe; and each stream has a reader of its own over the shared file, as these are not
+// stream holds one column of one stripe. Each stream has a reader of its own over the shared file, as these are not
 // thread-safe. ORC has no checksums: what is decoded is held against the statistics of its stripe.
 #include <arrow/adapters/orc/adapter.h>
 #include <arrow/io/interfaces.h>

@@ -19,7 +19,7 @@
 namespace lockstep::columnar {
 namespace {
 
-// Of the format: a block of compressed bytes has a length of 23 bits, and what it holds is no longer.
+// The format gives the length of a block of compressed bytes 23 bits, and decompressed it is no longer.
 constexpr uint64_t kMostBlockBytes = 1 << 23;
 
 // The kinds of columns that are looked at, by the numbers of the format.
@@ -28,7 +28,7 @@ constexpr uint64_t kDate = 15, kVarchar = 16;
 
 Status Damaged(const std::string& what) { return DataLoss("the statistics of its stripes are damaged: " + what); }
 
-// What the postscript says of the statistics.
+// The postscript, as far as it is about the statistics.
 struct Postscript {
   uint64_t footer_bytes = 0;
   uint64_t compression = 0;

@@ -27,7 +27,7 @@ namespace lockstep::columnar {
 // The elements of lists are a column of their own. (The format has numbers of elements as well, which ORC's C++ library
 // writes wrongly.)
 // A sum finds every single flipped bit of an integer. It finds none inside of a string, and of a floating-point number
-// none that is less than the rounding of the sum. Whatever a writer left out is not compared.
+// none that is less than the rounding of the sum. Nothing is compared with statistics that a writer left out.
 //
 // Arrow decodes stripes and does not read their statistics, which lie between the last stripe and the footer:
 //   stripes... | statistics of stripes | footer | postscript | length of the postscript (1 byte)
@@ -44,13 +44,13 @@ class OrcStatistics {
   Status Check(int64_t stripe, int column, const arrow::Array& values) const;
 
  private:
-  // What the footer says of a column; columns of all depths are numbered as they come, from 0, the row itself.
+  // A column, as the footer describes it; columns of all depths are numbered as they come, from 0, the row itself.
   struct Type {
     uint64_t kind = 0;
     std::vector<uint64_t> children;
   };
 
-  // Of a column in a stripe. Values as the file has them.
+  // The statistics of a column in a stripe. Values as the file has them.
   struct Column {
     std::optional<uint64_t> count;
     std::optional<bool> has_null;
@@ -63,7 +63,7 @@ class OrcStatistics {
   Status ReadFooter(std::string_view footer);
   Status ReadStripes(std::string_view metadata);
   static Result<Column> ReadColumn(std::string_view message);
-  // Of a column of any depth, by its number.
+  // As Check, for a column of any depth, by its number.
   Status CheckColumn(int64_t stripe, uint64_t id, const arrow::Array& values) const;
   static Status CheckIntegers(const Column& wanted, const arrow::Array& values);
   static Status CheckDoubles(const Column& wanted, const arrow::Array& values);

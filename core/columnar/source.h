@@ -35,7 +35,7 @@ struct SourceOptions {
   // PartitionBy::kBatches.
   bool skip_corrupted = false;
 
-  // What the files must hash to: a file is read whole, once by each Source, before the first of its rows is decoded.
+  // The SHA-256 of the files: a file is read whole, once by each Source, before the first of its rows is decoded.
   // None: it is not looked at. A file of which no row is read is not verified, unless its footer says that it has none.
   std::shared_ptr<Checksums> checksums = std::make_shared<Checksums>();
 

@@ -2,8 +2,8 @@
 
 Datasets that are not this library's know nothing of the job: without `shard` each worker trains on all rows, and the
 job makes one worker's steps as often as it has workers. So the first batches of a training are compared. Each worker
-makes a number of its batch and tells it to the others: in Keras' `fit` in the exchange in which each says how many rows
-it has, in sessions in the run that takes the batch. Later batches are not looked at.
+makes a number of its batch and tells it to the others. In Keras' `fit` it is part of the exchange of the numbers of
+rows; in sessions, of the run that takes the batch. Later batches are not looked at.
 """
 
 from __future__ import annotations

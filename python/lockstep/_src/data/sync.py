@@ -88,7 +88,7 @@ class SyncIterator(ITERATOR):
         )
 
     def make_initializer(self, dataset: Any, name: str | None = None) -> tf.Operation:
-        """An operation that starts a reinitializable iterator over `dataset`."""
+        """Returns an operation that starts a reinitializable iterator over `dataset`."""
         self.is_share = self.is_share or sharing.is_share(dataset)
         if self._ahead:
             dataset = lookahead.lookahead(dataset, self._ahead)
