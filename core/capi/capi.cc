@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/crash_point.h"
 #include "core/base/fork_guard.h"
 #include "core/base/strings.h"
 #include "core/comm/after_loss.h"
@@ -226,6 +227,8 @@ int lockstep_abort(const char* reason) {
   (*context)->communicator().Abort(lockstep::Cancelled(TextOf(reason)));
   return Report(lockstep::OkStatus());
 }
+
+int lockstep_crash_at(const char* point, int passes) { return Report(lockstep::CrashAt(TextOf(point), passes)); }
 
 int lockstep_is_initialized() { return lockstep::CurrentContext() != nullptr; }
 

@@ -99,6 +99,9 @@ int lockstep_lane_is_broken(int group);
 int lockstep_start_timeline(int group, const char* path, int mark_cycles);
 int lockstep_stop_timeline(int group);
 
+// CrashAt (base/crash_point.h), for tests that end their own process in the midst of its work.
+int lockstep_crash_at(const char* point, int passes);
+
 // "" after a call that went well. Belongs to the calling thread; valid until its next call of one that reports.
 const char* lockstep_last_error();
 }

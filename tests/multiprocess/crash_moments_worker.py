@@ -1,37 +1,155 @@
-"""The process of crash_moments_test.py: makes jobs that save checkpoint after checkpoint, and kills their workers."""
+"""A worker of crash_moments_test.py: saves checkpoint after checkpoint, and dies at a named point of a save."""
 
-import contextlib
-import ctypes
 import os
-import random
+import resource
 import signal
-import time
-import traceback
+from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
+import tensorflow
 import tensorflow.compat.v1 as tf
+from tensorflow.python.checkpoint import checkpoint_management
+from tensorflow.python.lib.io import file_io
 
 import hybridbackend.tensorflow as hb
 from lockstep._src import embedding
-from lockstep._src.saving import tables
+from lockstep._src.saving import chain, checkpoint, tables
 from lockstep._src.saving.incremental import IncrementalSaver
-from lockstep.testing.workers import worker_variables
+from lockstep.testing.crash_points import crash_at
 
-KEYS, DIM = 1500, 4
-_DIES_WITH_ITS_PARENT = 1  # PR_SET_PDEATHSIG
-# What is killed by turns: (workers of the job, those of them that are killed, whether it saves increments).
-KINDS = [
-    (1, (0,), False),
-    (2, (0, 1), False),
-    (2, (0,), True),
-    (1, (0,), True),
-    (2, (1,), False),
-    (2, (0, 1), True),
-    (2, (0,), False),
-    (2, (1,), True),
-]
+_gfile = tensorflow.io.gfile
+KEYS, DIM = 600, 4
+# More than one pass of "tables: part written" for each worker.
+PART_ROWS = 16
+# No slice of a worker is as short; the state file and the chain are longer.
+SLICE_BYTES, TEXT_BYTES = 3000, 30
+# Saves before the one in which a worker dies. Those of increments are full, increment, increment, full.
+SAVES = {"full": 1, "increment": 2, "next full": 3}
 
 
-def build(incremental):
+class Point(NamedTuple):
+    """A point of a save.
+
+    Attributes:
+      arm: called between two saves, has this process die there in the next one.
+      passed_by: ranks that pass it.
+      announced: whether what is saved is the last checkpoint of its folder by then.
+      signal: that ends the process.
+    """
+
+    arm: Callable[[], None]
+    passed_by: tuple[int, ...] = (0,)
+    announced: bool = False
+    signal: int = signal.SIGKILL
+
+
+def die():
+    """Ends this process as `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_in_a_file(bytes_):
+    """Ends this process in the first write beyond the `bytes_`-th byte of a file; the system does, by SIGXFSZ."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, resource.RLIM_INFINITY))
+
+
+def _at(name, passes=1):
+    return lambda: crash_at(name, passes)
+
+
+def _at_call(owner, name, path="", *, after=False, act=die):
+    """Acts before or after a function is called; with `path`, with an argument that ends so."""
+
+    def arm():
+        original = getattr(owner, name)
+
+        def replaced(*args, **kwargs):
+            found = any(str(arg).endswith(path) for arg in [*args, *kwargs.values()])
+            if found and not after:
+                act()
+            result = original(*args, **kwargs)
+            if found and after:
+                act()
+            return result
+
+        setattr(owner, name, replaced)
+
+    return arm
+
+
+class _BeforeTheMerge:
+    """Dies in the graph, where worker 0 is about to merge the slices of all workers."""
+
+    armed = False
+
+    @classmethod
+    def arm(cls):
+        cls.armed = True
+
+    @classmethod
+    def build(cls):
+        merge = checkpoint._merge_and_commit
+
+        def replaced(*args):
+            with tf.control_dependencies([tf.py_func(lambda: np.int32(die() if cls.armed else 0), [], tf.int32)]):
+                return merge(*args)
+
+        checkpoint._merge_and_commit = replaced
+
+
+def _in_text(owner, name, path=""):
+    return _at_call(owner, name, path, act=lambda: _die_in_a_file(TEXT_BYTES))
+
+
+_BOTH = (0, 1)
+_SAVE = {
+    "before the first byte": Point(_at_call(_gfile, "makedirs"), _BOTH),
+    "in a slice": Point(lambda: _die_in_a_file(SLICE_BYTES), _BOTH, signal=signal.SIGXFSZ),
+    "in the rows of a dynamic table": Point(_at("tables: part written", 7), _BOTH),
+    "behind a slice": Point(_at("tables: file written"), _BOTH),
+    "between slices and index": Point(_BeforeTheMerge.arm),
+    "behind the index, before it is synced": Point(_at("commit: merged")),
+    "before the renames": Point(_at("commit: synced")),
+    "between the renames": Point(_at("commit: file renamed")),
+    # One data file a worker, and one of its tables.
+    "before the index's rename": Point(lambda: crash_at("commit: file renamed", 2 * hb.context.world_size)),
+}
+_COMMITTED = {
+    "behind the index's rename": Point(lambda: crash_at("commit: file renamed", 2 * hb.context.world_size + 1)),
+    "behind the sync of the folder": Point(_at("commit: place synced")),
+    "when nothing is left aside": Point(_at("commit: aside removed")),
+}
+_STATE = {
+    "before the state file": Point(_at_call(file_io, "atomic_write_string_to_file", "checkpoint")),
+    "in the state file": Point(_in_text(file_io, "atomic_write_string_to_file", "checkpoint"), signal=signal.SIGXFSZ),
+    "before the state file's rename": Point(_at_call(file_io, "rename", "checkpoint")),
+    "behind the state file": Point(
+        _at_call(file_io, "atomic_write_string_to_file", "checkpoint", after=True), announced=True
+    ),
+    "in the removal of an old checkpoint": Point(
+        _at_call(checkpoint_management, "_delete_file_if_exists", ".index", after=True), announced=True
+    ),
+}
+_CHAIN = {
+    "before the chain": Point(_at_call(chain.Chain, "write")),
+    "in the chain": Point(_in_text(chain.Chain, "write"), signal=signal.SIGXFSZ),
+    "before the chain's rename": Point(_at_call(os, "replace", "chain.json")),
+    "behind the chain": Point(_at_call(chain.Chain, "write", after=True), announced=True),
+}
+POINTS = {
+    "full": {**_SAVE, **_COMMITTED, **_STATE},
+    "increment": {**_SAVE, **_COMMITTED, **_CHAIN},
+    # The full checkpoint is there and announced; increments are to build on it.
+    "next full": {
+        **{name: point._replace(announced=True) for name, point in _CHAIN.items()},
+        "in the removal of increments": Point(_at_call(_gfile, "remove", ".index", after=True), announced=True),
+    },
+}
+
+
+def build(kind):
     """A dynamic table, a static and a replicated variable, a step that adds 1 to all of them, and a saver."""
     option = embedding.EmbeddingVariableOption(record_frequency=True, record_version=True)
     table = embedding.get_embedding_variable("keys", DIM, initializer=tf.zeros_initializer(), ev_option=option)
@@ -42,91 +160,22 @@ def build(incremental):
     rows = [tf.reduce_sum(tf.nn.embedding_lookup(params, ids)) for params in (table, static)]
     optimizer = tf.train.MomentumOptimizer(-1.0, 0.0)  # its slot is the gradient: 1
     step = optimizer.minimize(sum(rows) + tf.reduce_sum(dense), var_list=[table, static, dense])
-    saver = tf.train.Saver(max_to_keep=3)
-    return table, static, dense, step, IncrementalSaver(saver, full_every=4) if incremental else saver
+    saver = tf.train.Saver(max_to_keep=1 if kind == "full" else 3)
+    return table, static, dense, step, saver if kind == "full" else IncrementalSaver(saver, full_every=3)
 
 
-def _save_for_ever(folder, incremental, report):
-    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
-        *_, step, saver = build(incremental)
-        session.run(tf.global_variables_initializer())
-        for i in range(1, 10_000):
-            session.run(step)
-            _tell(report, f"begins {i}")
-            saver.save(session, f"{folder}/model.ckpt", i)
-            _tell(report, f"done {i}")
-
-
-def _tell(report, line):
-    if hb.context.rank == 0:
-        os.write(report, f"{line}\n".encode())
-
-
-def _start(variables, *arguments):
-    """A worker, by a fork: this process has no graph and no session, and so no threads of TensorFlow's."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            ctypes.CDLL(None).prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
-            os.environ.update(variables)
-            _save_for_ever(*arguments)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return pid
-
-
-def _await(pid, seconds):
-    """How a process ended; one that has not in time is killed."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return status
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    raise AssertionError(f"process {pid} hangs after another worker has been killed")
-
-
-def _kill_one(folder, kind, rng):
-    """Starts a job, and kills some of its workers in the midst of a save; the last step whose save was done."""
-    size, killed, incremental = kind
-    os.makedirs(folder)
-    heard, report = os.pipe()
-    pids = [_start(variables, folder, incremental, report) for variables in worker_variables(size)]
-    os.close(report)
-    try:
-        with os.fdopen(heard) as reports:
-            lines = []
-            for _ in range(rng.randint(1, 4 if incremental else 1)):
-                lines.append(reports.readline())
-                began = time.monotonic()
-                lines.append(reports.readline())
-                save_s = time.monotonic() - began
-            lines.append(reports.readline())
-            time.sleep(1.2 * rng.random() * save_s)
-            for rank in killed:
-                os.kill(pids[rank], signal.SIGKILL)
-            statuses = [_await(pid, 30) for pid in pids]
-            lines += reports.readlines()
-    except BaseException:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        raise
-    assert all(statuses[rank] == signal.SIGKILL for rank in killed), statuses
-    return max(int(step) for event, step in map(str.split, lines) if event == "done")
-
-
-def work(folder, moments, seed):
-    """Kills `moments` jobs, each after a time that the seed gives, which save to `folder`/0, `folder`/1, ...
-
-    Returns:
-      Of each the last step whose save was done.
-    """
+def work(folder, kind, point, killed):
+    """Saves after steps 1, 2, ...; in the last of these saves a worker dies. The others try one more step."""
     tf.disable_v2_behavior()
-    tables.PART_ROWS = 16
-    rng = random.Random(seed)
-    return [_kill_one(f"{folder}/{moment}", KINDS[moment % len(KINDS)], rng) for moment in range(moments)]
+    tables.PART_ROWS = PART_ROWS
+    if point == "between slices and index":
+        _BeforeTheMerge.build()
+    with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
+        *_, step, saver = build(kind)
+        session.run(tf.global_variables_initializer())
+        for i in range(1, SAVES[kind] + 2):
+            session.run(step)
+            if i > SAVES[kind] and hb.context.rank == killed:
+                POINTS[kind][point].arm()
+            saver.save(session, f"{folder}/model.ckpt", i)
+        session.run(step)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import threading
-import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -11,6 +9,7 @@ import tensorflow.compat.v1 as tf
 import hybridbackend.tensorflow as hb
 from lockstep._src import embedding
 from lockstep._src.saving import checkpoint
+from lockstep.testing.crash_points import crash_at
 
 ROWS, DIM = 1003, 16
 
@@ -22,15 +21,18 @@ def _die():
 class _Death:
     """Kills this process at a stage of a save, once it is armed."""
 
-    def __init__(self, stage, prefix):
+    def __init__(self, stage):
         self.armed = False
-        if stage == "renaming" and hb.context.rank == 0:
-            # As soon as the first file has the new checkpoint's name; the index comes last.
-            threading.Thread(target=self._watch, args=(prefix,), daemon=True).start()
-        elif stage == "written" and hb.context.rank == hb.context.world_size - 1:
+        self._renaming = stage == "renaming" and hb.context.rank == 0
+        if stage == "written" and hb.context.rank == hb.context.world_size - 1:
             self._after(checkpoint.SaverBuilder, "save_op")
         elif stage == "merged" and hb.context.rank == 0:
             self._before_commit()
+
+    def arm(self):
+        self.armed = True
+        if self._renaming:
+            crash_at("commit: file renamed")  # the first; the index comes last
 
     def _operation(self):
         return tf.py_func(lambda: np.int32(_die() if self.armed else 0), [], tf.int32).op
@@ -55,12 +57,6 @@ class _Death:
 
         checkpoint.ops = Ops
 
-    def _watch(self, prefix):
-        folder, name = os.path.split(prefix)
-        while not any(file.startswith(f"{name}.data-") for file in os.listdir(folder)):
-            pass
-        _die()
-
 
 def _dynamic_table():
     """A table whose rows begin with 1, and a lookup of all of its keys."""
@@ -78,16 +74,14 @@ def work(folder, stage):
         dense = tf.get_variable("dense", [ROWS], initializer=tf.ones_initializer(), use_resource=True)
         dynamic, seen = _dynamic_table()
         add_one = tf.train.GradientDescentOptimizer(-1.0).minimize(tf.reduce_sum(seen), var_list=[dynamic])
-        death = _Death(stage, f"{folder}/model.ckpt-2")
+        death = _Death(stage)
         saver = tf.train.Saver()
         session.run(tf.global_variables_initializer())
         session.run(seen)
         saver.save(session, f"{folder}/model.ckpt", 1)
         session.run([add_one, *(v.assign_add(tf.ones_like(v)) for v in (table, dense))])
-        death.armed = True
+        death.arm()
         saver.save(session, f"{folder}/model.ckpt", 2)
-        if stage == "renaming":
-            time.sleep(3)  # the one that watches kills, early or late
         return "saved"
 
 

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/crash_point.h"
 #include "core/base/files.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -52,21 +53,26 @@ class CommitCheckpointKernel : public tf::OpKernel {
       suffixes.push_back(absl::StrFormat(".data-%05d-of-%05d", shard, shards));
     }
     suffixes.push_back(".index");
+    PassCrashPoint("commit: merged");
     if (IsLocal(aside)) {
       for (const std::string& suffix : suffixes) {
         TF_RETURN_IF_ERROR(ToTensorFlow(SyncFile(aside + suffix).WithPrefix("checkpoint: ")));
       }
     }
+    PassCrashPoint("commit: synced");
     if (env->FileExists(prefix + ".index").ok()) TF_RETURN_IF_ERROR(env->DeleteFile(prefix + ".index"));
     for (const std::string& suffix : suffixes) {
       TF_RETURN_IF_ERROR(env->RenameFile(aside + suffix, prefix + suffix));
+      PassCrashPoint("commit: file renamed");
     }
     if (IsLocal(prefix)) {
       TF_RETURN_IF_ERROR(ToTensorFlow(SyncFolder(std::string(tf::io::Dirname(prefix))).WithPrefix("checkpoint: ")));
     }
+    PassCrashPoint("commit: place synced");
     // The checkpoint is there: that its remains can't be removed is no failure of the save.
     int64_t undeleted_files = 0, undeleted_folders = 0;
     env->DeleteRecursively(std::string(tf::io::Dirname(aside)), &undeleted_files, &undeleted_folders).IgnoreError();
+    PassCrashPoint("commit: aside removed");
     return absl::OkStatus();
   }
 };

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/crash_point.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -164,6 +165,7 @@ class WriteTablesKernel : public TablesKernel {
     }));
     if (strings) LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings->Finish()).WithPrefix(where));
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.Finish()).WithPrefix(where));
+    PassCrashPoint("tables: file written");
     tf::Tensor* has_rows;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {}, &has_rows)));
     has_rows->scalar<bool>()() = wrote;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/crash_point.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tf/bridge/convert.h"
 #include "tf/embedding/table_rows.h"
@@ -59,7 +60,9 @@ Status TableWriter::Write(Snapshot* snapshot) {
   }
   SnapshotPart part;
   while (snapshot->Next(part_rows, &part)) {
-    if (part.rows.size() > 0) LOCKSTEP_RETURN_IF_ERROR(WriteRows(part));
+    if (part.rows.size() == 0) continue;
+    LOCKSTEP_RETURN_IF_ERROR(WriteRows(part));
+    PassCrashPoint("tables: part written");
   }
   table_->SnapshotRead();
   if (written_[0] != share_.admitted.count(share_.rank) || written_[1] != share_.candidates.count(share_.rank)) {
