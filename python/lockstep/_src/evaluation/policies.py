@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lockstep._src import agreement, arguments
 from lockstep._src.context import context as _context
-from lockstep._src.saving import latest, sealed
+from lockstep._src.saving import failures, latest, sealed
 from lockstep._src.scope import scope
 
 _tf1 = tf.compat.v1
@@ -161,9 +161,10 @@ class BestCheckpoint:
             }
             # Whole or not there, as the checkpoint.
             aside = self._file + ".tmp"
-            with _gfile.GFile(aside, "w") as file:
-                file.write(sealed.seal(best))
-            _gfile.rename(aside, self._file, overwrite=True)
+            with failures.of_the_job(f"{self._file} cannot be written"):
+                with _gfile.GFile(aside, "w") as file:
+                    file.write(sealed.seal(best))
+                _gfile.rename(aside, self._file, overwrite=True)
 
     @property
     def _file(self) -> str:

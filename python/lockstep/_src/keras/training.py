@@ -37,6 +37,7 @@ from lockstep._src.context import context
 from lockstep._src.data import sharing, sync
 from lockstep._src.interception import Interception
 from lockstep._src.keras import stopping
+from lockstep._src.saving import failures
 from lockstep._src.training import gradients, norms
 from lockstep._src.updates import keras3 as updates
 
@@ -48,6 +49,9 @@ def intercept_training(interception: Interception) -> None:
     applying, base = _Applying(), base_optimizer.BaseOptimizer
     _replace_in_all(interception, base, "apply", applying.wrap)
     interception.replace(base_trainer, "model_supports_jit", _wrap_supports_jit)
+    for name in ("train", "test", "predict"):
+        for moment in ("begin", "end"):
+            interception.replace(CallbackList, f"on_{name}_batch_{moment}", _wrap_callbacks)
     if context.world_size == 1:
         return
     step = _Step()
@@ -64,6 +68,17 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(base_trainer.Trainer, "_get_metrics_result_or_logs", _wrap_results)
     interception.replace(BatchNormalization, "_moments", lambda _: _moments_of_all)
     interception.replace(base_optimizer, "global_norm", _wrap_global_norm)
+
+
+def _wrap_callbacks(tell: Callable[..., Any]) -> Callable[..., Any]:
+    """What tells all callbacks of a batch: Keras would take an error of their files for the end of the data."""
+
+    @functools.wraps(tell)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with failures.raised("a callback failed"):
+            return tell(*args, **kwargs)
+
+    return wrapped
 
 
 def _replace_in_all(interception: Interception, base: type, name: str, wrap: Callable[[Any], Any]) -> None:

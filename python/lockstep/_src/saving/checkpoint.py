@@ -22,6 +22,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import variables
 from tensorflow.python.training import checkpoint_utils
@@ -34,6 +35,7 @@ from lockstep._src.data import positions
 from lockstep._src.data.positions import PositionSaveable, is_position
 from lockstep._src.interception import Interception
 from lockstep._src.library import ops
+from lockstep._src.saving import failures
 from lockstep._src.saving import tables as dynamic_tables
 from lockstep._src.saving.chain import end_chain
 
@@ -231,39 +233,44 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
         # Before 'latest_filename' and what follows it there is only `global_step`.
         names = ("global_step", "latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
         kwargs.update(zip(names, args, strict=False))
-        tf.io.gfile.makedirs(os.path.dirname(tf.compat.as_str(save_path)) or ".")
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
-        with positions.saving():
-            path = save(sess, save_path, **kwargs)
-        if context.rank == 0 and path is not None:
-            end_chain(tf.compat.as_str(path))
-        if state_barrier is not None and not saver._is_empty:
-            # When save returns on any worker, tf.train.latest_checkpoint finds it there.
-            sess.run(state_barrier)
+        save_path = tf.compat.as_str(save_path)
+        step = kwargs.get("global_step")
+        name = f"{save_path}-{step}" if isinstance(step, (int, np.integer)) else save_path
+        with failures.of_the_job(f"checkpoint {name} cannot be saved"):
+            tf.io.gfile.makedirs(os.path.dirname(save_path) or ".")
+            with positions.saving():
+                path = save(sess, save_path, **kwargs)
+            if context.rank == 0 and path is not None:
+                end_chain(tf.compat.as_str(path))
+            if state_barrier is not None and not saver._is_empty:
+                # When save returns on any worker, tf.train.latest_checkpoint finds it there.
+                sess.run(state_barrier)
         return path
 
     return wrapped
 
 
 def restore_by_name(restore: Callable[..., None]) -> Callable[..., None]:
-    """`Saver.restore` that says which checkpoint is damaged.
+    """`Saver.restore` that says which checkpoint is damaged, or cannot be read.
 
     TensorFlow doesn't: of a data file that was cut off it says that fewer bytes were read than asked for, as the error
-    that a training loop takes for the end of its data.
+    that a training loop takes for the end of its data. Where a server of files went, a session would start over.
     """
 
     @functools.wraps(restore)
     def wrapped(sess: Any, save_path: Any) -> None:
-        try:
-            restore(sess, save_path)
-        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-            path = tf.compat.as_str(save_path)
-            if path in error.message and isinstance(error, tf.errors.DataLossError):
-                raise
-            raise tf.errors.DataLossError(
-                error.node_def, error.op, f"checkpoint {path} is damaged: {error.message}"
-            ) from error
+        path = tf.compat.as_str(save_path)
+        with failures.raised(f"checkpoint {path} cannot be read"):
+            try:
+                restore(sess, save_path)
+            except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+                if path in error.message and isinstance(error, tf.errors.DataLossError):
+                    raise
+                raise tf.errors.DataLossError(
+                    error.node_def, error.op, f"checkpoint {path} is damaged: {error.message}"
+                ) from error
 
     return wrapped
 

@@ -21,7 +21,7 @@ from tensorflow.python.training.saver import BulkSaverBuilder
 from lockstep._src import embedding
 from lockstep._src.arguments import listed
 from lockstep._src.context import context
-from lockstep._src.saving import bundle
+from lockstep._src.saving import bundle, failures
 from lockstep._src.saving.stock_tables import StockTable
 
 _tf1 = tf.compat.v1
@@ -212,24 +212,25 @@ def _of_modes(
 
 def _write_whole(base: str, write: Callable[[str], None]) -> str:
     """Calls `write` with a directory that becomes `base`/<seconds> when it has returned, and vanishes when it fails."""
-    _gfile.makedirs(base)
-    temporary = os.path.join(base, f"temp-{time.time_ns()}-{os.getpid()}")
-    try:
-        write(temporary)
-        seconds = int(time.time())
-        while True:
-            directory = os.path.join(base, str(seconds))
-            if not _gfile.exists(directory):
-                try:
-                    _gfile.rename(temporary, directory)
-                    return directory
-                except tf.errors.OpError:
-                    if not _gfile.exists(directory):  # nobody else took the name: the rename itself fails
-                        raise
-            seconds += 1
-    finally:
-        if _gfile.exists(temporary):
-            _gfile.rmtree(temporary)
+    with failures.raised(f"export to {base} failed"):
+        _gfile.makedirs(base)
+        temporary = os.path.join(base, f"temp-{time.time_ns()}-{os.getpid()}")
+        try:
+            write(temporary)
+            seconds = int(time.time())
+            while True:
+                directory = os.path.join(base, str(seconds))
+                if not _gfile.exists(directory):
+                    try:
+                        _gfile.rename(temporary, directory)
+                        return directory
+                    except tf.errors.OpError:
+                        if not _gfile.exists(directory):  # nobody else took the name: the rename itself fails
+                            raise
+                seconds += 1
+        finally:
+            if _gfile.exists(temporary):
+                _gfile.rmtree(temporary)
 
 
 def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:

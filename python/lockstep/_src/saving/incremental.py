@@ -32,7 +32,7 @@ from tensorflow.python.training import saver as tf_saver
 from lockstep._src import agreement, collectives, embedding
 from lockstep._src.context import context
 from lockstep._src.library import ops
-from lockstep._src.saving import checkpoint, latest
+from lockstep._src.saving import checkpoint, failures, latest
 from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.tables import take_tables
 
@@ -83,6 +83,10 @@ class IncrementalSaver:
         Returns:
           Prefix of what was saved.
         """
+        with failures.of_the_job(f"incremental checkpoint of {save_path} cannot be saved"):
+            return self._save(session, save_path, global_step)
+
+    def _save(self, session: Any, save_path: str, global_step: int) -> str:
         links = agreement.of_all(session.run(self._links).tolist(), "incremental_links")
         # 0: the changes of a table are not known.
         link = links[0][0] if {link for of_worker in links for link in of_worker} == {links[0][0]} else 0

@@ -31,6 +31,7 @@ from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
 from lockstep._src.data import positions
 from lockstep._src.interception import Interception
+from lockstep._src.saving import failures
 from lockstep._src.training import resumed, row_weights, stopping
 from lockstep.launch import notes
 
@@ -260,12 +261,14 @@ class PeriodicJobHook(ByWorker0sClock):
         super().__init__(hook)
         self.stops_alike = True
         self._restored = restored
+        self._name = f"{type(hook).__name__} of {getattr(hook, '_checkpoint_dir', None) or hook._output_dir}"
         if context.rank == 0 and isinstance(hook, _SAVER_HOOK):
             hook._listeners = [*hook._listeners, _TellsLauncher(hook)]
 
     def begin(self) -> None:
         if context.rank == 0:
-            self._hook.begin()
+            with failures.of_the_job(self._name):
+                self._hook.begin()
         else:
             # Its begin would open an event file of this worker.
             with _replaced(basic_session_run_hooks.SummaryWriterCache, "get", staticmethod(lambda _: _NoWriter())):
@@ -276,8 +279,17 @@ class PeriodicJobHook(ByWorker0sClock):
         self._ask_clock()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        with resumed.leaving_what_is_there(self._hook) if self._restored else contextlib.nullcontext():
+        leaving = resumed.leaving_what_is_there(self._hook) if self._restored else contextlib.nullcontext()
+        with failures.of_the_job(self._name), leaving:
             super().after_create_session(session, coord)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        with failures.of_the_job(self._name):
+            super().after_run(run_context, run_values)
+
+    def end(self, session: Any) -> None:
+        with failures.of_the_job(self._name):
+            super().end(session)
 
     def _acts_on_all(self) -> bool:
         # Only now is the scaffold's summary known.

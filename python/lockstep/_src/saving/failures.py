@@ -1,0 +1,103 @@
+"""Errors of saving: errors of the whole job, that no session and no loop takes for something else.
+
+TensorFlow gives errors of files the codes of other things, and sessions and loops go by the code:
+
+| of the system | of TensorFlow | a session | here |
+| --- | --- | --- | --- |
+| EFBIG: the file may not grow (`ulimit -f`) | `OutOfRangeError` | ends in good order | `ResourceExhaustedError` |
+| ESTALE, ...: a server of files is gone | `AbortedError`, `UnavailableError` | starts over | `InternalError` |
+
+A full disk is a `ResourceExhaustedError` of TensorFlow's own. Keras takes an `OutOfRangeError` for the end of an epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from lockstep._src import library
+from lockstep._src.context import context
+
+# What takes the place of a class that sessions and loops don't raise.
+_RAISED: dict[type[tf.errors.OpError], type[tf.errors.OpError]] = {
+    tf.errors.OutOfRangeError: tf.errors.ResourceExhaustedError,
+    tf.errors.AbortedError: tf.errors.InternalError,
+    tf.errors.UnavailableError: tf.errors.InternalError,
+}
+
+
+# An error that has been through here.
+_MARK = "_lockstep_named"
+
+
+@contextlib.contextmanager
+def raised(what: str) -> Iterator[None]:
+    """Gives an error inside another class, where a session or a loop would not raise it.
+
+    Args:
+      what: what failed; the message begins with it.
+    """
+    try:
+        yield
+    except tuple(_RAISED) as error:
+        raise _named(error, f"{what}: {cause_of(error)}") from error
+
+
+@contextlib.contextmanager
+def of_the_job(what: str) -> Iterator[None]:
+    """Makes an error inside, on one worker, an error of all workers that every session raises.
+
+    Collectives of the other workers end with `CancelledError` and the same words, from now on. Errors of arguments
+    (`TypeError`, `ValueError`) stay as they are, since all workers have them alike.
+
+    Args:
+      what: what failed; messages begin with it.
+
+    Raises:
+      tf.errors.OpError: in the class that the table above gives it.
+      OSError: with `what` before its text.
+    """
+    try:
+        yield
+    except (TypeError, ValueError):
+        raise
+    except Exception as error:
+        if getattr(error, _MARK, False):
+            raise
+        cause = cause_of(error)
+        # An error of another worker's save has said it.
+        text = cause if what in cause else f"{what}: {cause}"
+        if context.world_size > 1 and library.is_initialized():
+            library.abort(text)
+        named = _named(error, text)
+        if named is error:
+            raise
+        raise named from error
+
+
+def cause_of(error: Exception) -> str:
+    """Returns an error in one line, without the stacks of operations that TensorFlow writes around it."""
+    if not isinstance(error, tf.errors.OpError):
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    inner = error.__context__
+    if error.message.startswith("Graph execution error") and isinstance(inner, tf.errors.OpError):
+        error = inner  # the error as the operation gave it to the session
+    lines = error.message.splitlines() or [type(error).__name__]
+    if len(lines) > 1 and "root error(s) found" in lines[0]:
+        return lines[1].partition(": ")[2]  # "  (0) OUT_OF_RANGE: ..."
+    return lines[0]
+
+
+def _named(error: Exception, text: str) -> Exception:
+    """An error of files that says `text`, in the class in which it is raised everywhere; any other error as it is."""
+    if isinstance(error, tf.errors.OpError):
+        # Without the operation, whose stack would end the text; the error before it has it.
+        named: Exception = _RAISED.get(type(error), type(error))(None, None, text)
+    elif isinstance(error, OSError):
+        named = type(error)(error.errno, text)
+    else:
+        named = error
+    setattr(named, _MARK, True)
+    return named

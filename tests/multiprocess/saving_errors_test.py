@@ -1,0 +1,52 @@
+"""A save that fails, as a file may not grow, is an error of the job on every worker; the checkpoint before it stays."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from lockstep.testing import call_workers
+from tests.multiprocess import saving_errors_worker as worker
+
+pytestmark = pytest.mark.oldest
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "limited", "limit", "what"),
+    [
+        # A worker's slice of a static table, which TensorFlow writes.
+        ("static", 1, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4_temp/part-00000"),
+        ("static", 2, (1,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4_temp/part-00001"),
+        ("static", 2, (0, 1), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4_temp/part-0000"),
+        # Its rows of a dynamic table, which this library writes.
+        ("dynamic", 1, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: "),
+        ("dynamic", 2, (1,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: "),
+        ("increments", 2, (1,), 20_000, "checkpoint {}/.incremental_checkpoint/model.ckpt-2-to-3 cannot be saved: "),
+        # Files that worker 0 writes alone, when all have written theirs: the state file; the graph's description.
+        ("state", 2, (0,), 40, "checkpoint {}/model.ckpt-4 cannot be saved: {}/checkpoint.tmp"),
+        ("small", 2, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4.meta"),
+        ("small", 2, (0,), -10_000, "CheckpointSaverHook of {}: {}/graph.pbtxt"),
+    ],
+)
+def test_every_worker_fails_and_names_the_file_and_the_cause(kind, workers, limited, limit, what, tmp_path):
+    folder = str(tmp_path / "saved")
+    outcomes = call_workers(worker.train, workers, folder, kind, limited, limit, timeout_s=120, check=False)
+    for outcome in outcomes:
+        assert outcome.exit_code == 1, outcome
+        raised = outcome.error.rpartition("\ntensorflow.python.framework.errors_impl.")[2]
+        kind_of_error, _, message = raised.partition(": ")
+        # One of several that fail may hear of another's failure before its own.
+        own = ["ResourceExhaustedError"] if outcome.rank in limited else []
+        others = ["CancelledError"] if set(limited) != {outcome.rank} else []
+        assert kind_of_error in own + others, raised
+        assert what.format(folder, folder) in message and message.rstrip().endswith("; File too large"), raised
+    # The last checkpoint is whole: that before, or, where only the graph's description is missing, the new one.
+    step = 4 if ".meta" in what else 2
+    last = tf.train.latest_checkpoint(folder)
+    if limit < 0:
+        assert last is None
+        return
+    assert last == f"{folder}/model.ckpt-{step}"
+    reader = tf.train.load_checkpoint(last)
+    for name in ("static", "dynamic-values"):
+        rows = reader.get_tensor(name)
+        np.testing.assert_array_equal(rows, np.full_like(rows, step))

@@ -1,0 +1,65 @@
+"""A worker of saving_errors_test.py: trains, and from one moment on may write no long files."""
+
+import resource
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.checkpoint import checkpoint_management
+
+import hybridbackend.tensorflow as hb
+from lockstep._src import embedding
+
+DIM = 16
+
+
+def train(folder, kind, ranks, limit):
+    """Takes 4 steps, each of which adds 1 to all values, and saves after the 2nd and the 4th.
+
+    Args:
+      folder: of the checkpoints.
+      kind: 'static' or 'dynamic': of which table there are many rows. 'increments': as 'dynamic', and saves increments
+        after each step. 'small': of neither. 'state': as 'small', and the limit comes with the state file.
+      ranks: workers whose files may not be longer than the limit.
+      limit: in bytes; from before the session on where it is negative, else from the 3rd step on.
+    """
+    tf.disable_v2_behavior()
+    long = {"static": "static", "dynamic": "dynamic", "increments": "dynamic"}.get(kind)
+    rows = {name: 4000 if name == long else 10 for name in ("static", "dynamic")}
+    with tf.Graph().as_default(), hb.scope():
+        with hb.embedding_scope():
+            static = tf.get_variable("static", [rows["static"], DIM], initializer=tf.zeros_initializer())
+        dynamic = embedding.get_embedding_variable("dynamic", DIM, initializer=tf.zeros_initializer())
+        step = tf.train.get_or_create_global_step()
+        seen = [
+            tf.reduce_sum(tf.nn.embedding_lookup(table, tf.range(rows[name], dtype=tf.int64)))
+            for name, table in (("static", static), ("dynamic", dynamic))
+        ]
+        train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(sum(seen), global_step=step)
+        periods = {"save_incremental_checkpoint_steps": 1} if kind == "increments" else {}
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            limited = hb.context.rank in ranks
+            if limited and limit < 0:
+                _limit(-limit)
+            with tf.train.MonitoredTrainingSession(
+                checkpoint_dir=folder, save_checkpoint_steps=2, save_summaries_steps=None, **periods
+            ) as session:
+                for i in range(4):
+                    if limited and limit > 0 and i == 2:
+                        (_limit_state_file if kind == "state" else _limit)(limit)
+                    session.run(train_op)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def _limit(bytes_):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, resource.RLIM_INFINITY))
+
+
+def _limit_state_file(bytes_):
+    update = checkpoint_management.update_checkpoint_state_internal
+
+    def limited(*args, **kwargs):
+        _limit(bytes_)
+        update(*args, **kwargs)
+
+    checkpoint_management.update_checkpoint_state_internal = limited
