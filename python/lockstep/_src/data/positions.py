@@ -2,12 +2,14 @@
 
 Each worker's position is saved under a name of its own. It is restored by a session, and not by a saver: after all is
 initialized, so that an initializable iterator doesn't go back to its beginning; and only where the checkpoint has the
-positions of as many workers, for those in other shares of the data mean nothing.
+positions of as many workers, for those in other shares of the data mean nothing. Where a checkpoint has positions that
+a session does not go on from, or has none, worker 0 warns that data begins anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,13 +18,19 @@ from tensorflow.python.training.saving import saveable_object
 
 from lockstep._src import agreement
 from lockstep._src.context import context
-from lockstep._src.saving import latest
+from lockstep._src.saving import failures, latest
 
 _tf1 = tf.compat.v1
 # No string: exported graphs leave it out.
 _POSITIONS = ("lockstep", "positions")
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
 _WITHOUT = "save_data_position=False, or LOCKSTEP_SAVE_DATA_POSITION=0 in the environment"
+# The name that a position has in a checkpoint: of the iterator, and of how many workers.
+_NAME = re.compile(r"(.+?)(?:_STATE)?/worker_[0-9]+_of_([0-9]+)")
+_SWITCH_ON = (
+    "LOCKSTEP_SAVE_DATA_POSITION=1 in the environment, as the launcher's --restarts sets it, or "
+    "hb.scope(save_data_position=True)"
+)
 # What a dataset says of files and positions; all others are damage.
 _ERRORS_OF_DATA = (
     tf.errors.FailedPreconditionError,
@@ -83,7 +91,7 @@ def saving() -> Iterator[None]:
             error.op,
             f"the position in the data cannot be part of a checkpoint: {_WITHOUT} (the launcher's --restarts says 1), "
             f"lets data begin anew with each session. Or make the data of operations whose position is known, such as "
-            f"files, without Python's functions and random numbers\n{error.message}",
+            f"files, without Python's functions and random numbers. {failures.cause_of(error)}",
         ) from error
 
 
@@ -139,6 +147,9 @@ class PositionHook(_tf1.train.SessionRunHook):
         """Restores: the session has restored the rest from the same checkpoint, and initialized everything."""
         del coord
         if not self._names:
+            path = latest.latest_checkpoint(self._directory) if context.is_chief else None
+            if path is not None and _takes_data(session.graph):
+                _warn_of_dropped(path if self._newest is None else self._newest(path))
             return
         path = latest.of_the_job(self._directory, "positions_latest")
         if path is not None and self._newest is not None:
@@ -150,7 +161,11 @@ class PositionHook(_tf1.train.SessionRunHook):
             self._go_on(session, path)
         elif context.is_chief:
             _tf1.logging.warning(
-                "%s has no position of this graph's data for %d workers: data begins anew", path, context.world_size
+                "%s has no position of this graph's data for %d workers (it has %s): data begins anew, with its first "
+                "batch. The checkpoints that this job saves have them",
+                path,
+                context.world_size,
+                _describe(_positions_in(path)) or "none at all",
             )
 
     def _go_on(self, session: Any, path: str) -> None:
@@ -167,3 +182,38 @@ class PositionHook(_tf1.train.SessionRunHook):
                 f"this was saved. Give it the same data again; or train on from the checkpoint with data from their "
                 f"beginning: {_WITHOUT}\n{error.message}",
             ) from error
+
+
+def _takes_data(graph: tf.Graph) -> bool:
+    """Whether a graph trains on data that could go on from a position."""
+    return context.options.mode == "train" and any(op.type in _ITERATORS for op in graph.get_operations())
+
+
+def _positions_in(path: str) -> dict[int, list[str]]:
+    """The iterators whose positions a checkpoint has, by the number of workers."""
+    found: dict[int, list[str]] = {}
+    types = tf.train.load_checkpoint(path).get_variable_to_dtype_map()
+    for name in sorted(name for name, dtype in types.items() if dtype == tf.variant):
+        match = _NAME.fullmatch(name)
+        if match is not None and match[1] not in found.setdefault(int(match[2]), []):
+            found[int(match[2])].append(match[1])
+    return found
+
+
+def _describe(positions: dict[int, list[str]]) -> str:
+    """Which positions there are, as messages say it; empty where there are none."""
+    return "; ".join(f"those of {workers} in {', '.join(names)}" for workers, names in sorted(positions.items()))
+
+
+def _warn_of_dropped(path: str) -> None:
+    """Says of a checkpoint with positions that this session's data doesn't go on from them, and how it would."""
+    positions = _describe(_positions_in(path))
+    if positions:
+        _tf1.logging.warning(
+            "%s has positions of workers in their data (%s), which this job leaves alone: data begins anew, with its "
+            "first batch, while weights and the step go on. To go on in the data as well, start as many workers with "
+            "%s",
+            path,
+            positions,
+            _SWITCH_ON,
+        )

@@ -94,6 +94,40 @@ def test_without_the_option_training_goes_on_with_the_new_data_from_their_beginn
     assert _train(folder, 2, saved=False) == expected
 
 
+def _said(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "data begins anew" in record.getMessage()]
+
+
+def test_positions_that_a_start_leaves_alone_are_told_of_once_with_how_to_go_on(folder, caplog):
+    expected = [float(np.float32(_noise(0)[4 * i])) for i in range(2)]
+    assert _train(folder, 2, saved=False) == expected
+    (said,) = _said(caplog)
+    assert said.startswith(f"{folder}/checkpoints/model.ckpt-3 has positions of workers in their data (those of 1 in ")
+    assert "start as many workers with LOCKSTEP_SAVE_DATA_POSITION=1" in said and "--restarts" in said
+
+
+def test_a_checkpoint_without_positions_is_told_of_where_a_start_wants_them(folder, caplog):
+    _train(folder, 2, saved=False)
+    caplog.clear()
+    assert _train(folder, 1) == [float(np.float32(_noise(0)[0]))]
+    (said,) = _said(caplog)
+    assert "model.ckpt-5 has no position of this graph's data for 1 workers (it has none at all)" in said
+
+
+def test_nothing_is_said_where_data_go_on_or_there_are_none(folder, caplog):
+    _train(folder, 1)
+    with tf.Graph().as_default(), scope():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        with tf.compat.v1.train.MonitoredTrainingSession(checkpoint_dir=f"{folder}/checkpoints") as session:
+            assert session.run(step) == 4
+    with tf.Graph().as_default(), scope(save_data_position=False):
+        first = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
+        tf.compat.v1.train.get_or_create_global_step()
+        with tf.compat.v1.train.MonitoredTrainingSession(checkpoint_dir=f"{folder}/other") as session:
+            assert session.run(first) == 0
+    assert _said(caplog) == []
+
+
 def test_the_same_files_written_again_are_the_same_data(folder):
     expected = _noise(0).astype(np.float32)[[12, 16]].tolist()
     _write(folder / "1.parquet", _noise(1))
