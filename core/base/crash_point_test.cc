@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
+#include <unistd.h>
 
 namespace lockstep {
 namespace {
@@ -10,8 +10,9 @@ namespace {
 using testing::ExitedWithCode;
 using testing::KilledBySignal;
 
-// Passes 'a', 'b', 'a', 'b' in a process of its own, which ends with code 0 where it is not killed.
-[[noreturn]] void PassFour() {
+// Passes 'a', 'b', 'a', 'b' in a process of its own, which asks for a crash before and ends with code 0 without one.
+[[noreturn]] void PassFour(const char* asked = "", int passes = 1) {
+  if (!CrashAt(asked, passes).ok()) _exit(1);
   for (int i = 0; i < 2; ++i) {
     PassCrashPoint("a");
     PassCrashPoint("b");
@@ -20,18 +21,19 @@ using testing::KilledBySignal;
 }
 
 TEST(CrashPointDeathTest, KillsAtThePassThatWasAskedFor) {
-  EXPECT_EXIT((CrashAt("b", 1), PassFour()), KilledBySignal(SIGKILL), "");
-  EXPECT_EXIT((CrashAt("b", 2), PassFour()), KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(PassFour("b", 1), KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(PassFour("b", 2), KilledBySignal(SIGKILL), "");
 }
 
 TEST(CrashPointDeathTest, OthersArePassed) {
   EXPECT_EXIT(PassFour(), ExitedWithCode(0), "");
-  EXPECT_EXIT((CrashAt("b", 3), PassFour()), ExitedWithCode(0), "");
-  EXPECT_EXIT((CrashAt("c", 1), PassFour()), ExitedWithCode(0), "");
+  EXPECT_EXIT(PassFour("b", 3), ExitedWithCode(0), "");
+  EXPECT_EXIT(PassFour("c", 1), ExitedWithCode(0), "");
 }
 
 TEST(CrashPointDeathTest, ALaterCallTakesThePlaceOfAnEarlierOne) {
-  EXPECT_EXIT((CrashAt("a", 1), CrashAt("c", 1), PassFour()), ExitedWithCode(0), "");
+  ASSERT_TRUE(CrashAt("a", 1).ok());
+  EXPECT_EXIT(PassFour("c", 1), ExitedWithCode(0), "");
 }
 
 TEST(CrashPoint, NoPassIsRefused) {
