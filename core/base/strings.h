@@ -31,4 +31,9 @@ std::string JoinWithAnd(const Range& items) {
   return std::move(text).str();
 }
 
+// A text that may be missing, behind what joins it to another: "" where it is.
+inline std::string Behind(std::string_view joint, std::string_view text) {
+  return text.empty() ? "" : StrCat(joint, text);
+}
+
 }  // namespace lockstep

@@ -1,10 +1,17 @@
 #include "core/capi/capi.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "core/base/crash_point.h"
@@ -160,7 +167,7 @@ int lockstep_open_lane(int group, const LockstepContextOptions* options, long lo
                                    {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
 }
 
-int lockstep_close_lane(int group) {
+int lockstep_close_lane(int group, const char* how) {
   std::shared_ptr<lockstep::NamedLane> lane;
   {
     lockstep::Lanes& lanes = lockstep::TheLanes();
@@ -171,7 +178,7 @@ int lockstep_close_lane(int group) {
       lanes.of_groups.erase(found);
     }
   }
-  if (lane != nullptr) lane->Leave();
+  if (lane != nullptr) lane->Leave(TextOf(how));
   return Report(lockstep::OkStatus());
 }
 
@@ -205,7 +212,7 @@ int lockstep_stop_timeline(int group) {
 }
 
 // The pointer is taken out under the lock, and everything that may wait happens without it.
-int lockstep_shutdown() {
+int lockstep_shutdown(const char* how) {
   std::shared_ptr<lockstep::Context> context;
   {
     lockstep::Holder& holder = lockstep::TheHolder();
@@ -215,7 +222,23 @@ int lockstep_shutdown() {
   }
   if (context == nullptr) return Report(lockstep::OkStatus());
   // Kernels may hold the context for a while yet: what they wait for ends now.
-  context->communicator().Leave();
+  context->communicator().Leave(TextOf(how));
+  return Report(lockstep::OkStatus());
+}
+
+int lockstep_end_within(double seconds, int code) {
+  try {
+    std::thread([seconds, code] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+      if (code < 0) {
+        signal(-code, SIG_DFL);
+        kill(getpid(), -code);
+      }
+      std::_Exit(code);
+    }).detach();
+  } catch (const std::system_error& error) {
+    return Report(lockstep::ResourceExhausted(lockstep::StrCat("no thread to end the process: ", error.what())));
+  }
   return Report(lockstep::OkStatus());
 }
 

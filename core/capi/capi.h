@@ -51,8 +51,13 @@ int lockstep_init(const LockstepContextOptions* options);
 // this call, it returns after the lane has ended. Then lockstep_init may join another job.
 //
 // The library does not call it at the end of a process: a rank that ends without it looks, to the peers that wait for
-// it, like one that died.
-int lockstep_shutdown();
+// it, like one that died. They hear `how` it left (Communicator::Leave).
+int lockstep_shutdown(const char* how = nullptr);
+
+// Ends the process after so many seconds, if it has not ended by then, as it is: with this exit code, or by this signal
+// where the number is negative. For the end of a program, behind its exit handlers: to take a process with TensorFlow
+// apart costs seconds on a busy machine, for which the other ranks would have to wait.
+int lockstep_end_within(double seconds, int code);
 
 // Aborts the default context's collectives with `reason`, on all ranks: for a program that fails outside of a
 // collective, so that no peer waits for it in vain. The context stays, broken: every later collective returns CANCELLED
@@ -79,9 +84,9 @@ int lockstep_num_hosts();
 int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
                        double named_stall_warning_s, double named_stall_timeout_s, const char* label);
 
-// Leaves the group: what this rank waits for ends with CANCELLED, and the lane is gone when the kernels that wait are.
-// Nothing without a lane.
-int lockstep_close_lane(int group);
+// Leaves the group, as lockstep_shutdown: what this rank waits for ends with CANCELLED, and the lane is gone when the
+// kernels that wait are. Nothing without a lane.
+int lockstep_close_lane(int group, const char* how = nullptr);
 
 // Gives up the join that this rank waits in, with CANCELLED and `why`: for a program that is interrupted. Nothing
 // without a lane or a join.

@@ -1,6 +1,9 @@
 #include "core/capi/capi.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <thread>
@@ -20,6 +23,7 @@ LockstepContextOptions OptionsOf(int rank, int size) {
           .listen = nullptr,
           .rendezvous_timeout_s = 10,
           .stall_timeout_s = 10,
+          .stopped_timeout_s = 0,
           .silence_timeout_s = 10,
           .end_after_loss_s = 0,
           .shared_bytes_per_rank = 1 << 20,
@@ -40,6 +44,21 @@ TEST(CapiTest, WithoutAContextTheErrorSaysHowToMakeOne) {
   EXPECT_NE(std::string(lockstep_last_error()).find("init"), std::string::npos);
   EXPECT_EQ(lockstep_shutdown(), 0);
   EXPECT_STREQ(lockstep_last_error(), "");
+}
+
+// With an exit code, or by a signal, whatever the process does.
+TEST(CapiTest, AProcessEndsWithinTheTimeThatItGivesItself) {
+  for (const int code : {3, -SIGINT}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (lockstep_end_within(0.1, code) != 0) _exit(99);
+      while (true) pause();
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(code < 0 ? WIFSIGNALED(status) : WIFEXITED(status), true);
+    EXPECT_EQ(code < 0 ? -WTERMSIG(status) : WEXITSTATUS(status), code);
+  }
 }
 
 TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {

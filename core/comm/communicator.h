@@ -146,8 +146,10 @@ class Communicator {
   virtual void Abort(const Status& why) = 0;
 
   // Takes leave in good order: this rank's present and future collectives end with CANCELLED; peers are told that it
-  // left when they wait for it, and end undisturbed what it has done its part of. The destructor does it too.
-  virtual void Leave() = 0;
+  // left when they wait for it, and end undisturbed what it has done its part of. The destructor does it too. `how`
+  // says to who waits in vain why it does, as a sentence behind a colon; what is beyond 1 KiB is cut off.
+  virtual void Leave(std::string_view how) = 0;
+  void Leave() { Leave({}); }
 
   // A connected socket to `rank` for what ranks say to each other outside of collectives (control_links.h),
   // which sends nothing over it itself; -1 for the own rank, and where there is none. Stays the communicator's. One

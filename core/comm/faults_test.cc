@@ -273,6 +273,22 @@ TEST_P(FaultsTest, ARankThatLeavesEarlyIsSaidToHaveLeft) {
   job.ExpectSurvivorsWell();
 }
 
+TEST_P(FaultsTest, WhoWaitsForARankThatLeftHearsHow) {
+  const std::string how = "it finished its program at step 30";
+  Job job(GetParam(), [how, victim = last()](Communicator& c) -> std::string {
+    if (Status s = c.Barrier("together"); !s.ok()) return Unexpected(s);
+    if (c.rank() == victim) {
+      c.Leave(how);
+      return "";
+    }
+    const Status status = c.Barrier("alone");
+    const bool good = status.code() == StatusCode::kUnavailable &&
+                      Contains(status, {StrCat("rank ", victim, " left the job"), "barrier 'alone'", ": " + how});
+    return good ? ExpectBroken(c, status) : Unexpected(status);
+  });
+  job.ExpectSurvivorsWell();
+}
+
 // A rank that leaves at once must not spoil the collective for those that are still reading its last step.
 TEST_P(FaultsTest, RanksThatHaveDoneTheirPartMayLeaveInAnyOrder) {
   for (int first = 0; first < size(); ++first) {

@@ -215,14 +215,15 @@ void NamedLane::CancelLocked(uint64_t ticket, const std::string& why) {
   }
 }
 
-void NamedLane::Leave() {
+void NamedLane::Leave(std::string_view how) {
   if (fork_.InFork()) return;
   {
     const std::lock_guard lock(mutex_);
+    if (!leaves_) farewell_ = how;
     leaves_ = true;
   }
   links_.Wake();
-  communicator_->Leave();
+  communicator_->Leave(how);
 }
 
 int64_t NamedLane::pending() const {

@@ -103,7 +103,8 @@ class NamedLane {
   uint64_t NextNumber(const std::string& text);
 
   // Leaves the job: what this rank waits for ends with CANCELLED, and the others get UNAVAILABLE. Does not wait for it.
-  void Leave();
+  // `how` says to who waits for it why it is gone, as Communicator::Leave does.
+  void Leave(std::string_view how = {});
 
   // Collectives of this rank that have not ended.
   int64_t pending() const;
@@ -176,6 +177,7 @@ class NamedLane {
   bool idle_ = false;                                               // guarded by mutex_: and has nothing to do
   bool sleeps_ = false;                                             // guarded by mutex_: nor looks out
   bool leaves_ = false;                                             // guarded by mutex_
+  std::string farewell_;                                            // guarded by mutex_: how it leaves
   Status broken_;                                                   // guarded by mutex_
 
   std::thread thread_;

@@ -159,7 +159,9 @@ std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
     return why.ok() ? Unavailable(StrCat("rank ", event.rank, " died or closed its connection")) : why;
   }
   switch (named_messages::KindOf(event.message)) {
-    case named_messages::kLeft: return Unavailable(StrCat("rank ", event.rank, " left the job"));
+    case named_messages::kLeft:
+      return Unavailable(
+          StrCat("rank ", event.rank, " left the job", Behind(": ", named_messages::ReadLeft(event.message))));
     case named_messages::kEnded: return named_messages::ReadEnd(event.message);
     default: return std::nullopt;
   }
@@ -302,6 +304,7 @@ void NamedLane::Break(const Status& cause) {
   Status why = cause;
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
   bool leaves;
+  std::string farewell;
   {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) return;
@@ -309,16 +312,17 @@ void NamedLane::Break(const Status& cause) {
     // Whatever others say of a rank that leaves: it knows better.
     if (leaves) why = Cancelled("this rank has left its job");
     broken_ = why;
+    farewell = farewell_;
     works.swap(works_);
     names_.clear();
     join_.reset();
     todo_.clear();
   }
-  const std::string message = leaves ? named_messages::OfLeft() : named_messages::OfEnd(why);
+  const std::string message = leaves ? named_messages::OfLeft(farewell) : named_messages::OfEnd(why);
   for (int peer = 0; peer < size(); ++peer) links_.Send(peer, message);
   // Nothing where the communicator has been left, or is what broke. The thread that leaves may not have come so far.
   if (leaves) {
-    communicator_->Leave();
+    communicator_->Leave(farewell);
   } else {
     communicator_->Abort(why);
   }

@@ -48,11 +48,12 @@ TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
     ASSERT_TRUE(lane.ok()) << lane.status().ToString();
     EXPECT_EQ(Ask(**lane, Request(NamedKind::kBarrier, "start", {}), kNothing).get().status, OkStatus());
     const int leaver = options.size - 1;
-    if (options.rank == leaver) return;
+    if (options.rank == leaver) return (*lane)->Leave("it finished its program");
     for (int i = 0; i < 2; ++i) {
       const Status status = Ask(**lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status;
       EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
       EXPECT_TRUE(Contains(status, StrCat("rank ", leaver, " left the job"))) << status.ToString();
+      EXPECT_TRUE(Contains(status, ": it finished its program")) << status.ToString();
     }
     StayUntilAllHaveHeard(options.rank, options.size - 1, heard);
   });

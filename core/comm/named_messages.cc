@@ -45,7 +45,7 @@ std::vector<std::string> OfRequests(const std::vector<NamedRequest>& requests) {
 
 std::vector<std::string> OfBatches(const std::vector<NamedBatch>& batches) { return OfList(kBatches, batches); }
 
-std::string OfLeft() { return std::string(1, kLeft); }
+std::string OfLeft(std::string_view how) { return std::string(1, kLeft).append(how); }
 
 std::string OfEnd(const Status& why) {
   ByteWriter writer = Begin(kEnded);
@@ -80,6 +80,8 @@ std::optional<Cancellation> ReadCancellation(std::string_view message) {
   if (!reader.Complete()) return std::nullopt;
   return cancellation;
 }
+
+std::string_view ReadLeft(std::string_view message) { return message.substr(1); }
 
 std::optional<Status> ReadEnd(std::string_view message) {
   ByteReader reader(message.substr(1));

@@ -14,7 +14,7 @@ namespace lockstep {
 //   'r' requests, to the message's end          a rank to rank 0
 //   'c' cancelled: ticket 8, name, why          a rank to rank 0
 //   'b' batches, to the message's end           rank 0 to all
-//   'l' left                                    a rank to rank 0, rank 0 to all
+//   'l' left: how, to the message's end         a rank to rank 0, rank 0 to all
 //   'e' ended: status                           likewise: the lane is broken
 //
 // Lists of requests and of batches take as many messages as they need, each far below what a link takes.
@@ -24,7 +24,7 @@ inline constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft =
 
 std::vector<std::string> OfRequests(const std::vector<NamedRequest>& requests);
 std::vector<std::string> OfBatches(const std::vector<NamedBatch>& batches);
-std::string OfLeft();
+std::string OfLeft(std::string_view how);
 std::string OfEnd(const Status& why);
 
 // A rank gives up a request of its own.
@@ -42,6 +42,8 @@ char KindOf(std::string_view message);
 std::optional<std::vector<NamedRequest>> ReadRequests(std::string_view message);
 std::optional<std::vector<NamedBatch>> ReadBatches(std::string_view message, int ranks);
 std::optional<Cancellation> ReadCancellation(std::string_view message);
+// How a rank left; may be empty.
+std::string_view ReadLeft(std::string_view message);
 // Not OK.
 std::optional<Status> ReadEnd(std::string_view message);
 

@@ -142,7 +142,7 @@ void AnswerGuest(bool knows_secret, std::string_view bytes) {
     (void)wire::SendAll(caller.get(), bytes, deadline);
   } else {
     const std::string nonce(wire::kNonceBytes, 'h');
-    (void)wire::SendAll(caller.get(), StrCat(wire::kMagic, std::string_view("\x02\0\0\0", 4), nonce), deadline);
+    (void)wire::SendAll(caller.get(), StrCat(wire::kMagic, std::string_view("\x03\0\0\0", 4), nonce), deadline);
     if (const auto proof = wire::ReceiveExactly(caller.get(), wire::kProofBytes, deadline); proof.ok()) {
       const wire::Keys keys =
           wire::MakeKeys(kSecret, nonce, std::string_view(*proof).substr(wire::kMagic.size(), wire::kNonceBytes));
@@ -163,7 +163,7 @@ std::vector<std::string> Seeds() {
   return {StrCat(std::string_view("\0", 1), wire::kMagic, std::string(wire::kNonceBytes + wire::kTagBytes, 'x')),
           StrCat("\x01", std::string("\x10\0\0\0", 4), hello, std::string(wire::kTagBytes, 'x')),
           StrCat("\x02", hello),
-          StrCat("\x03", wire::kMagic, std::string("\x02\0\0\0", 4), std::string(wire::kNonceBytes, 'h'), 'W',
+          StrCat("\x03", wire::kMagic, std::string("\x03\0\0\0", 4), std::string(wire::kNonceBytes, 'h'), 'W',
                  std::string(wire::kTagBytes, 'x')),
           StrCat("\x04", answer),
           StrCat("\x04", wire::Encode(wire::Answer{OkStatus(), "nonce", {"of rank 0 alone"}, {""}})),

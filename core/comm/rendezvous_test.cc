@@ -366,8 +366,8 @@ TEST(RendezvousTest, AGuestDoesNotWaitForARankZeroThatDied) {
   EXPECT_EQ(poll(&entry, 1, 30000), 1);
   {
     const UniqueFd caller(accept(listener->get(), nullptr, nullptr));
-    const std::string banner = StrCat(wire::kMagic, std::string("\x02\0\0\0", 4), std::string(wire::kNonceBytes, 'n'));
-    static_assert(wire::kVersion == 2);
+    const std::string banner = StrCat(wire::kMagic, std::string(1, static_cast<char>(wire::kVersion)),
+                                      std::string(3, '\0'), std::string(wire::kNonceBytes, 'n'));
     EXPECT_TRUE(wire::SendAll(caller.get(), banner, Deadline::After(30)).ok());
     EXPECT_TRUE(wire::ReceiveExactly(caller.get(), 1, Deadline::After(30)).ok());
   }

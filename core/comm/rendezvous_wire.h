@@ -30,7 +30,7 @@ namespace lockstep::wire {
 
 inline constexpr std::string_view kMagic = "LOCKSTEP";
 // Raised with every change of what is on the wire.
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 // Enough that no two connections ever have the same.
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kTagBytes = 32;

@@ -52,6 +52,7 @@ class Watch::Impl {
         on_verdict_(std::move(on_verdict)),
         on_tick_(std::move(on_tick)),
         fates_(options_.size, Fate::kRunning),
+        farewells_(options_.size),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     for (size_t rank = 0; rank < connections.size(); ++rank) {
       if (!connections[rank].valid()) continue;
@@ -61,7 +62,7 @@ class Watch::Impl {
   }
 
   ~Impl() {
-    Leave();
+    Leave({});
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -82,9 +83,10 @@ class Watch::Impl {
     Wake();
   }
 
-  void Leave() {
+  void Leave(std::string_view how) {
     {
       const std::lock_guard lock(mutex_);
+      if (!leaving_) farewells_[options_.rank] = how;
       leaving_ = true;
     }
     Wake();
@@ -94,6 +96,11 @@ class Watch::Impl {
   Fate fate(int rank) const {
     const std::lock_guard lock(mutex_);
     return fates_[rank];
+  }
+
+  std::string farewell(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return farewells_[rank];
   }
 
   Status verdict() const {
@@ -155,11 +162,13 @@ class Watch::Impl {
   bool ObeyCallers() {
     std::optional<Status> words;
     bool leaving;
+    std::string how;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return false;
       words.swap(last_words_);
       leaving = leaving_;
+      how = farewells_[options_.rank];
     }
     if (words) {
       const Status status = options_.rank == 0 ? GaveUp(0, *words) : *words;
@@ -169,7 +178,9 @@ class Watch::Impl {
       leave_deadline_ = Deadline::After(options_.leave_s);
       // Behind last words it is nothing new to who has heard them; but who has come to an end itself may live on for a
       // while, and is not to believe that this rank died.
-      for (Link& link : links_) link.Send({Message::Kind::kLeft, static_cast<uint32_t>(options_.rank), OkStatus()});
+      const Message farewell = {Message::Kind::kLeft, static_cast<uint32_t>(options_.rank),
+                                how.empty() ? OkStatus() : watch::Cut(Cancelled(how), watch::kMaxWordsBytes)};
+      for (Link& link : links_) link.Send(farewell);
       (void)Learn(options_.rank, Fate::kLeft, OkStatus());
     }
     if (leave_deadline_ && !left_) EndLeave();
@@ -252,6 +263,10 @@ class Watch::Impl {
     const int rank = static_cast<int>(message.rank);
     if (rank == link.rank()) link.over = true;
     if (message.kind == Message::Kind::kLeft) {
+      {
+        const std::lock_guard lock(mutex_);
+        farewells_[rank] = message.status.message();
+      }
       (void)Learn(rank, Fate::kLeft, OkStatus());
       if (options_.rank == 0) Tell(message, /*own_words=*/true);
       if (rank == link.rank()) link.Close();
@@ -320,14 +335,15 @@ class Watch::Impl {
   std::optional<Deadline> leave_deadline_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;   // of what the mutex guards
-  std::vector<Fate> fates_;           // guarded by mutex_, [R]
-  Status verdict_;                    // guarded by mutex_
-  std::optional<Status> last_words_;  // guarded by mutex_: not yet sent
-  bool gave_up_ = false;              // guarded by mutex_
-  bool leaving_ = false;              // guarded by mutex_
-  bool left_ = false;                 // guarded by mutex_; written by the thread alone
-  bool stop_ = false;                 // guarded by mutex_
+  std::condition_variable changed_;     // of what the mutex guards
+  std::vector<Fate> fates_;             // guarded by mutex_, [R]
+  std::vector<std::string> farewells_;  // guarded by mutex_
+  Status verdict_;                      // guarded by mutex_
+  std::optional<Status> last_words_;    // guarded by mutex_: not yet sent
+  bool gave_up_ = false;                // guarded by mutex_
+  bool leaving_ = false;                // guarded by mutex_
+  bool left_ = false;                   // guarded by mutex_; written by the thread alone
+  bool stop_ = false;                   // guarded by mutex_
 
   const UniqueFd wake_;  // an eventfd
   std::thread thread_;
@@ -347,9 +363,11 @@ void Watch::GiveUp(const Status& why) {
   if (!guard_.InFork()) impl_->GiveUp(why);
 }
 
-void Watch::Leave() {
-  if (!guard_.InFork()) impl_->Leave();
+void Watch::Leave(std::string_view how) {
+  if (!guard_.InFork()) impl_->Leave(how);
 }
+
+std::string Watch::farewell(int rank) const { return guard_.InFork() ? "" : impl_->farewell(rank); }
 
 Watch::Fate Watch::fate(int rank) const { return guard_.InFork() ? Fate::kRunning : impl_->fate(rank); }
 

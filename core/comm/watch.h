@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/fork_guard.h"
@@ -89,11 +90,14 @@ class Watch {
   void GiveUp(const Status& why);
 
   // Good order: tells all that this rank goes, and makes its connections' ends no verdict. Returns when the others'
-  // machines have it (last words before it too), or 2 s have passed. Called from a callback it does not wait.
-  void Leave();
+  // machines have it (last words before it too), or 2 s have passed. Called from a callback it does not wait. `how` is
+  // its farewell to them, of which what is beyond 2 KiB is cut off.
+  void Leave(std::string_view how = {});
 
   // What is known of `rank`; of the own rank: kLost after GiveUp, or where the others have given it up.
   Fate fate(int rank) const;
+  // What a rank said when it left; "" where it has not, or said nothing.
+  std::string farewell(int rank) const;
   // OK while there is none.
   Status verdict() const;
 

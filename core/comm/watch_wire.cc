@@ -1,6 +1,7 @@
 #include "core/comm/watch_wire.h"
 
 #include <cstring>
+#include <utility>
 
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
@@ -19,6 +20,7 @@ std::string Encode(const Message& message) {
   ByteWriter writer;
   writer.Number(static_cast<uint8_t>(message.kind));
   if (message.kind != Message::Kind::kBeat) writer.Number(message.rank);
+  if (message.kind == Message::Kind::kLeft) writer.String(Cut(message.status, kMaxTextBytes).message());
   if (message.kind == Message::Kind::kEnd) WriteStatus(Cut(message.status, kMaxTextBytes), writer);
   return writer.Take();
 }
@@ -29,7 +31,10 @@ std::optional<Message> Decode(std::string_view bytes) {
   message.kind = static_cast<Message::Kind>(reader.Number<uint8_t>());
   switch (message.kind) {
     case Message::Kind::kBeat: break;
-    case Message::Kind::kLeft: message.rank = reader.Number<uint32_t>(); break;
+    case Message::Kind::kLeft:
+      message.rank = reader.Number<uint32_t>();
+      if (std::string how = reader.String(); !how.empty()) message.status = Cancelled(std::move(how));
+      break;
     case Message::Kind::kEnd:
       message.rank = reader.Number<uint32_t>();
       message.status = ReadStatus(reader);

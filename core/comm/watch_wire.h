@@ -13,7 +13,7 @@
 //
 //   frame  | length 4 | body | HMAC 32 |
 //   body   | 'b' |                                  I live
-//          | 'l' | rank 4 |                         this rank has left in good order
+//          | 'l' | rank 4 | text string |           this rank has left in good order, and how
 //          | 'e' | rank 4 | code 4 | text string |  this rank is lost, or gives up, and the job with it
 //
 // Of itself alone speaks a rank other than 0: the rank of its messages is its own.
@@ -30,7 +30,7 @@ struct Message {
   enum class Kind : char { kBeat = 'b', kLeft = 'l', kEnd = 'e' };
   Kind kind = Kind::kBeat;
   uint32_t rank = 0;  // not of a beat
-  Status status;      // of kEnd, and not OK then
+  Status status;      // of kEnd, and not OK then; of kLeft CANCELLED with its text, or OK without one
 };
 
 // The status with what is too long for `most` bytes cut off its text, between two characters of UTF-8.

@@ -76,7 +76,7 @@ void Frames(std::string_view bytes) {
 
 std::vector<std::string> Seeds() {
   const std::string beat = watch::Encode({});
-  const std::string left = watch::Encode({Message::Kind::kLeft, 1, OkStatus()});
+  const std::string left = watch::Encode({Message::Kind::kLeft, 1, Cancelled("it finished")});
   const std::string end = watch::Encode({Message::Kind::kEnd, 1, Unavailable("rank 2 died")});
   const auto with_length = [](const std::string& body) { return StrCat(static_cast<char>(body.size()), body); };
   Channel channel(kKey, 1, Channel::Direction::kToZero);

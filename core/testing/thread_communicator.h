@@ -120,7 +120,7 @@ class ThreadCommunicator : public Communicator {
   }
 
   void Abort(const Status& why) override { std::abort(); }
-  void Leave() override {}
+  void Leave(std::string_view) override {}
   int Link(int rank) const override { return -1; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return nullptr; }
   bool peers_read_shared() const override { return false; }

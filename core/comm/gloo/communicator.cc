@@ -15,7 +15,7 @@ void GlooCommunicator::Flush() {
   if (!streams_->broken()) (void)streams_->Flush(kFarewell_s);  // whoever is gone needs nothing any more
 }
 
-void GlooCommunicator::Leave() {
+void GlooCommunicator::Leave(std::string_view) {
   (void)streams_->Break(Cancelled(StrCat("rank ", streams_->ranks()[index_], " has left the job")));
 }
 

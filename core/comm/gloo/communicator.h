@@ -43,7 +43,7 @@ class GlooCommunicator final : public Communicator {
   Status Barrier(std::string_view name) override { return Agree({.kind = CallKind::kBarrier, .name = name}); }
   Status Decline(std::string_view name, const Status& why) override { return Decline(name, why, /*verbatim=*/false); }
   void Abort(const Status& why) override { (void)Break(why); }
-  void Leave() override;
+  void Leave(std::string_view how) override;
   int Link(int) const override { return -1; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t) override { return nullptr; }
   bool peers_read_shared() const override { return false; }

@@ -82,7 +82,7 @@ HostsCommunicator::HostsCommunicator(const ContextOptions& options, Place place,
 
 // The watch's thread calls into the backends: it ends first.
 HostsCommunicator::~HostsCommunicator() {
-  Leave();
+  Leave({});
   watch_.reset();
 }
 
@@ -182,7 +182,7 @@ Status HostsCommunicator::AskFate(int rank) {
   const Status verdict = watch_->verdict();
   if (!verdict.ok()) return verdict;
   if (watch_->fate(rank) == Watch::Fate::kLeft) {
-    return Unavailable(StrCat("rank ", rank, " left the job, and is waited for"));
+    return Unavailable(StrCat("rank ", rank, " left the job, and is waited for", Behind(": ", watch_->farewell(rank))));
   }
   // Then nobody says any more what became of the others, most of whom end because of it.
   if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
@@ -318,15 +318,15 @@ void HostsCommunicator::Abort(const Status& why) {
 }
 
 // A collective that goes on is ended; where there is none, what was sent arrives first.
-void HostsCommunicator::Leave() {
+void HostsCommunicator::Leave(std::string_view how) {
   if (local_ == nullptr || fork_.InFork()) return;
   after_loss_.Leave();
   if (across_ != nullptr && calling_.try_lock()) {
     across_->Flush();
     calling_.unlock();
   }
-  watch_->Leave();
-  local_->Leave();
+  watch_->Leave(how);
+  local_->Leave(how);
   if (across_ != nullptr) (void)across_->Break(Cancelled(StrCat("rank ", rank_, " has left the job")));
 }
 

@@ -77,7 +77,7 @@ class HostsCommunicator final : public Communicator {
   Status Barrier(std::string_view name) override;
   Status Decline(std::string_view name, const Status& why) override;
   void Abort(const Status& why) override;
-  void Leave() override;
+  void Leave(std::string_view how) override;
   int Link(int rank) const override { return links_[rank].get(); }
   Status WhyLinkEnded(int rank) override { return AskFate(rank); }
   // Those of other hosts are silent then, which the watch sees.

@@ -25,10 +25,10 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
       calls_(segment_, rank, *waiter_) {}
 
 // Peers that wait for this rank hear that it left, and not that it died. Buffers that are still held keep the segment.
-ShmCommunicator::~ShmCommunicator() { Leave(); }
+ShmCommunicator::~ShmCommunicator() { Leave({}); }
 
-void ShmCommunicator::Leave() {
-  if (getpid() == owner_) waiter_->Leave();
+void ShmCommunicator::Leave(std::string_view how) {
+  if (getpid() == owner_) waiter_->Leave(how);
 }
 
 Status ShmCommunicator::FillSlot(const void* data, int64_t bytes) {

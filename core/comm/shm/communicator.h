@@ -55,7 +55,7 @@ class ShmCommunicator final : public Communicator {
   Status Decline(std::string_view name, const Status& why) override { return Decline(name, why, /*verbatim=*/false); }
   void Abort(const Status& why) override { waiter_->Abort(why); }
   // Does nothing in a fork of the process that made the communicator.
-  void Leave() override;
+  void Leave(std::string_view how) override;
   int Link(int rank) const override { return waiter_->peers().socket(rank); }
   int DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
   Status StoppedPeer() override { return waiter_->JudgeStopped(); }

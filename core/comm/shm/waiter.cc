@@ -171,7 +171,7 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
     return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ",
-                              Operation(), ThereToo()));
+                              Operation(), ThereToo(), Behind(": ", segment_->block(peer).last_words.text)));
   }
   // A rank that failed tells more by its last words than by its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
@@ -259,10 +259,10 @@ void Waiter::End(const Status& error) {
   (void)Break(RankState::kBroken, error, error.message());  // the error is for the calls to return
 }
 
-// Calls that are made after it return CANCELLED with this reason; peers never read it, as kLeft says all.
-void Waiter::Leave() {
-  const std::string reason = StrCat("rank ", NameOf(rank_), " has left the job");
-  (void)Break(RankState::kLeft, Cancelled(reason), reason);  // as above
+// Calls that are made after it return CANCELLED with this reason; peers read `how`.
+void Waiter::Leave(std::string_view how) {
+  const Status reason = Cancelled(StrCat("rank ", NameOf(rank_), " has left the job"));
+  (void)Break(RankState::kLeft, reason, std::string(how));  // as above
 }
 
 void Waiter::WakeAll() {

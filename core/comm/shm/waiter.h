@@ -43,7 +43,7 @@ struct WaitPolicy {
 //
 // How a wait ends, where it does not end well, in the order in which it is looked for:
 //   Abort or Leave here, on another thread        CANCELLED
-//   a missing rank has left                       UNAVAILABLE "rank 1 left the job"
+//   a missing rank has left                       UNAVAILABLE "rank 1 left the job", and how
 //   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died", or "... on host a) ..."
 //   a missing rank's connection is closed         UNAVAILABLE "rank 1 (process 123) closed its connection"
 //   a missing rank's process is stopped           UNAVAILABLE "rank 1 (process 123) has been stopped for 5 s ..."
@@ -113,8 +113,8 @@ class Waiter {
   // The same for an end that was seen elsewhere, with its own code.
   void End(const Status& error);
   // Takes leave of the peers in good order, unless the rank has come to another end. Peers that wait for a step of this
-  // rank that it has announced are not disturbed.
-  void Leave();
+  // rank that it has announced are not disturbed. Those that wait for more hear `how`.
+  void Leave(std::string_view how);
 
  private:
   // Acquire: what `peer` wrote before it announced `step` may be read after this.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockstep._src import at_exit
+from lockstep._src import at_exit, program_end
 from lockstep._src.arguments import listed
 from lockstep._src.cluster import Cluster, Task
 from lockstep._src.environment import warn_of_what_has_no_effect
@@ -369,7 +369,8 @@ class Context:
             library.init(meeting_of(cluster, options))
             self._connected = True
             options.set_connected(True)
-            at_exit.register(self.shutdown)
+            program_end.watch()
+            at_exit.register(self._leave_at_exit)
 
     @contextlib.contextmanager
     def detached(self) -> Iterator[None]:
@@ -393,15 +394,22 @@ class Context:
 
     def shutdown(self) -> None:
         """Leaves the job: collectives that still run are cancelled. Does nothing when not connected."""
+        self._leave("")
+
+    def _leave_at_exit(self) -> None:
+        self._leave(program_end.farewell())
+
+    def _leave(self, how: str) -> None:
+        """Leaves the job; others that wait for this worker hear how."""
         with self._lock:
             if not self._connected:
                 return
             from lockstep._src import library
 
-            at_exit.unregister(self.shutdown)
+            at_exit.unregister(self._leave_at_exit)
             self._connected = False
             self.options.set_connected(False)
-            library.shutdown()
+            library.shutdown(how)
 
 
 context = Context.get()

@@ -74,7 +74,9 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_double,
         ctypes.c_char_p,
     ]
-    capi.lockstep_close_lane.argtypes = [ctypes.c_int]
+    capi.lockstep_shutdown.argtypes = [ctypes.c_char_p]
+    capi.lockstep_end_within.argtypes = [ctypes.c_double, ctypes.c_int]
+    capi.lockstep_close_lane.argtypes = [ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_cancel_join.argtypes = [ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_next_number.argtypes = [ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_next_number.restype = ctypes.c_longlong
@@ -152,9 +154,21 @@ def init(meeting: Meeting) -> None:
     _check(capi.lockstep_init(meeting._as_c()))
 
 
-def shutdown() -> None:
-    """Leaves the job: collectives that still run end with CancelledError. Does nothing without an engine."""
-    _check(capi.lockstep_shutdown())
+def shutdown(how: str = "") -> None:
+    """Leaves the job: collectives that still run end with CancelledError. Does nothing without an engine.
+
+    Ranks that wait for this one hear `how` it left, a sentence.
+    """
+    _check(capi.lockstep_shutdown(how.encode()))
+
+
+def end_within(seconds: float, code: int) -> None:
+    """Ends the process after so many seconds, if it has not ended by then, with this exit code (negative: signal).
+
+    Raises:
+      tf.errors.ResourceExhaustedError: there is no thread left for it.
+    """
+    _check(capi.lockstep_end_within(seconds, code))
 
 
 def open_lane(
@@ -174,9 +188,9 @@ def open_lane(
     _check(capi.lockstep_open_lane(group, meeting._as_c(), *named))
 
 
-def close_lane(group: int) -> None:
-    """Leaves a group: what this rank waits for in it ends with CancelledError. Does nothing without its lane."""
-    _check(capi.lockstep_close_lane(group))
+def close_lane(group: int, how: str = "") -> None:
+    """Leaves a group, as `shutdown`: this rank's waits in it end with CancelledError. Nothing without a lane."""
+    _check(capi.lockstep_close_lane(group, how.encode()))
 
 
 def cancel_join(group: int, why: str) -> None:

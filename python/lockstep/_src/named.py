@@ -87,9 +87,12 @@ def open_lane(
     _secrets[group] = meeting.secret
 
 
-def close_lane(group: int = ALL) -> None:
-    """Leaves a group: what this rank waits for in it ends with CancelledError, on the others with InternalError."""
-    library.close_lane(group)
+def close_lane(group: int = ALL, how: str = "") -> None:
+    """Leaves a group: what this rank waits for in it ends with CancelledError, on the others with InternalError.
+
+    Others that wait for this rank hear `how` it left, a sentence.
+    """
+    library.close_lane(group, how)
 
 
 def secret_of(group: int = ALL) -> str:

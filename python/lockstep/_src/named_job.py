@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from lockstep._src import at_exit, elastic, last_words, named
+from lockstep._src import at_exit, elastic, last_words, named, program_end
 from lockstep._src.cluster import Cluster
 from lockstep._src.named_bytes import gather_bytes
 
@@ -102,7 +102,8 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
         raise
     _settings.clear()
     _settings.update(settings)
-    at_exit.register(stop)
+    program_end.watch()
+    at_exit.register(_stop_at_exit)
 
 
 _settings: dict[str, float] = {}  # of lanes of sets that are added later
@@ -113,15 +114,24 @@ def stop() -> None:
 
     What this rank waits for ends with CancelledError; other ranks' operations with an error that names this rank.
     """
+    _leave("")
+
+
+def _stop_at_exit() -> None:
+    _leave(program_end.farewell())
+
+
+def _leave(how: str) -> None:
+    """Leaves the job; others that wait for this rank hear how."""
     global _job
     with _lock:
         if _job is None:
             return
-        at_exit.unregister(stop)
+        at_exit.unregister(_stop_at_exit)
         job, _job = _job, None
         for number, members in reversed(job.sets.items()):
             if job.rank in members:
-                named.close_lane(number)
+                named.close_lane(number, how)
 
 
 def is_started() -> bool:

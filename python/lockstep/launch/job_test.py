@@ -103,6 +103,20 @@ def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_pa
     assert not [pid for pid in pids_of(tmp_path, 2) if runs(pid)]
 
 
+def test_a_failure_ends_stopped_workers_in_their_own_way(launch, tmp_path):
+    is_stopped = "open('/proc/' + open('pid1').read() + '/stat').read().rpartition(')')[2].split()[0] == 'T'"
+    worker = WRITE_PID + (
+        f"if rank == 0:\n  {_wait_for_pids(2)}"
+        f"  while not ({is_stopped}): time.sleep(.01)\n"
+        "  sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (open('obeyed', 'w'), sys.exit(0)))\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    code, _, _ = finish(launch("-n", "2", worker=worker + SLEEP))
+    assert code == 3
+    assert (tmp_path / "obeyed").exists()
+
+
 def test_a_killed_worker_gives_128_plus_the_signal_and_is_named(launch, tmp_path):
     process = launch("-n", "2", worker=WRITE_PID + SLEEP)
     pids_of(tmp_path, 2)

@@ -54,11 +54,11 @@ def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[i
     return process.returncode, stdout.splitlines(), stderr.splitlines()
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
     """Waits until a condition holds, and returns what it gave then."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}"
+        assert time.monotonic() < deadline, f"waited {deadline_s} s for {what}"
         time.sleep(0.02)
     return value
 
@@ -72,14 +72,14 @@ def runs(pid: int) -> bool:
     return state not in "ZX"
 
 
-def pids_of(folder: Path, count: int) -> list[int]:
+def pids_of(folder: Path, count: int, deadline_s: float = DEADLINE_S) -> list[int]:
     """What `count` processes wrote with WRITE_PID."""
 
     def read() -> list[int] | None:
         texts = [path.read_text() for path in folder.glob("pid*")]
         return [int(text) for text in texts] if len(texts) == count and all(texts) else None
 
-    return wait_for(read, f"{count} processes to start")
+    return wait_for(read, f"{count} processes to start", deadline_s)
 
 
 RANK = 'rank = int(os.environ["LOCKSTEP_RANK"])\n'

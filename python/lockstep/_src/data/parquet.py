@@ -228,6 +228,9 @@ class ParquetDataset(dataset_ops.UnaryDataset):
 
     """
 
+    # Loops over it, in a scope, end on all workers together (`sync.py`).
+    ends_together = True
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         self = super().__new__(cls)
         if tf.compat.v1.executing_eagerly_outside_functions():

@@ -5,6 +5,9 @@ Workers rarely have the same number of batches. Before each step they tell each 
 - `data_sync_drop_remainder=True` (default): as soon as one has none, the data ends on all.
 - `False`: the data ends when the last worker's does; one that has run out gets empty batches, of zero rows, until then.
 
+Loops in eager mode (`for batch in dataset`) end likewise, where the dataset is made of one of this project's, by
+whatever transformations. Loops inside of a `tf.function` do not.
+
 An evaluation always goes on until the last worker's data ends, so that what it finds doesn't depend on how the data is
 spread over workers. The question is one exchange of two bytes in the run that takes the batch.
 
@@ -21,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.data.ops import dataset_ops, iterator_ops
 
 from lockstep._src.context import context
 from lockstep._src.data import ending, lookahead, positions, sharing
@@ -150,6 +153,30 @@ class SyncIterator(ITERATOR):
             ending.note(self._iterator._iterator_resource, taken_by, last)
 
 
+class EagerIterator(iterator_ops.OwnedIterator):
+    """An iterator in eager mode whose elements come on all workers or on none.
+
+    Inside of a `tf.function`, and by `get_next_as_optional`, it takes those of this worker alone.
+
+    Args:
+      dataset: what it iterates over.
+      drop_remainder: see the module's text.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, drop_remainder: bool) -> None:
+        super().__init__(dataset)
+        self._drop_remainder = drop_remainder
+
+    def _next_internal(self) -> Any:
+        """What `next` and `get_next` return; OutOfRangeError where the data ends."""
+        if not tf.executing_eagerly():
+            return super()._next_internal()
+        mine = self.get_next_as_optional()
+        has_value = mine.has_value()
+        ops.lockstep_agree_on_next(has_value, has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
+        return mine.get_value() if has_value else empty(self.element_spec)
+
+
 def empty(spec: Any) -> Any:
     """An element of `spec` with no rows, whatever its structure."""
     if isinstance(spec, Value):
@@ -202,11 +229,16 @@ def _synchronized(iterator: Any, ahead: int, is_share: bool = False) -> Any:
         return iterator
     if context.world_size == 1 and not ahead and (options.data_batch_count == 1 or options.mode == "eval"):
         return iterator
-    if options.mode == "eval":
-        # What is not batched has no empty form to go on with.
-        scalars = any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(iterator.element_spec))
-        return SyncIterator(iterator, drop_remainder=scalars)
-    return SyncIterator(iterator, options.data_sync_drop_remainder, ahead, is_share)
+    ahead = 0 if options.mode == "eval" else ahead
+    return SyncIterator(iterator, _drops_remainder(iterator.element_spec), ahead, is_share)
+
+
+def _drops_remainder(spec: Any) -> bool:
+    """Whether data of this kind end with the first worker's, in the present scope."""
+    if context.options.mode != "eval":
+        return context.options.data_sync_drop_remainder
+    # What is not batched has no empty form to go on with.
+    return any(getattr(one, "shape", None) == () for one in tf.nest.flatten(spec))
 
 
 def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -239,8 +271,28 @@ def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _is_ours(dataset: Any) -> bool:
+    """Whether a dataset is one of this project's, or made of one."""
+    return getattr(dataset, "ends_together", False) or any(map(_is_ours, dataset._inputs()))
+
+
+def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`__iter__` of datasets."""
+
+    @functools.wraps(make)
+    def wrapped(dataset: Any) -> Any:
+        is_alone = context.world_size == 1 or context.options.mode == "infer"
+        if is_alone or not tf.executing_eagerly() or not _is_ours(dataset):
+            return make(dataset)
+        return EagerIterator(dataset, _drops_remainder(dataset.element_spec))
+
+    return wrapped
+
+
 def intercept_iterators(interception: Interception) -> None:
-    """Makes graph-mode iterators synchronized ones while the interception lasts."""
+    """Makes iterators synchronized ones while the interception lasts: those of graphs, and our datasets' eager ones."""
+    for owner in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter):
+        interception.replace(owner, "__iter__", _wrap_iter)
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -1,0 +1,81 @@
+"""Loops in eager mode over unequal shares of data end on all workers together."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lockstep.testing import call_workers
+
+_BATCH_ROWS = 10
+# Rows of the row groups: worker 0 reads the first, worker 1 the others.
+_GROUPS = (40, 35, 30)
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    path = str(tmp_path / "data.parquet")
+    table = pa.table({"x": np.arange(sum(_GROUPS), dtype=np.float32) ** 2})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        start = 0
+        for rows in _GROUPS:
+            writer.write_table(table.slice(start, rows), row_group_size=rows)
+            start += rows
+    return path
+
+
+def _loops(path):
+    """On a worker: the batches of several loops, each with what an exchange in each step gave."""
+    import tensorflow as tf
+
+    import hybridbackend.tensorflow as hb
+    import lockstep
+
+    def steps(dataset):
+        taken = []
+        for x in dataset:
+            total = lockstep.allreduce(tf.reduce_sum(x), op="sum", name="total")
+            taken.append((x.numpy(), total.numpy()))
+        return taken
+
+    def read():
+        return hb.data.ParquetDataset([path], _BATCH_ROWS, partition_by="row_groups")
+
+    results = {}
+    with hb.scope():
+        plain = lockstep.data.ParquetDataset([path], _BATCH_ROWS, partition_by="row_groups").map(lambda row: row["x"])
+        results["first epoch"] = steps(plain)
+        results["second epoch"] = steps(plain)
+        results["transformed"] = steps(read().map(lambda row: row["x"]).prefetch(2))
+        iterator = iter(read())
+        results["by next"] = steps(row["x"] for row in iterator)
+        results["as numpy"] = steps(tf.constant(x) for x in plain.as_numpy_iterator())
+        rank = hb.context.rank
+        # Of others' datasets each worker takes what it has.
+        results["others"] = len(list(tf.data.Dataset.range(3 + rank)))
+    with hb.scope(data_sync_drop_remainder=False):
+        results["to the last"] = steps(plain)
+    with hb.scope(mode="eval"):
+        results["evaluation"] = steps(plain)
+    results["outside"] = len(list(plain))
+    return results
+
+
+def test_loops_over_unequal_shares_end_together(path):
+    values = np.arange(sum(_GROUPS), dtype=np.float32) ** 2
+    shares = np.split(values, _GROUPS[:1])
+    batches = [[share[i : i + _BATCH_ROWS] for i in range(0, len(share), _BATCH_ROWS)] for share in shares]
+    short, long = sorted(map(len, batches))
+    assert short < long
+    none = np.zeros(0, np.float32)
+    padded = [own + [none] * (long - len(own)) for own in batches]
+    wanted_steps = {"to the last": long, "evaluation": long}
+    for rank, results in enumerate(call_workers(_loops, 2, path, timeout_s=240)):
+        assert results.pop("others") == 3 + rank
+        assert results.pop("outside") == len(batches[rank])
+        for name, taken in results.items():
+            wanted = [own[: wanted_steps.get(name, short)] for own in padded]
+            assert len(taken) == len(wanted[rank]), name
+            for (x, total), *everyones in zip(taken, *wanted, strict=True):
+                np.testing.assert_array_equal(x, everyones[rank], err_msg=name)
+                np.testing.assert_allclose(total, sum(batch.sum() for batch in everyones), err_msg=name)

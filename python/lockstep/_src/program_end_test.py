@@ -1,0 +1,101 @@
+"""The end of a worker's program: what others hear of it, and that it comes soon after an error."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lockstep.testing import launching, run_workers
+
+# Whatever a busy machine makes of it; without what is tested here it would be ten minutes.
+_DEADLINE_S = 240
+
+# What the interpreter does at the end takes ten minutes; the program's own parts of it are done all the same.
+_SLOW = """
+import atexit, sys, threading, time
+from lockstep._src import program_end
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(600)
+slow = Slow()
+atexit.register(lambda: print("exit handler", flush=True))
+program_end.watch()
+program_end.watch()
+threading.Thread(target=lambda: (time.sleep(0.5), print("thread", end=", "))).start()
+try:
+    raise RuntimeError("shown")
+except RuntimeError as error:
+    sys.excepthook(type(error), error, error.__traceback__)
+print("goes on", end=", ")
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [('ValueError("too bad")', 1), ("KeyboardInterrupt()", -signal.SIGINT)], ids=["error", "SIGINT"]
+)
+def test_a_program_that_fails_ends_soon_behind_its_threads_and_exit_handlers(error, code):
+    program = [sys.executable, "-c", _SLOW + f"raise {error}\n"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    assert done.returncode == code
+    assert done.stdout == "goes on, thread, exit handler\n"
+    assert "RuntimeError: shown" in done.stderr
+    assert error.split("(")[0] in done.stderr
+
+
+_ORDERED = """
+import os, sys
+import tensorflow as tf
+import lockstep
+def exchange():
+    lockstep.allreduce(tf.ones([2]), name="x")
+"""
+_NAMED = """
+import os, sys
+import tensorflow as tf
+import horovod.tensorflow as hvd
+hvd.init()
+def exchange():
+    hvd.allreduce(tf.ones([2]), name="x")
+"""
+# Rank 1 makes fewer steps.
+_STEPS = """
+rank = int(os.environ["LOCKSTEP_RANK"])
+for _ in range(8 - 3 * rank):
+    exchange()
+"""
+_FAILS = """
+if rank == 1:
+    raise ValueError("no such column")
+"""
+
+
+@pytest.mark.parametrize("exchange", [_ORDERED, _NAMED], ids=["ordered", "named"])
+def test_others_hear_whether_a_program_has_finished_or_failed(exchange):
+    how = {
+        "": "left the job.*: it finished its program while others go on. The workers make unequal numbers of steps: ",
+        _FAILS: "left the job.*: its program ended with ValueError: no such column",
+    }
+    for end, message in how.items():
+        program = [sys.executable, "-c", exchange + _STEPS + end]
+        waiting, gone = run_workers(2, program, timeout_s=_DEADLINE_S, check=False)
+        assert gone.exit_code == (1 if end else 0), gone.output
+        assert waiting.exit_code == 1, waiting.output
+        assert re.search("rank 1 " + message, waiting.output), waiting.output
+
+
+launch = pytest.fixture(launching.launchers)
+
+
+@pytest.mark.parametrize(("exchange", "stopped"), [(_ORDERED, 0), (_NAMED, 1)], ids=["ordered", "named"])
+def test_a_stopped_worker_ends_the_job_by_its_name(launch, tmp_path, exchange, stopped):
+    worker = exchange + launching.RANK + 'exchange()\nopen(f"pid{rank}", "w").write(str(os.getpid()))\n'
+    job = launch(*("-n", "2"), worker=worker + "while True: exchange()\n", variables={"LOCKSTEP_STOPPED_TIMEOUT": "1"})
+    launching.pids_of(tmp_path, 2, _DEADLINE_S)
+    pid = int((tmp_path / f"pid{stopped}").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    code, _, errors = launching.finish(job, _DEADLINE_S)
+    assert code == 1
+    assert f"rank {stopped} (process {pid}) has been stopped for 1 s" in "\n".join(errors)
