@@ -96,7 +96,7 @@ class Watch {
 
   // What is known of `rank`; of the own rank: kLost after GiveUp, or where the others have given it up.
   Fate fate(int rank) const;
-  // What a rank said when it left; "" where it has not, or said nothing.
+  // The farewell message of a rank that has left; "" where it has not, or said nothing.
   std::string farewell(int rank) const;
   // OK while there is none.
   Status verdict() const;

@@ -113,7 +113,7 @@ class Waiter {
   // The same for an end that was seen elsewhere, with its own code.
   void End(const Status& error);
   // Takes leave of the peers in good order, unless the rank has come to another end. Peers that wait for a step of this
-  // rank that it has announced are not disturbed. Those that wait for more hear `how`.
+  // rank that it has announced are not disturbed. Peers that wait for more hear `how`.
   void Leave(std::string_view how);
 
  private:

@@ -39,7 +39,7 @@ def watch() -> None:
 
 
 def farewell() -> str:
-    """What others hear that wait for this worker while its program ends: a sentence of how it does."""
+    """Returns a sentence of how the program ends, for others that wait for this worker meanwhile."""
     if _error is None:
         return (
             "it finished its program while others go on. The workers make unequal numbers of steps: let their data end "

@@ -10,10 +10,10 @@ import pytest
 
 from lockstep.testing import launching, run_workers
 
-# Whatever a busy machine makes of it; without what is tested here it would be ten minutes.
+# Against hangs alone. Without the tested code it would be ten minutes.
 _DEADLINE_S = 240
 
-# What the interpreter does at the end takes ten minutes; the program's own parts of it are done all the same.
+# The interpreter's own part of the end takes ten minutes; the program's parts of it are done all the same.
 _SLOW = """
 import atexit, sys, threading, time
 from lockstep._src import program_end

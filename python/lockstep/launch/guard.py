@@ -15,7 +15,7 @@ from collections.abc import Collection
 from types import TracebackType
 
 _PR_SET_PDEATHSIG = 1
-# Signals that ask a process to end. A stopped one would obey no earlier than when it goes on.
+# Signals that ask a process to end. A stopped one obeys when it is continued.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _libc = ctypes.CDLL(None, use_errno=True)
 # What the guard is told, a line each; of groups their number.
@@ -30,7 +30,7 @@ def die_with(parent: int) -> None:
 
 
 def kill_group(group: int, signum: int) -> None:
-    """Sends a signal to a process group that may be gone. Stopped processes go on, so that they obey one that ends."""
+    """Sends a signal to a process group that may be gone. Stopped processes are continued by one that ends."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signum)
         if signum in _ENDING:

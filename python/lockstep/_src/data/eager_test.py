@@ -4,7 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 
+from lockstep._src.collectives import allreduce
+from lockstep._src.context import context
+from lockstep._src.data.parquet import ParquetDataset
+from lockstep._src.data.sharing import shard
+from lockstep._src.data.tabular import FrameDataset
+from lockstep._src.scope import scope
 from lockstep.testing import call_workers
 
 _BATCH_ROWS = 10
@@ -25,37 +32,34 @@ def _path(tmp_path):
 
 
 def _loops(path):
-    """On a worker: the batches of several loops, each with what an exchange in each step gave."""
-    import tensorflow as tf
-
-    import hybridbackend.tensorflow as hb
-    import lockstep
+    """Returns, on a worker, the batches of several loops, each with what an exchange in each step gave."""
 
     def steps(dataset):
         taken = []
         for x in dataset:
-            total = lockstep.allreduce(tf.reduce_sum(x), op="sum", name="total")
+            total = allreduce(tf.reduce_sum(x), op="sum", name="total")
             taken.append((x.numpy(), total.numpy()))
         return taken
 
     def read():
-        return hb.data.ParquetDataset([path], _BATCH_ROWS, partition_by="row_groups")
+        return FrameDataset([path], _BATCH_ROWS, partition_by="row_groups")
 
     results = {}
-    with hb.scope():
-        plain = lockstep.data.ParquetDataset([path], _BATCH_ROWS, partition_by="row_groups").map(lambda row: row["x"])
+    with scope():
+        plain = ParquetDataset([path], _BATCH_ROWS, partition_by="row_groups").map(lambda row: row["x"])
         results["first epoch"] = steps(plain)
         results["second epoch"] = steps(plain)
         results["transformed"] = steps(read().map(lambda row: row["x"]).prefetch(2))
         iterator = iter(read())
         results["by next"] = steps(row["x"] for row in iterator)
         results["as numpy"] = steps(tf.constant(x) for x in plain.as_numpy_iterator())
-        rank = hb.context.rank
-        # Of others' datasets each worker takes what it has.
+        rank = context.rank
+        results["share"] = len(list(shard(tf.data.Dataset.range(5))))
+        # Each worker takes all of a dataset that is nobody's share.
         results["others"] = len(list(tf.data.Dataset.range(3 + rank)))
-    with hb.scope(data_sync_drop_remainder=False):
+    with scope(data_sync_drop_remainder=False):
         results["to the last"] = steps(plain)
-    with hb.scope(mode="eval"):
+    with scope(mode="eval"):
         results["evaluation"] = steps(plain)
     results["outside"] = len(list(plain))
     return results
@@ -72,6 +76,7 @@ def test_loops_over_unequal_shares_end_together(path):
     wanted_steps = {"to the last": long, "evaluation": long}
     for rank, results in enumerate(call_workers(_loops, 2, path, timeout_s=240)):
         assert results.pop("others") == 3 + rank
+        assert results.pop("share") == 2
         assert results.pop("outside") == len(batches[rank])
         for name, taken in results.items():
             wanted = [own[: wanted_steps.get(name, short)] for own in padded]

@@ -5,8 +5,8 @@ Workers rarely have the same number of batches. Before each step they tell each 
 - `data_sync_drop_remainder=True` (default): as soon as one has none, the data ends on all.
 - `False`: the data ends when the last worker's does; one that has run out gets empty batches, of zero rows, until then.
 
-Loops in eager mode (`for batch in dataset`) end likewise, where the dataset is made of one of this project's, by
-whatever transformations. Loops inside of a `tf.function` do not.
+Loops in eager mode (`for batch in dataset`) end likewise, where the dataset is made of one of this project's, or of a
+worker's share (`sharing.py`), by whatever transformations. Loops inside of a `tf.function` do not.
 
 An evaluation always goes on until the last worker's data ends, so that what it finds doesn't depend on how the data is
 spread over workers. The question is one exchange of two bytes in the run that takes the batch.
@@ -168,7 +168,7 @@ class EagerIterator(iterator_ops.OwnedIterator):
         self._drop_remainder = drop_remainder
 
     def _next_internal(self) -> Any:
-        """What `next` and `get_next` return; OutOfRangeError where the data ends."""
+        """Returns the element for `next` and `get_next`; raises OutOfRangeError where the data ends."""
         if not tf.executing_eagerly():
             return super()._next_internal()
         mine = self.get_next_as_optional()
@@ -234,10 +234,10 @@ def _synchronized(iterator: Any, ahead: int, is_share: bool = False) -> Any:
 
 
 def _drops_remainder(spec: Any) -> bool:
-    """Whether data of this kind end with the first worker's, in the present scope."""
+    """Returns whether data of this kind end with the first worker's, in the present scope."""
     if context.options.mode != "eval":
         return context.options.data_sync_drop_remainder
-    # What is not batched has no empty form to go on with.
+    # Scalars have no empty form to go on with.
     return any(getattr(one, "shape", None) == () for one in tf.nest.flatten(spec))
 
 
@@ -272,17 +272,23 @@ def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_ours(dataset: Any) -> bool:
-    """Whether a dataset is one of this project's, or made of one."""
+    """Returns whether a dataset is one of this project's, or made of one."""
     return getattr(dataset, "ends_together", False) or any(map(_is_ours, dataset._inputs()))
 
 
+def _ends_together(dataset: Any) -> bool:
+    """Returns whether eager loops over a dataset end on all workers together."""
+    if context.world_size == 1 or context.options.mode == "infer" or not tf.executing_eagerly():
+        return False
+    return _is_ours(dataset) or sharing.is_share(dataset)
+
+
 def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`__iter__` of datasets."""
+    """Returns what takes the place of the datasets' `__iter__`."""
 
     @functools.wraps(make)
     def wrapped(dataset: Any) -> Any:
-        is_alone = context.world_size == 1 or context.options.mode == "infer"
-        if is_alone or not tf.executing_eagerly() or not _is_ours(dataset):
+        if not _ends_together(dataset):
             return make(dataset)
         return EagerIterator(dataset, _drops_remainder(dataset.element_spec))
 
