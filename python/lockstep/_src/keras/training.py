@@ -153,7 +153,9 @@ class _Step(threading.local):
         return enumerate_iterator
 
     def next_of_all(self, iterator: Any, is_share: bool) -> _Batch | None:
-        """Returns the next batch of this worker; one without rows where others still have some; None where all workers stop.
+        """Returns the next batch of this worker.
+
+        It has no rows where others still have some, and is None where all workers stop.
 
         Args:
           iterator: of this worker's data.
