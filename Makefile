@@ -30,8 +30,12 @@ help: ## this list
 setup: ## the virtual environment with TensorFlow, the op library and the façades
 	@tools/setup.sh ops
 
+.PHONY: check-workers
+check-workers:
+	@[[ '$(WORKERS)' =~ ^[1-9][0-9]*$$ ]] || { echo "make train: WORKERS=$(WORKERS): wanted a number, 1 or more" >&2; exit 2; }
+
 .PHONY: train
-train: setup ## train a ranking model on WORKERS workers: on generated data, or on DATA
+train: check-workers setup ## train a ranking model on WORKERS workers: on generated data, or on DATA
 	@folder=$$($(python) examples/ranking/data.py --source "$(DATA)") && \
 	CUDA_VISIBLE_DEVICES= $(python) -m hybridbackend.run -n $(WORKERS) \
 	  $(python) examples/ranking/train.py --data "$$folder" $(TRAIN)

@@ -79,7 +79,7 @@ Status Init(const ContextOptions& options) {
   if (CurrentContext() != nullptr) {
     return FailedPrecondition("Lockstep is initialised already; shut it down before another init");
   }
-  PeerEnd::Forget();
+  peer_end::Forget();
   // The lock is not held while the ranks meet: rank() and the like answer in the meantime.
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Context> context, Context::Create(options));
   Holder& holder = TheHolder();
@@ -162,7 +162,7 @@ int lockstep_init(const LockstepContextOptions* options) {
 int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
                        double named_stall_warning_s, double named_stall_timeout_s, const char* label) {
   const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
-  if (group == 0) lockstep::PeerEnd::Forget();
+  if (group == 0) lockstep::peer_end::Forget();
   return Report(lockstep::OpenLane(group, lockstep::OptionsOf(*options),
                                    {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
 }
@@ -194,7 +194,11 @@ long long lockstep_next_number(int group, const char* text) {
   return lane.ok() ? static_cast<long long>((*lane)->NextNumber(TextOf(text))) : -1;
 }
 
-int lockstep_has_lost_peer() { return lockstep::PeerEnd::Seen(); }
+const char* lockstep_lost_peer() {
+  thread_local std::string why;
+  why = lockstep::peer_end::Why();
+  return why.c_str();
+}
 
 int lockstep_lane_is_broken(int group) {
   const std::shared_ptr<lockstep::NamedLane> lane = lockstep::CurrentLane(group);

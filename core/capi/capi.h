@@ -71,8 +71,9 @@ int lockstep_is_initialized();
 int lockstep_rank();
 int lockstep_size();
 
-// 1 where a communicator or a lane of this process has ended because a peer had (comm/peer_end.h); else 0.
-int lockstep_has_lost_peer();
+// How a communicator or a lane of this process has ended because a peer had (comm/peer_end.h); "" where none has.
+// Belongs to the calling thread; valid until its next call.
+const char* lockstep_lost_peer();
 
 // The number of hosts that the ranks are on (comm/communicator.h). -1 without a context.
 int lockstep_num_hosts();

@@ -326,7 +326,7 @@ void NamedLane::Break(const Status& cause) {
   } else {
     communicator_->Abort(why);
   }
-  if (!leaves) PeerEnd::Note(why);
+  if (!leaves) peer_end::Note(why);
   if (!works.empty() && !leaves) AfterLoss::ProgramKnows();
   for (auto& [ticket, work] : works) work->done(why.WithPrefix(Describe(work->request) + ": "), {});
 }

@@ -229,7 +229,7 @@ Status HostsCommunicator::Settled(const Status& status) {
   if (across_ != nullptr) (void)across_->Break(end_);  // the first end counts
   local_->Break(end_);
   watch_->GiveUp(end_);
-  if (end_.code() == StatusCode::kUnavailable || !verdict.ok()) PeerEnd::Note(end_);
+  if (end_.code() == StatusCode::kUnavailable || !verdict.ok()) peer_end::Note(end_);
   return end_;
 }
 

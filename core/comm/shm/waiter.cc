@@ -86,7 +86,7 @@ Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
     std::string cause;
     const Status judgement = Judge(step, look_for_deaths, deadline, cause);
     if (!judgement.ok()) {
-      if (!broken()) PeerEnd::Note(judgement);  // what broke it before was noted then, or is this rank's own doing
+      if (!broken()) peer_end::Note(judgement);  // what broke it before was noted then, or is this rank's own doing
       return Break(RankState::kBroken, judgement, cause.empty() ? judgement.message() : cause);
     }
     look_for_deaths = Sleep(peer, step, std::clamp(deadline.Left(), 0.001, kSleep_s));

@@ -49,7 +49,7 @@ def _tell(former: Any, kind: type[BaseException], error: BaseException, trace: T
     if os.getpid() != _attached_pid:
         former(kind, error, trace)
         return
-    note = {"is": "failed", "because": _reason(error), "error": _in_one_line(error)}
+    note = {"is": "failed", **_reason(error)}
     if note["because"] != notes.ITSELF and os.environ.get(SHOWS_ALL) != "1":
         whole = "".join(traceback.format_exception(kind, error, trace))
         if notes.say({**note, "trace": whole[-notes.MOST_TRACE_CHARACTERS :]}):
@@ -58,12 +58,10 @@ def _tell(former: Any, kind: type[BaseException], error: BaseException, trace: T
     former(kind, error, trace)
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException) -> dict[str, str]:
+    """Why the program failed, and the line that stands for its traceback."""
     if _was_interrupted or isinstance(error, KeyboardInterrupt):
-        return notes.INTERRUPT
-    return notes.PEER if library.has_lost_peer() else notes.ITSELF
-
-
-def _in_one_line(error: BaseException) -> str:
-    text = getattr(error, "message", None) or str(error)
-    return f"{type(error).__name__}: {str(text).splitlines()[0]}" if str(text).strip() else type(error).__name__
+        return {"because": notes.INTERRUPT, "error": "interrupted"}
+    if lost := library.lost_peer():
+        return {"because": notes.PEER, "error": lost}
+    return {"because": notes.ITSELF}

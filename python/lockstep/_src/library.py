@@ -85,6 +85,7 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_stop_timeline.argtypes = [ctypes.c_int]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
     capi.lockstep_last_error.restype = ctypes.c_char_p
+    capi.lockstep_lost_peer.restype = ctypes.c_char_p
     capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
     capi.lockstep_describe_parquet.restype = ctypes.c_char_p
     return loaded_ops, capi
@@ -215,9 +216,9 @@ def lane_is_broken(group: int) -> bool:
     return bool(capi.lockstep_lane_is_broken(group))
 
 
-def has_lost_peer() -> bool:
-    """Whether a communicator or a lane of this process has ended because another rank died, left or aborted."""
-    return bool(capi.lockstep_has_lost_peer())
+def lost_peer() -> str:
+    """How a communicator or a lane of this process ended as another rank died, left or aborted; empty: none did."""
+    return capi.lockstep_lost_peer().decode(errors="replace")
 
 
 def start_timeline(group: int, path: str, mark_cycles: bool) -> None:

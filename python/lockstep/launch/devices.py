@@ -6,6 +6,7 @@ container GPUs are numbered from 0 again. Sources: the CUDA C++ programming guid
 the manual of the NVIDIA container toolkit, "Specialized configurations with Docker".
 """
 
+import glob
 import re
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from lockstep.launch.errors import LaunchError
 # The first that is set decides.
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _QUERY_TIMEOUT_S = 20
+# Of NVIDIA's driver; of the one in Windows' subsystem for Linux.
+_DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _INDEX = re.compile(r"\d+$")
 _MIG_INDEX = re.compile(r"(\d+):(\d+)$")
 _IDENTIFIER = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+$")
@@ -76,7 +79,16 @@ def _parse(name: str, value: str) -> Devices:
             raise LaunchError(f"{name}={value!r}: device {entry} appears twice; each worker needs a GPU of its own")
     if name == "NVIDIA_VISIBLE_DEVICES":
         entries = _renumbered(entries)
-    return Devices(tuple(entries), granted=True)
+    note = ""
+    if entries and not _has_gpu():
+        seen = ", ".join(_DEVICE_FILES)
+        note = f"{name}={value}, but this machine has no NVIDIA GPU ({seen}): running on the CPU"
+    return Devices(tuple(entries), granted=True, note=note)
+
+
+def _has_gpu() -> bool:
+    """Whether the system shows a GPU, or a part of one, to this process."""
+    return any(glob.glob(pattern) for pattern in _DEVICE_FILES)
 
 
 def _renumbered(entries: list[str]) -> list[str]:

@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from lockstep.launch import devices
 from lockstep.launch.devices import Devices, visible_devices
 from lockstep.launch.errors import LaunchError
 
@@ -111,3 +112,13 @@ def test_mig_devices_named_by_two_numbers_are_looked_up(nvidia_smi):
     assert visible_devices({"NVIDIA_VISIBLE_DEVICES": "0:1,0:0"}).ids == ("MIG-2222", "MIG-1111")
     with pytest.raises(LaunchError, match="no MIG device 2 of GPU 0"):
         visible_devices({"NVIDIA_VISIBLE_DEVICES": "0:2"})
+
+
+def test_gpus_that_the_machine_does_not_have_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(devices, "_DEVICE_FILES", (str(tmp_path / "nvidia[0-9]*"),))
+    found = visible_devices({"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert found.ids == ("0", "1")
+    assert found.note.startswith("CUDA_VISIBLE_DEVICES=0,1, but this machine has no NVIDIA GPU")
+    assert not visible_devices({"CUDA_VISIBLE_DEVICES": ""}).note
+    (tmp_path / "nvidia1").touch()
+    assert not visible_devices({"CUDA_VISIBLE_DEVICES": "0,1"}).note

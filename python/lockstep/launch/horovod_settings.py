@@ -13,6 +13,7 @@ from typing import Any
 
 from lockstep.launch.arguments import CommandLine
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.files import read_small
 
 # Gives what a text of YAML holds.
 ReadYaml = Callable[[str], Any]
@@ -247,8 +248,7 @@ def read_config(path: str, read_yaml: ReadYaml) -> tuple[dict[str, Any], str, li
       LaunchError: the file cannot be read, is no such file, or a value is wrong.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            config = read_yaml(file.read())
+        config = read_yaml(read_small(path).decode())
     except (OSError, ValueError) as error:
         raise LaunchError(f"--config-file {path}: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config or {}, dict):

@@ -148,11 +148,20 @@ def test_messages_of_an_agent_to_a_launcher(tmp_path):
                 {"is": "ended", "rank": 1, "code": 3},
                 {"is": "file", "name": "result.1"},
                 {"is": "said", "text": "x"},
+                {"is": "output", "rank": 0, "of": 3},
                 {"is": "ready", "pid": 1, "host": "h", "port": 2},
             )
         ]
         feed("messages of an agent", reads, seeds, agent_wire.WireError, 500)
     assert {path.name for path in tmp_path.iterdir()} <= {"shown", "result.0", "result.1", "error.0", "error.1"}
+
+
+@pytest.mark.parametrize("code", [0, -1, 256, 512])
+def test_a_refusal_whose_code_says_that_all_is_well_makes_no_sense(code):
+    task = Assignment(["true"], {}, "/", "", False, 8.0)
+    host = RemoteHost(hosts.Host("a", 2), ["true"], task, Console())
+    with pytest.raises(agent_wire.WireError, match=f"refused: with exit code {code}, wanted 1 to 255"):
+        host._take({"is": "refused", "why": "no", "code": code}, b"")
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -4,9 +4,9 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.files import read_small
 from lockstep.launch.places import check_size
 
 _USER = r"(?:(?P<user>[\w.][\w.-]*)@)?"
@@ -74,7 +74,7 @@ def read_hostfile(path: str, slots: int | None = None) -> list[Host]:
       LaunchError: the file cannot be read, names no host, or has a line that is not of this form.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_small(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LaunchError(f"hostfile {path}: {getattr(error, 'strerror', None) or error}") from None
     hosts = []

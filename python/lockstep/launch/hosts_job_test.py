@@ -14,6 +14,7 @@ from lockstep.launch.errors import LOST
 from lockstep.testing import fake_ssh
 from lockstep.testing.launching import (
     DEADLINE_S,
+    ECHO_BEFORE_ITS_CAUSE,
     RANK,
     SLEEP,
     WITH_CHILD,
@@ -156,6 +157,14 @@ def test_a_failure_ends_all_hosts_with_its_code_and_last_lines(hosts, tmp_path):
     assert any(re.search(r"rank 1 \(pid [0-9]+ on 127.0.0.2\) failed with exit code 37", line) for line in stderr)
     assert stderr[-2:] == ["[lockstep] rank 1 failed with exit code 37; its last lines:", "[lockstep]   this is why"]
     assert _gone(pids_of(tmp_path, 6))
+
+
+def test_the_cause_is_named_wherever_it_is(hosts):
+    code, _, stderr = finish(hosts(f"{A}:1,{B}:1,localhost:1", worker=ECHO_BEFORE_ITS_CAUSE))
+    assert code == 7
+    assert "[lockstep] rank 0 failed with exit code 7; its last lines:" in stderr
+    assert sorted(line for line in stderr if line.startswith(("[1]", "[2]"))) == ["[1] rank 0 left", "[2] rank 0 left"]
+    assert "the last checkpoint is /c/model.ckpt-5 (step 5)" in stderr[-1]
 
 
 def test_a_killed_worker_gives_128_plus_the_signal(hosts, tmp_path):

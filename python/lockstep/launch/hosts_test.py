@@ -3,6 +3,7 @@ import socket
 import pytest
 
 from lockstep.launch.errors import LaunchError
+from lockstep.launch.horovod_settings import read_config
 from lockstep.launch.hosts import Host, is_this_machine, parse_hosts, place, read_hostfile
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
@@ -76,6 +77,15 @@ def test_a_hostfile_that_is_none_is_refused(tmp_path, text, message):
     with pytest.raises(LaunchError) as refused:
         read_hostfile(str(tmp_path / "hosts"))
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("reads", [read_hostfile, lambda path: read_config(path, lambda text: {})])
+def test_a_file_without_an_end_or_of_enormous_size_is_refused(tmp_path, reads):
+    with pytest.raises(LaunchError, match="/dev/zero: it is a device, wanted a file or a pipe"):
+        reads("/dev/zero")
+    (tmp_path / "large").write_bytes(b"#" * (1 << 20) + b"\n")
+    with pytest.raises(LaunchError, match="large: it has more than 1048576 bytes"):
+        reads(str(tmp_path / "large"))
 
 
 def test_a_hostfile_that_is_not_there_is_refused(tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from lockstep.testing.launching import (
     DEADLINE_S,
+    ECHO_BEFORE_ITS_CAUSE,
     RANK,
     SLEEP,
     WITH_CHILD,
@@ -128,6 +131,30 @@ def test_a_killed_worker_gives_128_plus_the_signal_and_is_named(launch, tmp_path
     assert any("rank 1 (pid" in line and "was killed by SIGKILL" in line for line in stderr)
 
 
+def test_the_cause_is_named_and_not_a_rank_that_ended_because_of_it_however_late(launch, tmp_path):
+    code, _, stderr = finish(launch("-n", "3", worker=ECHO_BEFORE_ITS_CAUSE))
+    assert code == 7
+    assert re.fullmatch(r"\[lockstep\] rank 0 \(pid \d+\) failed with exit code 7 after .*", stderr[-4])
+    assert stderr[-3:] == [
+        "[lockstep] rank 0 failed with exit code 7; its last lines:",
+        "[lockstep]   my own error",
+        "[lockstep] the job has failed; the last checkpoint is /c/model.ckpt-5 (step 5): the same command goes on from "
+        "there",
+    ]
+    assert sorted(line for line in stderr if line.startswith(("[1]", "[2]"))) == ["[1] rank 0 left", "[2] rank 0 left"]
+
+
+def test_where_all_have_lost_another_the_first_is_named_with_its_traceback(launch):
+    worker = (
+        "from lockstep.launch import notes\n"
+        'notes.say({"is": "failed", "because": "peer", "error": "lost", "trace": "File a\\nError: lost"})\n'
+        "sys.exit(1)\n"
+    )
+    code, _, stderr = finish(launch("-n", "2", worker=worker))
+    assert code == 1
+    assert stderr[-2:] == ["[lockstep]   File a", "[lockstep]   Error: lost"]
+
+
 def test_what_failed_workers_wrote_last_is_not_lost(launch):
     code, stdout, _ = finish(launch("-n", "2", worker=RANK + 'print("x" * 50000 + "end"); os._exit(rank)'))
     assert code == 1
@@ -235,6 +262,45 @@ def test_a_reader_that_goes_away_ends_the_job(launch, tmp_path):
     process.stdout.close()
     assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
     assert not [pid for pid in pids if runs(pid)]
+
+
+def test_a_full_disk_behind_the_output_does_not_end_the_job(launch):
+    with open("/dev/full", "wb") as full:
+        process = launch("-n", "2", worker=RANK + 'print("x" * 99999); sys.exit(3 * rank)', stdout=full)
+        stderr = process.communicate(timeout=DEADLINE_S)[1].splitlines()
+    assert process.returncode == 3
+    assert stderr[0] == (
+        "[lockstep] stdout: No space left on device; what cannot be written there is lost, and the job goes on"
+    )
+
+
+def test_workers_save_though_their_terminal_is_gone(launch, tmp_path):
+    """A terminal that closes gives its launcher SIGHUP, and EIO for all that is written to it from then on."""
+    handle = (
+        "def save(*a):\n"
+        "  for i in range(50): print('saving'); print('saving', file=sys.stderr); time.sleep(.01)\n"
+        "  open(f'saved{rank}', 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGHUP, save)\n"
+    )
+    master, terminal = pty.openpty()
+    process = launch("-n", "2", worker=RANK + handle + WRITE_PID + SLEEP, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    pids = pids_of(tmp_path, 2)
+    os.close(master)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(DEADLINE_S) == 0
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def test_workers_may_save_when_nobody_reads_any_more(launch, tmp_path):
+    handle = "def save(*a): time.sleep(.3); open(f'saved{rank}', 'w').close(); sys.exit(0)\n"
+    handle += "signal.signal(signal.SIGTERM, save)\n"
+    process = launch("-n", "2", worker=RANK + handle + WRITE_PID + 'while True: print("more"); time.sleep(.01)\n')
+    pids_of(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
 
 
 def test_workers_read_no_input(launch):

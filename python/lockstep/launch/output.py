@@ -6,6 +6,8 @@ other ranks show their last state only.
 """
 
 import os
+import re
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +16,9 @@ _ERASE_LINE = b"\r\x1b[K"
 # A line that never ends is handed on in pieces of this size.
 _MAX_LINE_BYTES = 1 << 16
 PROGRESS_INTERVAL_S = 10.0
+# C0 without tab and carriage return, DEL, and C1 in UTF-8.
+_CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
+_CONTROLS_BUT_COLOURS = re.compile(rb"(?!\x1b\[[0-9;]*m)(?:" + _CONTROLS.pattern + rb")")
 
 
 class Console:
@@ -36,6 +41,7 @@ class Console:
         self._terminal = {fd: os.isatty(fd) for fd in (stdout, stderr)}
         self.stdout, self.stderr, self.timestamps = stdout, stderr, timestamps
         self._clock = clock
+        self._lost: set[int] = set()  # files of which something could not be written
         self._bar: tuple[int, bytes] | None = None
         self._bar_written_at = -PROGRESS_INTERVAL_S
 
@@ -48,32 +54,48 @@ class Console:
         """Writes a whole line, given without its end."""
         text = self._stamp() + text
         if self._bar is None or not self._terminal[fd]:
-            _write(fd, text + b"\n")
+            self._write(fd, text + b"\n")
             return
         bar_fd, bar = self._bar
-        _write(fd, _ERASE_LINE + text + b"\n")
-        _write(bar_fd, bar)
+        self._write(fd, _ERASE_LINE + text + b"\n")
+        self._write(bar_fd, bar)
 
     def progress(self, fd: int, text: bytes) -> None:
         """Shows the state of a progress bar, in place of its former state."""
         text = self._stamp() + text
         if self._terminal[fd]:
             self._bar = (fd, text)
-            _write(fd, _ERASE_LINE + text)
+            self._write(fd, _ERASE_LINE + text)
         elif self._clock() - self._bar_written_at >= PROGRESS_INTERVAL_S:
             self._bar_written_at = self._clock()
-            _write(fd, text + b"\n")
+            self._write(fd, text + b"\n")
 
     def end_progress(self) -> None:
         """Takes the progress bar off the screen."""
         if self._bar is not None:
-            _write(self._bar[0], _ERASE_LINE)
+            self._write(self._bar[0], _ERASE_LINE)
             self._bar = None
 
     def message(self, text: str) -> None:
-        """A line, or lines, of the launcher itself, on stderr."""
+        """A line, or lines, of the launcher itself, on stderr. Parts of it may come from other hosts."""
         for line in text.splitlines():
-            self.line(self.stderr, b"[lockstep] " + line.encode(errors="replace"))
+            self.line(self.stderr, b"[lockstep] " + printable(line.encode(errors="replace")))
+
+    def _write(self, fd: int, data: bytes) -> None:
+        """Writes to one of the two files. What cannot be written is lost, and the job goes on.
+
+        Raises:
+          BrokenPipeError: nobody reads it any more.
+        """
+        try:
+            _write_all(fd, data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if fd not in self._lost:
+                self._lost.add(fd)
+                name = {self.stdout: "stdout", self.stderr: "stderr"}.get(fd, str(fd))
+                self.message(f"{name}: {error.strerror}; what cannot be written there is lost, and the job goes on")
 
     def _stamp(self) -> bytes:
         return time.strftime("%Y-%m-%d %H:%M:%S ").encode() if self.timestamps else b""
@@ -88,10 +110,19 @@ class Stream:
       prefix: Put before every line.
       shows_progress: False to show only the last state of progress bars.
       history: Gets every line as well.
+      is_remote: Whether another host has sent it: then a terminal obeys nothing in it but colours.
     """
 
-    def __init__(self, console: Console, fd: int, prefix: bytes, shows_progress: bool, history: deque[bytes]):
-        self._console, self._fd, self._prefix = console, fd, prefix
+    def __init__(
+        self,
+        console: Console,
+        fd: int,
+        prefix: bytes,
+        shows_progress: bool,
+        history: deque[bytes],
+        is_remote: bool = False,
+    ):
+        self._console, self._fd, self._prefix, self._is_remote = console, fd, prefix, is_remote
         self._shows_progress, self._history = shows_progress, history
         self._rest = b""
         self._has_bar = False
@@ -127,9 +158,12 @@ class Stream:
     def _show(self, state: bytes) -> None:
         if state.strip():
             self._has_bar = True
-            self._console.progress(self._fd, self._prefix + state)
+            self._console.progress(self._fd, self._prefix + self._harmless(state))
         elif self._has_bar:
             self._end_bar()
+
+    def _harmless(self, text: bytes) -> bytes:
+        return printable(text, colours=True) if self._is_remote else text
 
     def _end_bar(self) -> None:
         self._has_bar = False
@@ -138,7 +172,7 @@ class Stream:
     def _emit(self, line: bytes) -> None:
         if self._has_bar:
             self._end_bar()
-        line = _last_state(line)
+        line = self._harmless(_last_state(line))
         self._history.append(line)
         self._console.line(self._fd, self._prefix + line)
 
@@ -148,6 +182,19 @@ def _last_state(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _write(fd: int, data: bytes) -> None:
+def printable(text: bytes, colours: bool = False) -> bytes:
+    r"""The same with escapes (\x1b) in place of control characters: a terminal that shows it obeys none.
+
+    Args:
+      text: UTF-8, or what somebody has sent for it. Tabs and carriage returns stay.
+      colours: Whether sequences that set colours stay as well.
+    """
+    return (_CONTROLS_BUT_COLOURS if colours else _CONTROLS).sub(lambda found: b"\\x%02x" % found[0][-1], text)
+
+
+def _write_all(fd: int, data: bytes) -> None:
     while data:
-        data = data[os.write(fd, data) :]
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # Somebody who shares the file has made it so: waiting is what a pipe would do.
+            select.select([], [fd], [])

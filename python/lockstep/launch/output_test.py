@@ -1,5 +1,6 @@
 import os
 import pty
+import threading
 import time
 import tty
 from collections import deque
@@ -155,3 +156,37 @@ def test_an_endless_line_is_handed_on_in_pieces(tmp_path):
         stream.finish()
         file.seek(0)
         assert file.read().replace(b"\n", b"") == b"x" * 40 * 4096
+
+
+def test_what_cannot_be_written_is_lost_and_said_once(pipe):
+    full = os.open("/dev/full", os.O_WRONLY)
+    console = Console(full, pipe.console.stderr)
+    for _ in range(3):
+        console.line(full, b"lost")
+    os.close(full)
+    said = "stdout: No space left on device; what cannot be written there is lost, and the job goes on"
+    assert pipe.written() == f"[lockstep] {said}\n"
+
+
+def test_lines_are_whole_though_the_file_does_not_block(pipe):
+    os.set_blocking(pipe.console.stdout, False)
+    line, read = b"x" * (1 << 20), []
+
+    def take():
+        while sum(map(len, read)) <= len(line):
+            read.append(os.read(pipe._reader, 1 << 16))
+
+    reader = threading.Thread(target=take)
+    reader.start()
+    pipe.console.line(pipe.console.stdout, line)
+    reader.join()
+    assert b"".join(read) == line + b"\n"
+
+
+def test_a_terminal_obeys_nothing_that_another_host_sends_but_colours(pipe):
+    stream = Stream(pipe.console, pipe.console.stdout, b"[1] ", True, pipe.history, is_remote=True)
+    stream.feed(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J\t\xc3\xa9\xc2\x9b2J\x00\n")
+    pipe.console.message("host a: \x1b[31mred\x1b[0m\x07")
+    assert pipe.written() == (
+        "[1] \x1b[31mred\x1b[0m \\x1b]0;title\\x07\\x1b[2J\t\xe9\\x9b2J\\x00\n[lockstep] host a: \\x1b[31mred\\x1b[0m\\x07\n"
+    )

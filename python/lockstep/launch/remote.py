@@ -106,7 +106,9 @@ class RemoteHost:
         self._process = process
         self._link = Link(process.stdout.fileno(), process.stdin.fileno(), MARK)
         os.set_blocking(process.stderr.fileno(), False)
-        self._errors = Stream(self._console, self._console.stderr, b"[%s] " % self.name.encode(), False, self._said)
+        self._errors = Stream(
+            self._console, self._console.stderr, b"[%s] " % self.name.encode(), False, self._said, True
+        )
         selector.register(process.stdout, selectors.EVENT_READ, self._hear)
         selector.register(process.stderr, selectors.EVENT_READ, self._hear_errors)
         return process.pid

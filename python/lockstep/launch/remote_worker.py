@@ -35,7 +35,7 @@ class RemoteWorker(Member):
         self._lost = ""
         self._has_told = False
         streams = (
-            Stream(console, fd, console.prefix(str(rank), fd), rank == 0, self.last_lines)
+            Stream(console, fd, console.prefix(str(rank), fd), rank == 0, self.last_lines, is_remote=True)
             for fd in (console.stdout, console.stderr)
         )
         self.sinks = (*streams, self.notes)

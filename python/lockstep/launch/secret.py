@@ -106,9 +106,9 @@ def _read_or_make(path: Path) -> bytes:
 def _read(path: Path) -> bytes:
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
-        key = file.read()
+        key = file.read(_KEY_BYTES + 1)
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise OSError(f"others may read or have written it: owner {status.st_uid}, mode {status.st_mode & 0o777:o}")
     if len(key) != _KEY_BYTES:
-        raise OSError(f"{len(key)} bytes, wanted {_KEY_BYTES}")
+        raise OSError(f"{status.st_size} bytes, wanted {_KEY_BYTES}")
     return key

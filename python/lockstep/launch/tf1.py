@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 _USAGE = "usage: python -m lockstep.launch.tf1 (main.py | -m module | -c code) [arguments]"
@@ -250,6 +250,43 @@ def _load_code(text: str, program_builtins: dict[str, Any]) -> tuple[CodeType, M
     return compile(text, "<string>", "exec"), _main_module(program_builtins, __spec__=None, __package__=None)
 
 
+def _explain(error: BaseException, folders: Sequence[str]) -> str:
+    """Why a module does not find a name of TensorFlow 1; empty: the error is another one.
+
+    Args:
+      error: What ended the program.
+      folders: The modules below them see TensorFlow 1.
+    """
+    real, trace = sys.modules.get("tensorflow"), error.__traceback__
+    if real is None or trace is None or not isinstance(error, AttributeError) or error.obj is not real:
+        return ""
+    if not hasattr(real.compat.v1, error.name):
+        return ""
+    while trace.tb_next is not None:  # Names of modules are looked up by no frame of Python's, or by TensorFlow's.
+        if trace.tb_next.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "tensorflow":
+            break
+        trace = trace.tb_next
+    below = " and ".join(dict.fromkeys(map(os.path.realpath, folders)))
+    return (
+        f"lockstep: under --tf1 the modules below {below} see TensorFlow 1, apart from installed packages; "
+        f"{trace.tb_frame.f_code.co_filename} is none of them and sees TensorFlow {real.__version__}, which has no "
+        f"tf.{error.name}. Start the job in a folder above that module: modules below the working directory count. "
+        "Or have the module import tensorflow.compat.v1"
+    )
+
+
+def _explain_at_end(folders: Sequence[str]) -> None:
+    """Has the explanation follow the traceback with which the program ends."""
+    former = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        former(kind, error, trace)
+        if text := _explain(error, folders):
+            print(text, file=sys.stderr)
+
+    sys.excepthook = tell
+
+
 _Load = Callable[[str, dict[str, Any]], tuple[CodeType, ModuleType]]
 _LOADS: dict[str, _Load] = {"-m": _load_module, "-c": _load_code}
 
@@ -274,6 +311,7 @@ def main() -> None:
         if not getattr(sys.flags, "safe_path", False):
             sys.path[0] = folder
     sys.meta_path.insert(0, ProgramFinder([folder, os.getcwd()], program_builtins))
+    _explain_at_end([folder, os.getcwd()])
     sys.argv = [kind or program, *arguments[1:]]
     code, module = _LOADS.get(kind, _load_script)(program, program_builtins)
     exec(code, module.__dict__)

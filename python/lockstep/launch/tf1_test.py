@@ -170,3 +170,19 @@ def test_errors_of_the_program_are_its_own(project):
 def test_a_program_that_is_not_there_is_one_line(project):
     run = _run(project, "--tf1", sys.executable, "absent.py", check=False)
     assert (run.returncode, run.stderr) == (1, "lockstep.launch.tf1: no script 'absent.py'\n")
+
+
+def test_a_module_outside_of_the_programs_folder_that_wants_tensorflow_1_is_explained(tmp_path):
+    for folder in ("program", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "program/main.py").write_text("import outside\noutside.build()\n")
+    outside = tmp_path / "elsewhere/outside.py"
+    outside.write_text("import tensorflow as tf\ndef build():\n  return tf.placeholder(tf.float32)\n")
+    path = _path(tmp_path / "elsewhere")
+    run = _run(tmp_path / "program", "--tf1", sys.executable, "main.py", check=False, PYTHONPATH=path)
+    assert run.returncode == 1
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith(f"lockstep: under --tf1 the modules below {tmp_path / 'program'} see TensorFlow 1"), last
+    assert f"{outside} is none of them" in last and "has no tf.placeholder" in last
+    # As it says.
+    _run(tmp_path, "--tf1", sys.executable, "program/main.py", PYTHONPATH=path)

@@ -29,10 +29,8 @@ def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
             command,
             cwd=tmp_path,
             env={**environment, **(variables or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
-            **how,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how},
         )
         started.append(process)
         return process
@@ -89,4 +87,23 @@ WITH_CHILD = WRITE_PID + (
     'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
     'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
 )
-SLEEP = "time.sleep(600)\n"
+# In short pieces: a signal that comes before a sleep begins is handled after it.
+SLEEP = "for _ in range(6000): time.sleep(.1)\n"
+# Rank 0 fails by itself and ends when all others are gone, which end because of it; before it has saved a checkpoint.
+ECHO_BEFORE_ITS_CAUSE = (
+    WRITE_PID
+    + """
+from lockstep.launch import notes
+from lockstep.testing.launching import runs
+if rank:
+    notes.say({"is": "failed", "because": "peer", "error": "rank 0 left", "trace": "File a"})
+    sys.exit(1)
+notes.say({"is": "saved", "path": "/c/model.ckpt-5", "step": 5, "resumes": True})
+notes.say({"is": "failed", "because": "itself"})
+print("my own error", file=sys.stderr)
+others = [f"pid{other}" for other in range(1, int(os.environ["LOCKSTEP_WORLD_SIZE"]))]
+while not all(os.path.exists(f) and open(f).read() for f in others) or any(runs(int(open(f).read())) for f in others):
+    time.sleep(.01)
+sys.exit(7)
+"""
+)
