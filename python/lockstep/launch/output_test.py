@@ -188,5 +188,6 @@ def test_a_terminal_obeys_nothing_that_another_host_sends_but_colours(pipe):
     stream.feed(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J\t\xc3\xa9\xc2\x9b2J\x00\n")
     pipe.console.message("host a: \x1b[31mred\x1b[0m\x07")
     assert pipe.written() == (
-        "[1] \x1b[31mred\x1b[0m \\x1b]0;title\\x07\\x1b[2J\t\xe9\\x9b2J\\x00\n[lockstep] host a: \\x1b[31mred\\x1b[0m\\x07\n"
+        "[1] \x1b[31mred\x1b[0m \\x1b]0;title\\x07\\x1b[2J\t\xe9\\x9b2J\\x00\n"
+        "[lockstep] host a: \\x1b[31mred\\x1b[0m\\x07\n"
     )

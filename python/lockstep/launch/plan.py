@@ -43,7 +43,7 @@ def environments(
     if tasks.is_beside:
         return [{**environment, "CUDA_VISIBLE_DEVICES": ""}]
     step = None if given or len(tasks.addresses) > 1 else slurm.tasks_of_step(environment)
-    granted = granted_devices(environment, console) if deals_gpus else devices.Devices()
+    granted = devices.visible_devices(environment) if deals_gpus else devices.Devices()
     ids = granted.ids
     if step is not None:
         tasks, workers = step, 1 if workers is None else workers
@@ -53,6 +53,8 @@ def environments(
         if workers is None and not ids:
             workers = slurm.tasks_on_this_host(environment)
     count = _count_workers(workers, ids)
+    if granted.note:
+        console.message(granted.note)
     ids = ids[:count]
     several = deals_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
     assigned = _assigned(granted, ids, several)
