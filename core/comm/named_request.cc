@@ -252,15 +252,19 @@ Status CheckArguments(const NamedRequest& request, int ranks) {
     if (adasum && (request.kind != NamedKind::kAllReduce || !IsFloatingPoint(request.dtype))) {
       return refuse("adasum of ", DTypeName(request.dtype), ", wanted an allreduce of floating-point numbers");
     }
-    if (request.dtype == DType::kBool && request.reduction == NamedReduction::kMean) return refuse("the mean of bool");
+    if (request.dtype == DType::kBool && request.reduction == NamedReduction::kMean) {
+      return refuse("the mean of bool, wanted a type of numbers, or another reduction");
+    }
   }
   if (request.kind != NamedKind::kAllToAll) return OkStatus();
   if (static_cast<int>(request.splits.size()) != ranks) {
     return refuse("got ", request.splits.size(), " splits, wanted one for each of ", ranks, " ranks");
   }
+  for (const int64_t split : request.splits) {
+    if (split < 0) return refuse("a split is ", split, ", wanted 0 or more: splits of ", ShapeText(request.splits));
+  }
   int64_t sum = 0;
   for (const int64_t split : request.splits) {
-    if (split < 0) return refuse("a split is ", split, ", wanted 0 or more");
     sum += split;
     if (split > request.rows() || sum > request.rows()) {
       return refuse("splits of ", ShapeText(request.splits), ", wanted at most the ", request.rows(),

@@ -61,11 +61,15 @@ Result<std::vector<int64_t>> RowCounts(const tf::Tensor& counts, int ranks, int6
   }
   const auto flat = counts.flat<int64_t>();
   std::vector<int64_t> result(flat.data(), flat.data() + flat.size());
+  const auto negative = std::find_if(result.begin(), result.end(), [](int64_t c) { return c < 0; });
+  if (negative != result.end()) {
+    return InvalidArgument(absl::StrCat(what, " is [", absl::StrJoin(result, ","), "], wants numbers of at least 0"));
+  }
   // Each is held against the whole before they are added, so that no sum overflows.
-  const bool in_range = std::all_of(result.begin(), result.end(), [rows](int64_t c) { return c >= 0 && c <= rows; });
+  const bool in_range = std::all_of(result.begin(), result.end(), [rows](int64_t c) { return c <= rows; });
   if (!in_range || std::accumulate(result.begin(), result.end(), int64_t{0}) != rows) {
-    return InvalidArgument(absl::StrCat(what, " is [", absl::StrJoin(result, ","),
-                                        "], wants numbers of at least 0 that add up to the ", rows, " rows"));
+    return InvalidArgument(
+        absl::StrCat(what, " is [", absl::StrJoin(result, ","), "], wants numbers that add up to the ", rows, " rows"));
   }
   return result;
 }

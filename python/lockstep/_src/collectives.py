@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from lockstep._src.context import context
+from lockstep._src.exchangeable import as_tensors
 from lockstep._src.library import ops
 
 Tensors = TypeVar("Tensors", tf.Tensor, Sequence[tf.Tensor])
@@ -60,6 +61,7 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
       A tensor, or a list of tensors, of the shapes of `tensors`.
 
     Raises:
+      TypeError: a tensor is ragged or sparse, or of a type that does not travel.
       ValueError: `op` is none of these.
       tf.errors.FailedPreconditionError: ranks disagree about what is reduced, when it runs.
     """
@@ -69,6 +71,7 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
     values, is_list = _as_list(tensors)
     if not values:
         return []
+    values = as_tensors("allreduce", "LockstepAllReduce", values, [name] * len(values))
     reduced = ops.lockstep_all_reduce(values, reduce_op=op, lockstep_priority=priority, name=name or "allreduce")
     return list(reduced) if is_list else reduced[0]
 
@@ -89,6 +92,7 @@ def broadcast(tensors: Tensors, root: int = 0, name: str | None = None, priority
     values, is_list = _as_list(tensors)
     if not values:
         return []
+    values = as_tensors("broadcast", "LockstepBroadcast", values, [name] * len(values))
     given = ops.lockstep_broadcast(values, root=root, lockstep_priority=priority, name=name or "broadcast")
     return list(given) if is_list else given[0]
 
@@ -105,6 +109,7 @@ def allgather(tensor: tf.Tensor, name: str | None = None, priority: int = 0) -> 
       [sum of all n, ...]
     """
     context.ensure_initialized()
+    (tensor,) = as_tensors("allgather", "LockstepAllGather", [tensor], [name])
     return ops.lockstep_all_gather(tensor, lockstep_priority=priority, name=name or "allgather").gathered
 
 
@@ -128,7 +133,7 @@ def alltoall(
       tf.errors.InvalidArgumentError: on every rank, when it runs, if a rank's `splits` are not as said above.
     """
     context.ensure_initialized()
-    tensor = tf.convert_to_tensor(tensor)
+    (tensor,) = as_tensors("alltoall", "LockstepAllToAll", [tensor], [name])
     with tf.name_scope(name or "alltoall"):
         # Rows that cannot be shared out evenly fail in the op, on all ranks, since the splits don't add up to them.
         splits = tf.fill([_world()], _rows(tensor) // _world()) if splits is None else tf.cast(splits, tf.int64)
@@ -155,7 +160,7 @@ def reducescatter(
     if op not in REDUCE_OPS:
         raise ValueError(f"reducescatter: op is {op!r}, wants one of {', '.join(REDUCE_OPS)}")
     context.ensure_initialized()
-    tensor = tf.convert_to_tensor(tensor)
+    (tensor,) = as_tensors("reducescatter", "LockstepReduceScatter", [tensor], [name])
     with tf.name_scope(name or "reducescatter"):
         counts = _even_shares(_rows(tensor)) if counts is None else tf.cast(counts, tf.int64)
     return ops.lockstep_reduce_scatter(

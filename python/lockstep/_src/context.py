@@ -359,7 +359,7 @@ class Context:
         with self._lock:
             if self._connected or self._detached:
                 return
-            from lockstep._src import last_words, library
+            from lockstep._src import last_words, library, messages
 
             last_words.attach()
             cluster, options = self.cluster, self.options
@@ -368,6 +368,7 @@ class Context:
                 warn_of_what_has_no_effect(os.environ, VARIABLES)
             library.init(meeting_of(cluster, options))
             self._connected = True
+            messages.put_first("context")
             options.set_connected(True)
             program_end.watch()
             at_exit.register(self._leave_at_exit)
@@ -404,8 +405,9 @@ class Context:
         with self._lock:
             if not self._connected:
                 return
-            from lockstep._src import library
+            from lockstep._src import library, messages
 
+            messages.leave("context")
             at_exit.unregister(self._leave_at_exit)
             self._connected = False
             self.options.set_connected(False)

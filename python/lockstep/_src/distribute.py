@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from lockstep._src import collectives, wire
 from lockstep._src.context import context
+from lockstep._src.exchangeable import as_tensor
 
 
 class CollectiveOps:
@@ -66,13 +67,13 @@ def allreduce(value: Any, reduce_op: int | None = None, name: str | None = None)
     reduction = _REDUCTIONS.get(CollectiveOps.SUM if reduce_op is None else reduce_op)
     if reduction is None:
         raise ValueError(f"allreduce: reduce_op is {reduce_op!r}, wanted one of CollectiveOps")
-    value = tf.convert_to_tensor(value)
+    value = as_tensor("allreduce", value, name)
     return value if context.world_size == 1 else collectives.allreduce(value, op=reduction, name=name)
 
 
 def broadcast(value: Any, root_rank: int | None = None, name: str | None = None) -> tf.Tensor:
     """Gives every worker the tensor of worker `root_rank` (0). No gradient flows back."""
-    value = tf.convert_to_tensor(value)
+    value = as_tensor("broadcast", value, name)
     if context.world_size > 1:
         value = collectives.broadcast(value, root=root_rank or 0, name=name)
     return tf.stop_gradient(value)
@@ -89,7 +90,7 @@ def allgather(value: Any, varying_size: bool = True, name: str | None = None) ->
     Returns:
       [sum of all n, ...]; `value` itself in a job of one worker.
     """
-    value = tf.convert_to_tensor(value)
+    value = as_tensor("allgather", value, name)
     if context.world_size > 1:
         rows = value[tf.newaxis] if value.shape.rank == 0 else value
         value = collectives.allgather(rows, name=name)
@@ -121,7 +122,7 @@ def alltoall(
     Raises:
       NotImplementedError: a topology that is a part of the job.
     """
-    value = tf.convert_to_tensor(value)
+    value = as_tensor("alltoall", value, name)
     size = active_size(topology)
     sizes = None if sizes is None else tf.convert_to_tensor(sizes)
     if size == 1:

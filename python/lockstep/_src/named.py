@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import library
+from lockstep._src import exchangeable, library
 from lockstep._src.cluster import Cluster
 from lockstep._src.context import context, meeting_of
 
@@ -142,6 +142,7 @@ def allreduce(
       group: of ranks.
 
     Raises:
+      TypeError: a tensor is ragged or sparse, or of a type that does not travel; names it.
       tf.errors.FailedPreconditionError: the ranks differ in shape, type, reduction or factors; on every rank, with what
         each of them has. There is no lane.
     """
@@ -334,6 +335,34 @@ def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None
     return {"names": [""] * number, "called": [tf.constant(list(names))]}
 
 
+_OPERATIONS = {
+    "allreduce": "LockstepNamedAllReduce",
+    "reducescatter": "LockstepNamedReduceScatter",
+    "allgather": "LockstepNamedAllGather",
+    "broadcast": "LockstepNamedBroadcast",
+    "alltoall": "LockstepNamedAllToAll",
+}
+
+
+def as_tensors(
+    kind: str, values: Sequence[Any], name: str | None = None, names: Sequence[str] | None = None
+) -> list[tf.Tensor]:
+    """Returns values as tensors that a collective takes.
+
+    Args:
+      kind: of the collective, such as "allreduce".
+      values: what `tf.convert_to_tensor` takes.
+      name: of the operation; None: variables are called by their own names in errors.
+      names: of the tensors; before `name`.
+
+    Raises:
+      TypeError: one is ragged or sparse, or of a type that does not travel; names it.
+    """
+    if names is None:
+        names = [None] * len(values) if name is None else names_in_group(name, len(values))
+    return exchangeable.as_tensors(kind, _OPERATIONS[kind], values, names)
+
+
 def _run(
     kind: str,
     op: Any,
@@ -343,9 +372,9 @@ def _run(
     group: int,
     arguments: dict[str, Any],
 ) -> Any:
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if not tensors:
         return ([], []) if kind == "alltoall" else []
+    tensors = as_tensors(kind, tensors, name, names)
     called = _names(kind, len(tensors), name, names)
     outputs = op(tensors, process_set=group, name=name or kind, **called, **arguments)
     _leave_unordered(tf.nest.flatten(outputs)[0])

@@ -42,41 +42,57 @@ def run_now(build: Callable[[], Any]) -> Any:
         return session.run(build())
 
 
-def _call(kind: str, name: str | None, group: int) -> str | None:
-    """What a call is called: eagerly, where the lane numbers those without a name, nothing."""
-    with _outside_functions():
-        eager = tf.executing_eagerly()
-    return f"{kind}.{named.count(kind, group)}" if name is None and not eager else name
-
-
-def _part(name: str | None, what: str) -> dict[str, list[str]]:
-    return {} if name is None else {"names": [f"{name}.{what}"]}
-
-
 class _Call:
-    """One exchange of bytes, and how they are signed. Its text is what errors call it.
+    """One exchange of bytes: its name for the user, which is its text, and how the bytes are signed.
 
     Args:
-      kind: the function.
-      name: its name, if it has one.
+      operation: what the user called, such as "broadcast_object".
+      name: the same on all ranks; None: the calls of an operation are numbered.
       group: of ranks that take part.
-      rank: this one, in the group.
-      nonces: [R, 2] int64, a random number of each rank for this call; this rank's as it drew it.
+
+    Attributes:
+      rank: this one, in the group, from `begin` on.
     """
 
-    def __init__(self, kind: str, name: str | None, group: int, rank: int, nonces: np.ndarray):
-        self.rank = rank
-        self._text = kind if name is None else f"{kind} '{name}'"
-        self._what = [kind, name, len(nonces)]
-        self._nonces = nonces.tobytes()
-        self._key = hmac.digest(named.secret_of(group).encode(), b"lockstep bytes", "sha256")
+    def __init__(self, operation: str, name: str | None, group: int) -> None:
+        self._own = f"{operation}.{named.count(operation, group)}" if name is None else f"{operation} {name}"
+        self._text = operation if name is None else f"{operation} '{name}'"
+        self._group = group
 
     def __str__(self) -> str:
         return self._text
 
+    def part(self, what: str) -> dict[str, Any]:
+        """Returns the name and the group of a part of the call in the lane."""
+        return {"names": [f"{self._own}.{what}"], "group": self._group}
+
+    def run(self, build: Callable[[], Any]) -> Any:
+        """Runs as `run_now` does; errors begin with what the user called."""
+        try:
+            return run_now(build)
+        except tf.errors.OpError as error:
+            raise type(error)(error.node_def, error.op, f"{self}: {error.message}") from None
+
+    def begin(self, *numbers: int) -> list[list[int]]:
+        """Draws what the bytes of this call are signed with. Returns for each of `numbers` its value on every rank."""
+        own = np.frombuffer(secrets.token_bytes(_NONCE_BYTES), np.int64)
+
+        def gather() -> list[tf.Tensor]:
+            mine = tf.constant([[*numbers, *own]], tf.int64)
+            return [*named.allgather([mine], **self.part("length")), named.rank_in(self._group)]
+
+        of_ranks, rank = self.run(gather)
+        self.rank = int(rank)
+        nonces = np.array(of_ranks[:, len(numbers) :])
+        nonces[rank] = own
+        self._key = hmac.digest(named.secret_of(self._group).encode(), b"lockstep bytes", "sha256")
+        self._signed = [self._own, len(nonces)]
+        self._nonces = nonces.tobytes()
+        return of_ranks[:, : len(numbers)].T.tolist()
+
     def tag(self, sender: int, data: bytes) -> bytes:
         """Returns the HMAC that follows the bytes of a rank."""
-        mac = hmac.new(self._key, json.dumps([*self._what, sender]).encode() + self._nonces, "sha256")
+        mac = hmac.new(self._key, json.dumps([*self._signed, sender]).encode() + self._nonces, "sha256")
         mac.update(data)
         return mac.digest()
 
@@ -94,47 +110,50 @@ class _Call:
         return data
 
 
-def _begin(kind: str, numbers: list[int], name: str | None, group: int) -> tuple[_Call, list[list[int]]]:
-    """Begins a call; returns it, and for each of `numbers` its value on every rank."""
-    own = np.frombuffer(secrets.token_bytes(_NONCE_BYTES), np.int64)
-
-    def gather() -> list[tf.Tensor]:
-        mine = tf.constant([[*numbers, *own]], tf.int64)
-        return [*named.allgather([mine], **_part(name, "length"), group=group), named.rank_in(group)]
-
-    of_ranks, rank = run_now(gather)
-    nonces = np.array(of_ranks[:, len(numbers) :])
-    nonces[rank] = own
-    return _Call(kind, name, group, int(rank), nonces), of_ranks[:, : len(numbers)].T.tolist()
-
-
-def gather_bytes(data: bytes, *, name: str | None = None, group: int = named.ALL) -> list[bytes]:
-    """What each rank of the group gives, by rank. All ranks have to call it.
+def gather_bytes(
+    data: bytes, *, name: str | None = None, group: int = named.ALL, operation: str = "gather_bytes"
+) -> list[bytes]:
+    """Returns what each rank of the group gives, by rank. All ranks have to call it.
 
     Args:
       data: of this rank; of any length.
       name: the same on all ranks; without it, the calls are numbered.
       group: of ranks.
+      operation: what the user called, for errors and warnings; the same on all ranks.
 
     Raises:
       tf.errors.DataLossError: what came is not what a rank gave; names the rank.
       tf.errors.OpError: as `lockstep.named.allgather`.
     """
-    name = _call("gather_bytes", name, group)
-    call, (lengths,) = _begin("gather_bytes", [len(data) + _TAG_BYTES], name, group)
+    call = _Call(operation, name, group)
+    (lengths,) = call.begin(len(data) + _TAG_BYTES)
     own = np.frombuffer(data + call.tag(call.rank, data), np.uint8)
 
     def gather() -> list[tf.Tensor]:
-        return named.allgather([tf.constant(own, tf.uint8)], **_part(name, "data"), group=group)
+        return named.allgather([tf.constant(own, tf.uint8)], **call.part("data"))
 
-    (everything,) = run_now(gather)
+    (everything,) = call.run(gather)
     ends = np.cumsum(lengths)
     signed = [everything[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True)]
     return [call.checked(rank, part) for rank, part in enumerate(signed)]
 
 
-def broadcast_bytes(data: bytes, root: int = 0, *, name: str | None = None, group: int = named.ALL) -> bytes:
-    """What `root`, a rank in the group, gives. All ranks have to call it; what the others give is not looked at.
+def broadcast_bytes(
+    data: bytes,
+    root: int = 0,
+    *,
+    name: str | None = None,
+    group: int = named.ALL,
+    operation: str = "broadcast_bytes",
+) -> bytes:
+    """Returns what `root`, a rank in the group, gives. All ranks have to call it; the others' data is not looked at.
+
+    Args:
+      data: of the root.
+      root: a rank in the group.
+      name: as `gather_bytes`'s, as are `group` and `operation`.
+      group: of ranks.
+      operation: what the user called.
 
     Raises:
       ValueError: the ranks name different roots; on all of them, with the roots.
@@ -142,9 +161,9 @@ def broadcast_bytes(data: bytes, root: int = 0, *, name: str | None = None, grou
       tf.errors.DataLossError: what came is not what the root gave.
       tf.errors.OpError: as `lockstep.named.broadcast`.
     """
-    name = _call("broadcast_bytes", name, group)
+    call = _Call(operation, name, group)
     # With the roots that ranks name: one that only some of them know of would be waited for.
-    call, (roots, lengths) = _begin("broadcast_bytes", [root, len(data) + _TAG_BYTES], name, group)
+    roots, lengths = call.begin(root, len(data) + _TAG_BYTES)
     if len(set(roots)) > 1:
         raise ValueError(f"{call}: the ranks name different roots, by rank: {roots}")
     if not 0 <= root < len(roots):
@@ -153,7 +172,7 @@ def broadcast_bytes(data: bytes, root: int = 0, *, name: str | None = None, grou
     own = np.frombuffer(data + call.tag(root, data), np.uint8) if is_root else np.zeros(lengths[root], np.uint8)
 
     def broadcast() -> list[tf.Tensor]:
-        return named.broadcast([tf.constant(own, tf.uint8)], root, **_part(name, "data"), group=group)
+        return named.broadcast([tf.constant(own, tf.uint8)], root, **call.part("data"))
 
-    (received,) = run_now(broadcast)
+    (received,) = call.run(broadcast)
     return data if is_root else call.checked(root, received.tobytes())

@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from lockstep._src import at_exit, elastic, last_words, named, program_end
+from lockstep._src import at_exit, elastic, last_words, messages, named, program_end
 from lockstep._src.cluster import Cluster
 from lockstep._src.named_bytes import gather_bytes
 
@@ -104,6 +104,7 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
     _settings.update(settings)
     program_end.watch()
     at_exit.register(_stop_at_exit)
+    messages.put_first("named_job")
 
 
 _settings: dict[str, float] = {}  # of lanes of sets that are added later
@@ -128,6 +129,7 @@ def _leave(how: str) -> None:
         if _job is None:
             return
         at_exit.unregister(_stop_at_exit)
+        messages.leave("named_job")
         job, _job = _job, None
         for number, members in reversed(job.sets.items()):
             if job.rank in members:

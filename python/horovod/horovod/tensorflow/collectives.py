@@ -85,7 +85,7 @@ def grouped_allreduce(
         _check_sparse(op, prescale_factor, postscale_factor)
 
     def reduce_dense(dense: list[Any]) -> list[tf.Tensor]:
-        travelling, contexts = _compress(dense, compression)
+        travelling, contexts = _compress("allreduce", dense, name, compression)
         factors = (prescale_factor, postscale_factor)
         reduced = mpi_ops._grouped_allreduce(travelling, name, op, *factors, ignore_name_scope, process_set)
         return _decompress(reduced, contexts, compression)
@@ -129,7 +129,7 @@ def _gather_slices(
     def gather(tensors: list[tf.Tensor], own_name: str | None) -> list[tf.Tensor]:
         return mpi_ops.grouped_allgather(tensors, own_name, ignore_name_scope, process_set)
 
-    travelling, contexts = _compress([one.values for one in slices], compression)
+    travelling, contexts = _compress("allreduce", [one.values for one in slices], name, compression)
     # Values have the tensor's own name: a rank that has a dense tensor of that name is told so.
     values = _decompress(gather(travelling, name), contexts, compression)
     indices = gather([one.indices for one in slices], name and f"{name}.indices")
@@ -145,10 +145,12 @@ def _gather_slices(
     ]
 
 
-def _compress(tensors: Sequence[Any], compression: type[Compressor]) -> tuple[list[tf.Tensor], list[Any]]:
+def _compress(
+    kind: str, tensors: Sequence[Any], name: str | None, compression: type[Compressor]
+) -> tuple[list[tf.Tensor], list[Any]]:
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise ValueError(f"compression is {compression!r}, wanted hvd.Compression.none, fp16, bf16 or a Compressor")
-    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    pairs = [compression.compress(tensor) for tensor in named.as_tensors(kind, tensors, name)]
     return [tensor for tensor, _ in pairs], [context for _, context in pairs]
 
 
@@ -181,7 +183,7 @@ def reducescatter(
         factors = (prescale_factor, postscale_factor)
         return mpi_ops._grouped_reducescatter(tensors, name, op, ignore_name_scope, process_set, *factors)
 
-    return _reduce_compressed([tensor], device_dense, compression, reduce)[0]
+    return _reduce_compressed([tensor], name, device_dense, compression, reduce)[0]
 
 
 @as_it_is
@@ -207,15 +209,16 @@ def grouped_reducescatter(
             postscale_factor=postscale_factor,
         )
 
-    return _reduce_compressed(tensors, device_dense, compression, reduce)
+    return _reduce_compressed(tensors, None, device_dense, compression, reduce)
 
 
 def _reduce_compressed(
     tensors: Sequence[Any],
+    name: str | None,
     device: str,
     compression: type[Compressor],
     reduce: Callable[[list[tf.Tensor]], list[tf.Tensor]],
 ) -> list[tf.Tensor]:
     with tf.device(device or None):
-        travelling, contexts = _compress(tensors, compression)
+        travelling, contexts = _compress("reducescatter", tensors, name, compression)
         return _decompress(reduce(travelling), contexts, compression)

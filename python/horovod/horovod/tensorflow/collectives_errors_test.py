@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -56,6 +58,12 @@ def errors(mode):
             wrong,
             f"rank {last}.*alltoall 's1.*split is -1",
             lambda: hvd.alltoall(np.zeros([9]), splits=[-1 if is_last else 1] * size, name="s1"),
+        ),
+        # Behind one that is too many, too.
+        (
+            wrong,
+            rf"rank {last}: alltoall 's5.*a split is -1, wanted 0 or more: splits of \[99,-1",
+            lambda: hvd.alltoall(np.zeros([9]), splits=[99, *[-1] * (size - 1)] if is_last else [1] * size, name="s5"),
         ),
         (wrong, "alltoall 's2.*at most the 1 rows", lambda: hvd.alltoall(np.zeros([1]), splits=[1] * size, name="s2")),
         (wrong, "alltoall 's3.*splits", lambda: hvd.alltoall(np.zeros([9]), splits=[1] * (size + 1), name="s3")),
@@ -115,8 +123,50 @@ def errors(mode):
     assert run(mode, lambda: hvd.allreduce(np.float32(1), op=hvd.Sum)) == size
 
 
+def refused_types():
+    """What does not travel is refused by name before anybody waits for it."""
+    text, pair, ragged = tf.constant(["a"]), tf.constant([1j]), tf.ragged.constant([[1], [2, 3]])
+    sparse = tf.sparse.from_dense([1, 0])
+    for kind in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"):
+        call = functools.partial(getattr(hvd, kind), **({"root_rank": 0} if kind == "broadcast" else {}), name="x")
+        for value, got in (
+            (text, "a tensor of type string, wanted one of float32, "),
+            (pair, "a tensor of type complex128, wanted one of float32, "),
+            (ragged, "a RaggedTensor of type int32, wanted a dense tensor; exchange its flat_values and row_splits"),
+            (sparse, "a SparseTensor of type int32, wanted a dense tensor; exchange its indices and values"),
+        ):
+            with pytest.raises(TypeError, match=f"^{kind} 'x': got {got}"):
+                call(value)
+    with pytest.raises(TypeError, match="^allreduce 'pair.1': got a tensor of type string"):
+        hvd.grouped_allreduce([tf.ones([1]), text], name="pair")
+    with pytest.raises(TypeError, match="^broadcast 'words:0': got a tensor of type string"):
+        hvd.broadcast_variables([tf.Variable(["a"], name="words")], root_rank=0)
+    number = tf.Variable(1 + 1j, name="number")
+    with tf.GradientTape() as tape:
+        size = tf.abs(number)
+    tape = hvd.DistributedGradientTape(tape)
+    with pytest.raises(TypeError, match="^allreduce '.*': got a tensor of type complex128"):
+        tape.gradient(size, [number])
+
+
+def objects():
+    """Errors of objects that are exchanged say what the program called."""
+    is_last = hvd.rank() == hvd.size() - 1
+    with pytest.raises(tf.errors.FailedPreconditionError) as raised:
+        if is_last:
+            hvd.allgather_object({}, name="o")
+        else:
+            hvd.allgather(tf.ones([1]), name="allgather_object o.length")
+    if is_last:
+        assert raised.value.message.startswith("allgather_object 'o': ")
+    with pytest.raises(ValueError, match="^broadcast_object 'p': the ranks name different roots"):
+        hvd.broadcast_object({}, root_rank=int(is_last), name="p")
+
+
 def all_errors():
     hvd.init()
+    refused_types()
+    objects()
     for mode in MODES if hvd.size() == 2 else MODES[:1]:
         errors(mode)
     hvd.shutdown()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -82,8 +81,7 @@ def broadcast_object(
     ):
         is_root = mpi_ops.rank() == root_rank
         data, failure = _pickled(obj) if is_root else (b"", None)
-        with _named_in_errors(what):
-            received = named.broadcast_bytes(data, root, name=name, group=group)
+        received = named.broadcast_bytes(data, root, name=name, group=group, operation="broadcast_object")
     if failure is not None:
         raise failure
     return obj if is_root else _unpickled(received, what, root_rank)
@@ -117,21 +115,11 @@ def allgather_object(
     what = f"allgather_object {name or ''}".strip()
     with mpi_ops._taking_part("allgather_object", process_set, at_once=True) as group:
         data, failure = _pickled(obj)
-        with _named_in_errors(what):
-            gathered = named.gather_bytes(data, name=name, group=group)
+        gathered = named.gather_bytes(data, name=name, group=group, operation="allgather_object")
         ranks = named.ranks_of(group)
     if failure is not None:
         raise failure
     return [_unpickled(data, what, rank) for data, rank in zip(gathered, ranks, strict=True)]
-
-
-@contextlib.contextmanager
-def _named_in_errors(what: str) -> Iterator[None]:
-    """Puts the operation that the program called in front of errors about bytes that were changed on their way."""
-    try:
-        yield
-    except tf.errors.DataLossError as error:
-        raise tf.errors.DataLossError(None, None, f"{what}: {error.message}") from None
 
 
 class _Failure:

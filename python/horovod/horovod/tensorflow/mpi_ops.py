@@ -151,7 +151,7 @@ def _grouped_allreduce(
     factors = {"prescale": prescale_factor, "postscale": postscale_factor}
     kind = "Allreduce" if len(tensors) == 1 else "GroupedAllreduce"
 
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = named.as_tensors("allreduce", tensors, name)
     with _taking_part("allreduce", process_set) as group:
         naming = _naming(kind, tensors, name, ignore_name_scope)
         return named.allreduce(tensors, reduction, **factors, **naming, group=group)
@@ -178,7 +178,7 @@ def _grouped_reducescatter(
     factors = {"prescale": prescale_factor, "postscale": postscale_factor}
     kind = "Reducescatter" if len(tensors) == 1 else "GroupedReducescatter"
 
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = named.as_tensors("reducescatter", tensors, name)
     with _taking_part("reducescatter", process_set) as group:
         naming = _naming(kind, tensors, name, ignore_name_scope)
         # Horovod's convention: gathered gradients, times the ranks of a sum.
@@ -211,7 +211,7 @@ def grouped_allgather(
     """
     kind = "Allgather" if len(tensors) == 1 else "GroupedAllgather"
 
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = named.as_tensors("allgather", tensors, name)
     with _taking_part("allgather", process_set) as group:
         naming = _naming(kind, tensors, name, ignore_name_scope)
         return named.allgather(tensors, **naming, group=group, gradient="mean")
@@ -261,7 +261,7 @@ def _grouped_broadcast(
     ignore_name_scope: bool,
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = named.as_tensors("broadcast", tensors, name)
     what = " ".join(["broadcast", *([name] if name else [tensor.dtype.name for tensor in tensors[:1]])])
     with _taking_part("broadcast", process_set) as group, root_in(process_set, root_rank, what) as root:
         naming = _naming("Broadcast", tensors, name, ignore_name_scope)
@@ -351,7 +351,7 @@ def alltoall(
       What came, in the order of ranks; with `splits` also how many rows came from each, [R] of their type. Gradients go
       the way back, and are not averaged.
     """
-    tensor = tf.convert_to_tensor(tensor)
+    (tensor,) = named.as_tensors("alltoall", [tensor], name)
     with _taking_part("alltoall", process_set) as group:
         naming = _naming("Alltoall", [tensor], name, ignore_name_scope)
         (result,), (received,) = named.alltoall([tensor], [splits], **naming, group=group)

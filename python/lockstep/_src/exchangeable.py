@@ -1,0 +1,67 @@
+"""Tensors as collectives take them; what is none is refused by the name of the exchange and of the tensor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+
+def as_tensor(kind: str, value: Any, name: str | None = None) -> tf.Tensor:
+    """Returns a value as a dense tensor.
+
+    Args:
+      kind: of the collective, for the message.
+      value: what `tf.convert_to_tensor` takes.
+      name: of the tensor, for the message.
+
+    Raises:
+      TypeError: a ragged or sparse tensor.
+    """
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        parts = "flat_values and row_splits" if isinstance(value, tf.RaggedTensor) else "indices and values"
+        raise TypeError(
+            f"{_called(kind, name, value)}: got a {type(value).__name__} of type {value.dtype.name}, wanted a dense "
+            f"tensor; exchange its {parts} one by one"
+        )
+    return tf.convert_to_tensor(value)
+
+
+def as_tensors(kind: str, operation: str, values: Sequence[Any], names: Sequence[str | None]) -> list[tf.Tensor]:
+    """Returns values as dense tensors of types that an operation of the engine takes.
+
+    Args:
+      kind: of the collective, for the message.
+      operation: the type of the operation; its argument is of type T.
+      values: what `tf.convert_to_tensor` takes.
+      names: of the tensors, for the message; None: not known.
+
+    Raises:
+      TypeError: a ragged or sparse tensor, or one of a type that does not travel.
+    """
+    tensors = [as_tensor(kind, value, name) for value, name in zip(values, names, strict=True)]
+    allowed = _types(operation)
+    for tensor, value, name in zip(tensors, values, names, strict=True):
+        if tensor.dtype.as_datatype_enum not in allowed:
+            wanted = ", ".join(tf.as_dtype(dtype).name for dtype in allowed)
+            raise TypeError(
+                f"{_called(kind, name, value)}: got a tensor of type {tensor.dtype.name}, wanted one of {wanted}"
+            )
+    return tensors
+
+
+def _called(kind: str, name: str | None, value: Any) -> str:
+    # Tensors have names in graphs alone.
+    if name is None and (isinstance(value, tf.Variable) or not tf.executing_eagerly()):
+        name = getattr(value, "name", None)
+    return kind if name is None else f"{kind} '{name}'"
+
+
+@functools.cache
+def _types(operation: str) -> tuple[int, ...]:
+    """Returns the numbers of the types that an operation of the loaded library takes as T."""
+    (attribute,) = (attr for attr in op_def_registry.get(operation).attr if attr.name == "T")
+    return tuple(attribute.allowed_values.list.type)
