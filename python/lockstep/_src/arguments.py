@@ -49,7 +49,7 @@ def integer(owner: str, name: str, value: Any, least: int, optional: bool = True
 
 
 def number(owner: str, name: str, value: Any) -> None:
-    """Refuses what is no number, with TypeError; None as well."""
+    """Refuses a value of another type than a number, and None, with TypeError."""
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
         raise TypeError(f"{owner}: {name} is {value!r}, wanted a number")
 

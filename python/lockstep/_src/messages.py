@@ -33,13 +33,13 @@ _interception = Interception()  # guarded by _lock
 
 _FUNCTIONS = re.compile(r"^(?:\{\{function_node [^}]*\}\} ?)+")
 _OF_ONE_OPERATION = re.compile(r"\{\{function_node __wrapped__[^}]*\}\} ?")
-# Of several errors the first one: "2 root error(s) found.\n  (0) INVALID_ARGUMENT: ...".
+# The first of several errors: "2 root error(s) found.\n  (0) INVALID_ARGUMENT: ...".
 _FIRST_OF_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.\s+\(0\) \w+: ")
 _WHERE = re.compile(r"\s*(?:\n\n|\[\[\{\{(?:function_)?node|\[Op:)")
 
 
 def put_first(user: str) -> None:
-    """From now on errors begin with their sentence, until each `user` that asked for it has called `leave`."""
+    """Lets errors begin with their sentence, until each `user` that asked for it has called `leave`."""
     with _lock:
         if not _users:
             _interception.replace(error_interpolation, "interpolate_graph", _wrap_interpolate_graph)
