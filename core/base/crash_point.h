@@ -8,7 +8,7 @@
 namespace lockstep {
 
 // Named points of work that a crash at any moment must not spoil, such as the saving of a checkpoint. A test has its
-// own process killed at one of them, with certainty, where a kill by the clock would depend on the machine:
+// own process killed at one of them. The kill is certain; one by the clock would depend on the machine.
 //
 //   PassCrashPoint("commit: index renamed");   // in the work
 //   CrashAt("commit: index renamed", 1);       // in the test's process, before the work

@@ -26,7 +26,7 @@ _POSITIONS = ("lockstep", "positions")
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
 _WITHOUT = "save_data_position=False, or LOCKSTEP_SAVE_DATA_POSITION=0 in the environment"
 # The name that a position has in a checkpoint: of the iterator, and of how many workers.
-_NAME = re.compile(r"(.+?)(?:_STATE)?/worker_[0-9]+_of_([0-9]+)")
+_NAME = re.compile(r"(.+?)(?::[0-9]+)?(?:_STATE)?/worker_[0-9]+_of_([0-9]+)")
 _SWITCH_ON = (
     "LOCKSTEP_SAVE_DATA_POSITION=1 in the environment, as the launcher's --restarts sets it, or "
     "hb.scope(save_data_position=True)"
@@ -185,12 +185,12 @@ class PositionHook(_tf1.train.SessionRunHook):
 
 
 def _takes_data(graph: tf.Graph) -> bool:
-    """Whether a graph trains on data that could go on from a position."""
+    """Returns whether a graph trains on data that could go on from a position."""
     return context.options.mode == "train" and any(op.type in _ITERATORS for op in graph.get_operations())
 
 
 def _positions_in(path: str) -> dict[int, list[str]]:
-    """The iterators whose positions a checkpoint has, by the number of workers."""
+    """Returns the iterators whose positions a checkpoint has, by the number of workers."""
     found: dict[int, list[str]] = {}
     types = tf.train.load_checkpoint(path).get_variable_to_dtype_map()
     for name in sorted(name for name, dtype in types.items() if dtype == tf.variant):
@@ -201,18 +201,20 @@ def _positions_in(path: str) -> dict[int, list[str]]:
 
 
 def _describe(positions: dict[int, list[str]]) -> str:
-    """Which positions there are, as messages say it; empty where there are none."""
-    return "; ".join(f"those of {workers} in {', '.join(names)}" for workers, names in sorted(positions.items()))
+    """Returns the text for positions in a message; empty where there are none."""
+    return "; ".join(
+        f"the position of each of {workers} workers in {', '.join(map(repr, names))}"
+        for workers, names in sorted(positions.items())
+    )
 
 
 def _warn_of_dropped(path: str) -> None:
-    """Says of a checkpoint with positions that this session's data doesn't go on from them, and how it would."""
+    """Warns that data begins anew although a checkpoint has its positions, and says how to use them."""
     positions = _describe(_positions_in(path))
     if positions:
         _tf1.logging.warning(
-            "%s has positions of workers in their data (%s), which this job leaves alone: data begins anew, with its "
-            "first batch, while weights and the step go on. To go on in the data as well, start as many workers with "
-            "%s",
+            "%s has %s, and this job does not go on from there: data begins anew, with its first batch, while weights "
+            "and the step go on. To go on in the data as well, start as many workers with %s",
             path,
             positions,
             _SWITCH_ON,

@@ -102,7 +102,9 @@ def test_positions_that_a_start_leaves_alone_are_told_of_once_with_how_to_go_on(
     expected = [float(np.float32(_noise(0)[4 * i])) for i in range(2)]
     assert _train(folder, 2, saved=False) == expected
     (said,) = _said(caplog)
-    assert said.startswith(f"{folder}/checkpoints/model.ckpt-3 has positions of workers in their data (those of 1 in ")
+    assert said.startswith(
+        f"{folder}/checkpoints/model.ckpt-3 has the position of each of 1 workers in 'OneShotIterator', and this job "
+    )
     assert "start as many workers with LOCKSTEP_SAVE_DATA_POSITION=1" in said and "--restarts" in said
 
 

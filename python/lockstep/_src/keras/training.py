@@ -71,7 +71,7 @@ def intercept_training(interception: Interception) -> None:
 
 
 def _wrap_callbacks(tell: Callable[..., Any]) -> Callable[..., Any]:
-    """What tells all callbacks of a batch: Keras would take an error of their files for the end of the data."""
+    """Wraps the method that tells all callbacks of a batch. Keras takes some errors of files for the end of data."""
 
     @functools.wraps(tell)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
 """Exports on one process, read back by stock TensorFlow in a process that never imports this library."""
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -350,3 +351,14 @@ def test_what_is_no_signature_is_refused(checkpoint, tmp_path, returned):
 
 def test_unknown_mode_is_refused(checkpoint, tmp_path):
     refused(ValueError, "mode is 'serve', wanted one of 'infer'", tmp_path, checkpoint, mode="serve")
+
+
+def test_an_export_that_cannot_be_written_is_an_error_that_sessions_raise(checkpoint, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))  # the table has 800 bytes
+    try:
+        with pytest.raises(tf.errors.ResourceExhaustedError, match=f"^export to {tmp_path} failed: .*File too large"):
+            export(str(tmp_path), checkpoint, serialized_signature)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == []
