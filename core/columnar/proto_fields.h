@@ -16,6 +16,8 @@ struct ProtoField {
   // A sint64, which is encoded with its sign in the lowest bit.
   int64_t Signed() const { return static_cast<int64_t>(value >> 1) ^ -static_cast<int64_t>(value & 1); }
   double Double() const { return std::bit_cast<double>(value); }
+
+  bool operator==(const ProtoField&) const = default;
 };
 
 // Goes through the fields of a message, in the order in which they stand. Never reads beyond the bytes, whatever they
