@@ -86,7 +86,7 @@ def test_an_exception_of_a_process_is_raised_with_its_rank(program):
         ({"use_mpi": True}, "controller mpi: "),
         ({"network_interface": "lo,no0"}, "network interface 'no0' is not there"),
         ({"network_interfaces": ["no0"]}, "network interface 'no0' is not there"),
-        ({"min_np": 2}, "got --min-np 2, -np 1, --max-np 1; wanted them in this order of size"),
+        ({"min_np": 2}, "got --min-np 2, -np 1; wanted them in this order of size"),
         ({"min_num_proc": 1, "max_np": 0}, "--max-np 0: wanted 1 or more"),
         ({"max_num_proc": 2, "cooldown_range": (2, 1)}, "--blacklist-cooldown-range 2 1: wanted"),
         ({"slots": 1}, "--slots-per-host is for elastic jobs"),
