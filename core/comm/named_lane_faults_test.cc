@@ -167,13 +167,13 @@ TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
 TEST_P(NamedLaneFaultsTest, NamesTheRankThatIsStopped) {
   for (const int victim : {0, GetParam().size - 1}) {
     SCOPED_TRACE(::testing::Message() << "rank " << victim << " is stopped");
+    const testing::Shared<std::atomic<int>> heard(0);
     RunProcesses(
         GetParam(),
         [&](std::unique_ptr<NamedLane> lane) -> std::string {
           if (lane->rank() == victim) testing::FreezeNow();
           const Status status = Await(*lane, Barrier("x"));
-          // The others hear of it from rank 0.
-          std::this_thread::sleep_for(std::chrono::milliseconds(lane->rank() == 0 ? 300 : 0));
+          StayUntilAllHaveHeard(lane->rank(), lane->size() - 1, *heard);
           const bool named = Contains(status, StrCat("rank ", victim, " (process ")) &&
                              (Contains(status, ") has been stopped for 0.5 s") || !GetParam().hosts.empty());
           return status.code() == StatusCode::kUnavailable && named ? "" : status.ToString();
