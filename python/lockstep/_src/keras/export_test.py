@@ -118,7 +118,7 @@ def test_a_file_of_keras_has_the_tables(tmp_path):
     np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
 
 
-# Of the modules of this library it imports one, and looks nothing up in it.
+# It imports one module of this library, and reads none of its lazy names before the model is loaded.
 _LOAD = """
 import sys
 import lockstep.keras
