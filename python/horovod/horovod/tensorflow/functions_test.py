@@ -47,7 +47,7 @@ def objects_that_were_changed(folder):
     if hvd.rank() == 1:
         named = broadcast_bytes.__globals__["named"]  # the exchanges below it
         named.broadcast, named.allgather = ends_otherwise(named.broadcast), ends_otherwise(named.allgather)
-        with pytest.raises(tf.errors.DataLossError, match="^broadcast_object x: .* rank 1 got .* those of rank 0 that"):
+        with pytest.raises(tf.errors.DataLossError, match="^broadcast_object 'x': .* rank 1 got .* those of rank 0 that"):
             hvd.broadcast_object(changed, 0, name="x")
         with pytest.raises(tf.errors.DataLossError, match="^allgather_object: .* rank 1 got .* those of rank 1 that"):
             hvd.allgather_object(changed)
