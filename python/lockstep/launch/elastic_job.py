@@ -301,8 +301,8 @@ class ElasticJob(Job):
 
     def _rename(self, worker: Member, name: str, shows_progress: bool) -> None:
         worker.name = name if name.startswith("worker") else f"rank {name}"
-        shown_at = (self._console.stdout, self._console.stderr)  # The third sink takes notes, which are not shown.
-        for sink, fd in zip(worker.sinks[:2], shown_at, strict=True):
+        streams = worker.sinks[:2]  # behind them are its notes
+        for sink, fd in zip(streams, (self._console.stdout, self._console.stderr), strict=True):
             sink.rename(self._console.prefix(name, fd), shows_progress)
 
     def _finish(self, code: int, why: str) -> None:

@@ -79,9 +79,6 @@ class Notes:
     def finish(self) -> None:
         """There is no more."""
 
-    def rename(self, prefix: bytes, shows_progress: bool) -> None:
-        """As of `Stream`: notes have no prefix."""
-
     def _take(self, note: dict[str, Any]) -> None:
         if note.get("is") == "failed" and note.get("because") in (ITSELF, PEER, INTERRUPT):
             self.because = note["because"]
