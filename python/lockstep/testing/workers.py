@@ -13,6 +13,7 @@ import functools
 import multiprocessing
 import os
 import pickle
+import random
 import runpy
 import secrets
 import signal
@@ -180,9 +181,12 @@ def worker_variables(size: int, hosts: str = "") -> list[dict[str, str]]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port that nobody has, below those that Linux gives to connections and to whoever asks for any."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @functools.cache
