@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,8 @@ _MOST_CHARACTERS = 300
 _error: BaseException | None = None
 _former: Callable[..., Any] | None = None
 _watcher = 0  # the process that watches
+_optimizer: weakref.ref[Any] | None = None  # the newest that counts steps
+_step: int | None = None  # that a session has ended with
 
 
 def watch() -> None:
@@ -38,12 +41,34 @@ def watch() -> None:
         _former, sys.excepthook = sys.excepthook, _end
 
 
+def counts_steps(optimizer: Any) -> None:
+    """Names an optimizer of Keras whose `iterations` are the steps of this program. It is not kept alive."""
+    global _optimizer
+    _optimizer = weakref.ref(optimizer)
+
+
+def ended_with(step: int) -> None:
+    """Says with which global step a session has ended."""
+    global _step
+    _step = step
+
+
+def _steps() -> str:
+    """Returns " at step 30", or nothing where neither a session nor an optimizer has counted."""
+    step = _step
+    with contextlib.suppress(Exception):  # TensorFlow may be gone by now; the farewell is not to fail.
+        if step is None and _optimizer is not None and (optimizer := _optimizer()) is not None:
+            step = int(optimizer.iterations.numpy())
+    return "" if step is None else f" at step {step}"
+
+
 def farewell() -> str:
     """Returns a sentence of how the program ends, for others that wait for this worker meanwhile."""
     if _error is None:
         return (
-            "it finished its program while others go on. The workers make unequal numbers of steps: let their data end "
-            "together, as iterators made inside of scope() do, or give all of them as many batches (docs/input.md)"
+            f"it finished its program{_steps()} while others go on. The workers make unequal numbers of steps: let "
+            "their data end together, as iterators made inside of scope() do, or give all of them as many batches "
+            "(docs/input.md)"
         )
     text = f"{type(_error).__name__}: {_error}".splitlines()[0]
     return f"its program ended with {text[:_MOST_CHARACTERS]}"

@@ -86,6 +86,49 @@ def test_others_hear_whether_a_program_has_finished_or_failed(exchange):
         assert re.search("rank 1 " + message, waiting.output), waiting.output
 
 
+# Rank 1 takes 3 steps, the others 5.
+_SESSION = """
+import os
+import tensorflow.compat.v1 as tf
+import lockstep
+tf.disable_v2_behavior()
+with lockstep.scope():
+    weight = tf.get_variable("weight", [2], initializer=tf.ones_initializer())
+    step = tf.train.get_or_create_global_step()
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(weight), global_step=step)
+    with tf.train.MonitoredTrainingSession() as session:
+        for _ in range(5 - 2 * lockstep.context.rank):
+            session.run(train)
+"""
+_KERAS = """
+import keras
+import lockstep
+with lockstep.scope():
+    weight = keras.Variable([1.0, 1.0])
+    optimizer = keras.optimizers.SGD(0.1)
+    for _ in range(5 - 2 * lockstep.context.rank):
+        optimizer.apply([weight * 2], [weight])
+"""
+_HVD_KERAS = """
+import keras
+import horovod.keras as hvd
+hvd.init()
+weight = keras.Variable([1.0, 1.0])
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+for _ in range(5 - 2 * hvd.rank()):
+    optimizer.apply([weight * 2], [weight])
+"""
+
+
+@pytest.mark.newest_only
+@pytest.mark.parametrize("program", [_SESSION, _KERAS, _HVD_KERAS], ids=["session", "keras", "horovod"])
+def test_others_hear_at_which_step_a_program_has_finished(program):
+    waiting, gone = run_workers(2, [sys.executable, "-c", program], timeout_s=_DEADLINE_S, check=False)
+    assert gone.exit_code == 0, gone.output
+    assert "rank 1 left the job" in waiting.output, waiting.output
+    assert "it finished its program at step 3 while others go on." in waiting.output, waiting.output
+
+
 launch = pytest.fixture(launching.launchers)
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from lockstep._src import program_end
 from lockstep._src.data_parallel import keras_patches
 from lockstep._src.data_parallel.exchange import Exchange
 from lockstep._src.data_parallel.reducer import Gradient
@@ -40,6 +41,7 @@ class _Exchanging:
             updates.reducer.skips_steps = hasattr(self, "inner_optimizer")
             updates.reducer.order = self._known_variables
             vars(self)[_UPDATES] = updates
+            program_end.counts_steps(self)
         return vars(self)[_UPDATES]
 
     @property

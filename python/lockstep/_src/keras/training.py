@@ -32,7 +32,7 @@ from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.compile_utils import CompileLoss
 
-from lockstep._src import collectives, sharding
+from lockstep._src import collectives, program_end, sharding
 from lockstep._src.context import context
 from lockstep._src.data import sharing, sync
 from lockstep._src.interception import Interception
@@ -344,6 +344,7 @@ class _Applying(threading.local):
                 for g, v in gradients.exchange(pairs, context.options.grad_nbuckets)
             ]
             self.inside = True
+            program_end.counts_steps(optimizer)
             try:
                 return apply(optimizer, exchanged, trainable_variables)
             finally:

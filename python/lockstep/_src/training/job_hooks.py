@@ -26,7 +26,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks
 
-from lockstep._src import agreement, collectives
+from lockstep._src import agreement, collectives, program_end
 from lockstep._src.ancestry import communicates
 from lockstep._src.context import context
 from lockstep._src.data import positions
@@ -242,6 +242,21 @@ class _TellsLauncher(_tf1.train.CheckpointSaverListener):
     def after_save(self, session: Any, global_step_value: int) -> None:
         step = int(global_step_value)
         notes.say({"is": "saved", "path": f"{self._hook._save_path}-{step}", "step": step, "resumes": True})
+
+
+class LastStepHook(_tf1.train.SessionRunHook):
+    """Notes the global step with which a session ends, for the other workers, should they go on."""
+
+    stops_alike = True
+
+    def begin(self) -> None:
+        """Finds the global step, where the graph has one."""
+        self._step = _tf1.train.get_global_step()
+
+    def end(self, session: Any) -> None:
+        """Reads it."""
+        if self._step is not None:
+            program_end.ended_with(int(session.run(self._step)))
 
 
 class PeriodicJobHook(ByWorker0sClock):

@@ -167,7 +167,7 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
         if given.get("config") is None:
             given["config"] = get_session_config()
         if context.world_size > 1:
-            given["hooks"].append(sharing.FirstBatchHook())
+            given["hooks"] += [sharing.FirstBatchHook(), job_hooks.LastStepHook()]
             sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
         # One worker alone has to have its listeners told, and its last checkpoint kept, as well.
         if context.world_size > 1 or context.saving_listeners or given.get("checkpoint_dir") is not None:
