@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from lockstep.launch import agent_wire
 from lockstep.launch.hosts import Host
 from lockstep.launch.remote_shell import Srun, Ssh, agent_command
 
@@ -35,5 +36,5 @@ def test_the_agent_is_found_by_this_interpreter_wherever_it_starts(tmp_path):
     words = agent_command({"PYTHONPATH": "/theirs"})
     assert words[0] == "env" and words[1].startswith("PYTHONPATH=/theirs") and words[2] == sys.executable
     ended = subprocess.run(words, cwd="/", env={"PATH": os.environ["PATH"]}, input=b"", capture_output=True, timeout=99)
-    assert ended.stdout.startswith(b"lockstep agent 1\n")
+    assert ended.stdout.startswith(agent_wire.MARK)
     assert b"the launcher is gone" in ended.stderr

@@ -121,7 +121,8 @@ def test_a_step_of_launchers_is_one_job(launch):
         place = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local)}
         variables = {**step, **place, "LOCKSTEP_SECRET": "common", "CUDA_VISIBLE_DEVICES": "4,5"}
         code, stdout, stderr = finish(launch(worker=tell, variables=variables))
-        assert (code, stderr) == (0, [])
+        # The machine of the test may have no such GPUs, which the launcher says.
+        assert (code, [line for line in stderr if "has no NVIDIA GPU" not in line]) == (0, [])
         told.append(stdout[0].split())
     assert [place[:4] for place in told] == [["0", "3", "0", "2"], ["1", "3", "1", "2"], ["2", "3", "0", "1"]]
     assert len({tuple(place[4:6]) for place in told}) == 1
