@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -190,7 +191,8 @@ class _Step(threading.local):
                 self.weight.assign(batch.weight)
                 yield batch.data
         finally:
-            self.weight.assign(1.0)
+            if not sys.is_finalizing():  # Else nobody uses it any more, and TensorFlow may be gone.
+                self.weight.assign(1.0)
 
     def wrap_scale_loss(self, scale_loss: Callable[..., Any]) -> Callable[..., Any]:
         """What Keras calls between the loss that it reports and the one whose gradient it takes."""
