@@ -187,7 +187,7 @@ class Job:
         try:
             more = self._by_pipe[fd].read(fd)
         except BrokenPipeError:
-            more = False
+            more = True  # A worker that saves and prints isn't to wait for us; what it prints is lost.
             self._lose_reader()
         if not more:
             selector.unregister(fd)
@@ -200,10 +200,14 @@ class Job:
 
     def _lose_reader(self) -> None:
         """Nobody reads us any more, as in `... | head`: workers are told to end, and may save before."""
-        if not self._broken_pipe:
-            self._broken_pipe = True
-            self._told_to_end += 1
-            self._signal_all(signal.SIGTERM)
+        if self._broken_pipe:
+            return
+        self._broken_pipe = True
+        self._console.miss_no_reader()
+        self._told_to_end += 1
+        self._signal_all(signal.SIGTERM)
+        if self._enforce_at is None:
+            self._enforce_at = time.monotonic() + self._interrupt_timeout_s
 
     def _forward(self, signum: signal.Signals) -> None:
         if signum not in _ENDING:
@@ -240,9 +244,8 @@ class Job:
         self._enforce_at = self._remind_at = None
         running = self._still_running()
         if running and self._kill_at is None:
-            self._report(
-                f"{self._told_by.name} was not followed by {running} in {self._interrupt_timeout_s:g} s: ending them"
-            )
+            told = self._told_by or signal.SIGTERM
+            self._report(f"{told.name} was not followed by {running} in {self._interrupt_timeout_s:g} s: ending them")
             self._end_all(time.monotonic())
 
     def _end_all(self, now: float) -> None:

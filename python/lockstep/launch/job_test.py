@@ -303,6 +303,26 @@ def test_workers_may_save_when_nobody_reads_any_more(launch, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
 
 
+def test_workers_that_go_on_without_a_reader_are_ended(launch, tmp_path):
+    worker = WRITE_PID + 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: print("more"); time.sleep(.01)\n'
+    process = launch("-n", "2", worker=worker, variables={"LOCKSTEP_INTERRUPT_TIMEOUT": "1"})
+    pids = pids_of(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def test_workers_save_and_print_more_than_a_pipe_holds_without_a_reader(launch, tmp_path):
+    save = "def save(*a): os.write(1, b'saving' * 99999); open(f'saved{rank}', 'w').close(); os._exit(0)\n"
+    save += "signal.signal(signal.SIGTERM, save)\n"
+    worker = RANK + save + WRITE_PID + 'while True: print("more"); time.sleep(.01)\n'
+    process = launch("-n", "2", worker=worker, variables={"LOCKSTEP_INTERRUPT_TIMEOUT": str(2 * DEADLINE_S)})
+    pids_of(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+
+
 def test_workers_read_no_input(launch):
     process = launch("-n", "2", worker="print(repr(sys.stdin.read()))", stdin=subprocess.PIPE)
     code, stdout, _ = finish(process)
