@@ -194,9 +194,9 @@ long long lockstep_next_number(int group, const char* text) {
   return lane.ok() ? static_cast<long long>((*lane)->NextNumber(TextOf(text))) : -1;
 }
 
-const char* lockstep_lost_peer() {
+const char* lockstep_lost_peer(const char* text) {
   thread_local std::string why;
-  why = lockstep::peer_end::Why();
+  why = lockstep::peer_end::In(TextOf(text));
   return why.c_str();
 }
 

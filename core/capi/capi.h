@@ -71,9 +71,9 @@ int lockstep_is_initialized();
 int lockstep_rank();
 int lockstep_size();
 
-// How a communicator or a lane of this process has ended because a peer had (comm/peer_end.h); "" where none has.
-// Belongs to the calling thread; valid until its next call.
-const char* lockstep_lost_peer();
+// The part of an error's text that says how a communicator or a lane of this process has ended because a peer had
+// (comm/peer_end.h); "" where none does. Belongs to the calling thread; valid until its next call.
+const char* lockstep_lost_peer(const char* text);
 
 // The number of hosts that the ranks are on (comm/communicator.h). -1 without a context.
 int lockstep_num_hosts();

@@ -1,13 +1,19 @@
 #include "core/comm/peer_end.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <mutex>
+#include <vector>
 
 namespace lockstep::peer_end {
 namespace {
 
+// Each communicator and each lane ends once, and in few ways; a program may make any number of them.
+constexpr size_t kMostNoted = 64;
+
 struct Noted {
   std::mutex mutex;
-  std::string why;  // guarded by mutex
+  std::vector<std::string> texts;  // guarded by mutex
 };
 
 // Never destroyed: threads of the engine may outlive static objects.
@@ -20,18 +26,25 @@ Noted& TheNoted() {
 
 void Note(const Status& why) {
   if (why.code() != StatusCode::kUnavailable && why.code() != StatusCode::kCancelled) return;
+  if (why.message().empty()) return;
   const std::lock_guard lock(TheNoted().mutex);
-  if (TheNoted().why.empty()) TheNoted().why = why.message();
+  std::vector<std::string>& texts = TheNoted().texts;
+  if (texts.size() < kMostNoted && std::find(texts.begin(), texts.end(), why.message()) == texts.end()) {
+    texts.emplace_back(why.message());
+  }
 }
 
 void Forget() {
   const std::lock_guard lock(TheNoted().mutex);
-  TheNoted().why.clear();
+  TheNoted().texts.clear();
 }
 
-std::string Why() {
+std::string In(std::string_view text) {
   const std::lock_guard lock(TheNoted().mutex);
-  return TheNoted().why;
+  const std::vector<std::string>& texts = TheNoted().texts;
+  const auto found = std::find_if(texts.begin(), texts.end(),
+                                  [&](const std::string& noted) { return text.find(noted) != std::string_view::npos; });
+  return found == texts.end() ? "" : *found;
 }
 
 }  // namespace lockstep::peer_end

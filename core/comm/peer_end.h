@@ -1,18 +1,19 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/base/status.h"
 
-// How a communicator or a lane of this process has ended because a peer died, left or aborted the job. A program that
-// fails from then on fails because of another rank. Of the whole process; thread-safe.
+// How communicators and lanes of this process have ended because a peer died, left or aborted the job. A program that
+// fails with an error that says so fails because of another rank. Of the whole process; thread-safe.
 namespace lockstep::peer_end {
 
-// The first counts. A peer that only does not come (DEADLINE_EXCEEDED) has not ended.
+// A peer that only does not come (DEADLINE_EXCEEDED) has not ended. Of many the first are kept.
 void Note(const Status& why);
 // The process meets others anew.
 void Forget();
-// The text of what was noted; empty: nothing.
-std::string Why();
+// The first text of those noted that is part of `text`; empty: none is.
+std::string In(std::string_view text);
 
 }  // namespace lockstep::peer_end

@@ -5,19 +5,20 @@
 namespace lockstep {
 namespace {
 
-TEST(PeerEndTest, TheFirstEndOfAPeerCounts) {
+TEST(PeerEndTest, AnErrorTellsOfTheEndOfAPeerWhereItSaysSo) {
   peer_end::Forget();
-  EXPECT_EQ(peer_end::Why(), "");
+  EXPECT_EQ(peer_end::In("rank 1 left the job"), "");
   peer_end::Note(DeadlineExceeded("nothing from rank 1"));
-  EXPECT_EQ(peer_end::Why(), "");
+  EXPECT_EQ(peer_end::In("nothing from rank 1"), "");
   peer_end::Note(Unavailable("rank 1 left the job"));
-  peer_end::Note(Unavailable("rank 2 died"));
-  EXPECT_EQ(peer_end::Why(), "rank 1 left the job");
+  peer_end::Note(Unavailable("rank 1 left the job"));
+  peer_end::Note(Cancelled("rank 2 aborted the job"));
+  EXPECT_EQ(peer_end::In("allreduce 'x': rank 1 left the job [Op:AllReduce]"), "rank 1 left the job");
+  EXPECT_EQ(peer_end::In("rank 2 aborted the job"), "rank 2 aborted the job");
+  EXPECT_EQ(peer_end::In("no such column"), "");
+  EXPECT_EQ(peer_end::In(""), "");
   peer_end::Forget();
-  EXPECT_EQ(peer_end::Why(), "");
-  peer_end::Note(Cancelled("rank 1 aborted the job"));
-  EXPECT_EQ(peer_end::Why(), "rank 1 aborted the job");
-  peer_end::Forget();
+  EXPECT_EQ(peer_end::In("rank 1 left the job"), "");
 }
 
 }  // namespace

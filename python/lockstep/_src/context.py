@@ -359,9 +359,9 @@ class Context:
         with self._lock:
             if self._connected or self._detached:
                 return
-            from lockstep._src import last_words, library, messages
+            from lockstep._src import library, messages
 
-            last_words.attach()
+            program_end.watch()
             cluster, options = self.cluster, self.options
             cluster.check_can_connect()
             if cluster.rank == 0:
@@ -370,7 +370,6 @@ class Context:
             self._connected = True
             messages.put_first("context")
             options.set_connected(True)
-            program_end.watch()
             at_exit.register(self._leave_at_exit)
 
     @contextlib.contextmanager

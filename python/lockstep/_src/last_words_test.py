@@ -4,6 +4,8 @@ import signal
 
 import pytest
 
+from lockstep._src import last_words
+from lockstep.launch import notes
 from lockstep.testing.launching import finish, launchers, wait_for
 
 launch = pytest.fixture(launchers)
@@ -73,3 +75,68 @@ def test_an_interrupt_is_a_line_for_each_rank_and_names_the_last_checkpoint(laun
     for rank in (0, 1):
         assert len(_said_by(stderr, rank)) <= 1, said
     assert stderr[-1].startswith("[lockstep] ended by SIGINT; the last checkpoint is saved/model.ckpt-"), said
+
+
+# Rank 1 ends well. Rank 2 waits in vain for it, and rank 0 fails by itself once all know that.
+_AFTER_A_FAREWELL = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+from lockstep.testing.launching import wait_for
+hvd.init()
+hvd.allreduce(tf.ones([2]), name="x")
+if hvd.rank() == 0:
+    wait_for(lambda: os.path.exists("heard"), "rank 2's error", 120)
+    raise ValueError("the export has failed")
+if hvd.rank() == 2:
+    try:
+        hvd.allreduce(tf.ones([2]), name="y")
+    finally:
+        open("heard", "w").close()
+"""
+
+
+def test_an_error_of_its_own_is_shown_though_another_rank_has_left(launch):
+    code, _, stderr = finish(launch("-n", "3", worker=_AFTER_A_FAREWELL, variables=_QUIET), _DEADLINE_S)
+    said = "\n".join(stderr)
+    assert code == 1
+    assert "[0] ValueError: the export has failed" in stderr, said
+    assert "[0] Traceback (most recent call last):" in stderr, said
+    assert "[2] Traceback (most recent call last):" not in stderr, said
+    assert [line for line in stderr if line.startswith("[2] rank 1 left the job: it finished its program")], said
+    assert [line for line in stderr if line.startswith("[lockstep] rank 0 (pid ")], said
+
+
+# Rank 0 fails to save after Ctrl-C.
+_SAVES = """
+import tensorflow as tf
+import lockstep
+rank = int(os.environ["LOCKSTEP_RANK"])
+try:
+    while True:
+        lockstep.allreduce(tf.ones([2]), name="x")
+        open(f"trains{rank}", "w").close()
+except BaseException:
+    if rank == 0:
+        raise OSError(28, "No space left on device", "last.ckpt")
+    raise
+"""
+
+
+def test_a_failure_to_save_after_an_interrupt_is_shown(launch, tmp_path):
+    process = launch("-n", "2", worker=_SAVES, variables=_QUIET)
+    wait_for(lambda: len([*tmp_path.glob("trains*")]) == 2 or process.poll() is not None, "training", _DEADLINE_S)
+    process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process, _DEADLINE_S)
+    said = "\n".join(stderr)
+    assert code == 1, said
+    assert "[0] OSError: [Errno 28] No space left on device: 'last.ckpt'" in stderr, said
+    assert "[1] Traceback (most recent call last):" not in stderr, said
+
+
+def test_an_error_counts_for_an_interrupt_where_it_is_one():
+    replaced = RuntimeError("MISMATCH: ORIGINAL InternalError REPLACED BY KeyboardInterrupt: <EMPTY MESSAGE>")
+    for error in (KeyboardInterrupt(), replaced):
+        assert last_words._reason(error) == {"because": notes.INTERRUPT, "error": "interrupted"}
+    own = OSError(28, "No space left on device")
+    own.__context__ = KeyboardInterrupt()  # raised while that was handled
+    assert last_words._reason(own) == {"because": notes.ITSELF}

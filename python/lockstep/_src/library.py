@@ -85,6 +85,7 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_stop_timeline.argtypes = [ctypes.c_int]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
     capi.lockstep_last_error.restype = ctypes.c_char_p
+    capi.lockstep_lost_peer.argtypes = [ctypes.c_char_p]
     capi.lockstep_lost_peer.restype = ctypes.c_char_p
     capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
     capi.lockstep_describe_parquet.restype = ctypes.c_char_p
@@ -216,9 +217,9 @@ def lane_is_broken(group: int) -> bool:
     return bool(capi.lockstep_lane_is_broken(group))
 
 
-def lost_peer() -> str:
-    """How a communicator or a lane of this process ended as another rank died, left or aborted; empty: none did."""
-    return capi.lockstep_lost_peer().decode(errors="replace")
+def lost_peer(text: str) -> str:
+    """The part of an error's text that says how another rank died, left or aborted the job; empty: none does."""
+    return capi.lockstep_lost_peer(text.encode(errors="replace")).decode(errors="replace")
 
 
 def start_timeline(group: int, path: str, mark_cycles: bool) -> None:

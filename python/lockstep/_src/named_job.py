@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from lockstep._src import at_exit, elastic, last_words, messages, named, program_end
+from lockstep._src import at_exit, elastic, messages, named, program_end
 from lockstep._src.cluster import Cluster
 from lockstep._src.named_bytes import gather_bytes
 
@@ -68,7 +68,7 @@ def start(
     }
     with _lock:
         if _job is None:
-            last_words.attach()
+            program_end.watch()
             elastic.meet(lambda: _meet(ranks, process_sets, settings))
 
 
@@ -102,7 +102,6 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
         raise
     _settings.clear()
     _settings.update(settings)
-    program_end.watch()
     at_exit.register(_stop_at_exit)
     messages.put_first("named_job")
 

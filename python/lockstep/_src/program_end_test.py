@@ -70,20 +70,64 @@ _FAILS = """
 if rank == 1:
     raise ValueError("no such column")
 """
+_EXITS = """
+if rank == 1:
+    sys.exit("no such column")
+"""
+_EXITS_WELL = """
+if rank == 1:
+    sys.exit(0)
+"""
 
 
-@pytest.mark.parametrize("exchange", [_ORDERED, _NAMED], ids=["ordered", "named"])
-def test_others_hear_whether_a_program_has_finished_or_failed(exchange):
-    how = {
-        "": "left the job.*: it finished its program while others go on. The workers make unequal numbers of steps: ",
-        _FAILS: "left the job.*: its program ended with ValueError: no such column",
-    }
-    for end, message in how.items():
-        program = [sys.executable, "-c", exchange + _STEPS + end]
-        waiting, gone = run_workers(2, program, timeout_s=_DEADLINE_S, check=False)
-        assert gone.exit_code == (1 if end else 0), gone.output
-        assert waiting.exit_code == 1, waiting.output
-        assert re.search("rank 1 " + message, waiting.output), waiting.output
+_FINISHED = "it finished its program while others go on. The workers make unequal numbers of steps: "
+
+
+@pytest.mark.parametrize(
+    ("exchange", "end", "message"),
+    [
+        (_ORDERED, "", _FINISHED),
+        (_NAMED, _EXITS_WELL, _FINISHED),
+        (_ORDERED, _EXITS, "its program ended with sys.exit('no such column')"),
+        (_ORDERED, _FAILS, "its program ended with ValueError: no such column"),
+        (_NAMED, _FAILS, "its program ended with ValueError: no such column"),
+    ],
+    ids=["ordered-finishes", "named-exits-well", "ordered-exits", "ordered-fails", "named-fails"],
+)
+def test_others_hear_whether_a_program_has_finished_or_failed(exchange, end, message):
+    program = [sys.executable, "-c", exchange + _STEPS + end]
+    waiting, gone = run_workers(2, program, timeout_s=_DEADLINE_S, check=False)
+    assert gone.exit_code == (1 if end in (_FAILS, _EXITS) else 0), gone.output
+    assert waiting.exit_code == 1, waiting.output
+    assert re.search("rank 1 left the job.*: " + re.escape(message), waiting.output), waiting.output
+
+
+# The program is a function of the launcher's process.
+_FUNCTION = """
+import sys
+import lockstep.launch
+def work():
+    import os
+    import tensorflow as tf
+    import lockstep
+    rank = int(os.environ["LOCKSTEP_RANK"])
+    for _ in range(8 - 3 * rank):
+        lockstep.allreduce(tf.ones([2]), name="x")
+    if rank == 1:
+        raise ValueError("no such column")
+sys.exit(lockstep.launch.run(work, workers=2))
+"""
+
+
+@pytest.mark.newest_only
+def test_others_hear_of_a_function_that_fails():
+    done = subprocess.run(
+        [sys.executable, "-c", _FUNCTION], capture_output=True, text=True, timeout=_DEADLINE_S, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "[1] ValueError: no such column" in done.stderr.splitlines(), done.stderr
+    heard = r"\[0\] rank 0: rank 1 left the job.*: its program ended with ValueError: no such column"
+    assert re.search(heard, done.stderr), done.stderr
 
 
 # Rank 1 takes 3 steps, the others 5.

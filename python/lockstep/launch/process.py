@@ -178,19 +178,27 @@ def _call(function: Callable[[], object]) -> int:
     code = 0
     try:
         function()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if code and not isinstance(end.code, int):
-            print(end.code, file=sys.stderr)
-    except KeyboardInterrupt:
-        sys.excepthook(*sys.exc_info())
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        code = 1
+    except BaseException as error:
+        # Where the function has made a worker of this process, others hear of its end.
+        if (program_end := sys.modules.get("lockstep._src.program_end")) is not None:
+            program_end.ends_with(error)
+        code = _show(error)
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     return code & 0xFF
+
+
+def _show(error: BaseException) -> int:
+    """Shows the error with which a program ends, as the interpreter does; gives the exit code."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return 1
