@@ -102,19 +102,25 @@ std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
 void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
   Link& link = links_[rank];
   std::array<char, kPieceBytes> buffer;
-  bool closed = false;
+  bool closed = false, failed = false;
   size_t received = 0;
   // A peer that sends without end has its turn again after the others: what lies here unread never grows beyond the
-  // message that it is a part of. One that is dead sends no more.
-  while (!closed && (dead || received < kTurnBytes)) {
+  // message that it is a part of. One that is gone sends no more. A socket of packets tells an error before what lies
+  // there, as of a peer that went with messages unread, and tells it once: what that peer has said is behind it.
+  while (dead || failed || received < kTurnBytes) {
     const ssize_t n = recv(link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      link.in.append(buffer.data(), static_cast<size_t>(n));
+      received += static_cast<size_t>(n);
+      continue;
+    }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    closed = n <= 0;
-    if (n > 0) link.in.append(buffer.data(), static_cast<size_t>(n));
-    if (n > 0) received += static_cast<size_t>(n);
+    closed = n == 0 || failed;
+    if (closed) break;
+    failed = true;
   }
-  closed = closed || dead;
+  closed = closed || failed || dead;
   size_t done = 0;
   while (link.in.size() - done >= kHeaderBytes) {
     const uint32_t length = LengthOf(std::string_view(link.in).substr(done));

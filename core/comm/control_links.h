@@ -74,7 +74,7 @@ class ControlLinks {
   // With mutex_ held.
   static void Flush(Link& link);
   void ForgetWakes();
-  // Reads what is there, without waiting: all of it where the peer is dead, and then nothing more.
+  // Reads what is there, without waiting: all of it where the peer is dead or gone, and then nothing more.
   void Receive(int rank, bool dead, std::vector<Event>* events);
 
   mutable std::mutex mutex_;

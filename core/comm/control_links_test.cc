@@ -50,6 +50,22 @@ TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
   EXPECT_TRUE(here.flushed());
 }
 
+// Of a peer that goes with messages unread the system tells an error, in front of what the peer has said.
+TEST_P(ControlLinksOver, HearsThePeersLastWordsBeforeItsEnd) {
+  Pair pair(GetParam());
+  ControlLinks here({pair.first.get()}), there({pair.second.get()});
+  here.Send(0, "never read");
+  there.Send(0, "one");
+  there.Send(0, "farewell");
+  pair.second = UniqueFd();
+  const auto events = here.Await(kLong_s);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].message, "one");
+  EXPECT_EQ(events[1].message, "farewell");
+  EXPECT_TRUE(events[2].closed);
+  EXPECT_TRUE(here.Await(0).empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Sockets, ControlLinksOver, ::testing::Values(SOCK_STREAM, SOCK_SEQPACKET));
 
 TEST(ControlLinks, ReportsAnEndOnce) {
