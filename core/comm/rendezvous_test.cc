@@ -172,12 +172,28 @@ TEST(RendezvousTest, CallersAreTakenAFewAtATimeAndThoseThatHungUpAreLeftOut) {
   EXPECT_TRUE(wire::AcceptCallers(listener->get()).empty());
 }
 
+// So that it looks at its deadline soon again, however many have called.
+TEST(RendezvousTest, ATurnGreetsABoundedNumberOfCallers) {
+  auto host = Options(0, 2, FreeLocalAddress());
+  const Result<UniqueFd> listener = wire::Listen(host.address);
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  host.listener = listener->get();
+  testing::Queue queue(host.address, 10 * wire::kMostCallers);
+  host.ended = [&] { return queue.Turn(); };
+  EXPECT_EQ(Meet(host).status(), Cancelled("all were greeted"));
+  EXPECT_EQ(queue.size(), 10 * wire::kMostCallers);
+  EXPECT_LE(queue.most_a_turn(), wire::kMostCallers);
+}
+
 TEST(RendezvousTest, AFloodOfCallersThatDropDoesNotPutOffTheDeadline) {
   auto host = Options(0, 2, FreeLocalAddress());
   host.timeout_s = 1;
+  testing::LateTurns late(host.timeout_s);
+  host.ended = [&] { return late.Turn(); };
   const testing::Flood flood(host.address);
   const Status status = Meet(host).status();
   EXPECT_TRUE(flood.goes_on()) << "the meeting ended when the flood did, after " << flood.calls() << " calls";
+  EXPECT_LE(late.count(), 1) << "the deadline is looked at in each turn";
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_NE(status.message().find("rank 1 of 2 did not come"), std::string::npos) << status.ToString();
 }

@@ -2,19 +2,31 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/deadline.h"
+#include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
 namespace lockstep::testing {
+
+// "127.0.0.1:port" as the system wants it.
+inline sockaddr_in LocalPort(const std::string& address) {
+  sockaddr_in local = {};
+  local.sin_family = AF_INET;
+  local.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  local.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  return local;
+}
 
 // Strangers that connect to a local port and drop the connection, without a pause, from when it is made until it is
 // destroyed, or a bound has passed that is there against hangs alone. What has ended while `goes_on()` was not ended by
@@ -22,10 +34,8 @@ namespace lockstep::testing {
 class Flood {
  public:
   // address: "127.0.0.1:port".
-  explicit Flood(const std::string& address, int callers = 4, double most_s = 20) : end_(Deadline::After(most_s)) {
-    to_.sin_family = AF_INET;
-    to_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to_.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  explicit Flood(const std::string& address, int callers = 4, double most_s = 20)
+      : end_(Deadline::After(most_s)), to_(LocalPort(address)) {
     for (int i = 0; i < callers; ++i) threads_.emplace_back([this] { Run(); });
   }
   ~Flood() {
@@ -53,10 +63,61 @@ class Flood {
   }
 
   const Deadline end_;
-  sockaddr_in to_ = {};
+  const sockaddr_in to_;
   std::atomic<bool> stop_ = false;
   std::atomic<int64_t> calls_ = 0;
   std::vector<std::thread> threads_;
+};
+
+// Callers that wait in a local port's queue and say nothing. Who takes calls greets them, in turns; `Turn` is for its
+// `ended`, which it asks at each.
+class Queue {
+ public:
+  Queue(const std::string& address, int callers) {
+    const sockaddr_in to = LocalPort(address);
+    for (int i = 0; i < callers; ++i) {
+      sockets_.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (connect(sockets_.back().get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) sockets_.pop_back();
+    }
+  }
+
+  // CANCELLED when all have heard something.
+  Status Turn() {
+    int heard = 0;
+    for (const UniqueFd& caller : sockets_) {
+      pollfd entry = {caller.get(), POLLIN, 0};
+      heard += poll(&entry, 1, 0);
+    }
+    most_a_turn_ = std::max(most_a_turn_, heard - heard_);
+    heard_ = heard;
+    return heard_ == size() ? Cancelled("all were greeted") : OkStatus();
+  }
+  int size() const { return static_cast<int>(sockets_.size()); }
+  // How many were greeted from one turn to the next.
+  int most_a_turn() const { return most_a_turn_; }
+
+ private:
+  std::vector<UniqueFd> sockets_;
+  int heard_ = 0, most_a_turn_ = 0;
+};
+
+// Counts the turns of one that waits for at most `seconds`, those that begin when this has been over: for its `ended`,
+// of which the first call comes when its own time runs already.
+class LateTurns {
+ public:
+  explicit LateTurns(double seconds) : seconds_(seconds) {}
+
+  Status Turn() {
+    if (!end_) end_ = Deadline::After(seconds_);
+    count_ += end_->Passed() ? 1 : 0;
+    return OkStatus();
+  }
+  int count() const { return count_; }
+
+ private:
+  const double seconds_;
+  std::optional<Deadline> end_;
+  int count_ = 0;
 };
 
 }  // namespace lockstep::testing

@@ -132,11 +132,24 @@ TEST(IntroductionsTest, AFloodOfCallersThatDropPutsOffNeitherPeersNorTheDeadline
 
   Group incomplete(2);
   const testing::Flood another(incomplete.addresses[0]);
-  incomplete.Start(0, 1);
+  testing::LateTurns late(1);
+  incomplete.Start(0, 1, [&] { return late.Turn(); });
   incomplete.Join();
+  EXPECT_LE(late.count(), 1) << "the deadline is looked at in each turn";
   EXPECT_TRUE(another.goes_on()) << "the wait ended when the flood did, after " << another.calls() << " calls";
   EXPECT_EQ(incomplete.results[0].status(),
             DeadlineExceeded("rank 0: no connection from rank 10 within the rendezvous timeout"));
+}
+
+// So that it looks at its deadline soon again, however many have called.
+TEST(IntroductionsTest, ATurnGreetsABoundedNumberOfCallers) {
+  Group group(2);
+  testing::Queue queue(group.addresses[0], 10 * wire::kMostCallers);
+  group.Start(0, kSoon_s, [&] { return queue.Turn(); });
+  group.Join();
+  EXPECT_EQ(group.results[0].status(), Cancelled("all were greeted"));
+  EXPECT_EQ(queue.size(), 10 * wire::kMostCallers);
+  EXPECT_LE(queue.most_a_turn(), wire::kMostCallers);
 }
 
 TEST(IntroductionsTest, AWrongProofIsAnsweredByZeros) {
