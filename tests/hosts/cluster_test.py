@@ -1,6 +1,7 @@
 """The emulated cluster itself: hosts have their own, cables do what they are told, and nothing stays."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_a_host_has_a_name_a_network_processes_and_shared_memory_of_its_own():
             assert f"{host.address}/24" in host.run(["ip", "addr", "show", "dev", "eth0"])
             host.run(["sh", "-c", f"echo {host.name} > /dev/shm/mine"])
             assert host.shared_memory() == ["mine"]
-            process = host.start(["sleep", "60"])
+            process = host.start(["sleep", "600"])
             wait_until(lambda host=host: host.pids("sleep"), 120, "a process to start")
             assert host.run(["sh", "-c", "ls /proc | grep -c '^[0-9]'"]).strip() <= "9"
             host.kill()
@@ -115,12 +116,21 @@ def test_what_is_sent_over_a_cut_cable_arrives_when_it_is_mended(delay_us):
 
 def test_a_frozen_host_goes_on_when_it_is_thawed():
     with Cluster(2) as (a, _):
-        process = a.start(["sleep", "3"])
-        wait_until(lambda: a.pids("sleep"), 120, "a process to start")
+        process = a.start(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+        def say(line):
+            process.stdin.write(line)
+            process.stdin.flush()
+
+        say(b"before\n")
+        assert process.stdout.readline() == b"before\n"
         a.freeze()
-        time.sleep(4)
+        say(b"frozen\n")
+        assert not select.select([process.stdout], [], [], 1)[0]
         assert process.poll() is None
         a.thaw()
+        assert process.stdout.readline() == b"frozen\n"
+        process.stdin.close()
         assert process.wait(120) == 0
 
 
