@@ -50,7 +50,7 @@ TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
   EXPECT_TRUE(here.flushed());
 }
 
-// Of a peer that goes with messages unread the system tells an error, in front of what the peer has said.
+// The system tells an error of a peer that goes with messages unread, in front of what the peer has said.
 TEST_P(ControlLinksOver, HearsThePeersLastWordsBeforeItsEnd) {
   Pair pair(GetParam());
   ControlLinks here({pair.first.get()}), there({pair.second.get()});

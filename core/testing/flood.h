@@ -69,8 +69,8 @@ class Flood {
   std::vector<std::thread> threads_;
 };
 
-// Callers that wait in a local port's queue and say nothing. Who takes calls greets them, in turns; `Turn` is for its
-// `ended`, which it asks at each.
+// Callers that wait in a local port's queue and say nothing. They are greeted in turns, by one that asks its `ended` at
+// each: `Turn` is for that.
 class Queue {
  public:
   Queue(const std::string& address, int callers) {
