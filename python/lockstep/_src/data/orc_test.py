@@ -1,5 +1,6 @@
 """ORC files, beside pyarrow."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -78,6 +79,26 @@ def test_values_of_all_kinds_pass_the_comparison_with_statistics(tmp_path, compr
     assert sum(read) == rows
 
 
+def _replace_stripes(path, by):
+    """Gives a file the stripes of another one, and leaves what it says of its own."""
+    length = orc.ORCFile(path).content_length
+    assert orc.ORCFile(by).content_length == length
+    with open(path, "rb") as file, open(by, "rb") as other:
+        mixed = other.read()[:length] + file.read()[length:]
+    with open(path, "wb") as file:
+        file.write(mixed)
+
+
+def test_statistics_may_leave_nan_out(tmp_path):
+    path, other = (str(tmp_path / name) for name in ("a.orc", "b.orc"))
+    # What the statistics of 0, 1, 2, 0 say holds of 0, 1, 2, NaN for writers that leave it out.
+    for name, last in ((path, 0.0), (other, float("nan"))):
+        orc.write_table(pa.table({"x": [0.0, 1.0, 2.0, last]}), name)
+    _replace_stripes(path, other)
+    batch = next(iter(ParquetDataset(path, 4)))
+    np.testing.assert_array_equal(batch["x"], [0.0, 1.0, 2.0, np.nan])
+
+
 @pytest.mark.parametrize("is_list", [False, True])
 def test_values_with_another_sum_are_an_error_that_says_where(tmp_path, is_list):
     whole, other = (str(tmp_path / name) for name in ("a.orc", "b.orc"))
@@ -86,13 +107,7 @@ def test_values_with_another_sum_are_an_error_that_says_where(tmp_path, is_list)
     changed = [*values[:500], values[500] ^ 1, *values[501:]]
     for path, column in ((whole, values), (other, changed)):
         orc.write_table(pa.table({"x": [[x] for x in column] if is_list else column}), path)
-    # The stripe of the one, and what the other says of it.
-    length = orc.ORCFile(whole).content_length
-    assert orc.ORCFile(other).content_length == length
-    with open(whole, "rb") as file, open(other, "rb") as replaced:
-        mixed = replaced.read()[:length] + file.read()[length:]
-    with open(whole, "wb") as file:
-        file.write(mixed)
+    _replace_stripes(whole, other)
     text = f"the sum is {sum(changed)}, and the statistics of the stripe say {sum(values)}"
     with pytest.raises(tf.errors.DataLossError, match=f"a.orc' column 'x': stripe 0: its values are damaged: {text}"):
         list(ParquetDataset(whole, 100))
