@@ -1,5 +1,7 @@
 """Loops in eager mode over unequal shares of data end on all workers together."""
 
+import math
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,8 +57,13 @@ def _loops(path):
         results["as numpy"] = steps(tf.constant(x) for x in plain.as_numpy_iterator())
         rank = context.rank
         results["share"] = len(list(shard(tf.data.Dataset.range(5))))
-        # Each worker takes all of a dataset that is nobody's share.
+        # Each worker takes all of a dataset that is nobody's share, ...
         results["others"] = len(list(tf.data.Dataset.range(3 + rank)))
+        # ... and need not.
+        results["alone"] = []
+        if rank == 0:
+            for kind in (ParquetDataset, FrameDataset):
+                results["alone"].append(len(list(kind([path], _BATCH_ROWS, partition_count=1).prefetch(1))))
     with scope(data_sync_drop_remainder=False):
         results["to the last"] = steps(plain)
     with scope(mode="eval"):
@@ -76,6 +83,7 @@ def test_loops_over_unequal_shares_end_together(path):
     wanted_steps = {"to the last": long, "evaluation": long}
     for rank, results in enumerate(call_workers(_loops, 2, path, timeout_s=240)):
         assert results.pop("others") == 3 + rank
+        assert results.pop("alone") == ([] if rank else [math.ceil(sum(_GROUPS) / _BATCH_ROWS)] * 2)
         assert results.pop("share") == 2
         assert results.pop("outside") == len(batches[rank])
         for name, taken in results.items():

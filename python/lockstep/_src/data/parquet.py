@@ -84,7 +84,7 @@ class Reading:
         count, index = self.partition_count, self.partition_index
         if (count is None) != (index is None) and count != 1:
             raise ValueError(f"partition_count is {count} and partition_index is {index}, wanted both or none")
-        return (context.world_size, context.rank) if count is None else (count, index or 0)
+        return (context.world_size, context.rank) if count is None else (count, 0 if index is None else index)
 
     def columns(
         self, filenames: Any, batch_size: int | tf.Tensor, spec: Callable[[Field, int | None], Any] | None = None
@@ -111,7 +111,7 @@ class Reading:
             dataset = filenames.batch(tf.int64.max).flat_map(of_names)
         else:
             dataset = _Columns(self._op(filenames, complete, specs, **arguments), specs)
-        return (dataset if self.partition_count == 1 else mark_share(dataset)), complete
+        return (dataset if tf.get_static_value(self.partition_count) == 1 else mark_share(dataset)), complete
 
     def _checked(self, batch_size: int | tf.Tensor) -> dict[str, Any]:
         """Those of the op's arguments that depend on the job or may be wrong in themselves."""
@@ -227,9 +227,6 @@ class ParquetDataset(dataset_ops.UnaryDataset):
         iterating: damaged data, and nulls in a field without `default_value`. Messages name file and column.
 
     """
-
-    # Loops over it, in a scope, end on all workers together (`sync.py`).
-    ends_together = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         self = super().__new__(cls)

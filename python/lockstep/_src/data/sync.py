@@ -5,8 +5,8 @@ Workers rarely have the same number of batches. Before each step they tell each 
 - `data_sync_drop_remainder=True` (default): as soon as one has none, the data ends on all.
 - `False`: the data ends when the last worker's does; one that has run out gets empty batches, of zero rows, until then.
 
-Loops in eager mode (`for batch in dataset`) end likewise, where the dataset is made of one of this project's, or of a
-worker's share (`sharing.py`), by whatever transformations. Loops inside of a `tf.function` do not.
+Loops in eager mode (`for batch in dataset`) end likewise, where the dataset is a worker's share (`sharing.py`), or made
+of one by whatever transformations. Loops inside of a `tf.function` do not.
 
 An evaluation always goes on until the last worker's data ends, so that what it finds doesn't depend on how the data is
 spread over workers. The question is one exchange of two bytes in the run that takes the batch.
@@ -271,16 +271,11 @@ def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _is_ours(dataset: Any) -> bool:
-    """Returns whether a dataset is one of this project's, or made of one."""
-    return getattr(dataset, "ends_together", False) or any(map(_is_ours, dataset._inputs()))
-
-
 def _ends_together(dataset: Any) -> bool:
     """Returns whether eager loops over a dataset end on all workers together."""
     if context.world_size == 1 or context.options.mode == "infer" or not tf.executing_eagerly():
         return False
-    return _is_ours(dataset) or sharing.is_share(dataset)
+    return sharing.is_share(dataset)
 
 
 def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -296,7 +291,7 @@ def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def intercept_iterators(interception: Interception) -> None:
-    """Makes iterators synchronized ones while the interception lasts: those of graphs, and our datasets' eager ones."""
+    """Makes iterators synchronized ones while the interception lasts: those of graphs, and shares' eager ones."""
     for owner in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter):
         interception.replace(owner, "__iter__", _wrap_iter)
 

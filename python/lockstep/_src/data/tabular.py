@@ -99,9 +99,6 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
       num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
     """
 
-    # Loops over it, in a scope, end on all workers together (`sync.py`).
-    ends_together = True
-
     def __init__(
         self,
         filenames: Any,
@@ -187,9 +184,6 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
     Gone through as it is, it gives rows; `batch` and `shuffle_batch` give batches and are the way to read fast. Columns
     of lists are sparse tensors, or dense ones with `to_dense`.
     """
-
-    # Loops over it, in a scope, end on all workers together (`sync.py`).
-    ends_together = True
 
     def __init__(self, table: _Table, to_dense: Any, deduplicate: frames.Transformation | None) -> None:
         self._table = table
