@@ -80,7 +80,10 @@ class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
 }  // namespace
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction)
-    : AsyncOpKernel(construction), collective_name_(CanonicalName(construction->def().name())) {}
+    : CollectiveKernel(construction, CanonicalName(construction->def().name())) {}
+
+CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction, std::string collective_name)
+    : AsyncOpKernel(construction), collective_name_(std::move(collective_name)) {}
 
 // In order: find the engine, prepare, decline what could not be prepared, watch for cancellation, post. Every way out
 // calls done() exactly once; behind it nothing of the kernel or the context may be touched.

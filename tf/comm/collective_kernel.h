@@ -46,6 +46,8 @@ namespace lockstep {
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction);
+  // As above, where the collective has a name of its own.
+  CollectiveKernel(tensorflow::OpKernelConstruction* construction, std::string collective_name);
 
   // Final: what all kernels have in common is here once. FAILED_PRECONDITION where the process has joined no job,
   // CANCELLED where the step was cancelled before the collective began.
@@ -66,8 +68,9 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // once.
   virtual Result<Exchange> Prepare(const Call& call) = 0;
 
-  // What the communicator calls this collective in errors and compares over the ranks: the node's name without the
-  // numbers that TensorFlow appends to make it unique, since those may differ where only one rank writes summaries.
+  // What the communicator calls this collective in errors and compares over the ranks: if it has none of its own, the
+  // node's name without the numbers that TensorFlow appends to make it unique, since those may differ where only one
+  // rank writes summaries.
   const std::string& collective_name() const { return collective_name_; }
 
  private:

@@ -8,6 +8,7 @@
 // before, by `last`.
 #include <array>
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tf/comm/collective_kernel.h"
@@ -17,11 +18,19 @@ namespace {
 
 namespace tf = ::tensorflow;
 
+// Eagerly a node has no name but its type's.
+std::string NameOf(tf::OpKernelConstruction* construction) {
+  std::string title;
+  construction->SetStatus(construction->GetAttr("title", &title));
+  return title.empty() ? CanonicalName(construction->def().name()) : title;
+}
+
 // Two bytes over the wire decide for all ranks whether the data goes on. The message says whether this rank had a batch
 // left.
 class AgreeOnNextKernel : public CollectiveKernel {
  public:
-  explicit AgreeOnNextKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
+  explicit AgreeOnNextKernel(tf::OpKernelConstruction* construction)
+      : CollectiveKernel(construction, NameOf(construction)) {
     bool drop_remainder;
     OP_REQUIRES_OK(construction, construction->GetAttr("drop_remainder", &drop_remainder));
     // On bool, min is "all have a batch" and max is "any has".
@@ -60,6 +69,7 @@ LOCKSTEP_COLLECTIVE_OP("LockstepAgreeOnNext")
     .Output("go_on: bool")
     .Output("last: bool")
     .Attr("drop_remainder: bool = true")
+    .Attr("title: string = ''")
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
       tf::shape_inference::ShapeHandle scalar;
       for (int i = 0; i < 2; ++i) {
@@ -76,6 +86,7 @@ has_next: whether it will have one for the step after; not read where nobody ask
 go_on: true.
 last: whether the data ends after this step.
 drop_remainder: whether the data ends with the first rank's, rather than with the last's.
+title: what errors call it; the node's name where it is empty.
 )doc");
 
 }  // namespace

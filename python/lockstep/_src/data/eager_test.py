@@ -69,6 +69,19 @@ def _loops(path):
     with scope(mode="eval"):
         results["evaluation"] = steps(plain)
     results["outside"] = len(list(plain))
+    # A look on one worker is no other's business outside of the scope, or with mode='infer', ...
+    results["looks"] = []
+    if rank == 0:
+        results["looks"].append(next(iter(plain.take(1))).numpy())
+        with scope(mode="infer"):
+            results["looks"].append(next(iter(plain.take(1))).numpy())
+    # ... and an error of all where all would have to look.
+    with scope(), pytest.raises(tf.errors.FailedPreconditionError) as refused:
+        if rank == 0:
+            next(iter(plain.take(1)))
+        else:
+            allreduce(tf.ones([]), op="sum", name="total")
+    results["refused"] = str(refused.value)
     return results
 
 
@@ -86,6 +99,9 @@ def test_loops_over_unequal_shares_end_together(path):
         assert results.pop("alone") == ([] if rank else [math.ceil(sum(_GROUPS) / _BATCH_ROWS)] * 2)
         assert results.pop("share") == 2
         assert results.pop("outside") == len(batches[rank])
+        np.testing.assert_array_equal(results.pop("looks"), [] if rank else [batches[0][0]] * 2)
+        called = "rank 0 called allreduce 'next batch of a dataset (of all ranks inside of scope(), of one alone"
+        assert called in results.pop("refused")
         for name, taken in results.items():
             wanted = [own[: wanted_steps.get(name, short)] for own in padded]
             assert len(taken) == len(wanted[rank]), name

@@ -43,6 +43,9 @@ _TAKING = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"
 # What `lookahead` adds to an element's output_types, ...
 _FOLLOWING = {"output_types": tf.int64, "output_shapes": tf.TensorShape(()), "output_classes": tf.Tensor}
 
+# The name that the exchange before an eager element has in errors.
+_EAGER_TITLE = "next batch of a dataset (of all ranks inside of scope(), of one alone outside or with mode='infer')"
+
 
 class SyncIterator(ITERATOR):
     """An iterator whose elements come on all workers or on none.
@@ -173,7 +176,7 @@ class EagerIterator(iterator_ops.OwnedIterator):
             return super()._next_internal()
         mine = self.get_next_as_optional()
         has_value = mine.has_value()
-        ops.lockstep_agree_on_next(has_value, has_value, drop_remainder=self._drop_remainder, name="agree_on_next")
+        ops.lockstep_agree_on_next(has_value, has_value, drop_remainder=self._drop_remainder, title=_EAGER_TITLE)
         return mine.get_value() if has_value else empty(self.element_spec)
 
 
