@@ -97,6 +97,6 @@ def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_wo
     np.savetxt(path, np.random.default_rng(3).normal(size=(80, 3)), delimiter=",")
     ((expected, _),) = call_workers(worker.fit_csv, 1, path, 16, timeout_s=400)[0]
     outcomes = call_workers(worker.fit_csv, 2, path, 16, timeout_s=400)
-    for rank, ((_, warnings), (weights, none)) in enumerate(outcomes):
-        assert (len(warnings), none) == (int(rank == 0), [])
+    for rank, ((weights, none), (_, warnings), (_, again)) in enumerate(outcomes):
+        assert (none, len(warnings), again) == ([], int(rank == 0), [])
         _assert_close(weights, expected)

@@ -130,7 +130,8 @@ def fit_csv(path, batch):
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
     tf.get_logger().addHandler(handler)
-    for data in (batches, shares) if world > 1 else (batches,):
+    # The shares first, as the warning comes once.
+    for data in (shares, batches, batches) if world > 1 else (batches,):
         keras.utils.set_random_seed(1)
         with hb.scope() if world > 1 else contextlib.nullcontext():
             model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])

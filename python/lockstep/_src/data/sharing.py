@@ -8,6 +8,7 @@ rows; in sessions, of the run that takes the batch. Later batches are not looked
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -124,14 +125,19 @@ def _has_values(tensor: Any) -> bool:
 
 
 def compare(batches: Sequence[Any]) -> None:
-    """Warns on worker 0 where the first batches of all workers are the same.
+    """Warns on worker 0 where the first batches of all workers are the same, once in a process.
 
     Args:
       batches: of each batch that a step takes the numbers of all workers, [W]; `NOTHING` of a worker that had none, or
         whose data are a share. Where one differs over the workers, the others are taken to be meant for all.
     """
-    if context.rank != 0 or any(NOTHING in numbers or len(set(map(int, numbers))) > 1 for numbers in batches):
-        return
+    if context.rank == 0 and all(NOTHING not in numbers and len(set(map(int, numbers))) == 1 for numbers in batches):
+        warn_of_equal_batches()
+
+
+@functools.cache
+def warn_of_equal_batches() -> None:
+    """Logs the warning when it is first called."""
     tf.compat.v1.logging.warning(
         "The first batch is the same on all %d workers: each trains on all of the data, and every row is trained %d "
         "times. Give each worker its share: lockstep.data.shard(dataset), before the dataset is shuffled, or a "
