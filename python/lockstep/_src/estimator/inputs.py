@@ -2,7 +2,8 @@
 
 Rows keep the array's order, pass after pass, and a batch may hold the end of one pass and the beginning of the next.
 With `shuffle`, `queue_capacity` rows are drawn from at a time. Batches are taken out of the arrays when they are asked
-for: the graph does not hold them.
+for: the graph does not hold them. The iterator gives numbers of rows alone, so that its position can be part of a
+checkpoint (`save_data_position`).
 """
 
 from __future__ import annotations
@@ -139,14 +140,14 @@ def _checked(
         if shuffle:
             rows = rows.shuffle(queue_capacity)
         rows = rows.batch(batch_size, drop_remainder=passes is None)
-        iterator = _tf1.data.make_initializable_iterator(rows.map(lambda picked: _picked(arrays, picked)))
+        iterator = _tf1.data.make_initializable_iterator(rows)
         _tf1.add_to_collection(_tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        return list(iterator.get_next())
+        return _picked(arrays, iterator.get_next())
 
     return take
 
 
-def _picked(arrays: list[np.ndarray], rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _picked(arrays: list[np.ndarray], rows: tf.Tensor) -> list[tf.Tensor]:
     """Returns the rows of these numbers, of each array."""
     types = [tf.as_dtype(array.dtype) for array in arrays]
 
@@ -156,7 +157,7 @@ def _picked(arrays: list[np.ndarray], rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
     picked = tf.numpy_function(pick, [rows], types)
     for tensor, array in zip(picked, arrays, strict=True):
         tensor.set_shape([*rows.shape, *array.shape[1:]])
-    return tuple(picked)
+    return list(picked)
 
 
 def _arrays(what: str, given: Any) -> dict[str, np.ndarray]:

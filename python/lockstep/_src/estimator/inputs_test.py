@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lockstep._src.scope import scope
 from lockstep.estimator.inputs import numpy_input_fn, pandas_input_fn
 
 _tf1 = tf.compat.v1
@@ -105,6 +106,20 @@ def test_rows_are_shuffled_without_end_and_by_the_graphs_seed():
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert set(drawn(1)) == set(range(ROWS)) and drawn(1)[:ROWS] != list(range(ROWS))
+
+
+def test_a_session_goes_on_in_shuffled_rows_from_a_checkpoints_position(tmp_path):
+    def batches(folder, steps):
+        with tf.Graph().as_default(), scope(save_data_position=True, seed=3):
+            features, labels = numpy_input_fn(X, Y, batch_size=4, num_epochs=3, shuffle=True, queue_capacity=8)()
+            step = _tf1.assign_add(_tf1.train.get_or_create_global_step(), 1)
+            with _tf1.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path / folder)) as session:
+                return [session.run([features["id"], labels, step])[:2] for _ in range(steps)]
+
+    expected = batches("at_once", 8)
+    got = batches("in_two", 3) + batches("in_two", 5)
+    np.testing.assert_array_equal(np.concatenate(got, 1), np.concatenate(expected, 1))
+    np.testing.assert_array_equal(np.bincount(np.concatenate(got, 1)[0].astype(int)), np.full(ROWS, 3))
 
 
 def test_rows_of_a_data_frame():
