@@ -12,7 +12,7 @@ class Interception:
     """A set of replaced attributes that is undone in reverse order.
 
     Only what a class or module holds itself is replaced and restored: an attribute that a subclass inherits is deleted
-    again, not copied down. Not thread-safe: the one user, `scope`, holds a lock.
+    again, not copied down. Not thread-safe: users hold a lock.
     """
 
     def __init__(self) -> None:

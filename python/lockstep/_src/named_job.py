@@ -16,7 +16,9 @@ from collections.abc import Sequence
 
 from lockstep._src import at_exit, elastic, messages, named, program_end
 from lockstep._src.cluster import Cluster
+from lockstep._src.interception import Interception
 from lockstep._src.named_bytes import gather_bytes
+from lockstep._src.saving import failures
 
 
 class NotStartedError(ValueError):
@@ -104,8 +106,10 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
     _settings.update(settings)
     at_exit.register(_stop_at_exit)
     messages.put_first("named_job")
+    failures.intercept_savers(_interception)
 
 
+_interception = Interception()  # guarded by _lock
 _settings: dict[str, float] = {}  # of lanes of sets that are added later
 
 
@@ -129,6 +133,7 @@ def _leave(how: str) -> None:
             return
         at_exit.unregister(_stop_at_exit)
         messages.leave("named_job")
+        _interception.undo()
         job, _job = _job, None
         for number, members in reversed(job.sets.items()):
             if job.rank in members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import resource
 import tempfile
 from pathlib import Path
 
@@ -215,6 +216,24 @@ def best_models():
     assert hvd_tf_keras.callbacks.BestModelCheckpoint("loss", 1, True, "max", 5).save_weights_only
 
 
+def errors_of_files():
+    """What a callback cannot write is an error of `fit`, and not the end of its data."""
+
+    class Saves(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            tf.train.Checkpoint(v=tf.Variable(tf.zeros([20_000]))).save(f"{tempfile.mkdtemp()}/it")
+
+    model = line(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        said = r"^a callback failed: /.*/it-1_temp/part-00000.*; File too large$"
+        with pytest.raises(tf.errors.ResourceExhaustedError, match=said):
+            model.fit(np.ones([4, 1]), np.zeros([4, 1]), batch_size=1, callbacks=[Saves()], verbose=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 CASES = [
     broadcasts,
     variables_called_alike,
@@ -224,6 +243,7 @@ CASES = [
     rates_of_others,
     scales_are_broadcast,
     best_models,
+    errors_of_files,
 ]
 
 

@@ -1,6 +1,7 @@
 """What is changed in Keras itself, so that its own classes do right by optimizers that exchange gradients.
 
-Nothing changes for other optimizers. Imports no Keras that is not loaded.
+Nothing changes for other optimizers. What callbacks cannot write is an error, and never taken for the end of data.
+Imports no Keras that is not loaded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.data_parallel.graphs import Track
+from lockstep._src.interception import Interception
+from lockstep._src.saving import failures
 
 IsExchanging = Callable[[Any], bool]
 
@@ -30,7 +33,8 @@ def tracker(cls: type) -> Track | None:
 
 @functools.cache
 def patch_keras3(is_exchanging: IsExchanging) -> None:
-    """Loss scales, and models that compile their steps by XLA where there is a GPU."""
+    """Loss scales, callbacks' errors, and models that compile their steps by XLA where there is a GPU."""
+    from keras.src.callbacks.callback_list import CallbackList
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
     from keras.src.trainers.trainer import Trainer
 
@@ -49,6 +53,7 @@ def patch_keras3(is_exchanging: IsExchanging) -> None:
         return inner.apply_exchanged(outer, grads, trainable_variables, apply_all)
 
     LossScaleOptimizer.apply = exchange_and_apply
+    failures.intercept_callbacks(Interception(), CallbackList)
     _tell_of_skipped_steps(LossScaleOptimizer, is_exchanging)
     if resolve is not None:
 
@@ -65,11 +70,12 @@ def patch_keras3(is_exchanging: IsExchanging) -> None:
 
 @functools.cache
 def patch_keras2(root: str, is_exchanging: IsExchanging) -> None:
-    """Loss scales of the Keras in the package `root`."""
+    """Loss scales and callbacks' errors of the Keras in the package `root`."""
     module = sys.modules[f"{root}.src.mixed_precision.loss_scale_optimizer"]
     for cls in (module.LossScaleOptimizer, module.LossScaleOptimizerV3):
         cls.apply_gradients = _exchanging_first(cls.apply_gradients, is_exchanging)
         _tell_of_skipped_steps(cls, is_exchanging)
+    failures.intercept_callbacks(Interception(), sys.modules[f"{root}.src.callbacks"].CallbackList)
 
 
 def _exchanging_first(apply: Callable[..., Any], is_exchanging: IsExchanging) -> Callable[..., Any]:

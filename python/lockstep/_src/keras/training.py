@@ -50,9 +50,7 @@ def intercept_training(interception: Interception) -> None:
     applying, base = _Applying(), base_optimizer.BaseOptimizer
     _replace_in_all(interception, base, "apply", applying.wrap)
     interception.replace(base_trainer, "model_supports_jit", _wrap_supports_jit)
-    for name in ("train", "test", "predict"):
-        for moment in ("begin", "end"):
-            interception.replace(CallbackList, f"on_{name}_batch_{moment}", _wrap_callbacks)
+    failures.intercept_callbacks(interception, CallbackList)
     if context.world_size == 1:
         return
     step = _Step()
@@ -69,17 +67,6 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(base_trainer.Trainer, "_get_metrics_result_or_logs", _wrap_results)
     interception.replace(BatchNormalization, "_moments", lambda _: _moments_of_all)
     interception.replace(base_optimizer, "global_norm", _wrap_global_norm)
-
-
-def _wrap_callbacks(tell: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the method that tells all callbacks of a batch. Keras takes some errors of files for the end of data."""
-
-    @functools.wraps(tell)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with failures.raised("a callback failed"):
-            return tell(*args, **kwargs)
-
-    return wrapped
 
 
 def _replace_in_all(interception: Interception, base: type, name: str, wrap: Callable[[Any], Any]) -> None:

@@ -22,7 +22,6 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import variables
 from tensorflow.python.training import checkpoint_utils
@@ -236,9 +235,7 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
         save_path = tf.compat.as_str(save_path)
-        step = kwargs.get("global_step")
-        name = f"{save_path}-{step}" if isinstance(step, (int, np.integer)) else save_path
-        with failures.of_the_job(f"checkpoint {name} cannot be saved"):
+        with failures.of_the_job(failures.not_saved(save_path, kwargs.get("global_step"))):
             tf.io.gfile.makedirs(os.path.dirname(save_path) or ".")
             with positions.saving():
                 path = save(sess, save_path, **kwargs)
@@ -253,24 +250,12 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
 
 
 def restore_by_name(restore: Callable[..., None]) -> Callable[..., None]:
-    """`Saver.restore` that says which checkpoint is damaged, or cannot be read.
-
-    TensorFlow doesn't: of a data file that was cut off it says that fewer bytes were read than asked for, as the error
-    that a training loop takes for the end of its data. Where a server of files went, a session would start over.
-    """
+    """`Saver.restore` that says which checkpoint is damaged, or cannot be read."""
 
     @functools.wraps(restore)
     def wrapped(sess: Any, save_path: Any) -> None:
-        path = tf.compat.as_str(save_path)
-        with failures.raised(f"checkpoint {path} cannot be read"):
-            try:
-                restore(sess, save_path)
-            except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-                if path in error.message and isinstance(error, tf.errors.DataLossError):
-                    raise
-                raise tf.errors.DataLossError(
-                    error.node_def, error.op, f"checkpoint {path} is damaged: {error.message}"
-                ) from error
+        with failures.of_restoring(save_path):
+            restore(sess, save_path)
 
     return wrapped
 

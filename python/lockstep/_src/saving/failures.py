@@ -8,17 +8,25 @@ TensorFlow gives errors of files the codes of other things, and sessions and loo
 | ESTALE, ...: a server of files is gone | `AbortedError`, `UnavailableError` | starts over | `InternalError` |
 
 A full disk is a `ResourceExhaustedError` of TensorFlow's own. Keras takes an `OutOfRangeError` for the end of an epoch.
+
+A scope's savers save for the job and raise such errors on all workers (`of_the_job`). In a program of Horovod's each
+rank saves by itself: its errors end it (`intercept_savers`, `intercept_callbacks`), and others hear how it ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.training import saver as tf_saver
 
-from lockstep._src import library
+from lockstep._src import library, messages
 from lockstep._src.context import context
+from lockstep._src.interception import Interception
 
 # What takes the place of a class that sessions and loops don't raise.
 _RAISED: dict[type[tf.errors.OpError], type[tf.errors.OpError]] = {
@@ -77,6 +85,76 @@ def of_the_job(what: str) -> Iterator[None]:
         raise named from error
 
 
+def not_saved(save_path: Any, step: Any) -> str:
+    """Returns the sentence for a checkpoint that `Saver.save` cannot save; a step that is a tensor is not in it."""
+    path = tf.compat.as_str_any(save_path)
+    return f"checkpoint {f'{path}-{step}' if isinstance(step, (int, np.integer)) else path} cannot be saved"
+
+
+@contextlib.contextmanager
+def of_restoring(save_path: Any) -> Iterator[None]:
+    """Gives an error of `Saver.restore` a text that says which checkpoint is damaged, or cannot be read.
+
+    TensorFlow doesn't: of a data file that was cut off it says that fewer bytes were read than asked for, as the error
+    that a training loop takes for the end of its data. Where a server of files went, a session would start over.
+    """
+    path = tf.compat.as_str_any(save_path)
+    with raised(f"checkpoint {path} cannot be read"):
+        try:
+            yield
+        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+            if path in error.message and isinstance(error, tf.errors.DataLossError):
+                raise
+            raise tf.errors.DataLossError(
+                error.node_def, error.op, f"checkpoint {path} is damaged: {error.message}"
+            ) from error
+
+
+def intercept_savers(interception: Interception) -> None:
+    """Has all of TensorFlow's savers, and with them its sessions and estimators, raise errors while this lasts."""
+    interception.replace(tf_saver.Saver, "save", _wrap_save)
+    interception.replace(tf_saver.Saver, "restore", _wrap_restore)
+
+
+def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def wrapped(self: Any, sess: Any, save_path: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with raised(not_saved(save_path, global_step)):
+            return save(self, sess, save_path, global_step, *args, **kwargs)
+
+    return wrapped
+
+
+def _wrap_restore(restore: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(restore)
+    def wrapped(self: Any, sess: Any, save_path: Any) -> None:
+        with of_restoring(save_path):
+            restore(self, sess, save_path)
+
+    return wrapped
+
+
+def intercept_callbacks(interception: Interception, callback_list: type) -> None:
+    """Has a Keras raise errors of what its callbacks write in a batch, while this lasts.
+
+    Args:
+      interception: to be undone.
+      callback_list: its class `CallbackList`.
+    """
+    for name in ("train", "test", "predict"):
+        for moment in ("begin", "end"):
+            interception.replace(callback_list, f"on_{name}_batch_{moment}", _wrap_callbacks)
+
+
+def _wrap_callbacks(tell: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(tell)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with raised("a callback failed"):
+            return tell(*args, **kwargs)
+
+    return wrapped
+
+
 def cause_of(error: Exception) -> str:
     """Returns an error in one line, without the stacks of operations that TensorFlow writes around it."""
     if not isinstance(error, tf.errors.OpError):
@@ -87,7 +165,7 @@ def cause_of(error: Exception) -> str:
     lines = error.message.splitlines() or [type(error).__name__]
     if len(lines) > 1 and "root error(s) found" in lines[0]:
         return lines[1].partition(": ")[2]  # "  (0) OUT_OF_RANGE: ..."
-    return lines[0]
+    return messages.sentence(lines[0])
 
 
 def _named(error: Exception, text: str) -> Exception:
