@@ -50,3 +50,10 @@ def test_every_worker_fails_and_names_the_file_and_the_cause(kind, workers, limi
     for name in ("static", "dynamic-values"):
         rows = reader.get_tensor(name)
         np.testing.assert_array_equal(rows, np.full_like(rows, step))
+
+
+def test_events_that_a_session_cannot_write_until_its_end_are_an_error_that_names_the_file(tmp_path):
+    outcomes = call_workers(worker.train, 2, str(tmp_path), "events", (0,), 1, timeout_s=120, check=False)
+    (events,) = tmp_path.glob("events*")
+    assert outcomes[0].exit_code == 1 and f"\nIndexError: {events}; File too large" in outcomes[0].error, outcomes
+    assert tf.train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-4"

@@ -18,6 +18,7 @@ def train(folder, kind, ranks, limit):
       folder: of the checkpoints.
       kind: 'static' or 'dynamic': of which table there are many rows. 'increments': as 'dynamic', and saves increments
         after each step. 'small': of neither. 'state': as 'small', and the limit comes with the state file.
+        'events': as 'small', and the limit is the present length of the file of summaries, which keeps it.
       ranks: workers whose files may not be longer than the limit.
       limit: in bytes; from before the session on where it is negative, else from the 3rd step on.
     """
@@ -45,7 +46,8 @@ def train(folder, kind, ranks, limit):
             ) as session:
                 for i in range(4):
                     if limited and limit > 0 and i == 2:
-                        (_limit_state_file if kind == "state" else _limit)(limit)
+                        limiting = {"state": _limit_state_file, "events": lambda _: _limit_events(folder)}
+                        limiting.get(kind, _limit)(limit)
                     session.run(train_op)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -53,6 +55,12 @@ def train(folder, kind, ranks, limit):
 
 def _limit(bytes_):
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, resource.RLIM_INFINITY))
+
+
+def _limit_events(folder):
+    tf.summary.FileWriterCache.get(folder).flush()
+    (file,) = tf.gfile.Glob(f"{folder}/events*")
+    _limit(tf.gfile.Stat(file).length)
 
 
 def _limit_state_file(bytes_):

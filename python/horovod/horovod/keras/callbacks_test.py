@@ -217,7 +217,7 @@ def best_models():
 
 
 def errors_of_files():
-    """What a callback cannot write is an error of `fit`, and not the end of its data."""
+    """A file that a callback cannot write is an error of `fit`, and not the end of its data."""
 
     class Saves(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

@@ -1,6 +1,6 @@
 """What is changed in Keras itself, so that its own classes do right by optimizers that exchange gradients.
 
-Nothing changes for other optimizers. What callbacks cannot write is an error, and never taken for the end of data.
+Nothing changes for other optimizers. Files that callbacks cannot write are errors, and never taken for the end of data.
 Imports no Keras that is not loaded.
 """
 

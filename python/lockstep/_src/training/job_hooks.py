@@ -305,6 +305,8 @@ class PeriodicJobHook(ByWorker0sClock):
     def end(self, session: Any) -> None:
         with failures.of_the_job(self._name):
             super().end(session)
+            if self._hook._summary_writer is not None:
+                self._hook._summary_writer.flush()  # of a CheckpointSaverHook, TensorFlow does not
 
     def _acts_on_all(self) -> bool:
         # Only now is the scaffold's summary known.
