@@ -154,3 +154,24 @@ def test_an_evaluator_beside_the_job_evaluates_and_exports(told):
     assert values["global_step"] == 6
     assert [path.rpartition("/")[2] for path in exports] == _exported(folder, "beside")
     assert len(list((folder / "model/eval_beside").iterdir())) == 1
+
+
+def test_beside_horovod_tf_estimator_is_each_ranks_own_and_others_train_together(tmp_path):
+    outcomes = call_workers(worker.beside_horovod, 2, str(tmp_path), timeout_s=120)
+    for rank, outcome in enumerate(outcomes):
+        assert outcome["made_before"] == -3 * (rank + 1)
+        assert outcome["after_shutdown"] == -6 * (rank + 1)
+        assert outcome["together"] == -3 * 1.5  # by the mean of both ranks' features
+        assert f"rank {rank} has connected to the 2 workers of its job" in outcome["connected"]
+        assert "hb.estimator.Estimator" in outcome["connected"]
+        assert outcome["wrapped"]
+    trained, refused = sorted((outcome["one_folder"] for outcome in outcomes), key=lambda one: isinstance(one, str))
+    assert trained in (-3, -6)
+    assert f"two ranks save checkpoints in '{tmp_path}/one'" in refused and "hvd.rank() == 0" in refused
+
+
+def test_tf_estimator_trains_together_where_horovod_has_not_begun(tmp_path):
+    outcomes = call_workers(worker.before_horovod, 2, str(tmp_path), timeout_s=120)
+    for rank, (first, then) in enumerate(outcomes):
+        assert first == -3 * 1.5
+        assert f"rank {rank} has connected to the 2 workers of its job" in then

@@ -244,6 +244,61 @@ def evaluate_beside(folder):
     return model.config.task_type, *hb.estimator.train_and_evaluate(model, train, evaluation)
 
 
+def sums(features, labels, mode):
+    """Builds a model whose weight falls by `features` in each step."""
+    import tensorflow.compat.v1 as tf1
+
+    import hybridbackend.tensorflow as hb
+
+    loss = tf.reduce_sum(tf1.get_variable("w", [], initializer=tf1.zeros_initializer()) * features)
+    step = tf1.train.get_global_step()
+    train_op = tf1.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=step)
+    return hb.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def trained(model, rank):
+    """Trains three steps more. Returns the weight, or the error."""
+    try:
+        model.train(lambda: tf.data.Dataset.from_tensors([rank + 1.0]).repeat(3))
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return float(model.get_variable_value("w"))
+
+
+def beside_horovod(folder):
+    """Estimators of both kinds in a program that calls `hvd.init()`. Returns what each of them trained."""
+    import horovod.tensorflow as hvd
+    import hybridbackend.tensorflow as hb
+    from lockstep.estimator import tf1
+
+    rank = hb.context.rank
+    own = tf1.Estimator(sums, f"{folder}/{rank}")
+    hvd.init()
+    done = {"made_before": trained(own, rank)}
+    hvd.shutdown()
+    done["after_shutdown"] = trained(own, rank)
+    hvd.init()
+    done["one_folder"] = trained(tf1.Estimator(sums, f"{folder}/one"), rank)
+    never = tf1.RunConfig(save_checkpoints_secs=None)
+    tf1.Estimator(sums, f"{folder}/one", config=never).train(lambda: tf.data.Dataset.from_tensors([1.0]))
+    done["together"] = trained(hb.estimator.Estimator(sums, f"{folder}/together"), rank)
+    done["connected"] = trained(own, rank)
+    done["wrapped"] = hb.wraps(tf1.Estimator) is hb.estimator.Estimator
+    return done
+
+
+def before_horovod(folder):
+    """Calls `hvd.init()` too late for `tf.estimator`. Returns what that trained before and behind it."""
+    import horovod.tensorflow as hvd
+    from lockstep._src.context import context
+    from lockstep.estimator import tf1
+
+    model = tf1.Estimator(sums, f"{folder}/early")
+    first = trained(model, context.rank)
+    hvd.init()
+    return first, trained(model, context.rank)
+
+
 class _Counter(tf.compat.v1.train.SessionRunHook):
     """Counts steps."""
 

@@ -155,9 +155,9 @@ class Cluster:
         )
 
     def alone(self) -> Cluster:
-        """Returns a job of this process alone, under the name that it has in this one."""
+        """Returns a job of this process alone, under the name that it has in this one, and with its secret."""
         here = {"rank": 0, "local_rank": 0, "local_world_size": 1, "trainers": (self.trainers[self.rank],)}
-        return dataclasses.replace(self, **here, rendezvous="", secret="", listen="")
+        return dataclasses.replace(self, **here, rendezvous="", listen="")
 
     def check_can_connect(self) -> None:
         """ValueError that names the variable without which the workers cannot meet, or the role that meets nobody."""

@@ -135,14 +135,27 @@ class Context:
                 self._cluster, self._cluster_pid = Cluster.from_environment(os.environ), os.getpid()
             return self._cluster
 
-    def stand_alone(self) -> None:
-        """Makes this process a job of its own, for scopes and collectives, where it has not connected to its job yet.
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Makes this process a job of its own inside, for scopes and collectives.
 
-        For programs that exchange by names (`named`) what scopes would exchange once more.
+        For what exchanges by names (`named`) that which scopes would exchange once more.
+
+        Raises RuntimeError where this process has connected to the other workers of its job.
         """
         with self._lock:
-            if not self._connected:
-                self._cluster = self.cluster.alone()
+            whole = self.cluster
+            if whole.world_size > 1:
+                if self._connected:
+                    raise RuntimeError(f"rank {whole.rank} has connected to the {whole.world_size} workers of its job")
+                self._cluster = whole.alone()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if whole.world_size > 1:
+                    self.shutdown()
+                    self._cluster = whole
 
     @property
     def cluster_spec(self) -> Any:

@@ -36,6 +36,7 @@ class _Job:
 
 
 _job: _Job | None = None
+_was_started = False
 _lock = threading.RLock()  # guards _job
 
 
@@ -75,7 +76,7 @@ def start(
 
 
 def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], settings: dict[str, float]) -> None:
-    global _job
+    global _job, _was_started
     cluster = Cluster.from_environment(os.environ)
     ranks = _checked_ranks(ranks, cluster)
     sets: dict[int, list[int]] = {named.ALL: list(range(len(ranks)))}
@@ -102,6 +103,7 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
         stop()
         named.close_lane()
         raise
+    _was_started = True
     _settings.clear()
     _settings.update(settings)
     at_exit.register(_stop_at_exit)
@@ -143,6 +145,11 @@ def _leave(how: str) -> None:
 def is_started() -> bool:
     """Whether this process has joined a job."""
     return _job is not None
+
+
+def was_started() -> bool:
+    """Returns whether this process has ever joined a job, also one that it has left."""
+    return _was_started
 
 
 def _current() -> _Job:

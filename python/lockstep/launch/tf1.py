@@ -115,8 +115,8 @@ class TensorFlow1(ModuleType):
 
 
 def _estimator() -> ModuleType:
-    """`tf.estimator` for a TensorFlow without one (2.16 and later): this project's, which trains on all workers."""
-    return importlib.import_module("lockstep.estimator")
+    """`tf.estimator` for a TensorFlow without one (2.16 and later): this project's."""
+    return importlib.import_module("lockstep.estimator.tf1")
 
 
 _module: TensorFlow1 | None = None

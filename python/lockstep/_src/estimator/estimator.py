@@ -8,8 +8,7 @@ The graph of each call is built inside of a `scope`, so that what a program writ
 | `evaluate` | the same, values of a checkpoint | all of it, counted over all workers |
 | `predict`, `export_saved_model` | whole tables, values of a checkpoint, no exchange | each worker's own; none |
 
-A program that has joined a job of named collectives (`hvd.init()`) says itself what is exchanged, as with TensorFlow's
-estimators: there each process is a job of its own, and trains, evaluates and saves by itself.
+`tf.estimator` of programs for TensorFlow 1 may be each process's own: `apart.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import agreement, named_job
+from lockstep._src import agreement
 from lockstep._src.context import context
 from lockstep._src.data import positions
 from lockstep._src.estimator import warm_start
@@ -48,8 +47,7 @@ InputFn = Callable[..., Any]
 class Estimator:
     """Trains, evaluates, predicts with and exports the model that a function builds.
 
-    All methods but `export_saved_model` and the properties are called on all workers together, unless the estimator was
-    made after `hvd.init()`: then each process is by itself. No argument is changed.
+    All methods but `export_saved_model` and the properties are called on all workers together. No argument is changed.
 
     Args:
       model_fn: `model_fn(features, labels, mode, params, config)`, of which all but `features` may be left out, returns
@@ -81,8 +79,6 @@ class Estimator:
         predict_drop_remainder: bool = False,
     ) -> None:
         del predict_drop_remainder
-        if named_job.is_started():
-            context.stand_alone()
         self._model_fn = model_fn
         self._model_fn_arguments = _arguments(model_fn, "model_fn", ("features", "labels", "mode", "params", "config"))
         self._warm_start_from = warm_start.checked(warm_start_from)
@@ -444,6 +440,10 @@ class Estimator:
         from lockstep._src.estimator.evaluations import train_and_evaluate
 
         return train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
+
+    def _place(self) -> contextlib.AbstractContextManager[None]:
+        """Puts this process where the estimator trains: into its job."""
+        return contextlib.nullcontext()
 
     # Graphs.
 

@@ -45,6 +45,13 @@ def train_and_evaluate(
     for what, spec, cls in (("train_spec", train_spec, TrainSpec), ("eval_spec", eval_spec, EvalSpec)):
         if not all(hasattr(spec, field) for field in cls._fields):
             raise TypeError(f"train_and_evaluate: {what} is {spec!r}, wanted a {cls.__name__}")
+    with estimator._place():
+        return _in_turn(estimator, train_spec, eval_spec, eval_every_n_iter, eval_history)
+
+
+def _in_turn(
+    estimator: Estimator, train_spec: Any, eval_spec: Any, eval_every_n_iter: int | None, eval_history: Any
+) -> tuple[dict[str, Any] | None, list[Any]]:
     evaluation = _Evaluations(estimator, eval_spec)
     if context.task_type == "evaluator":
         evaluation.follow(train_spec.max_steps)

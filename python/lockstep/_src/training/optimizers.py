@@ -14,6 +14,7 @@ Class = TypeVar("Class", bound=type)
 
 _OPTIMIZER = tf.compat.v1.train.Optimizer
 _PHASES = ("compute_gradients", "apply_gradients")
+_TENSORFLOWS_ESTIMATORS = ("tensorflow_estimator.python.estimator.estimator", "lockstep._src.estimator.apart")
 # Classes that are not a program's own, by name; and those made of them on demand, once.
 _OFFERED = {**vars(tf_training), LazyAdamOptimizer.__name__: LazyAdamOptimizer}
 _made: dict[type, type] = {}
@@ -55,8 +56,8 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
 def wraps(cls: Class) -> Class:
     """Makes a class work for a job: one of optimizers by `wraps_optimizer`; another is returned as it is.
 
-    Estimators of this library work for a job as they are; `Estimator` of a TensorFlow that has one becomes this
-    library's. After HybridBackend's `hb.wraps`.
+    Estimators of this library work for a job as they are; `tf.estimator.Estimator`, of TensorFlow or of `--tf1`,
+    becomes this library's. After HybridBackend's `hb.wraps`.
 
     Raises:
       NotImplementedError: an estimator that derives from TensorFlow's.
@@ -65,7 +66,7 @@ def wraps(cls: Class) -> Class:
         raise TypeError(f"wraps: got {cls!r}, wanted a class")
     if issubclass(cls, _OPTIMIZER):
         return wraps_optimizer(cls)
-    if cls.__module__ == "tensorflow_estimator.python.estimator.estimator":
+    if cls.__module__ in _TENSORFLOWS_ESTIMATORS:
         from lockstep._src.estimator.estimator import Estimator  # of a layer above
 
         return Estimator  # type: ignore[return-value]

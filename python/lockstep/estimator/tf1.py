@@ -1,0 +1,35 @@
+"""`tf.estimator` of programs for TensorFlow 1: as `lockstep.estimator`, but each process's own after `hvd.init()`."""
+
+from lockstep._src.estimator.apart import Estimator
+from lockstep.estimator import (
+    BestExporter,
+    EstimatorSpec,
+    EvalSpec,
+    Exporter,
+    FinalExporter,
+    LatestExporter,
+    ModeKeys,
+    RunConfig,
+    TrainSpec,
+    WarmStartSettings,
+    export,
+    inputs,
+    train_and_evaluate,
+)
+
+__all__ = [
+    "BestExporter",
+    "Estimator",
+    "EstimatorSpec",
+    "EvalSpec",
+    "Exporter",
+    "FinalExporter",
+    "LatestExporter",
+    "ModeKeys",
+    "RunConfig",
+    "TrainSpec",
+    "WarmStartSettings",
+    "export",
+    "inputs",
+    "train_and_evaluate",
+]
