@@ -19,6 +19,8 @@ from lockstep.launch.places import MOST_WORKERS
 
 # So often workers are told of a change that they have not yet come back for.
 _NOTIFY_EVERY_S = 1.0
+# So long a worker that failed because of another waits for that one's failure, until its own counts.
+_CAUSE_WITHIN_S = 3.0
 _STATE_IS_LOST = "all workers that had the job's state have failed"
 
 
@@ -78,6 +80,20 @@ class Worker:
 
 
 @dataclass
+class _Echo:
+    """A worker's failure because of another's, at a time."""
+
+    worker: Worker
+    how: str
+    at: float
+
+    @property
+    def line(self) -> str:
+        """Returns what the user is told, where the other one has failed."""
+        return f"{_name(self.worker)} {self.how}, because another had failed"
+
+
+@dataclass
 class Actions:
     """What to do now, in this order.
 
@@ -128,6 +144,8 @@ class Driver:
         self._state_exists = False  # somebody has had it; programs without one never say so
         self._failure = 0  # exit code of the last worker that failed
         self._exit_code = 0  # of the job, where a worker has succeeded
+        self._has_cause = False  # a worker of the last round has failed by itself since it began
+        self._echoes: list[_Echo] = []  # failures because of another, which has not ended yet
 
     # What happens.
 
@@ -139,8 +157,16 @@ class Driver:
             worker.port = port
             self._state_exists |= has_state
 
-    def ended(self, number: int, code: int, how: str, now: float) -> list[str]:
-        """A worker's process ended; returns what the user is told. `how` says it: "was killed by SIGKILL"."""
+    def ended(self, number: int, code: int, how: str, now: float, is_echo: bool = False) -> list[str]:
+        """A worker's process ended; returns what the user is told.
+
+        Args:
+          number: The worker's.
+          code: Its exit code.
+          how: Says it: "was killed by SIGKILL".
+          now: The time.
+          is_echo: It failed because another had failed. That is the failure of the other one's host.
+        """
         worker = self.workers.pop(number, None)
         if worker is None:
             return []
@@ -148,14 +174,30 @@ class Driver:
         if code == 0 and (worker.rank is not None or self.round == 0):
             self._succeeded = True
             return []
-        self._failure = code if code > 0 else 128 - code if code < 0 else 1
+        failure = code if code > 0 else 128 - code if code < 0 else 1
+        if is_echo and not self._succeeded and worker.rank is not None:
+            self._failure = self._failure or failure
+            echo = _Echo(worker, how, now)
+            if self._has_cause:
+                return [echo.line]
+            self._echoes.append(echo)
+            return []
+        self._failure = failure
         if self._succeeded:
             self._exit_code = self._failure
             return [f"{_name(worker)} {how}, after another had succeeded"]
+        lines = [self._leave_alone(worker, how if code else "ended before it had joined the job", now)]
+        if worker.rank is not None:
+            self._has_cause = True
+            lines += [echo.line for echo in self._echoes]
+            self._echoes.clear()
+        return lines
+
+    def _leave_alone(self, worker: Worker, what: str, now: float) -> str:
+        """Starts no new workers on the host of one that failed, for a while; returns what the user is told."""
         seconds = self.hosts.failed(worker.host, now)
         until = "" if seconds is None else f" for {seconds:.1f} s"
-        what = how if code else "ended before it had joined the job"
-        return [f"{_name(worker)} {what}; no new workers on {worker.host}{until}"]
+        return f"{_name(worker)} {what}; no new workers on {worker.host}{until}"
 
     # What to do.
 
@@ -163,6 +205,7 @@ class Driver:
         """What follows from what happened."""
         actions = Actions()
         self._see_end(actions)
+        self._judge_echoes(actions, now)
         if actions.over is None and not self._succeeded:
             self._staff(actions, now)
         if actions.over is None:
@@ -175,11 +218,19 @@ class Driver:
         """When `next` has to be called though nothing happened."""
         times = [now + _NOTIFY_EVERY_S]
         times += [since + self.limits.timeout_s for since in (self._returns_since, self._lacks_since) if since]
+        times += [echo.at + _CAUSE_WITHIN_S for echo in self._echoes]
         if (back := self.hosts.next_return(now)) is not None:
             times.append(back)
         return max(now, min(times))
 
     # Parts of `next`.
+
+    def _judge_echoes(self, actions: Actions, now: float) -> None:
+        """Counts failures because of another where no other has failed in time, or can any more."""
+        is_last = actions.over is not None or self._succeeded
+        late = [echo for echo in self._echoes if is_last or now >= echo.at + _CAUSE_WITHIN_S]
+        self._echoes = [echo for echo in self._echoes if echo not in late]
+        actions.say += [self._leave_alone(echo.worker, echo.how, now) for echo in late]
 
     def _see_end(self, actions: Actions) -> None:
         """Whether the job is over."""
@@ -198,7 +249,12 @@ class Driver:
     def _staff(self, actions: Actions, now: float) -> None:
         """Who has to go, and who is started."""
         self._choose_who_goes(actions)
-        slots = {host: number for host, number in self.hosts.slots().items() if self.hosts.takes_new(host, now)}
+        unjudged = {echo.worker.host for echo in self._echoes}
+        slots = {
+            host: number
+            for host, number in self.hosts.slots().items()
+            if host not in unjudged and self.hosts.takes_new(host, now)
+        }
         there = sum(slots.values())
         if self.round == 0 and not self.workers:
             if there < self.limits.num_proc:
@@ -285,7 +341,7 @@ class Driver:
     def _place(self, actions: Actions, waiting: list[Worker]) -> None:
         self._resets += self._is_reset(waiting)
         self._joined |= {worker.batch for worker in waiting}
-        self._has_lost = False
+        self._has_lost = self._has_cause = False
         self.round += 1
         self._returns_since = self._lacks_since = self._newcomers_since = None
         self._told_at = -math.inf

@@ -30,8 +30,8 @@ class Job:
             self.driver.ready(number, has_state, keeps_state)
         return self.next()
 
-    def end(self, number, code=-9, how="was killed by SIGKILL"):
-        said = self.driver.ended(number, code, how, self.now)
+    def end(self, number, code=-9, how="was killed by SIGKILL", is_echo=False):
+        said = self.driver.ended(number, code, how, self.now, is_echo)
         return said, self.next()
 
 
@@ -303,3 +303,53 @@ def test_who_had_not_begun_when_another_succeeded_has_nothing_to_do():
     job.end(0, 0)
     actions = job.ready(1)
     assert (actions.over, actions.why) == (0, "")
+
+
+ECHO = (1, "failed with exit code 1", True)
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_who_failed_because_of_another_is_no_failure_of_its_host(comes_first):
+    job = Job(hosts={"localhost": 2, "127.0.0.1": 1}, num_proc=3, cooldown=Cooldown(10, 100))
+    job.next(), job.ready(0, 1, 2)
+    said, started = [], []
+    for number, *how in [(2, *ECHO), (0, 3, "failed with exit code 3")][:: 1 if comes_first else -1]:
+        lines, actions = job.end(number, *how)
+        said += lines
+        started += [worker.host for worker in actions.start]
+        job.now += 1
+    assert [line.partition(" for ")[0] for line in said] == [
+        "rank 0 failed with exit code 3; no new workers on localhost",
+        "rank 2 failed with exit code 1, because another had failed",
+    ]
+    assert started == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_exit_code_is_that_of_the_cause(order):
+    job = Job()
+    job.next(), job.ready(0, 1)
+    ends = {0: (3, "failed with exit code 3"), 1: ECHO}
+    assert [job.end(number, *ends[number])[1].over for number in order] == [None, 3]
+
+
+def test_who_failed_because_of_one_that_goes_on_is_a_failure_after_a_while():
+    job = Job(hosts={"localhost": 2})
+    job.next(), job.ready(0, 1)
+    said, actions = job.end(1, *ECHO)
+    assert (said, actions.say, actions.start) == ([], [], [])
+    job.now = job.driver.wake_at(job.now)
+    while not (actions := job.next()).say:
+        assert job.now < 100
+        job.now = max(job.now + 0.5, job.driver.wake_at(job.now))
+    assert actions.say == ["rank 1 failed with exit code 1; no new workers on localhost"]
+    assert actions.start == []
+
+
+def test_a_job_that_ends_says_who_failed_because_of_another():
+    job = Job()
+    job.next(), job.ready(0, 1)
+    assert job.end(0, *ECHO)[0] == []
+    said, actions = job.end(1, *ECHO)
+    assert (said, actions.over) == ([], 1)
+    assert [line.partition(";")[0] for line in actions.say] == [f"rank {n} failed with exit code 1" for n in (0, 1)]

@@ -183,7 +183,7 @@ class ElasticJob(Job):
             return
         if worker.code == 0:
             self._ended_well.append(number)
-        for line in self._driver.ended(number, worker.code, worker.describe_end(), now):
+        for line in self._driver.ended(number, worker.code, worker.describe_end(), now, worker.is_echo):
             self._console.message(line)
 
     def _let_go(self, worker: Worker) -> None:

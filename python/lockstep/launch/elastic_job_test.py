@@ -233,3 +233,31 @@ def test_a_worker_without_a_rank_is_called_by_its_number(launch, tmp_path):
     code, _, stderr = finish(job)
     assert code == 143
     assert stderr.startswith("[lockstep] worker 0 (pid ") and "rank" not in stderr
+
+
+def test_a_worker_that_failed_because_of_another_leaves_its_host_alone(launch):
+    job = launch(
+        *("-H", "localhost:1,127.0.0.1:1", "-np", "2", "--min-np", "2"),
+        worker="""
+from lockstep.launch import notes
+got = place()
+if got["rank"] == 0:
+    sys.exit(3)
+def runs():
+    try:
+        return open(f"/proc/{open('pid0').read()}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+while runs():
+    time.sleep(0.02)
+assert notes.say({"is": "failed", "because": notes.PEER, "error": "rank 0 left"})
+sys.exit(1)
+""",
+    )
+    code, _, stderr = finish(job)
+    assert code == 3
+    assert stderr.splitlines() == [
+        "[lockstep] rank 0 failed with exit code 3; no new workers on localhost",
+        "[lockstep] rank 1 failed with exit code 1, because another had failed",
+        "[lockstep] all workers that had the job's state have failed: the job ends",
+    ]
