@@ -140,12 +140,16 @@ TEST_P(FaultsTest, AKilledRankIsNamedWhateverTheOthersDo) {
   for (const Operation& operation : AllOperations()) {
     SCOPED_TRACE(operation.name);
     TimeOfDeath death;
+    const testing::Shared<std::atomic<int>> rounds_done(0);
     Job job(GetParam(), [&, victim = last()](Communicator& c) -> std::string {
       std::vector<float> memory;
       // A few rounds first, so that the victim dies with the others in full swing.
       for (int i = 0; i < 3; ++i) {
         if (Status s = operation.run(c, memory); !s.ok()) return Unexpected(s);
       }
+      // A death ends a round as well of which the part is still on its way: the others are through with all of them.
+      ++*rounds_done;
+      if (c.rank() == victim && !testing::Site::OfThisProcess()) testing::AwaitCount(*rounds_done, c.size());
       if (c.rank() == victim) death.DieNow();
       const Status status = operation.run(c, memory);
       if (std::string late = death.ExpectReportedInTime(); !late.empty()) return late;
