@@ -9,6 +9,7 @@ from lockstep._src.data_service import messages
 from lockstep._src.data_service.client import ComputeClient
 from lockstep._src.data_service.errors import ComputeJobError, TimeoutException, UnreachableError, WrongKeyError
 from lockstep._src.data_service.service import ComputeService
+from lockstep.testing.launching import wait_for
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -77,8 +78,11 @@ def test_a_worker_that_is_killed_fails_the_job(service, client, start):
 
 
 def test_another_key_is_refused_and_logged_in_one_line(service, caplog):
-    with caplog.at_level(logging.WARNING, "lockstep"), pytest.raises(WrongKeyError):
-        ComputeClient(service.addresses(), b"o" * 32)
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        with pytest.raises(WrongKeyError):
+            ComputeClient(service.addresses(), b"o" * 32)
+        # The service answers first.
+        wait_for(lambda: caplog.records, "a line of the service's")
     assert {record.getMessage().rpartition(" from ")[0] for record in caplog.records} == {
         "compute service: refused a request"
     }
