@@ -77,6 +77,36 @@ def test_an_interrupt_is_a_line_for_each_rank_and_names_the_last_checkpoint(laun
     assert stderr[-1].startswith("[lockstep] ended by SIGINT; the last checkpoint is saved/model.ckpt-"), said
 
 
+_FIT = """
+import sys
+import keras, numpy as np
+import lockstep
+class Tells(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 20:
+            open(f"trains{os.environ['LOCKSTEP_RANK']}", "w").close()
+with lockstep.scope():
+    model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    x = np.random.rand(2**12, 32).astype("f")
+    print("trains", file=sys.stderr)
+    model.fit(x, x.sum(1), batch_size=64, epochs=10**6, verbose=0, callbacks=[Tells()])
+"""
+
+
+@pytest.mark.newest_only
+def test_an_interrupt_of_fit_is_a_line_for_each_rank(launch, tmp_path):
+    process = launch("-n", "2", worker=_FIT, variables=_QUIET)
+    wait_for(lambda: len([*tmp_path.glob("trains*")]) == 2 or process.poll() is not None, "training", _DEADLINE_S)
+    process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process, _DEADLINE_S)
+    said = "\n".join(stderr)
+    assert code == 128 + signal.SIGINT, said
+    for rank in (0, 1):
+        assert len(_said_by(stderr, rank)) <= 1, said
+    assert stderr[-1].startswith("[lockstep] ended by SIGINT"), said
+
+
 # Rank 1 ends well. Rank 2 waits in vain for it, and rank 0 fails by itself once all know that.
 _AFTER_A_FAREWELL = """
 import tensorflow as tf

@@ -171,14 +171,15 @@ class _Step(threading.local):
         total = np.maximum(rows, 0).sum()
         return _Batch(batch, max(rows[context.rank], 0) * context.world_size / total if total else 1.0)
 
-    def one_by_one(self, batches: list[_Batch]) -> Iterator[Any]:
-        """The batches' data; while one is used, its weight is `weight`."""
+    def one_by_one(self, batches: list[_Batch], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Iterator[Any]:
+        """Yields the batches' data; while one is used, its weight is `weight`."""
         try:
             for batch in batches:
                 self.weight.assign(batch.weight)
                 yield batch.data
         finally:
-            if not sys.is_finalizing():  # Else nobody uses it any more, and TensorFlow may be gone.
+            # A step that an interrupt ended is closed when TensorFlow, and the globals here, may be gone.
+            if not is_finalizing():
                 self.weight.assign(1.0)
 
     def wrap_scale_loss(self, scale_loss: Callable[..., Any]) -> Callable[..., Any]:
