@@ -12,7 +12,7 @@ namespace lockstep {
 // wiped from memory.
 using Digest = std::array<uint8_t, 32>;
 
-// Of any bytes, zeros among them; "" has a digest as well.
+// Returns the digest of any bytes, zeros among them; "" has one as well.
 Digest Sha256(std::string_view message);
 
 // The same of a message that comes in pieces, of any sizes. Not thread-safe.

@@ -1,6 +1,8 @@
 """What a user sees of a job whose ranks train together, when one of them fails or he interrupts it."""
 
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,15 @@ def _said_by(stderr: list[str], rank: int) -> list[str]:
     return lines[lines.index(f"[{rank}] trains") + 1 :]
 
 
+def _interrupted(process: subprocess.Popen, folder: Path, times: int = 1) -> tuple[int, list[str], str]:
+    """Interrupts a job whose two ranks train. Returns its exit code, and its stderr as lines and as one text."""
+    wait_for(lambda: len([*folder.glob("trains*")]) == 2 or process.poll() is not None, "training", _DEADLINE_S)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process, _DEADLINE_S)
+    return code, stderr, "\n".join(stderr)
+
+
 def test_a_failure_shows_its_own_error_and_one_line_of_the_other_rank(launch, tmp_path):
     process = launch("-n", "2", worker=_WORKER, variables={"FAILS": "1", **_QUIET})
     code, _, stderr = finish(process, _DEADLINE_S)
@@ -65,11 +76,7 @@ def test_a_failure_shows_its_own_error_and_one_line_of_the_other_rank(launch, tm
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_is_a_line_for_each_rank_and_names_the_last_checkpoint(launch, tmp_path, times):
     process = launch("-n", "2", worker=_WORKER, variables={"FAILS": "0", **_QUIET})
-    wait_for(lambda: len([*tmp_path.glob("trains*")]) == 2 or process.poll() is not None, "training", _DEADLINE_S)
-    for _ in range(times):
-        process.send_signal(signal.SIGINT)
-    code, _, stderr = finish(process, _DEADLINE_S)
-    said = "\n".join(stderr)
+    code, stderr, said = _interrupted(process, tmp_path, times)
     assert code == 128 + signal.SIGINT, said
     assert "Traceback" not in said
     for rank in (0, 1):
@@ -97,10 +104,7 @@ with lockstep.scope():
 @pytest.mark.newest_only
 def test_an_interrupt_of_fit_is_a_line_for_each_rank(launch, tmp_path):
     process = launch("-n", "2", worker=_FIT, variables=_QUIET)
-    wait_for(lambda: len([*tmp_path.glob("trains*")]) == 2 or process.poll() is not None, "training", _DEADLINE_S)
-    process.send_signal(signal.SIGINT)
-    code, _, stderr = finish(process, _DEADLINE_S)
-    said = "\n".join(stderr)
+    code, stderr, said = _interrupted(process, tmp_path)
     assert code == 128 + signal.SIGINT, said
     for rank in (0, 1):
         assert len(_said_by(stderr, rank)) <= 1, said
@@ -154,10 +158,7 @@ except BaseException:
 
 def test_a_failure_to_save_after_an_interrupt_is_shown(launch, tmp_path):
     process = launch("-n", "2", worker=_SAVES, variables=_QUIET)
-    wait_for(lambda: len([*tmp_path.glob("trains*")]) == 2 or process.poll() is not None, "training", _DEADLINE_S)
-    process.send_signal(signal.SIGINT)
-    code, _, stderr = finish(process, _DEADLINE_S)
-    said = "\n".join(stderr)
+    code, stderr, said = _interrupted(process, tmp_path)
     assert code == 1, said
     assert "[0] OSError: [Errno 28] No space left on device: 'last.ckpt'" in stderr, said
     assert "[1] Traceback (most recent call last):" not in stderr, said
