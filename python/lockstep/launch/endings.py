@@ -3,8 +3,8 @@
 import signal
 from collections.abc import Iterable, Mapping
 
-from lockstep.launch.errors import LaunchError
 from lockstep.launch.notes import INTERRUPT
+from lockstep.launch.seconds import seconds_of
 from lockstep.launch.worker import Member
 
 # Seconds that workers have after Ctrl-C, to save and end.
@@ -46,11 +46,4 @@ def interrupt_timeout_of(environment: Mapping[str, str]) -> float:
     Raises:
       LaunchError: the environment says something else than a number of seconds.
     """
-    text = environment.get(INTERRUPT_VARIABLE, str(_INTERRUPT_TIMEOUT_S))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise LaunchError(f"{INTERRUPT_VARIABLE}={text!r}: wanted seconds, 0 or more")
-    return seconds
+    return seconds_of(environment, INTERRUPT_VARIABLE, _INTERRUPT_TIMEOUT_S)

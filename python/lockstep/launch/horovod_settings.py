@@ -6,7 +6,6 @@ Horovod has and this engine has not, as their help says. Sources: Horovod's docu
 """
 
 import argparse
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from lockstep.launch.arguments import CommandLine
 from lockstep.launch.errors import LaunchError
 from lockstep.launch.files import read_small
+from lockstep.launch.seconds import seconds_of
 
 # Gives what a text of YAML holds.
 ReadYaml = Callable[[str], Any]
@@ -297,15 +297,9 @@ def stall_timeout_s(settings: Mapping[str, Any], environment: Mapping[str, str])
 
 def _seconds(settings: Mapping[str, Any], key: str, environment: Mapping[str, str], default: float) -> float:
     variable = SETTINGS[key].variable
-    text = environment.get(variable, "")
-    if key in settings or not text:
+    if key in settings or not environment.get(variable):
         return settings.get(key, default)
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < math.inf:
-        raise LaunchError(f"{variable}={text!r}: wanted seconds, 0 or more")
+    value = seconds_of(environment, variable, default)
     return int(value) if value.is_integer() else value
 
 

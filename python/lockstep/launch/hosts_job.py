@@ -19,7 +19,6 @@ from lockstep.launch import interfaces, plan
 from lockstep.launch.agent_wire import SILENCE_S
 from lockstep.launch.call_folder import VARIABLE as FOLDER
 from lockstep.launch.cluster import Meeting
-from lockstep.launch.errors import LaunchError
 from lockstep.launch.folder import Copy
 from lockstep.launch.guard import Guard
 from lockstep.launch.hosts import Host
@@ -31,6 +30,7 @@ from lockstep.launch.process import starts_command
 from lockstep.launch.remote import START_TIMEOUT_S, Assignment, RemoteHost, unreachable
 from lockstep.launch.remote_shell import RemoteShell, agent_command
 from lockstep.launch.remotes import Remotes
+from lockstep.launch.seconds import seconds_of
 from lockstep.launch.travel import leaving
 
 # Seconds that launcher and agents may be silent.
@@ -218,14 +218,7 @@ def silence_of(environment: Mapping[str, str]) -> float:
     Raises:
       LaunchError: the environment says something else than a number of seconds.
     """
-    text = environment.get(SILENCE_VARIABLE, str(SILENCE_S))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not _LEAST_SILENCE_S <= seconds <= _MOST_SILENCE_S:
-        raise LaunchError(f"{SILENCE_VARIABLE}={text!r}: wanted seconds, {_LEAST_SILENCE_S:g} to {_MOST_SILENCE_S:g}")
-    return seconds
+    return seconds_of(environment, SILENCE_VARIABLE, SILENCE_S, _LEAST_SILENCE_S, _MOST_SILENCE_S)
 
 
 def _contents(path: str) -> bytes:
