@@ -1,15 +1,16 @@
-"""Holds every #include and import to the table of layers in tools/layers.toml.
+"""Holds every #include and import to the table of layers in tools/layers.toml, and finds circles that they make.
 
     python tools/check_layers.py [folder]
 
-Prints one line per violation, `file:line: what is wrong`, and exits with 1 if there is any.
+Prints the folders in layers, the lowest first, and one line per violation, `file:line: what is wrong`. Exits with 1 if
+there is any violation.
 """
 
 import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,75 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.message}"
+
+
+class Uses:
+    """A graph of names that use each other, with the first place where each use is written."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[str, tuple[str, int]]] = {}
+
+    def add(self, name: str, used: str, path: str, line: int) -> None:
+        """Notes that a line of `name` uses another name. A name that uses itself is in no circle by that."""
+        self._places.setdefault(used, {})
+        if name != used:
+            self._places.setdefault(name, {}).setdefault(used, (path, line))
+
+    def layers(self) -> list[list[str]]:
+        """Returns all names, the lowest layer first; each uses only names of lower layers, or of its own circle."""
+        levels: dict[str, int] = {}
+        for component in strongly_connected(self._places):
+            below = {used for name in component for used in self._places[name]}.difference(component)
+            level = 1 + max((levels[name] for name in below), default=-1)
+            levels.update(dict.fromkeys(component, level))
+        height = 1 + max(levels.values(), default=-1)
+        return [sorted(name for name in levels if levels[name] == level) for level in range(height)]
+
+    def circles(self, what: str) -> Iterator[Violation]:
+        """Yields every use between two names of one circle.
+
+        Args:
+          what: What the names are ("folders"), for the messages.
+        """
+        for component in strongly_connected(self._places):
+            for name in component if len(component) > 1 else ():
+                for used, (path, line) in self._places[name].items():
+                    if used in component:
+                        yield Violation(path, line, f"{name} uses {used}: one of a circle of {len(component)} {what}")
+
+
+def strongly_connected(uses: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Returns the strongly connected components of a graph, each behind all that it uses (Tarjan, 1972).
+
+    Args:
+      uses: For each name, the names that it uses. All names are keys.
+
+    Returns:
+      Lists of names. A component of several names is a circle: each uses all others, directly or through others.
+    """
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_names: list[str] = []
+    components: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        numbers[name] = lowest[name] = len(numbers)
+        open_names.append(name)
+        for used in sorted(uses[name]):
+            if used not in numbers:
+                visit(used)
+                lowest[name] = min(lowest[name], lowest[used])
+            elif used in open_names:
+                lowest[name] = min(lowest[name], numbers[used])
+        if lowest[name] == numbers[name]:
+            start = open_names.index(name)
+            components.append(open_names[start:])
+            del open_names[start:]
+
+    for name in sorted(uses):
+        if name not in numbers:
+            visit(name)
+    return components
 
 
 def tracked_files(root: Path) -> list[str]:
@@ -79,6 +149,14 @@ class CppRules:
         self._code = [
             (rule["name"], re.compile(rule["pattern"], re.MULTILINE), rule["folders"]) for rule in table["code"]
         ]
+        # What the #includes make, those of tests aside: folders, and pairs of a header and its source file.
+        self.folders = Uses()
+        self._pairs = Uses()
+
+    def circles(self) -> Iterator[Violation]:
+        """Yields the #includes that make circles, in all files that were checked."""
+        yield from self.folders.circles("folders")
+        yield from self._pairs.circles("files")
 
     def check(self, path: str, text: str) -> Iterator[Violation]:
         """Yields what is wrong in one file."""
@@ -93,6 +171,7 @@ class CppRules:
         for number, line in enumerate(text.splitlines(), 1):
             if include := _INCLUDE.match(line):
                 yield from self._check_include(path, number, layer, allowed, include[2])
+                self._note_include(path, number, include[2])
         plain = _CPP_NOISE.sub(_blank, text)
         for name, pattern, folders in self._code:
             if not _lies_in(folder, folders):
@@ -111,6 +190,11 @@ class CppRules:
         for name, pattern, folders in self._headers:
             if pattern.search(header) and not _lies_in(path.rpartition("/")[0], folders):
                 yield Violation(path, number, f"{name} belong {_places(folders)}: {header}")
+
+    def _note_include(self, path: str, number: int, header: str) -> None:
+        if not _CPP_TEST.search(path) and layer_of(header, list(self._layers), "/") is not None:
+            self.folders.add(path.rpartition("/")[0], header.rpartition("/")[0], path, number)
+            self._pairs.add(path.rpartition(".")[0], header.rpartition(".")[0], path, number)
 
 
 def _blank(noise: re.Match[str]) -> str:
@@ -201,7 +285,14 @@ class PythonRules:
                     yield node.lineno, str(first.value), True
 
 
-def check(root: Path, table: dict[str, Any]) -> list[Violation]:
+class Findings(NamedTuple):
+    """The state of the project's layers."""
+
+    violations: list[Violation]
+    cpp_folders: list[list[str]]  # in layers, the lowest first
+
+
+def check(root: Path, table: dict[str, Any]) -> Findings:
     """Checks all files below `root`.
 
     Args:
@@ -220,13 +311,17 @@ def check(root: Path, table: dict[str, Any]) -> list[Violation]:
         lines = text.count("\n")
         if lines > table["style"]["max_lines"]:
             violations.append(Violation(path, lines, f"{lines} lines, at most {table['style']['max_lines']}: split it"))
-    return violations
+    return Findings(violations, cpp.folders.layers())
 
 
 def main() -> int:
     """Checks the project, or the folder that the command line names."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent)
-    violations = check(root, tomllib.loads((Path(__file__).parent / "layers.toml").read_text(encoding="utf-8")))
+    table = tomllib.loads((Path(__file__).parent / "layers.toml").read_text(encoding="utf-8"))
+    violations, cpp_folders = check(root, table)
+    print("Folders of C++, each above all that it includes:")
+    for level, folders in enumerate(cpp_folders):
+        print(f"  {level}  {'  '.join(folders)}")
     for violation in violations:
         print(violation)
     if violations:

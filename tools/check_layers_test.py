@@ -1,3 +1,4 @@
+import random
 from pathlib import Path
 
 import check_layers
@@ -13,11 +14,11 @@ def _check(root: Path, files: dict[str, str]) -> list[str]:
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-    return [str(violation) for violation in check_layers.check(root, TABLE)]
+    return [str(violation) for violation in check_layers.check(root, TABLE).violations]
 
 
 def test_the_project_keeps_its_layers():
-    assert [str(violation) for violation in check_layers.check(TOOLS.parent, TABLE)] == []
+    assert [str(violation) for violation in check_layers.check(TOOLS.parent, TABLE).violations] == []
 
 
 def test_the_project_is_really_read():
@@ -141,3 +142,55 @@ def test_a_right_import_passes(tmp_path, path, line):
 def test_a_file_that_is_too_long_is_found(tmp_path):
     found = _check(tmp_path, {"core/base/x.cc": "\n" * 801})
     assert found == ["core/base/x.cc:801: 801 lines, at most 800: split it"]
+
+
+def _uses(**uses: str) -> check_layers.Uses:
+    """A graph of names of one letter: a="bc" says that a uses b and c."""
+    graph = check_layers.Uses()
+    for name, used in uses.items():
+        for line, other in enumerate(used, 1):
+            graph.add(name, other, f"{name}.h", line)
+    return graph
+
+
+def test_names_lie_above_all_that_they_use():
+    uses = _uses(d="bc", b="a", c="a", e="a")
+    assert uses.layers() == [["a"], ["b", "c", "e"], ["d"]]
+    assert list(uses.circles("folders")) == []
+
+
+def test_every_use_of_a_circle_is_named():
+    uses = _uses(a="b", b="ca", c="ad", d="d", e="a")
+    assert [str(violation) for violation in uses.circles("folders")] == [
+        "a.h:1: a uses b: one of a circle of 3 folders",
+        "b.h:1: b uses c: one of a circle of 3 folders",
+        "b.h:2: b uses a: one of a circle of 3 folders",
+        "c.h:1: c uses a: one of a circle of 3 folders",
+    ]
+    assert uses.layers() == [["d"], ["a", "b", "c"], ["e"]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_components_are_names_that_reach_each_other(seed):
+    chance = random.Random(seed)
+    names = "abcdefgh"
+    uses = {name: {other: () for other in names if chance.random() < 0.15} for name in names}
+    reached = {name: _reached(uses, name) for name in names}
+    components = check_layers.strongly_connected(uses)
+    assert sorted(sum(components, [])) == list(names)
+    for index, component in enumerate(components):
+        for name in component:
+            assert set(component) == {name} | {other for other in reached[name] if name in reached[other]}
+            assert reached[name] <= set(sum(components[: index + 1], []))
+
+
+def _reached(uses: dict[str, dict[str, tuple[()]]], start: str) -> set[str]:
+    """The names that `start` uses, directly or through others."""
+    reached: set[str] = set()
+    waiting = list(uses[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += uses[name]
+    return reached
