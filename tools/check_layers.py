@@ -1,4 +1,4 @@
-"""Holds every #include and import to the table of layers in tools/layers.toml, and finds circles that they make.
+"""A check of every #include and import against the layers of tools/layers.toml, and a search for circles of them.
 
     python tools/check_layers.py [folder]
 
@@ -10,7 +10,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,6 +135,23 @@ def layer_of(name: str, layers: Sequence[str], separator: str) -> str | None:
     return max(inside, key=len, default=None)
 
 
+def check_rows(layers: Mapping[str, Sequence[str]], exists: Callable[[str], bool]) -> Iterator[Violation]:
+    """Yields what is wrong in a table of layers: rows of what does not exist, and uses of later rows.
+
+    Args:
+      layers: For each layer, the layers that it may use, in the table's order.
+      exists: Whether the project has a layer of this name.
+    """
+    above: set[str] = set()
+    for layer, allowed in layers.items():
+        if not exists(layer):
+            yield Violation("tools/layers.toml", 1, f"{layer} does not exist")
+        for used in allowed:
+            if used not in above:
+                yield Violation("tools/layers.toml", 1, f"{layer} may use {used}, which is not listed above it")
+        above.add(layer)
+
+
 class CppRules:
     """The rules of C++ files.
 
@@ -149,7 +166,7 @@ class CppRules:
         self._code = [
             (rule["name"], re.compile(rule["pattern"], re.MULTILINE), rule["folders"]) for rule in table["code"]
         ]
-        # What the #includes make, those of tests aside: folders, and pairs of a header and its source file.
+        # The #includes of all files but tests: between folders, and between pairs of a header and its source file.
         self.folders = Uses()
         self._pairs = Uses()
 
@@ -311,7 +328,13 @@ def check(root: Path, table: dict[str, Any]) -> Findings:
         lines = text.count("\n")
         if lines > table["style"]["max_lines"]:
             violations.append(Violation(path, lines, f"{lines} lines, at most {table['style']['max_lines']}: split it"))
+    violations += cpp.circles()
     return Findings(violations, cpp.folders.layers())
+
+
+def check_table(root: Path, table: dict[str, Any]) -> list[Violation]:
+    """Checks the table itself against the project below `root`."""
+    return list(check_rows(table["cpp"]["layers"], lambda folder: (root / folder).is_dir()))
 
 
 def main() -> int:
@@ -319,6 +342,7 @@ def main() -> int:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent)
     table = tomllib.loads((Path(__file__).parent / "layers.toml").read_text(encoding="utf-8"))
     violations, cpp_folders = check(root, table)
+    violations += check_table(root, table)
     print("Folders of C++, each above all that it includes:")
     for level, folders in enumerate(cpp_folders):
         print(f"  {level}  {'  '.join(folders)}")

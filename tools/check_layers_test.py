@@ -21,6 +21,10 @@ def test_the_project_keeps_its_layers():
     assert [str(violation) for violation in check_layers.check(TOOLS.parent, TABLE).violations] == []
 
 
+def test_the_table_has_rows_of_what_there_is_in_their_order():
+    assert [str(violation) for violation in check_layers.check_table(TOOLS.parent, TABLE)] == []
+
+
 def test_the_project_is_really_read():
     paths = check_layers.tracked_files(TOOLS.parent)
     assert "core/base/status.h" in paths
@@ -33,11 +37,15 @@ def test_the_project_is_really_read():
     [
         (
             "core/base/x.h",
-            '#include "core/comm/context.h"',
-            "core/base may not include core/comm/context.h (core/comm)",
+            '#include "core/comm/job/context.h"',
+            "core/base may not include core/comm/job/context.h (core/comm/job)",
         ),
         ("core/comm/x.cc", '#include "core/columnar/reader.h"', "core/comm may not include core/columnar/reader.h"),
-        ("core/embedding/x.h", '#include "core/comm/context.h"', "core/embedding may not include core/comm/context.h"),
+        (
+            "core/embedding/x.h",
+            '#include "core/comm/job/context.h"',
+            "core/embedding may not include core/comm/job/context.h",
+        ),
         ("core/comm/shm/x.cc", '#include "core/comm/gloo/x.h"', "core/comm/shm may not include core/comm/gloo/x.h"),
         ("core/sharding/x.cc", '#  include "core/capi/capi.h"', "core/sharding may not include core/capi/capi.h"),
         ("core/comm/x.cc", '#include "core/testing/ranks.h"', "core/comm may not include core/testing/ranks.h"),
@@ -45,15 +53,20 @@ def test_the_project_is_really_read():
         ("core/sharding/x.cc", '#include "tf/bridge/x.h"', "core/sharding may not include tf/bridge/x.h (tf)"),
         ("core/comm/x.cc", "#include <tensorflow/core/framework/op.h>", "TensorFlow's headers belong in tf"),
         ("tf/data/x.cc", '#include "parquet/arrow/reader.h"', "Arrow's headers belong in core/columnar"),
-        ("core/comm/nccl/x.cc", "#include <cuda_runtime.h>", "CUDA's headers belong in core/device"),
+        (
+            "core/comm/shm/x.cc",
+            '#include "core/comm/job/context.h"',
+            "core/comm/shm may not include core/comm/job/context.h",
+        ),
+        ("core/comm/shm/x.cc", "#include <cuda_runtime.h>", "CUDA's headers belong nowhere here"),
         ("tf/x.cc", "#include <Python.h>", "Python's headers belong nowhere here"),
         (
             "tf/x.cc",
             'auto* home = std::getenv("HOME");',
             "getenv (settings are read in one place) belongs in core/base",
         ),
-        ("core/comm/x.h", "#ifdef __linux__", "a preprocessor condition (choose at run time) belongs in core/device"),
-        ("core/comm/x.cc", '#include "core/comm/test_job.h"', "core/comm/test_job.h is for tests"),
+        ("core/comm/x.h", "#ifdef __linux__", "a preprocessor condition (choose at run time) belongs nowhere here"),
+        ("core/comm/named/x.cc", '#include "core/comm/named/test_lane.h"', "core/comm/named/test_lane.h is for tests"),
         ("core/nowhere/x.h", "", "lies in no layer"),
     ],
 )
@@ -68,11 +81,11 @@ def test_a_wrong_cpp_line_is_found(tmp_path, path, line, message):
     ("path", "line"),
     [
         ("core/comm/x_test.cc", '#include "core/testing/ranks.h"'),
-        ("core/comm/test_job.h", '#include "core/testing/ranks.h"'),
-        ("core/comm/x_test.cc", '#include "core/comm/test_job.h"'),
-        ("core/comm/x.cc", '#include "core/comm/shm/x.h"'),
-        ("core/comm/shm/x.cc", '#include "core/comm/communicator.h"'),
-        ("core/sharding/x.cc", '#include "core/comm/communicator.h"'),
+        ("core/comm/named/test_lane.h", '#include "core/testing/job.h"'),
+        ("core/comm/named/x_test.cc", '#include "core/comm/named/test_lane.h"'),
+        ("core/comm/job/x.cc", '#include "core/comm/shm/x.h"'),
+        ("core/comm/shm/x.cc", '#include "core/comm/collective/communicator.h"'),
+        ("core/sharding/x.cc", '#include "core/comm/collective/communicator.h"'),
         ("core/base/env.cc", 'return std::getenv("HOME");'),
         ("core/base/env.h", "#ifndef LOCKSTEP_CORE_BASE_ENV_H_"),
         ("core/comm/x.cc", '// std::getenv and "#if" in words'),
@@ -142,6 +155,31 @@ def test_a_right_import_passes(tmp_path, path, line):
 def test_a_file_that_is_too_long_is_found(tmp_path):
     found = _check(tmp_path, {"core/base/x.cc": "\n" * 801})
     assert found == ["core/base/x.cc:801: 801 lines, at most 800: split it"]
+
+
+def test_an_include_that_closes_a_circle_is_found(tmp_path):
+    files = {
+        "core/base/a.h": '#include "core/base/b.h"',
+        "core/base/b.h": "",
+        "core/base/b.cc": '#include "core/base/b.h"\n#include "core/base/a.h"',
+        "core/base/a_test.cc": '#include "core/testing/x.h"',  # tests close none
+        "core/testing/x.h": '#include "core/base/a.h"',
+    }
+    assert _check(tmp_path, {path: text + "\n" for path, text in files.items()}) == [
+        "core/base/a.h:1: core/base/a uses core/base/b: one of a circle of 2 files",
+        "core/base/b.cc:2: core/base/b uses core/base/a: one of a circle of 2 files",
+    ]
+    found = check_layers.check(tmp_path, TABLE)
+    assert found.cpp_folders == [["core/base"], ["core/testing"]]
+
+
+def test_a_wrong_row_is_found():
+    rows = {"a": [], "b": ["a", "c"], "c": ["b"], "gone": ["a"]}
+    found = check_layers.check_rows(rows, exists=lambda layer: layer != "gone")
+    assert [violation.message for violation in found] == [
+        "b may use c, which is not listed above it",
+        "gone does not exist",
+    ]
 
 
 def _uses(**uses: str) -> check_layers.Uses:

@@ -8,10 +8,10 @@ namespace lockstep {
 // The element types that the core computes with or carries. Kernels dispatch on it once, at their edge. A bool is a
 // byte: results are 0 or 1, and any other input than 0 is taken for true.
 //
-// The values are indices: of the table in dtype.cc and of the reductions in comm/reduce.cc, which are written in this
-// order. Ranks also compare them with each other (comm/shm/calls.h) and read them in shared memory, so ranks of one job
-// have to be of one build. A new type goes to the end, into both tables and kDTypeCount, and raises kLayoutVersion
-// (comm/shm/layout.h).
+// The values are indices: of the table in dtype.cc and of the reductions in comm/collective/reduce.cc, which are
+// written in this order. Ranks also compare them with each other (comm/shm/calls.h) and read them in shared memory, so
+// ranks of one job have to be of one build. A new type goes to the end, into both tables and kDTypeCount, and raises
+// kLayoutVersion (comm/shm/layout.h).
 enum class DType : uint8_t {
   kFloat32,
   kFloat64,

@@ -17,8 +17,8 @@
 #include "core/base/crash_point.h"
 #include "core/base/fork_guard.h"
 #include "core/base/strings.h"
-#include "core/comm/after_loss.h"
-#include "core/comm/peer_end.h"
+#include "core/comm/liveness/after_loss.h"
+#include "core/comm/liveness/peer_end.h"
 
 // The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
 // and keep the pointers to the default context and the lanes. What they do is done by Context, Communicator and

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/base/status.h"
-#include "core/comm/context.h"
-#include "core/comm/named_lane.h"
+#include "core/comm/job/context.h"
+#include "core/comm/named/named_lane.h"
 
 // The few functions that are no tensor operation, for ctypes: Python's lockstep._src.library is their only caller, and
 // declares their types a second time. They are the only symbols that the op library shows (tf/exports.map).
@@ -18,7 +18,7 @@
 #pragma GCC visibility push(default)
 extern "C" {
 
-// The fields of ContextOptions (comm/context.h), times in seconds; listener: -1 for none.
+// The fields of ContextOptions (comm/options.h), times in seconds; listener: -1 for none.
 typedef struct {
   int rank;
   int size;
@@ -72,15 +72,15 @@ int lockstep_rank();
 int lockstep_size();
 
 // The part of an error's text that says how a communicator or a lane of this process has ended because a peer had
-// (comm/peer_end.h); "" where none does. Belongs to the calling thread; valid until its next call.
+// (comm/liveness/peer_end.h); "" where none does. Belongs to the calling thread; valid until its next call.
 const char* lockstep_lost_peer(const char* text);
 
-// The number of hosts that the ranks are on (comm/communicator.h). -1 without a context.
+// The number of hosts that the ranks are on (comm/collective/communicator.h). -1 without a context.
 int lockstep_num_hosts();
 
-// Meets the ranks of a group and makes its named lane (comm/named_lane.h), which the named ops of this `group` use: 0
-// for all ranks of the job, other numbers for process sets. Rank and size of the options are those in the group; the
-// other arguments are fields of NamedLaneOptions. Warnings of stalls go to stderr. Blocks like lockstep_init.
+// Meets the ranks of a group and makes its named lane (comm/named/named_lane.h), which the named ops of this `group`
+// use: 0 for all ranks of the job, other numbers for process sets. Rank and size of the options are those in the group;
+// the other arguments are fields of NamedLaneOptions. Warnings of stalls go to stderr. Blocks like lockstep_init.
 // FAILED_PRECONDITION where the group has a lane; otherwise NamedLane::Create's errors.
 int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
                        double named_stall_warning_s, double named_stall_timeout_s, const char* label);
@@ -99,8 +99,8 @@ long long lockstep_next_number(int group, const char* text);
 // 1 where the group has a lane that can't be used any more, as a rank died or left; else 0.
 int lockstep_lane_is_broken(int group);
 
-// Writes down what the group's lane does, into a file that viewers of Chrome traces show (comm/timeline.h): on rank 0
-// of the group; on the others nothing. `mark_cycles` is 0 or 1. FAILED_PRECONDITION without a lane; otherwise
+// Writes down what the group's lane does, into a file that viewers of Chrome traces show (comm/named/timeline.h): on
+// rank 0 of the group; on the others nothing. `mark_cycles` is 0 or 1. FAILED_PRECONDITION without a lane; otherwise
 // NamedLane::StartTimeline's errors. Stopping ends the file, as closing the lane does; nothing without a lane.
 int lockstep_start_timeline(int group, const char* path, int mark_cycles);
 int lockstep_stop_timeline(int group);

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/comm/send_buffer.h"
+#include "core/comm/collective/send_buffer.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
+#include "core/comm/collective/communicator.h"
 
 namespace lockstep {
 
@@ -34,7 +34,7 @@ struct Block {
 //
 // Both ends know all counts, so that the message holds rows and nothing else. A rank that gets another number of rows
 // from a peer than its `recv` says returns INTERNAL, and `out` is unspecified then; the communicator stays usable.
-// Otherwise the communicator's errors (communicator.h).
+// Otherwise the communicator's errors (comm/collective/communicator.h).
 Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::span<const Block> blocks);
 
 }  // namespace lockstep

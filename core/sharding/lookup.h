@@ -9,8 +9,8 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
-#include "core/comm/send_buffer.h"
+#include "core/comm/collective/communicator.h"
+#include "core/comm/collective/send_buffer.h"
 
 // The lookup of ids in tables whose rows are shared out by modulo (placement.h), in three named steps of which these
 // are the two that communicate:
@@ -24,7 +24,8 @@
 // order. So a sparse update that adds in order sums every row in rank order, whatever the ranks' speed.
 //
 // Each step takes a list of lookups and makes one exchange for all of them. What a rank can do and check alone is a
-// function of its own: where it fails, the caller declines the exchange (communicator.h), so that the peers hear of it.
+// function of its own: where it fails, the caller declines the exchange (comm/collective/communicator.h), so that the
+// peers hear of it.
 //
 //   step       alone           with the peers       bytes sent by a rank     bytes received
 //   route      PlanRoute       ExchangeRoute        8 U                      8 M

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/embedding/hash.h"
+#include "core/base/hash.h"
 
 namespace lockstep {
 

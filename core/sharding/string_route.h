@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/hash.h"
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
-#include "core/comm/send_buffer.h"
-#include "core/embedding/hash.h"
+#include "core/comm/collective/communicator.h"
+#include "core/comm/collective/send_buffer.h"
 
 // Route (lookup.h) for tables with string keys: a string has no number that could travel in its place, as two strings
 // may have the same fingerprint. So strings travel themselves, each distinct one of a rank once, and the owner gives

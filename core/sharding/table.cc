@@ -18,7 +18,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/comm/send_buffer.h"
+#include "core/comm/collective/send_buffer.h"
 #include "core/sharding/exchange.h"
 #include "core/sharding/placement.h"
 

@@ -5,7 +5,7 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
+#include "core/comm/collective/communicator.h"
 
 // What concerns a whole table and not some of its ids. Every call goes through the table in steps of a bounded number
 // of bytes per rank, so that it needs no second copy of what it moves. Rows are any bytes: [L, row_bytes] on each rank,

@@ -8,7 +8,7 @@
 
 #include "core/base/strings.h"
 
-// How the numbers come about, independently of core/base/float16.h and core/comm/reduce.cc:
+// How the numbers come about, independently of core/base/float16.h and core/comm/collective/reduce.cc:
 //
 //   - a 16-bit float is decoded by its definition, sign * fraction * 2^unit, into a double, which holds it exactly;
 //   - an operation on what the code under test computes in float is done in double and rounded to float. The double

@@ -25,8 +25,9 @@ namespace lockstep::testing {
 std::string RandomTensor(DType dtype, int64_t count, uint64_t seed);
 
 // out[i] = tensors[0][i] op tensors[1][i] op ..., in that order. `op` is "sum", "mean", "min", "max" or "product"; at
-// least one tensor, all of one length. The rules are those of ReduceFunction (comm/reduce.h): 16-bit formats accumulate
-// in float and are rounded once, integers wrap, NaN wins; on bool, sum and max are "or", product and min are "and".
+// least one tensor, all of one length. The rules are those of ReduceFunction (comm/collective/reduce.h): 16-bit formats
+// accumulate in float and are rounded once, integers wrap, NaN wins; on bool, sum and max are "or", product and min are
+// "and".
 std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std::string>& tensors);
 
 // "" if all elements are equal bit for bit, except that any NaN equals any other; else where they first differ, as

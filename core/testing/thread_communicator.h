@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/comm/communicator.h"
+#include "core/comm/collective/communicator.h"
 
 namespace lockstep::testing {
 

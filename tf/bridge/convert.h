@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "core/base/dtype.h"
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
+#include "core/comm/collective/communicator.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "core/base/status.h"
-#include "core/comm/communicator.h"
-#include "core/comm/context.h"
+#include "core/comm/collective/communicator.h"
+#include "core/comm/job/context.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/bridge/convert.h"
 #include "tf/comm/collective_op.h"

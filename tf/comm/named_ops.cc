@@ -1,4 +1,5 @@
-// Collectives that are matched by name, in any order on each rank (core/comm/named_lane.h): the ops of Horovod's API.
+// Collectives that are matched by name, in any order on each rank (core/comm/named/named_lane.h): the ops of Horovod's
+// API.
 //
 //   op                         input      output                               attributes beside the common ones
 //   LockstepNamedAllReduce     [...]      [...]                                reduction, prescale, postscale

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/comm/communicator.h"
+#include "core/comm/collective/communicator.h"
 
 namespace lockstep {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/comm/run_agreement.h"
+#include "core/comm/job/run_agreement.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tf/bridge/convert.h"
 #include "tf/comm/collective_op.h"

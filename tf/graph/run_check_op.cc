@@ -5,7 +5,7 @@
 //   fingerprint  64 bits over all of them; also part of the node's name, as kernels are kept by name
 //
 // The first run of a graph exchanges the fingerprints, 8 bytes a rank. Only where they differ the lists follow, to say
-// where (core/comm/run_agreement.h). What was agreed on is kept with the engine, and so ends with the job.
+// where (core/comm/job/run_agreement.h). What was agreed on is kept with the engine, and so ends with the job.
 #include <string>
 #include <utility>
 #include <vector>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/comm/call.h"
+#include "core/comm/collective/call.h"
 #include "core/comm/gloo/streams.h"
 
 namespace lockstep::gloo {

@@ -8,7 +8,7 @@
 
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
-#include "core/comm/gloo/communicator.h"
+#include "core/comm/gloo/gloo_communicator.h"
 #include "core/fuzzing/fuzz.h"
 
 // Messages of collectives between hosts, from a rank of the job that says anything: a rank calls one collective again

@@ -4,8 +4,8 @@
 #include <new>
 
 #include "core/base/strings.h"
-#include "core/comm/arguments.h"
-#include "core/comm/gloo/communicator.h"
+#include "core/comm/collective/arguments.h"
+#include "core/comm/gloo/gloo_communicator.h"
 
 // Broadcast, AllGatherV and AllToAllV. What fits goes beside the heads, into the peer's window and from there to the
 // output; the rest from memory to memory, which the receiver readies as soon as it knows the sizes: while the windows

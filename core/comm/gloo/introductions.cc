@@ -14,8 +14,8 @@
 
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
-#include "core/comm/interface.h"
-#include "core/comm/rendezvous_wire.h"
+#include "core/comm/rendezvous/network_addresses.h"
+#include "core/comm/rendezvous/rendezvous_wire.h"
 
 // Calling cannot deadlock: each rank first calls all lower ones, in their order, and then answers the higher ones. Who
 // is called listens already, and what it waits for are lower ranks alone.

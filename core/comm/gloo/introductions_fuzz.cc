@@ -10,7 +10,7 @@
 
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
-#include "core/comm/rendezvous_wire.h"
+#include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/fuzzing/fuzz.h"
 
 // Conversations by which two ranks of different hosts come to know each other, one side of which is ours and the other

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/strings.h"
-#include "core/comm/rendezvous_wire.h"
+#include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/testing/flood.h"
 
 // Ranks that meet over TCP among others who would like to be them.

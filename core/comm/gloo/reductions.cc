@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/comm/arguments.h"
-#include "core/comm/gloo/communicator.h"
+#include "core/comm/collective/arguments.h"
+#include "core/comm/gloo/gloo_communicator.h"
 
 // AllReduce and ReduceScatter. Whichever way a tensor takes, an element is reduced from the contributions of all in the
 // order of their indices, and copied from there: all ranks, and all ways, get the same bits.

@@ -9,7 +9,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/gloo/pair.h"
-#include "core/comm/rendezvous_wire.h"
+#include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/fuzzing/fuzz.h"
 
 // What Gloo reads of a peer that knows the key and says anything: a rank waits for two messages and some memory while

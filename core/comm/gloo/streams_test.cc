@@ -16,7 +16,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/gloo/pair.h"
-#include "core/comm/rendezvous_wire.h"
+#include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/testing/ranks.h"
 
 // Streams with each other, and with a peer that knows the key and says what no stream would.

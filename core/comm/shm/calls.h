@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "core/base/status.h"
-#include "core/comm/call.h"
+#include "core/comm/collective/call.h"
 #include "core/comm/shm/layout.h"
 #include "core/comm/shm/segment.h"
 #include "core/comm/shm/waiter.h"

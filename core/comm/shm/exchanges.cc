@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/comm/arguments.h"
-#include "core/comm/shm/communicator.h"
+#include "core/comm/collective/arguments.h"
 #include "core/comm/shm/copy.h"
+#include "core/comm/shm/shm_communicator.h"
 #include "core/comm/shm/staging.h"
 
 // Broadcast, AllGatherV and AllToAllV. Each sender's bytes take their own way, so ranks with shared and with private

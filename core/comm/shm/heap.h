@@ -6,7 +6,7 @@
 #include <mutex>
 #include <optional>
 
-#include "core/comm/communicator.h"
+#include "core/comm/collective/communicator.h"
 #include "core/comm/shm/segment.h"
 
 namespace lockstep::shm {

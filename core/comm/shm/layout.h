@@ -7,7 +7,8 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
-#include "core/comm/call.h"
+#include "core/comm/collective/call.h"
+#include "core/comm/options.h"
 
 // What lies where in the shared memory of a job. One segment, made by rank 0 and mapped by all. R ranks, D = kDepth:
 //
@@ -46,7 +47,7 @@ namespace lockstep::shm {
 
 // The length of the arrays by rank, of those in CallRecord as well. Reductions read from all ranks, so more of them on
 // one host would want another algorithm before they want longer arrays.
-inline constexpr int kMaxRanks = 16;
+inline constexpr int kMaxRanks = kMaxRanksPerHost;
 inline constexpr uint32_t kLayoutVersion = 3;
 // Of what the layout is made of: blocks and heaps begin at pages, so that the heaps can be advised by themselves
 // (segment.cc), and slots, outboxes and results at least at pages as well, as they have whole pages for their sizes.
@@ -74,7 +75,7 @@ enum class RankState : uint32_t {
 
 // One rank's announcement of one call, beside its progress in one cache line, so that a small call costs one line per
 // peer. `payload` is the contribution itself where it is small enough, or says where it is: Places (reductions.cc) or
-// Source (communicator.h).
+// Source (shm_communicator.h).
 struct Announcement {
   uint64_t fingerprint;
   alignas(8) unsigned char payload[kInlineBytes];

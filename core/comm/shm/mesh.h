@@ -20,7 +20,7 @@ using Ended = std::function<Status()>;
 // the key of the meeting which rank they are.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
-//   ... tell mesh.name() to the peers, learn theirs (rendezvous.h) ...
+//   ... tell mesh.name() to the peers, learn theirs (rendezvous/rendezvous.h) ...
 //   LOCKSTEP_ASSIGN_OR_RETURN(Peers peers, mesh.Join(rank, names, meeting.key, deadline));
 //
 // A rank calls all lower ranks and is called by all higher ones, so that each pair meets once. It listens before its

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "core/comm/arguments.h"
-#include "core/comm/shm/communicator.h"
+#include "core/comm/collective/arguments.h"
 #include "core/comm/shm/copy.h"
+#include "core/comm/shm/shm_communicator.h"
 #include "core/comm/shm/staging.h"
 
 // AllReduce and ReduceScatter. Whichever way a tensor takes, every element is reduced by one rank from the

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/base/strings.h"
-#include "core/comm/peer_end.h"
+#include "core/comm/liveness/peer_end.h"
 
 // A wait takes three forms, from the cheapest to the most patient: a look at the flag (WaitForAll, inline), a spin, and
 // sleeps on a futex with a judgement between them.

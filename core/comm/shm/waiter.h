@@ -19,7 +19,7 @@
 namespace lockstep::shm {
 
 // How long to look for a peer's flag before the thread sleeps. Looking costs a core; being woken costs some 5 to 50 us.
-// A rank picks its policy when it attaches (bootstrap.cc); peers need not have the same.
+// A rank picks its policy when it attaches (attach.cc); peers need not have the same.
 struct WaitPolicy {
   double timeout_s = 300;        // how late a peer may be
   double stopped_timeout_s = 0;  // how long one that is late may be stopped; 0: as long as it may be late

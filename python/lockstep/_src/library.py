@@ -117,7 +117,7 @@ class _ContextOptions(ctypes.Structure):
 class Meeting:
     """Where a process stands in its job, or in a group of it, and how it talks to the others.
 
-    The fields are ContextOptions' (core/comm/context.h).
+    The fields are ContextOptions' (core/comm/job/context.h).
     """
 
     rank: int
@@ -184,7 +184,7 @@ def open_lane(
 ) -> None:
     """Meets the ranks of a group and makes its named lane, which the named ops of this group use.
 
-    The arguments are fields of NamedLaneOptions (core/comm/named_lane.h); raises as `init`.
+    The arguments are fields of NamedLaneOptions (core/comm/named/named_lane.h); raises as `init`.
     """
     named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s, label.encode())
     _check(capi.lockstep_open_lane(group, meeting._as_c(), *named))

@@ -101,7 +101,7 @@ def secret_of(group: int = ALL) -> str:
 
 
 def start_timeline(path: str, mark_cycles: bool = False, group: int = ALL) -> None:
-    """Has rank 0 write down what becomes of each tensor, for viewers of Chrome traces (core/comm/timeline.h).
+    """Has rank 0 write down what becomes of each tensor, for viewers of Chrome traces (core/comm/named/timeline.h).
 
     Args:
       path: of the file, written anew; JSON. On other ranks nothing is written.

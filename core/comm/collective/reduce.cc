@@ -1,0 +1,208 @@
+#include "core/comm/collective/reduce.h"
+
+#include <array>
+#include <concepts>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "core/base/float16.h"
+
+// One loop serves all types, operations and instruction sets. It is forced inline into functions that differ in their
+// target attribute, and the compiler vectorises each copy for its target. The loop goes through a small block of
+// accumulators on the stack: they overlap with nothing, which is what lets it be vectorised although `out` may be one
+// of the sources.
+//
+// The order of the operations on one element is fixed by the loops' order: source by source, never in a tree. That
+// costs a dependency from one source to the next, which is no matter, as the elements of a block are independent of
+// each other and memory is the limit.
+//
+// A trap for changes: nothing that is not forced inline may be called from the loops. A function that the compiler
+// leaves out of line would be compiled once, for the baseline, and shared by all three targets.
+
+namespace lockstep {
+namespace {
+
+// How elements are stored and what they are computed in: the policies E of the loops below. Load and Store convert
+// between the two.
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Value = T;
+  [[gnu::always_inline]] static Value Load(Stored stored) { return stored; }
+  [[gnu::always_inline]] static Stored Store(Value value) { return value; }
+};
+
+// The 16-bit formats accumulate in float: Store rounds once, at the end.
+struct Half {
+  using Stored = uint16_t;
+  using Value = float;
+  [[gnu::always_inline]] static Value Load(Stored stored) { return Float16ToFloat(stored); }
+  [[gnu::always_inline]] static Stored Store(Value value) { return FloatToFloat16(value); }
+};
+
+struct BFloat {
+  using Stored = uint16_t;
+  using Value = float;
+  [[gnu::always_inline]] static Value Load(Stored stored) { return BFloat16ToFloat(stored); }
+  [[gnu::always_inline]] static Stored Store(Value value) { return FloatToBFloat16(value); }
+};
+
+// A bool is a byte that is zero or not; results are 0 or 1.
+struct Bool {
+  using Stored = uint8_t;
+  using Value = bool;
+  [[gnu::always_inline]] static Value Load(Stored stored) { return stored != 0; }
+  [[gnu::always_inline]] static Stored Store(Value value) { return value; }
+};
+
+// Integers are added and multiplied as unsigned numbers of at least 32 bits, where overflow wraps by definition. (Two
+// uint16 would be promoted to int, whose product may overflow.)
+template <typename T>
+using Wrapping = std::make_unsigned_t<std::common_type_t<T, int>>;
+
+// What a type's sums and products are computed with: those of a signed and an unsigned integer have the same bits, so
+// both share one loop.
+template <typename E>
+struct ArithmeticOf {
+  using Type = E;
+};
+
+template <std::integral T>
+struct ArithmeticOf<Plain<T>> {
+  using Type = Plain<std::make_unsigned_t<T>>;
+};
+
+// The operations. Apply takes the accumulator first: floating-point sums and Min and Max of equal zeros depend on it.
+struct Sum {
+  template <typename V>
+  [[gnu::always_inline]] static V Apply(V a, V b) {
+    if constexpr (std::is_same_v<V, bool>) {
+      return a | b;
+    } else if constexpr (std::is_integral_v<V>) {
+      return static_cast<V>(static_cast<Wrapping<V>>(a) + static_cast<Wrapping<V>>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+
+struct Product {
+  template <typename V>
+  [[gnu::always_inline]] static V Apply(V a, V b) {
+    if constexpr (std::is_same_v<V, bool>) {
+      return a & b;
+    } else if constexpr (std::is_integral_v<V>) {
+      return static_cast<V>(static_cast<Wrapping<V>>(a) * static_cast<Wrapping<V>>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+
+// A NaN in b is taken because it differs from itself, one in a is kept because no comparison with it holds.
+struct Min {
+  template <typename V>
+  [[gnu::always_inline]] static V Apply(V a, V b) {
+    return (b < a || b != b) ? b : a;
+  }
+};
+
+struct Max {
+  template <typename V>
+  [[gnu::always_inline]] static V Apply(V a, V b) {
+    return (b > a || b != b) ? b : a;
+  }
+};
+
+// Reduces elements [begin, begin + count) through the block `values`. The first two sources are taken together, which
+// saves a pass over the block; all sources of a block have been read before its result is written, so `out` may be any
+// of them.
+template <typename E, typename Op, bool kMean>
+[[gnu::always_inline]] inline void ReduceBlock(const void* const* sources, int num_sources, int64_t begin,
+                                               int64_t count, void* out, typename E::Value* values) {
+  using Stored = typename E::Stored;
+  const Stored* first = static_cast<const Stored*>(sources[0]) + begin;
+  if (num_sources == 1) {
+    for (int64_t i = 0; i < count; ++i) values[i] = E::Load(first[i]);
+  } else {
+    const Stored* second = static_cast<const Stored*>(sources[1]) + begin;
+    for (int64_t i = 0; i < count; ++i) values[i] = Op::Apply(E::Load(first[i]), E::Load(second[i]));
+  }
+  for (int s = 2; s < num_sources; ++s) {
+    const Stored* next = static_cast<const Stored*>(sources[s]) + begin;
+    for (int64_t i = 0; i < count; ++i) values[i] = Op::Apply(values[i], E::Load(next[i]));
+  }
+  if constexpr (kMean) {
+    const auto divisor = static_cast<typename E::Value>(num_sources);
+    for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
+  }
+  Stored* result = static_cast<Stored*>(out) + begin;
+  for (int64_t i = 0; i < count; ++i) result[i] = E::Store(values[i]);
+}
+
+// All elements, block by block. Whole blocks have a constant length, for which the compiler knows how to unroll; the
+// rest comes last.
+template <typename E, typename Op, bool kMean>
+[[gnu::always_inline]] inline void ReduceAll(const void* const* sources, int num_sources, int64_t count, void* out) {
+  // Small enough for the first-level cache, large enough to keep the loops' overhead out of sight.
+  constexpr int64_t kBlock = 256;
+  alignas(64) typename E::Value values[kBlock];
+  int64_t done = 0;
+  for (; done + kBlock <= count; done += kBlock) {
+    ReduceBlock<E, Op, kMean>(sources, num_sources, done, kBlock, out, values);
+  }
+  if (done < count) ReduceBlock<E, Op, kMean>(sources, num_sources, done, count - done, out, values);
+}
+
+// The three copies of the loop, each for the instructions that its attribute allows.
+template <typename E, typename Op, bool kMean>
+void ReduceBaseline(const void* const* sources, int num_sources, int64_t count, void* out) {
+  ReduceAll<E, Op, kMean>(sources, num_sources, count, out);
+}
+
+template <typename E, typename Op, bool kMean>
+LOCKSTEP_TARGET_AVX2 void ReduceAvx2(const void* const* sources, int num_sources, int64_t count, void* out) {
+  ReduceAll<E, Op, kMean>(sources, num_sources, count, out);
+}
+
+template <typename E, typename Op, bool kMean>
+LOCKSTEP_TARGET_AVX512 void ReduceAvx512(const void* const* sources, int num_sources, int64_t count, void* out) {
+  ReduceAll<E, Op, kMean>(sources, num_sources, count, out);
+}
+
+// The same reduction for each instruction set, in the order of the enumerators.
+using Variants = std::array<ReduceFunction, kInstructionSetCount>;
+
+template <typename E, typename Op, bool kMean = false>
+constexpr Variants MakeVariants() {
+  return {&ReduceBaseline<E, Op, kMean>, &ReduceAvx2<E, Op, kMean>, &ReduceAvx512<E, Op, kMean>};
+}
+
+// The reductions of one type, in the order of ReduceOp.
+using Operations = std::array<Variants, 5>;
+
+template <typename E>
+constexpr Operations MakeOperations() {
+  using Arithmetic = typename ArithmeticOf<E>::Type;
+  Variants mean = {};
+  if constexpr (std::is_floating_point_v<typename E::Value>) mean = MakeVariants<E, Sum, true>();
+  return {MakeVariants<Arithmetic, Sum>(), mean, MakeVariants<E, Min>(), MakeVariants<E, Max>(),
+          MakeVariants<Arithmetic, Product>()};
+}
+
+// In the order of DType.
+constexpr std::array<Operations, kDTypeCount> kReductions = {
+    MakeOperations<Plain<float>>(),   MakeOperations<Plain<double>>(),   MakeOperations<Half>(),
+    MakeOperations<BFloat>(),         MakeOperations<Plain<int8_t>>(),   MakeOperations<Plain<int16_t>>(),
+    MakeOperations<Plain<int32_t>>(), MakeOperations<Plain<int64_t>>(),  MakeOperations<Plain<uint8_t>>(),
+    MakeOperations<Bool>(),           MakeOperations<Plain<uint16_t>>(), MakeOperations<Plain<uint32_t>>(),
+    MakeOperations<Plain<uint64_t>>()};
+
+}  // namespace
+
+ReduceFunction FindReduce(ReduceOp op, DType dtype, InstructionSet set) {
+  return kReductions[static_cast<int>(dtype)][static_cast<int>(op)][static_cast<int>(set)];
+}
+
+}  // namespace lockstep

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/comm/collective/communicator.h"
+#include "core/comm/collective/reduce.h"
+#include "core/comm/gloo/calls.h"
+#include "core/comm/gloo/streams.h"
+
+namespace lockstep::gloo {
+
+// The collectives of ranks that lie on hosts of their own, over Gloo's connections: what Communicator promises for the
+// members of a group, by their index in it. hierarchical/hierarchical_communicator.h joins it with shared memory, and
+// knows who is alive: this one ends its waits when it is told to (Break), or a connection ends.
+//
+// docs/algorithms.md has the steps and bytes of each. Contributions take one of three ways, by size alone:
+//   beside the head   with the message that begins the call, up to Calls::kMostBytes; one way
+//   by message        in a second message; two ways
+//   by memory         in pieces, from memory to memory
+//
+// There is no shared memory here, and there are no links.
+class GlooCommunicator final : public Communicator {
+ public:
+  explicit GlooCommunicator(std::unique_ptr<Streams> streams);
+
+  int rank() const override { return index_; }
+  int size() const override { return size_; }
+  std::string_view backend() const override { return "gloo"; }
+
+  Status AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in, void* out) override;
+  Status ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts, const void* in,
+                       void* out) override;
+  Status Broadcast(std::string_view name, int root, int64_t bytes, void* data) override;
+  Status AllGatherV(std::string_view name, Item item, int64_t count, const void* in, const Allocate& allocate) override;
+  Status AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
+                   const Allocate& allocate) override;
+  Status Barrier(std::string_view name) override { return Agree({.kind = CallKind::kBarrier, .name = name}); }
+  Status Decline(std::string_view name, const Status& why) override { return Decline(name, why, /*verbatim=*/false); }
+  void Abort(const Status& why) override { (void)Break(why); }
+  void Leave(std::string_view how) override;
+  int Link(int) const override { return -1; }
+  std::shared_ptr<SharedBuffer> AllocateShared(int64_t) override { return nullptr; }
+  bool peers_read_shared() const override { return false; }
+
+  // For who joins backends.
+  //
+  // Compares a call that is made of several, and does nothing else.
+  Status Agree(const Call& call);
+  // `verbatim`: `why` says already whose it is.
+  Status Decline(std::string_view name, const Status& why, bool verbatim);
+  // AllReduce with another reduction, and AllGatherV of another item, than what the ranks compare.
+  Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
+  Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
+  void ShowAs(std::optional<CallKind> kind) { calls_.ShowAs(kind); }
+  // `allocate` may do so too: where what the peers announce cannot be.
+  //
+  // Ends all, with what is returned from then on; nothing after another end, which is returned.
+  Status Break(const Status& error) { return streams_->Break(error); }
+  bool broken() const { return streams_->broken(); }
+  // Before Leave: what this rank has done its part of has to reach the peers. Like a collective, one at a time.
+  void Flush();
+  Streams& streams() { return *streams_; }
+
+ private:
+  // Elements [begin, begin + count).
+  struct Range {
+    int64_t begin;
+    int64_t count;
+  };
+  // Of `count` elements, that of a rank: equal but for the last ones, at multiples of a cache line.
+  Range ShareOf(int rank, int64_t count, int64_t element_bytes) const;
+
+  // `status`; after an error of the streams that, and all memory is let go of.
+  Status Settled(const Status& status) { return streams_->broken() ? streams_->Forget() : status; }
+  Status ForPeers(const std::function<Status(int peer)>& work) const;
+
+  // reductions.cc
+  Status ReduceBesideHeads(const Call& call, ReduceFunction reduce, const char* in, char* out);
+  Status AllReduceByMessages(const Call& call, ReduceFunction reduce, const char* in, char* out);
+  // Each rank reduces the range of the others' inputs that is `shares[rank]`, to `own`; with `out` all get all.
+  Status ReduceByMemory(ReduceFunction reduce, int64_t width, const std::vector<Range>& shares, const char* in,
+                        char* own, char* out);
+
+  // exchanges.cc
+  Status BroadcastByMemory(int root, int64_t bytes, char* data);
+  // AllGatherV and AllToAllV: parts[p] goes to peer p, [n].
+  Status Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts, const Allocate& allocate);
+  // What each announces, [n], if it can be true.
+  Result<std::vector<int64_t>> CountsOf(const std::vector<Calls::Part>& parts, int64_t width);
+  // The exchange, when it has begun, to `memory`.
+  Status MoveItems(const std::vector<Calls::Part>& parts, const std::vector<int64_t>& counts, int64_t width,
+                   char* memory);
+  // Waits until what was sent from memory has left: sends[p] times to peer p, [n].
+  Status AwaitSends(const std::vector<int64_t>& sends);
+
+  const std::unique_ptr<Streams> streams_;
+  const int index_;
+  const int size_;
+  Calls calls_;
+  std::vector<char> scratch_;  // of reductions: pieces of the peers
+};
+
+}  // namespace lockstep::gloo

@@ -1,0 +1,305 @@
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/comm/collective/arguments.h"
+#include "core/comm/hierarchical/hierarchical_communicator.h"
+
+// Broadcast, AllGatherV and AllToAllV over several hosts. All sizes are known to all behind the comparison, so that the
+// parts that follow cannot disagree; a rank without memory for what it receives takes part with some that is thrown
+// away.
+
+namespace lockstep::hierarchical {
+namespace {
+
+// Where a rank receives: the caller's memory, or, where there is none, some of its own.
+struct Output {
+  Output(CallKind kind, std::string_view name, std::span<const int64_t> counts, int64_t width, const Allocate& allocate)
+      : received(AllocateFor(CallKindName(kind), name, counts, allocate)), data(received.data) {
+    if (data != nullptr) return;
+    spare = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(SumOf(counts) * width));
+    data = spare.get();
+  }
+  Received received;
+  char* data;
+  std::unique_ptr<char[]> spare;
+};
+
+// Bytes that are appended one behind the other, [enough].
+class Packer {
+ public:
+  explicit Packer(char* memory) : next_(memory) {}
+  void Add(const char* from, int64_t bytes) {
+    if (bytes > 0) std::memcpy(next_, from, static_cast<size_t>(bytes));
+    next_ += bytes;
+  }
+
+ private:
+  char* next_;
+};
+
+}  // namespace
+
+void HierarchicalCommunicator::ToHostOrder(std::span<const int64_t> counts, int64_t width, const char* by_rank,
+                                           char* by_host) const {
+  std::vector<int64_t> starts(size_);
+  for (int r = 1; r < size_; ++r) starts[r] = starts[r - 1] + counts[r - 1];
+  for (const int r : by_host_) {
+    if (counts[r] > 0) std::memcpy(by_host, by_rank + starts[r] * width, static_cast<size_t>(counts[r] * width));
+    by_host += counts[r] * width;
+  }
+}
+
+void HierarchicalCommunicator::ToRankOrder(std::span<const int64_t> counts, int64_t width, const char* by_host,
+                                           char* by_rank) const {
+  std::vector<int64_t> starts(size_);
+  for (int r = 1; r < size_; ++r) starts[r] = starts[r - 1] + counts[r - 1];
+  for (const int r : by_host_) {
+    if (counts[r] > 0) std::memcpy(by_rank + starts[r] * width, by_host, static_cast<size_t>(counts[r] * width));
+    by_host += counts[r] * width;
+  }
+}
+
+// On the root's host from the root, between hosts from its leader, on the others from theirs.
+Status HierarchicalCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
+  const Calling calling(*this, CallKind::kBroadcast, name);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  const int root_host = host_of_[root];
+  const std::vector<int>& with_root = place_.hosts[root_host];
+  const auto root_index = static_cast<int>(std::find(with_root.begin(), with_root.end(), root) - with_root.begin());
+  if (one_each_) return Settled(across_->Broadcast(name, root_host, bytes, data));
+  LOCKSTEP_RETURN_IF_ERROR(Agree({.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes}).status());
+  const bool on_roots_host = place_.host == root_host;
+  if (on_roots_host) LOCKSTEP_RETURN_IF_ERROR(Settled(local_->Broadcast(name, root_index, bytes, data)));
+  if (leads()) LOCKSTEP_RETURN_IF_ERROR(Settled(across_->Broadcast(name, root_host, bytes, data)));
+  return on_roots_host ? OkStatus() : Settled(local_->Broadcast(name, 0, bytes, data));
+}
+
+// To the leader, between the leaders, and from the leader to all.
+Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
+                                            const Allocate& allocate) {
+  const Calling calling(*this, CallKind::kAllGatherV, name);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  if (one_each_) return Settled(across_->AllGatherV(name, item, count, in, allocate));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllGather(name, item, count, in));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, Agree({.kind = CallKind::kAllGatherV,
+                                                                      .name = name,
+                                                                      .dtype = item.dtype,
+                                                                      .width = item.width,
+                                                                      .count = count,
+                                                                      .count_agrees = false},
+                                                                     std::span(&count, 1)));
+  Output output(CallKind::kAllGatherV, name, counts, item.bytes(), allocate);
+  const Room by_host = MakeRoom(ranks_follow_hosts_ ? 0 : SumOf(counts) * item.bytes());
+  char* const all = ranks_follow_hosts_ ? output.data : by_host.data;
+  Room of_host;
+  std::vector<int64_t> to_leader(locals().size());
+  to_leader[0] = count;
+  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, to_leader, in, Into(item, of_host))));
+  if (leads()) {
+    std::vector<int64_t> of_hosts;
+    for (const std::vector<int>& ranks : place_.hosts) {
+      of_hosts.push_back(0);
+      for (const int rank : ranks) of_hosts.back() += counts[rank];
+    }
+    const int64_t own = of_hosts[place_.host];
+    LOCKSTEP_RETURN_IF_ERROR(
+        Settled(across_->AllGatherV(name, item, own, of_host.data, Expecting(std::move(of_hosts), all))));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->Broadcast(name, 0, SumOf(counts) * item.bytes(), all)));
+  if (!ranks_follow_hosts_) ToRankOrder(counts, item.bytes(), all, output.data);
+  return output.received.status;
+}
+
+// Inside of the host to who carries for the receiver, over the rail to the receiver's host, and there from the carrier
+// to the receiver, where that is another. What is for the own host comes with the first part. At each place items lie
+// by receiver and then by sender, so that all know where they are: sent[s * R + t] items go from rank s to rank t.
+Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
+                                           const void* in, const Allocate& allocate) {
+  const Calling calling(*this, CallKind::kAllToAllV, name);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  if (one_each_) return Settled(across_->AllToAllV(name, item, send_counts, in, allocate));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> sent,
+      Agree(
+          {.kind = CallKind::kAllToAllV, .name = name, .dtype = item.dtype, .width = item.width, .count_agrees = false},
+          send_counts));
+  std::vector<int64_t> incoming(size_);
+  for (int s = 0; s < size_; ++s) incoming[s] = sent[s * size_ + rank_];
+  Output output(CallKind::kAllToAllV, name, incoming, item.bytes(), allocate);
+  Room first, second;
+  LOCKSTEP_RETURN_IF_ERROR(ToCarriers(name, item, send_counts, static_cast<const char*>(in), first));
+  if (LeavesHosts(sent)) {
+    LOCKSTEP_RETURN_IF_ERROR(OverRails(name, item, sent, first, second));
+    if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromCarriers(name, item, sent, second));
+  }
+
+  // By sender: those of the own host, in `first`, each before what it gave to be carried; the others, host by host, in
+  // `second`.
+  std::vector<const char*> from(size_);
+  const char* next = first.data;
+  for (const int s : locals()) {
+    from[s] = next;
+    next += (incoming[s] + (on_rail() ? CarriedBy(index_, s, sent) : 0)) * item.bytes();
+  }
+  next = second.data;
+  for (int host = 0; host < num_hosts(); ++host) {
+    if (host == place_.host) continue;
+    for (const int s : place_.hosts[host]) {
+      from[s] = next;
+      next += incoming[s] * item.bytes();
+    }
+  }
+  char* to = output.data;
+  for (int s = 0; s < size_; ++s) {
+    const int64_t bytes = incoming[s] * item.bytes();
+    if (bytes > 0) std::memcpy(to, from[s], static_cast<size_t>(bytes));
+    to += bytes;
+  }
+  return output.received.status;
+}
+
+// Items that rank s of this host has for the ranks of other hosts that the l-th rank of a host carries for.
+int64_t HierarchicalCommunicator::CarriedBy(int l, int s, std::span<const int64_t> sent) const {
+  int64_t items = 0;
+  ForCarried(l, [&](int t) { items += sent[s * size_ + t]; });
+  return items;
+}
+
+bool HierarchicalCommunicator::LeavesHosts(std::span<const int64_t> sent) const {
+  for (int s = 0; s < size_; ++s) {
+    for (int t = 0; t < size_; ++t) {
+      if (host_of_[s] != host_of_[t] && sent[s * size_ + t] > 0) return true;
+    }
+  }
+  return false;
+}
+
+template <typename Work>
+void HierarchicalCommunicator::ForCarried(int l, const Work& work) const {
+  for (int host = 0; host < num_hosts(); ++host) {
+    if (host != place_.host) ForCarriedOf(host, l, work);
+  }
+}
+
+template <typename Work>
+void HierarchicalCommunicator::ForCarriedOf(int host, int l, const Work& work) const {
+  const std::vector<int>& ranks = place_.hosts[host];
+  for (size_t t = l; t < ranks.size() && l < rails_; t += rails_) work(ranks[t]);
+}
+
+// To each rank of the host: what is for it, and behind that what is for those it carries for.
+Status HierarchicalCommunicator::ToCarriers(std::string_view name, Item item, std::span<const int64_t> send_counts,
+                                            const char* in, Room& out) {
+  std::vector<int64_t> starts(size_), counts(locals().size());
+  for (int t = 1; t < size_; ++t) starts[t] = starts[t - 1] + send_counts[t - 1];
+  const Room packed = MakeRoom(SumOf(send_counts) * item.bytes());
+  Packer packer(packed.data);
+  for (size_t l = 0; l < locals().size(); ++l) {
+    const auto add = [&](int t) {
+      packer.Add(in + starts[t] * item.bytes(), send_counts[t] * item.bytes());
+      counts[l] += send_counts[t];
+    };
+    add(locals()[l]);
+    ForCarried(static_cast<int>(l), add);
+  }
+  return Settled(local_->AllToAllV(name, item, counts, packed.data, Into(item, out)));
+}
+
+// What came for others, by receiver and sender, to their hosts.
+Status HierarchicalCommunicator::OverRails(std::string_view name, Item item, std::span<const int64_t> sent,
+                                           const Room& carried, Room& out) {
+  if (!on_rail()) return OkStatus();
+  // Where the items of each local sender for a receiver are: behind its items for this rank.
+  std::vector<const char*> next;
+  const char* at = carried.data;
+  for (const int s : locals()) {
+    next.push_back(at + sent[s * size_ + rank_] * item.bytes());
+    at = next.back() + CarriedBy(index_, s, sent) * item.bytes();
+  }
+  std::vector<int64_t> counts(num_hosts());
+  const Room packed = MakeRoom(carried.bytes);
+  Packer packer(packed.data);
+  for (int host = 0; host < num_hosts(); ++host) {
+    if (host == place_.host) continue;
+    ForCarriedOf(host, index_, [&](int t) {
+      for (size_t l = 0; l < locals().size(); ++l) {
+        const int64_t items = sent[locals()[l] * size_ + t];
+        packer.Add(next[l], items * item.bytes());
+        next[l] += items * item.bytes();
+        counts[host] += items;
+      }
+    });
+  }
+  std::vector<int64_t> incoming(num_hosts());
+  for (int host = 0; host < num_hosts(); ++host) {
+    if (host == place_.host) continue;
+    ForCarriedOf(place_.host, index_, [&](int t) {
+      for (const int s : place_.hosts[host]) incoming[host] += sent[s * size_ + t];
+    });
+  }
+  out = MakeRoom(SumOf(incoming) * item.bytes());
+  return Settled(across_->AllToAllV(name, item, counts, packed.data, Expecting(std::move(incoming), out.data)));
+}
+
+// From the carriers of this host to who it is for. `items`: what came over the rail, by host, receiver and sender;
+// becomes what is for this rank, by host and sender.
+Status HierarchicalCommunicator::FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent,
+                                              Room& items) {
+  std::vector<int64_t> counts(locals().size());
+  std::vector<std::vector<const char*>> pieces(locals().size());
+  const auto for_other_hosts = [&](const auto& work) {
+    for (int host = 0; host < num_hosts(); ++host) {
+      if (host != place_.host) work(place_.hosts[host]);
+    }
+  };
+  const auto items_from = [&](const std::vector<int>& senders, int t) {
+    int64_t sum = 0;
+    for (const int s : senders) sum += sent[s * size_ + t];
+    return sum;
+  };
+  const char* at = items.data;
+  for_other_hosts([&](const std::vector<int>& senders) {
+    for (size_t l = index_; on_rail() && l < locals().size(); l += rails_) {
+      pieces[l].push_back(at);
+      at += items_from(senders, locals()[l]) * item.bytes();
+    }
+  });
+  const Room packed = MakeRoom(items.bytes);
+  Packer packer(packed.data);
+  for (size_t l = 0; l < locals().size(); ++l) {
+    size_t piece = 0;
+    for_other_hosts([&](const std::vector<int>& senders) {
+      if (pieces[l].empty()) return;
+      const int64_t number = items_from(senders, locals()[l]);
+      packer.Add(pieces[l][piece++], number * item.bytes());
+      counts[l] += number;
+    });
+  }
+  Room mine;
+  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, counts, packed.data, Into(item, mine))));
+  items = std::move(mine);
+  return OkStatus();
+}
+
+Allocate HierarchicalCommunicator::Into(Item item, Room& room) {
+  return [this, item, &room](std::span<const int64_t> counts) -> Result<void*> {
+    room = MakeRoom(SumOf(counts) * item.bytes());
+    return static_cast<void*>(room.data);
+  };
+}
+
+// Shared memory is given the same pages again each time, and the other ranks of the host read it in place.
+HierarchicalCommunicator::Room HierarchicalCommunicator::MakeRoom(int64_t bytes) {
+  Room room;
+  room.bytes = bytes;
+  if (bytes > shm::kSlotBytes) room.shared = local_->AllocateShared(bytes);
+  if (room.shared == nullptr) room.own = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(bytes));
+  room.data = room.shared != nullptr ? static_cast<char*>(room.shared->data()) : room.own.get();
+  return room;
+}
+
+}  // namespace lockstep::hierarchical

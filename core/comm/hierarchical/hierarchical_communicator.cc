@@ -1,0 +1,335 @@
+#include "core/comm/hierarchical/hierarchical_communicator.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/strings.h"
+#include "core/comm/liveness/peer_end.h"
+#include "core/comm/rendezvous/network_addresses.h"
+
+// How ranks of several hosts come together, when they have met and know who is where:
+//
+//   1. the watch begins, over the connections of that meeting: from here on a death ends everybody's waits;
+//   2. each host's ranks share memory (shm/attach.h);
+//   3. each rank of a rail opens a port for each other rank of it;
+//   4. all meet again and tell these; the connections of that meeting are the links;
+//   5. the rails connect, and all wait for all.
+
+namespace lockstep::hierarchical {
+namespace {
+
+// A rank that comes too late is missed by those of its host first, then by the other hosts, who wait for its leader,
+// and last by those who wait for a leader that waits for another host: each waits so much longer than the one before,
+// so that the first to give up names the rank that is late and not one that waits.
+constexpr double kPatience_s = 1;
+// What a call that goes on has left when the job's end is known.
+constexpr double kGrace_s = 0.15;
+// What a rank may announce for another: more than there is memory for, and little enough to be added up for all.
+constexpr int64_t kMostPeerBytes = int64_t{1} << 42;
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> HierarchicalCommunicator::Create(const ContextOptions& options, Place place,
+                                                                       shm::Group group, Meeting meeting,
+                                                                       const Deadline& deadline) {
+  std::unique_ptr<HierarchicalCommunicator> made(new HierarchicalCommunicator(options, std::move(place), group.index));
+  made->StartWatch(options, meeting);
+  Status status = made->Connect(options, std::move(group), meeting, deadline);
+  if (status.ok()) {
+    made->after_loss_.Begin();
+    return std::unique_ptr<Communicator>(std::move(made));
+  }
+  // Why a rank has given up says more than the end of its connection, which may be seen first.
+  if (status.code() == StatusCode::kUnavailable) {
+    made->watch_->AwaitFate(made->rank_, kPatience_s);
+    if (const Status verdict = made->Verdict(); !verdict.ok()) status = verdict;
+  }
+  // The others hear why, and not that this rank left.
+  made->watch_->GiveUp(status);
+  return status;
+}
+
+HierarchicalCommunicator::HierarchicalCommunicator(const ContextOptions& options, Place place, int index)
+    : rank_(options.rank),
+      size_(options.size),
+      place_(std::move(place)),
+      index_(index),
+      ends_(std::make_shared<Ends>()),
+      links_(options.size),
+      after_loss_(options.end_after_loss_s, place_.names[options.rank]) {
+  size_t fewest = place_.hosts.front().size();
+  for (const std::vector<int>& ranks : place_.hosts) {
+    fewest = std::min(fewest, ranks.size());
+    one_each_ = one_each_ && ranks.size() == 1;
+    by_host_.insert(by_host_.end(), ranks.begin(), ranks.end());
+  }
+  rails_ = static_cast<int>(fewest);
+  ranks_follow_hosts_ = std::is_sorted(by_host_.begin(), by_host_.end());
+  host_of_.resize(size_);
+  for (int host = 0; host < num_hosts(); ++host) {
+    for (const int rank : place_.hosts[host]) host_of_[rank] = host;
+  }
+  if (one_each_) return;
+  carriers_.resize(size_);
+  for (int host = 0; host < num_hosts(); ++host) {
+    for (size_t l = 0; l < place_.hosts[host].size(); ++l) {
+      carriers_[place_.hosts[host][l]] = host == place_.host ? locals()[l] : locals()[l % rails_];
+    }
+  }
+}
+
+// The watch's thread calls into the backends: it ends first.
+HierarchicalCommunicator::~HierarchicalCommunicator() {
+  Leave({});
+  watch_.reset();
+}
+
+void HierarchicalCommunicator::StartWatch(const ContextOptions& options, Meeting& meeting) {
+  const auto on_verdict = [ends = ends_, rank = rank_](const Status& why) {
+    const std::lock_guard lock(ends->mutex);
+    ends->verdict = why.WithPrefix(StrCat("rank ", rank, ": "));
+    ends->grace.emplace(Deadline::After(kGrace_s));
+  };
+  const auto on_tick = [ends = ends_, after_loss = &after_loss_] {
+    after_loss->Tick();
+    const std::lock_guard lock(ends->mutex);
+    const bool over = ends->grace.has_value() && ends->grace->Passed();
+    if (over && ends->local != nullptr) ends->local->Break(ends->verdict);
+    for (size_t rank = 0; over && ends->watch != nullptr && rank < ends->links.size(); ++rank) {
+      if (ends->links[rank] < 0 || ends->watch->fate(static_cast<int>(rank)) != Watch::Fate::kLost) continue;
+      (void)shutdown(std::exchange(ends->links[rank], -1), SHUT_RDWR);
+    }
+    if (ends->streams == nullptr) return;
+    if (over) (void)ends->streams->Break(ends->verdict);  // the first end counts
+    ends->streams->Tick();
+  };
+  watch_ = std::make_unique<Watch>(WatchOptions{.rank = rank_,
+                                                .size = size_,
+                                                .key = meeting.key,
+                                                .places = place_.names,
+                                                .silence_s = options.silence_timeout_s,
+                                                .on_loss = [this](const Status& why) { after_loss_.Lost(why); }},
+                                   std::move(meeting.connections), on_verdict, on_tick);
+  const std::lock_guard lock(ends_->mutex);
+  ends_->watch = watch_.get();
+}
+
+Status HierarchicalCommunicator::Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting,
+                                         const Deadline& deadline) {
+  group.ended = [this] { return Verdict(); };
+  auto local = shm::ShmCommunicator::Create(options, std::move(group));
+  if (!local.ok()) return local.status().WithPrefix("start of the job: ");
+  local_ = *std::move(local);
+  {
+    const std::lock_guard lock(ends_->mutex);
+    ends_->local = local_.get();
+    if (!ends_->verdict.ok()) return ends_->verdict;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ConnectRail(options, meeting, deadline));
+  return Barrier("start of the job");
+}
+
+Status HierarchicalCommunicator::Verdict() const { return watch_->verdict().WithPrefix(StrCat("rank ", rank_, ": ")); }
+
+Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, const Meeting& meeting,
+                                             const Deadline& deadline) {
+  std::string mine;
+  if (index_ < rails_) {
+    std::string address = meeting.own_address;
+    if (!options.interface.empty()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(address, AddressOf(options.interface));
+    }
+    std::vector<int> rail;
+    for (const std::vector<int>& ranks : place_.hosts) rail.push_back(ranks[index_]);
+    LOCKSTEP_ASSIGN_OR_RETURN(auto streams, gloo::Streams::Listen({.index = place_.host,
+                                                                   .ranks = std::move(rail),
+                                                                   .address = std::move(address),
+                                                                   .stall_timeout_s = options.stall_timeout_s +
+                                                                                      (one_each_ ? 0 : kPatience_s)}));
+    mine = streams->address();
+    streams->ask_fate = [this](int rank) { return AskFate(rank); };
+    // From here on an error of the streams is an end.
+    across_ = std::make_unique<gloo::GlooCommunicator>(std::move(streams));
+    const std::lock_guard lock(ends_->mutex);
+    ends_->streams = &across_->streams();
+    if (!ends_->verdict.ok()) (void)across_->Break(ends_->verdict);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(Meeting second, Meet({.rank = rank_,
+                                                  .size = size_,
+                                                  .address = options.rendezvous,
+                                                  .secret = std::string(AsBytes(meeting.key)),
+                                                  .note = mine,
+                                                  .timeout_s = std::max(deadline.Left(), 0.1),
+                                                  .listener = options.listener,
+                                                  .listen = options.listen,
+                                                  .ended = [this] { return Verdict(); },
+                                                  .name = [this](int rank, auto) { return place_.names[rank]; },
+                                                  .keep_connections = true}));
+  links_ = std::move(second.connections);
+  {
+    const std::lock_guard lock(ends_->mutex);
+    for (const UniqueFd& link : links_) ends_->links.push_back(link.get());
+  }
+  if (!on_rail()) return OkStatus();
+  std::vector<std::string> theirs;
+  for (const std::vector<int>& ranks : place_.hosts) theirs.push_back(second.notes[ranks[index_]]);
+  return across_->streams().Connect(theirs, second.key, deadline);
+}
+
+Status HierarchicalCommunicator::AskFate(int rank) {
+  watch_->AwaitFate(rank, kPatience_s);
+  const Status verdict = watch_->verdict();
+  if (!verdict.ok()) return verdict;
+  if (watch_->fate(rank) == Watch::Fate::kLeft) {
+    return Unavailable(StrCat("rank ", rank, " left the job, and is waited for", Behind(": ", watch_->farewell(rank))));
+  }
+  // Then nobody says any more what became of the others, most of whom end because of it.
+  if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
+    return Unavailable(StrCat("rank 0 left the job, and behind it the connection to rank ", rank, " ended"));
+  }
+  return OkStatus();
+}
+
+HierarchicalCommunicator::Calling::Calling(HierarchicalCommunicator& communicator, CallKind kind, std::string_view name)
+    : communicator_(communicator) {
+  communicator_.calling_.lock();
+  communicator_.kind_ = kind;
+  communicator_.name_ = name;
+  communicator_.local_->ShowAs(kind);
+  communicator_.local_->set_patience(0);
+  if (communicator_.across_ != nullptr) communicator_.across_->ShowAs(kind);
+}
+
+HierarchicalCommunicator::Calling::~Calling() { communicator_.calling_.unlock(); }
+
+// An end of a backend is known to the other one, to the watch and so to all, before it is returned. What the watch
+// knows comes before what a backend saw of it.
+Status HierarchicalCommunicator::CheckUsable() {
+  const Status verdict = watch_->verdict();
+  if (!verdict.ok()) [[unlikely]]
+    local_->Break(verdict);
+  return Settled(OkStatus());
+}
+
+Status HierarchicalCommunicator::Settled(const Status& status) {
+  const bool ended = local_->broken() || (across_ != nullptr && across_->broken());
+  if (!ended) [[likely]]
+    return status;
+  AfterLoss::ProgramKnows();
+  if (!end_.ok()) return end_;
+  const Status verdict = watch_->verdict();
+  end_ = status;
+  if (!verdict.ok()) {
+    end_ = verdict.WithPrefix(StrCat("rank ", rank_, ": ", CallKindName(kind_), " '", name_, "' ended, because "));
+  } else if (status.ok()) {
+    // Between two calls, or behind what was still done well.
+    end_ = across_ != nullptr && across_->broken() ? across_->streams().error() : local_->CheckUsable();
+  }
+  if (across_ != nullptr) (void)across_->Break(end_);  // the first end counts
+  local_->Break(end_);
+  watch_->GiveUp(end_);
+  if (end_.code() == StatusCode::kUnavailable || !verdict.ok()) peer_end::Note(end_);
+  return end_;
+}
+
+Status HierarchicalCommunicator::Lead(std::string_view name, const Status& outcome,
+                                      const std::function<Status()>& work) {
+  if (!leads() || local_->broken()) return outcome;
+  // From here on the others of this host may wait for what this rank waits for.
+  return Settled(outcome.ok() ? work() : across_->Decline(name, outcome, /*verbatim=*/true));
+}
+
+Status HierarchicalCommunicator::Tell(std::string_view name, const Status& outcome, int64_t bytes, void* data) {
+  if (!end_.ok()) return end_;
+  local_->set_patience(2 * kPatience_s);
+  if (!outcome.ok() && leads()) return Settled(local_->Decline(name, outcome, /*verbatim=*/true));
+  return Settled(local_->Broadcast(name, 0, bytes, data));
+}
+
+Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, std::span<const int64_t> mine) {
+  // One at least: an exchange of nothing would have no memory.
+  static constexpr int64_t kNothing = 0;
+  if (mine.empty()) mine = std::span(&kNothing, 1);
+  const auto each = static_cast<int64_t>(mine.size());
+  const Item item = {DType::kInt64, each};
+  std::vector<int64_t> of_host(locals().size() * mine.size());
+  Status status = Settled(local_->AllGatherAs(call, item, 1, mine.data(), [&](auto) { return of_host.data(); }));
+  std::vector<int64_t> by_host(static_cast<size_t>(size_) * mine.size());
+  std::vector<int64_t> sizes;
+  for (const std::vector<int>& ranks : place_.hosts) sizes.push_back(static_cast<int64_t>(ranks.size()));
+  status = Lead(call.name, status, [&] {
+    return across_->AllGatherAs(call, item, sizes[place_.host], of_host.data(), Expecting(sizes, by_host.data()));
+  });
+  LOCKSTEP_RETURN_IF_ERROR(
+      Tell(call.name, status, static_cast<int64_t>(by_host.size() * sizeof(int64_t)), by_host.data()));
+  const int64_t most = kMostPeerBytes / std::max<int64_t>(1, Item{call.dtype, call.width}.bytes());
+  for (size_t i = 0; i < by_host.size(); ++i) {
+    if (by_host[i] >= 0 && by_host[i] <= most) continue;
+    return Break(DataLoss(StrCat("rank ", rank_, ": rank ", by_host_[i / each], " announces ", by_host[i], " items in ",
+                                 CallKindName(kind_), " '", name_, "', at most ", most)));
+  }
+  if (ranks_follow_hosts_) return by_host;
+  std::vector<int64_t> by_rank(by_host.size());
+  for (int i = 0; i < size_; ++i) {
+    std::copy_n(by_host.begin() + i * each, each, by_rank.begin() + by_host_[i] * each);
+  }
+  return by_rank;
+}
+
+Allocate HierarchicalCommunicator::Expecting(std::vector<int64_t> wanted, void* memory) {
+  return [this, wanted = std::move(wanted), memory](std::span<const int64_t> counts) -> Result<void*> {
+    for (size_t host = 0; host < wanted.size(); ++host) {
+      if (counts[host] == wanted[host]) continue;
+      return across_->Break(
+          DataLoss(StrCat("rank ", rank_, ": rank ", place_.hosts[host][index_], " sends ", counts[host], " items in ",
+                          CallKindName(kind_), " '", name_, "' after it has announced ", wanted[host])));
+    }
+    return memory;
+  };
+}
+
+Status HierarchicalCommunicator::Break(const Status& why) {
+  local_->Break(why);
+  return Settled(why);
+}
+
+Status HierarchicalCommunicator::Barrier(std::string_view name) {
+  const Calling calling(*this, CallKind::kBarrier, name);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  if (one_each_) return Settled(across_->Barrier(name));
+  return Agree({.kind = CallKind::kBarrier, .name = name}).status();
+}
+
+Status HierarchicalCommunicator::Decline(std::string_view name, const Status& why) {
+  if (why.ok()) return InvalidArgument("Decline needs an error that says why");
+  const Calling calling(*this, CallKind::kDecline, name);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+  if (one_each_) return Settled(across_->Decline(name, why));
+  const Status status = Lead(name, Settled(local_->Decline(name, why)), [] { return OkStatus(); });
+  return Tell(name, status, 0, nullptr);
+}
+
+// The first end counts, and the words of whoever saw it.
+void HierarchicalCommunicator::Abort(const Status& why) {
+  const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
+  watch_->GiveUp(Cancelled(StrCat("rank ", rank_, " aborted the job: ", reason)));
+  if (across_ != nullptr) (void)across_->Break(Cancelled(reason));
+  local_->Abort(why);
+}
+
+// A collective that goes on is ended; where there is none, what was sent arrives first.
+void HierarchicalCommunicator::Leave(std::string_view how) {
+  if (local_ == nullptr || fork_.InFork()) return;
+  after_loss_.Leave();
+  if (across_ != nullptr && calling_.try_lock()) {
+    across_->Flush();
+    calling_.unlock();
+  }
+  watch_->Leave(how);
+  local_->Leave(how);
+  if (across_ != nullptr) (void)across_->Break(Cancelled(StrCat("rank ", rank_, " has left the job")));
+}
+
+}  // namespace lockstep::hierarchical

@@ -1,0 +1,43 @@
+#include "core/comm/job/context.h"
+
+#include <utility>
+
+#include "core/base/cores.h"
+#include "core/comm/job/bootstrap.h"
+
+namespace lockstep {
+namespace {
+
+// A lane that spins keeps a core from the threads that bring it work: it does so only where there are plenty. Measured
+// with two ranks on two cores, allreduce of 4 bytes from op to op: 25 us without spinning, 100 us and more with it.
+int LaneSpinUs(int ranks) {
+  constexpr int kCoresPerRank = 4;
+  constexpr int kSpinUs = 50;
+  return AvailableCores() >= kCoresPerRank * ranks ? kSpinUs : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(options.Validate());
+  return Assemble(options);
+}
+
+Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(options));
+  return std::unique_ptr<Context>(new Context(options, std::move(communicator)));
+}
+
+Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator)
+    : options_(std::move(options)),
+      job_(std::make_shared<Job>()),
+      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size), job_)) {
+  job_->communicator = std::move(communicator);
+}
+
+Context::~Context() {
+  // The lane ends first: what was posted still runs on the communicator.
+  lane_.reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,133 @@
+#include "core/comm/job/run_agreement.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/base/strings.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kName = "agreement on the collectives of a graph that runs for the first time";
+
+// Byte after byte, in rank order: operations end with '\n', a rank's list with '\0'.
+constexpr char kEndOfOperation = '\n';
+constexpr char kEndOfList = '\0';
+
+using List = std::vector<std::string>;
+
+std::string Serialize(std::span<const std::string> operations) {
+  std::string bytes;
+  for (const std::string& operation : operations) bytes.append(operation).push_back(kEndOfOperation);
+  bytes.push_back(kEndOfList);
+  return bytes;
+}
+
+// The lists of all ranks. Behind the last list's end there is nothing, so the list that was begun there is dropped.
+std::vector<List> Parse(std::string_view bytes) {
+  std::vector<List> lists(1);
+  std::string operation;
+  for (const char c : bytes) {
+    if (c == kEndOfList) {
+      lists.emplace_back();
+    } else if (c == kEndOfOperation) {
+      lists.back().push_back(std::exchange(operation, {}));
+    } else {
+      operation.push_back(c);
+    }
+  }
+  lists.pop_back();
+  return lists;
+}
+
+// What `list` has at `index`; nothing behind its end.
+std::optional<std::string> At(const List& list, size_t index) {
+  return index < list.size() ? std::optional(list[index]) : std::nullopt;
+}
+
+// Finds the first place at which not all lists are the same, and names the ranks by what they have there. Nothing where
+// they are the same.
+std::string Difference(const std::vector<List>& lists) {
+  size_t most = 0;
+  for (const List& list : lists) most = std::max(most, list.size());
+  size_t index = 0;
+  while (index < most && std::all_of(lists.begin(), lists.end(),
+                                     [&](const List& list) { return At(list, index) == At(lists[0], index); })) {
+    ++index;
+  }
+  if (index == most) return "";
+  std::map<std::optional<std::string>, std::vector<size_t>> ranks_with;
+  for (size_t rank = 0; rank < lists.size(); ++rank) ranks_with[At(lists[rank], index)].push_back(rank);
+  std::string message = StrCat("the ranks run different graphs: collective ", index + 1, " is");
+  std::string_view separator = " ";
+  for (const auto& [operation, ranks] : ranks_with) {
+    message += StrCat(separator, operation.value_or("missing"), " on rank ", JoinWithAnd(ranks));
+    separator = "; ";
+  }
+  return message + ". Every rank has to build and run the same collectives; what only one does must hold none";
+}
+
+// The bytes of all ranks, one after another.
+Result<std::string> Gather(Communicator& communicator, const void* data, Item item, int64_t count) {
+  std::string gathered;
+  const Status status = communicator.AllGatherV(kName, item, count, data,
+                                                [&gathered, item](std::span<const int64_t> counts) -> Result<void*> {
+                                                  int64_t items = 0;
+                                                  for (const int64_t c : counts) items += c;
+                                                  gathered.resize(static_cast<size_t>(items * item.bytes()));
+                                                  return static_cast<void*>(gathered.data());
+                                                });
+  LOCKSTEP_RETURN_IF_ERROR(status);
+  return gathered;
+}
+
+}  // namespace
+
+uint64_t RunAgreement::Fingerprint(std::span<const std::string> operations) {
+  // FNV-1a.
+  uint64_t hash = 14695981039346656037ull;
+  for (const char c : Serialize(operations)) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
+  return hash;
+}
+
+bool RunAgreement::Holds(uint64_t fingerprint) const {
+  std::lock_guard lock(mutex_);
+  return agreed_.contains(fingerprint);
+}
+
+// Two steps: 8 bytes from each rank always, and the text of all lists only where the fingerprints differ. All ranks see
+// the same fingerprints, so either all go on to the second step or none does.
+Status RunAgreement::Reach(Communicator& communicator, std::span<const std::string> operations) {
+  // The fingerprints first: they are small, and nearly always all there is to exchange.
+  const uint64_t mine = Fingerprint(operations);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string fingerprints, Gather(communicator, &mine, {DType::kInt64, 1}, 1));
+  const std::string_view own(reinterpret_cast<const char*>(&mine), sizeof(mine));
+  bool all_equal = true;
+  for (size_t i = 0; i < fingerprints.size(); i += sizeof(mine)) {
+    all_equal = all_equal && std::string_view(fingerprints).substr(i, sizeof(mine)) == own;
+  }
+  if (all_equal) {
+    std::lock_guard lock(mutex_);
+    agreed_.insert(mine);
+    return OkStatus();
+  }
+  const std::string list = Serialize(operations);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string lists,
+                            Gather(communicator, list.data(), {DType::kUInt8, 1}, static_cast<int64_t>(list.size())));
+  return Disagreement(lists, communicator.size());
+}
+
+Status RunAgreement::Disagreement(std::string_view lists, int ranks) {
+  const std::vector<List> parsed = Parse(lists);
+  if (parsed.size() != static_cast<size_t>(ranks)) {
+    return DataLoss(StrCat(kName, ": got the lists of ", parsed.size(), " ranks, wanted ", ranks));
+  }
+  std::string difference = Difference(parsed);
+  if (difference.empty()) return DataLoss(StrCat(kName, ": the ranks' fingerprints differ, their lists don't"));
+  return FailedPrecondition(std::move(difference));
+}
+
+}  // namespace lockstep

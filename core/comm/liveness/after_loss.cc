@@ -1,0 +1,42 @@
+#include "core/comm/liveness/after_loss.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "core/base/strings.h"
+
+namespace lockstep {
+namespace {
+
+// The process whose program knows: a fork of it has its own.
+std::atomic<pid_t>& WhoKnows() {
+  static std::atomic<pid_t> who = 0;
+  return who;
+}
+
+}  // namespace
+
+void AfterLoss::ProgramKnows() { WhoKnows() = getpid(); }
+
+void AfterLoss::Lost(const Status& why) {
+  if (seconds_ <= 0 || end_) return;
+  why_ = why;
+  end_.emplace(Deadline::After(seconds_));
+}
+
+void AfterLoss::Tick() {
+  if (!end_ || !end_->Passed() || !runs_ || WhoKnows() == getpid()) return;
+  // Where nobody reads what this process writes, as a pipe is full, it ends without a word.
+  constexpr int kReader_ms = 200;
+  pollfd stderr_entry = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&stderr_entry, 1, kReader_ms) <= 0) std::_Exit(1);
+  // In one piece, and not by stdio, whose locks the program's threads may hold.
+  const std::string text = StrCat("lockstep: ", who_, " ends, outside of a collective, ", seconds_,
+                                  " s after the loss of another: ", why_.message(), "\n");
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text.data(), text.size());
+  std::_Exit(1);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+#include "core/comm/liveness/peer_end.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+namespace lockstep::peer_end {
+namespace {
+
+// Each communicator and each lane ends once, and in few ways; a program may make any number of them.
+constexpr size_t kMostNoted = 64;
+
+struct Noted {
+  std::mutex mutex;
+  std::vector<std::string> texts;  // guarded by mutex
+};
+
+// Never destroyed: threads of the engine may outlive static objects.
+Noted& TheNoted() {
+  static Noted* const noted = new Noted;
+  return *noted;
+}
+
+}  // namespace
+
+void Note(const Status& why) {
+  if (why.code() != StatusCode::kUnavailable && why.code() != StatusCode::kCancelled) return;
+  if (why.message().empty()) return;
+  const std::lock_guard lock(TheNoted().mutex);
+  std::vector<std::string>& texts = TheNoted().texts;
+  if (texts.size() < kMostNoted && std::find(texts.begin(), texts.end(), why.message()) == texts.end()) {
+    texts.emplace_back(why.message());
+  }
+}
+
+void Forget() {
+  const std::lock_guard lock(TheNoted().mutex);
+  TheNoted().texts.clear();
+}
+
+std::string In(std::string_view text) {
+  const std::lock_guard lock(TheNoted().mutex);
+  const std::vector<std::string>& texts = TheNoted().texts;
+  const auto found = std::find_if(texts.begin(), texts.end(),
+                                  [&](const std::string& noted) { return text.find(noted) != std::string_view::npos; });
+  return found == texts.end() ? "" : *found;
+}
+
+}  // namespace lockstep::peer_end

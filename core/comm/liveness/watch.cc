@@ -1,0 +1,380 @@
+#include "core/comm/liveness/watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "core/base/deadline.h"
+#include "core/base/strings.h"
+#include "core/comm/liveness/watch_link.h"
+#include "core/comm/liveness/watch_wire.h"
+
+// The thread goes round: sends what callers left for it and beats that are due, waits for at most 0.1 s, reads, looks
+// for who is silent, ticks. All sockets are its own. Callers only change what lies under the mutex, and wake it.
+//
+// Rank 0 hears of an end and tells all, before its own verdict's callback may take its time; the others tell rank 0.
+//
+// Silence is measured on a clock of its own, which is at most beat_s later after each turn than before it: a thread
+// that did not run did not listen either, and the others are not to blame for what it missed.
+
+namespace lockstep {
+namespace {
+
+using watch::Link;
+using watch::Message;
+
+// The longest time between two ticks is 0.1 s, with what a turn takes.
+constexpr double kTick_s = 0.09;
+// How often a leaving rank looks whether the others' machines have its farewell: the kernel wakes nobody for that.
+constexpr double kLeaveLook_s = 0.002;
+// What is heard of one rank before the others have their turn.
+constexpr int kTurnMessages = 64;
+
+// Whose thread this is, if any's.
+thread_local const void* t_watch = nullptr;
+
+}  // namespace
+
+class Watch::Impl {
+ public:
+  Impl(WatchOptions options, std::vector<UniqueFd> connections, std::function<void(const Status&)> on_verdict,
+       std::function<void()> on_tick)
+      : options_(std::move(options)),
+        on_verdict_(std::move(on_verdict)),
+        on_tick_(std::move(on_tick)),
+        fates_(options_.size, Fate::kRunning),
+        farewells_(options_.size),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    for (size_t rank = 0; rank < connections.size(); ++rank) {
+      if (!connections[rank].valid()) continue;
+      links_.emplace_back(options_.key, options_.rank, static_cast<int>(rank), std::move(connections[rank]));
+    }
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  ~Impl() {
+    Leave({});
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    Wake();
+    thread_.join();
+  }
+
+  void GiveUp(const Status& why) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (why.ok() || !verdict_.ok() || leaving_ || fates_[options_.rank] != Fate::kRunning) return;
+      fates_[options_.rank] = Fate::kLost;
+      gave_up_ = true;
+      last_words_ = watch::Cut(why, watch::kMaxWordsBytes);
+      changed_.notify_all();
+    }
+    Wake();
+  }
+
+  void Leave(std::string_view how) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!leaving_) farewells_[options_.rank] = how;
+      leaving_ = true;
+    }
+    Wake();
+    WaitUntil(options_.leave_s, [&] { return left_; });
+  }
+
+  Fate fate(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return fates_[rank];
+  }
+
+  std::string farewell(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return farewells_[rank];
+  }
+
+  Status verdict() const {
+    const std::lock_guard lock(mutex_);
+    return verdict_;
+  }
+
+  void AwaitFate(int rank, double seconds) {
+    WaitUntil(seconds, [&] {
+      const bool blind = leaving_ || (options_.rank != 0 && fates_[0] == Fate::kLeft);
+      // Where a rank is lost otherwise than by this one's own words, the verdict follows.
+      return blind || !verdict_.ok() || fates_[rank] == Fate::kLeft || gave_up_;
+    });
+  }
+
+ private:
+  using Clock = Deadline::Clock;
+
+  // `done` is asked with the mutex held. The thread itself never waits.
+  template <typename Done>
+  void WaitUntil(double seconds, Done done) {
+    if (t_watch == this) return;
+    constexpr double kMost_s = 1e6;
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(std::clamp(seconds, 0.0, kMost_s)), done);
+  }
+
+  void Wake() {
+    const uint64_t one = 1;
+    // Without a descriptor the thread sees it at its next turn; full means that there are wake-ups enough.
+    [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
+  }
+
+  // --- what follows runs on the thread ---
+
+  void Run() {
+    t_watch = this;
+    Clock::time_point last = Clock::now();
+    double since_beat_s = options_.beat_s;
+    while (ObeyCallers()) {
+      if (since_beat_s >= options_.beat_s) {
+        Beat();
+        since_beat_s = 0;
+      }
+      for (Link& link : links_) link.Flush();
+      Poll(leave_deadline_ && !left_ ? kLeaveLook_s : std::min(kTick_s, options_.beat_s - since_beat_s));
+      for (Link& link : links_) Listen(link);
+      const Clock::time_point now = Clock::now();
+      const double turn_s = std::chrono::duration<double>(now - last).count();
+      last = now;
+      since_beat_s += turn_s;
+      clock_s_ += std::min(turn_s, std::max(options_.beat_s, kTick_s));
+      for (Link& link : links_) LookForSilence(link);
+      if (on_tick_) on_tick_();
+    }
+  }
+
+  // Sends what callers have to say. False: the end.
+  bool ObeyCallers() {
+    std::optional<Status> words;
+    bool leaving;
+    std::string how;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return false;
+      words.swap(last_words_);
+      leaving = leaving_;
+      how = farewells_[options_.rank];
+    }
+    if (words) {
+      const Status status = options_.rank == 0 ? GaveUp(0, *words) : *words;
+      Tell({Message::Kind::kEnd, static_cast<uint32_t>(options_.rank), status});
+    }
+    if (leaving && !leave_deadline_) {
+      leave_deadline_ = Deadline::After(options_.leave_s);
+      // Behind last words it is nothing new to who has heard them; but who has come to an end itself may live on for a
+      // while, and is not to believe that this rank died.
+      const Message farewell = {Message::Kind::kLeft, static_cast<uint32_t>(options_.rank),
+                                how.empty() ? OkStatus() : watch::Cut(Cancelled(how), watch::kMaxWordsBytes)};
+      for (Link& link : links_) link.Send(farewell);
+      (void)Learn(options_.rank, Fate::kLeft, OkStatus());
+    }
+    if (leave_deadline_ && !left_) EndLeave();
+    return true;
+  }
+
+  // Closes the connections when all who live have got what was sent, or time is over. (Where something is unread, close
+  // throws away what the peer's machine has not got, and resets: so it is not enough that the kernel has it.)
+  void EndLeave() {
+    if (!leave_deadline_->Passed()) {
+      for (const Link& link : links_) {
+        if (!link.over && !link.Acknowledged()) return;
+      }
+    }
+    for (Link& link : links_) {
+      link.over = true;
+      link.Close();
+    }
+    const std::lock_guard lock(mutex_);
+    left_ = true;
+    changed_.notify_all();
+  }
+
+  // A rank that was given up has its beats too: it is not to find us silent while it reads why. Where the last beat has
+  // not left yet, another would say nothing more.
+  void Beat() {
+    for (Link& link : links_) {
+      if (link.flushed()) link.Send({Message::Kind::kBeat, 0, OkStatus()});
+    }
+  }
+
+  // To all that live, and to the rank that it is about, in case it only stood still; but none hears its own words.
+  void Tell(const Message& message, bool own_words = false) {
+    for (Link& link : links_) {
+      const bool about = link.rank() == static_cast<int>(message.rank);
+      if (about ? !own_words : !link.over) link.Send(message);
+    }
+  }
+
+  void Poll(double seconds) {
+    polled_.clear();
+    polled_.push_back({wake_.get(), POLLIN, 0});
+    for (const Link& link : links_) {
+      const short events = static_cast<short>((link.over ? 0 : POLLIN) | (link.flushed() ? 0 : POLLOUT));
+      // Without events the kernel would still report a connection's end, again and again.
+      polled_.push_back({events == 0 ? -1 : link.socket(), events, 0});
+    }
+    poll(polled_.data(), polled_.size(), Deadline::After(seconds).PollMs());
+    uint64_t count;
+    // There may be nothing.
+    [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
+  }
+
+  void Listen(Link& link) {
+    for (int i = 0; i < kTurnMessages && !link.over; ++i) {
+      const auto message = link.Receive();
+      if (!message.ok()) return Lose(link, HowLost(link, message.status()));
+      if (!message->has_value()) return;
+      if (!MaySay(link, **message)) return Lose(link, HowLost(link, DataLoss("words that are not its own to say")));
+      link.heard_s = clock_s_;
+      Hear(link, **message);
+    }
+  }
+
+  Status HowLost(Link& link, const Status& why) const {
+    if (why.code() == StatusCode::kDataLoss)
+      return why.WithPrefix(StrCat("forged or damaged messages from ", Place(link.rank()), ": "));
+    link.Close();
+    return Unavailable(StrCat(Place(link.rank()), " died: ", why.message(), " without a farewell"));
+  }
+
+  bool MaySay(const Link& link, const Message& message) const {
+    if (message.kind == Message::Kind::kBeat) return true;
+    return link.rank() == 0 ? message.rank < static_cast<uint32_t>(options_.size)
+                            : message.rank == static_cast<uint32_t>(link.rank());
+  }
+
+  void Hear(Link& link, const Message& message) {
+    if (message.kind == Message::Kind::kBeat) return;
+    const int rank = static_cast<int>(message.rank);
+    if (rank == link.rank()) link.over = true;
+    if (message.kind == Message::Kind::kLeft) {
+      {
+        const std::lock_guard lock(mutex_);
+        farewells_[rank] = message.status.message();
+      }
+      (void)Learn(rank, Fate::kLeft, OkStatus());
+      if (options_.rank == 0) Tell(message, /*own_words=*/true);
+      if (rank == link.rank()) link.Close();
+      return;
+    }
+    // What rank 0 says says whose words they are.
+    const Status why = options_.rank == 0 ? GaveUp(rank, message.status) : message.status;
+    const bool is_verdict = Learn(rank, Fate::kLost, why);
+    if (options_.rank == 0) Tell({message.kind, message.rank, why}, /*own_words=*/true);
+    Report(why, is_verdict);
+  }
+
+  // What is seen here, and not heard: the rank at the other end is lost. Rank 0 tells all; another tells rank 0.
+  void Lose(Link& link, const Status& why) {
+    link.over = true;
+    if (leave_deadline_) return;
+    const bool is_verdict = Learn(link.rank(), Fate::kLost, why);
+    if (options_.rank == 0) {
+      Tell({Message::Kind::kEnd, static_cast<uint32_t>(link.rank()), why});
+    } else {
+      link.Send({Message::Kind::kEnd, static_cast<uint32_t>(options_.rank), why});
+    }
+    Report(why, is_verdict);
+  }
+
+  void Report(const Status& why, bool is_verdict) {
+    const bool is_loss = !leave_deadline_ && why.code() != StatusCode::kCancelled;
+    if (is_loss && options_.on_loss) options_.on_loss(why);
+    if (is_verdict && on_verdict_) on_verdict_(why);
+  }
+
+  void LookForSilence(Link& link) {
+    if (link.over || clock_s_ - link.heard_s <= options_.silence_s) return;
+    Lose(link, Unavailable(StrCat(Place(link.rank()), " is silent for ", options_.silence_s,
+                                  " s: cut off from the network, or frozen")));
+  }
+
+  // A rank's fate, and where that is an end (not OK) the verdict, in one: who is woken by the one finds the other. True
+  // where `end` is the verdict.
+  bool Learn(int rank, Fate fate, const Status& end) {
+    const std::lock_guard lock(mutex_);
+    if (fates_[rank] == Fate::kRunning) fates_[rank] = fate;
+    const bool is_verdict = !end.ok() && verdict_.ok() && !leaving_;
+    if (is_verdict) verdict_ = end;
+    changed_.notify_all();
+    return is_verdict;
+  }
+
+  Status GaveUp(int rank, const Status& words) const {
+    return watch::Cut(words.WithPrefix(StrCat(Place(rank), " gave up: ")), watch::kMaxTextBytes);
+  }
+
+  std::string Place(int rank) const {
+    const bool named = static_cast<size_t>(rank) < options_.places.size();
+    return named ? options_.places[rank] : StrCat("rank ", rank);
+  }
+
+  const WatchOptions options_;
+  const std::function<void(const Status&)> on_verdict_;
+  const std::function<void()> on_tick_;
+
+  // The thread's own.
+  std::list<Link> links_;
+  std::vector<pollfd> polled_;
+  double clock_s_ = 0;  // of silence
+  std::optional<Deadline> leave_deadline_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;     // of what the mutex guards
+  std::vector<Fate> fates_;             // guarded by mutex_, [R]
+  std::vector<std::string> farewells_;  // guarded by mutex_
+  Status verdict_;                      // guarded by mutex_
+  std::optional<Status> last_words_;    // guarded by mutex_: not yet sent
+  bool gave_up_ = false;                // guarded by mutex_
+  bool leaving_ = false;                // guarded by mutex_
+  bool left_ = false;                   // guarded by mutex_; written by the thread alone
+  bool stop_ = false;                   // guarded by mutex_
+
+  const UniqueFd wake_;  // an eventfd
+  std::thread thread_;
+};
+
+Watch::Watch(WatchOptions options, std::vector<UniqueFd> connections, std::function<void(const Status&)> on_verdict,
+             std::function<void()> on_tick)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(connections), std::move(on_verdict),
+                                   std::move(on_tick))) {}
+
+// In a fork there is no thread to wait for, and who held the mutex may be gone: the memory stays.
+Watch::~Watch() {
+  if (guard_.InFork()) (void)impl_.release();
+}
+
+void Watch::GiveUp(const Status& why) {
+  if (!guard_.InFork()) impl_->GiveUp(why);
+}
+
+void Watch::Leave(std::string_view how) {
+  if (!guard_.InFork()) impl_->Leave(how);
+}
+
+std::string Watch::farewell(int rank) const { return guard_.InFork() ? "" : impl_->farewell(rank); }
+
+Watch::Fate Watch::fate(int rank) const { return guard_.InFork() ? Fate::kRunning : impl_->fate(rank); }
+
+Status Watch::verdict() const { return guard_.InFork() ? OkStatus() : impl_->verdict(); }
+
+void Watch::AwaitFate(int rank, double seconds) {
+  if (!guard_.InFork()) impl_->AwaitFate(rank, seconds);
+}
+
+}  // namespace lockstep

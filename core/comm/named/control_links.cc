@@ -1,0 +1,183 @@
+#include "core/comm/named/control_links.h"
+
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "core/base/bytes.h"
+#include "core/base/deadline.h"
+#include "core/base/strings.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kHeaderBytes = 4;
+// What is read of a peer at a time: more than most sockets hold.
+constexpr size_t kTurnBytes = 4 * ControlLinks::kPieceBytes;
+
+uint32_t LengthOf(std::string_view bytes) { return ByteReader(bytes).Number<uint32_t>(); }
+
+// Negative seconds are no limit.
+int PollMs(double seconds) {
+  constexpr double kMost_s = 3600;
+  return seconds < 0 ? -1 : static_cast<int>(std::ceil(std::min(seconds, kMost_s) * 1e3));
+}
+
+}  // namespace
+
+ControlLinks::ControlLinks(const std::vector<int>& sockets, const std::vector<int>& deaths)
+    : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (size_t rank = 0; rank < sockets.size(); ++rank) {
+    links_.push_back({sockets[rank], rank < deaths.size() && sockets[rank] >= 0 ? deaths[rank] : -1, "", ""});
+  }
+}
+
+Status ControlLinks::Usable() const {
+  return wake_.valid() ? OkStatus() : ResourceExhausted("no file descriptor left for links between ranks");
+}
+
+void ControlLinks::Send(int rank, std::string_view message) {
+  ByteWriter header;
+  header.Number(static_cast<uint32_t>(message.size()));
+  bool left;
+  {
+    const std::lock_guard lock(mutex_);
+    Link& link = links_[rank];
+    if (link.socket < 0) return;
+    link.out += header.Take();
+    link.out += message;
+    Flush(link);
+    left = !link.out.empty();
+  }
+  if (left) Wake();
+}
+
+void ControlLinks::Flush(Link& link) {
+  size_t sent = 0;
+  while (sent < link.out.size()) {
+    const size_t piece = std::min(link.out.size() - sent, kPieceBytes);
+    const ssize_t n = send(link.socket, link.out.data() + sent, piece, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM;
+      // Of a peer that is gone, Receive sees the end.
+      if (!later) sent = link.out.size();
+      break;
+    }
+    sent += static_cast<size_t>(n);
+  }
+  link.out.erase(0, sent);
+}
+
+std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
+  awaited_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Link& link : links_) {
+      awaited_.push_back({link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      awaited_.push_back({link.death, POLLIN, 0});
+    }
+  }
+  awaited_.push_back({wake_.get(), POLLIN, 0});
+  std::vector<Event> events;
+  if (poll(awaited_.data(), awaited_.size(), PollMs(seconds)) <= 0) return events;
+  if (awaited_.back().revents != 0) ForgetWakes();
+  for (size_t rank = 0; rank < links_.size(); ++rank) {
+    const pollfd &socket = awaited_[2 * rank], &death = awaited_[2 * rank + 1];
+    if ((socket.revents & POLLOUT) != 0) {
+      const std::lock_guard lock(mutex_);
+      Flush(links_[rank]);
+    }
+    const bool dead = death.revents != 0;
+    if (dead || (socket.revents & ~POLLOUT) != 0) Receive(static_cast<int>(rank), dead, &events);
+  }
+  return events;
+}
+
+void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
+  Link& link = links_[rank];
+  std::array<char, kPieceBytes> buffer;
+  bool closed = false, failed = false;
+  size_t received = 0;
+  // A peer that sends without end has its turn again after the others: what lies here unread never grows beyond the
+  // message that it is a part of. One that is gone sends no more. A socket of packets tells an error before what lies
+  // there, as of a peer that went with messages unread, and tells it once: what that peer has said is behind it.
+  while (dead || failed || received < kTurnBytes) {
+    const ssize_t n = recv(link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      link.in.append(buffer.data(), static_cast<size_t>(n));
+      received += static_cast<size_t>(n);
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    closed = n == 0 || failed;
+    if (closed) break;
+    failed = true;
+  }
+  closed = closed || failed || dead;
+  size_t done = 0;
+  while (link.in.size() - done >= kHeaderBytes) {
+    const uint32_t length = LengthOf(std::string_view(link.in).substr(done));
+    if (length > kMaxMessageBytes) {
+      closed = true;
+      break;
+    }
+    if (link.in.size() - done - kHeaderBytes < length) break;
+    events->push_back({rank, link.in.substr(done + kHeaderBytes, length)});
+    done += kHeaderBytes + length;
+  }
+  link.in.erase(0, done);
+  if (!closed) return;
+  {
+    const std::lock_guard lock(mutex_);
+    link = {-1, -1, "", ""};
+  }
+  events->push_back({rank, "", true});
+}
+
+bool ControlLinks::Push(double seconds) {
+  const Deadline deadline = Deadline::After(seconds);
+  while (true) {
+    std::vector<pollfd> entries;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Link& link : links_) {
+        if (!link.out.empty()) Flush(link);
+        if (!link.out.empty()) entries.push_back({link.socket, POLLOUT, 0});
+      }
+    }
+    if (entries.empty()) return true;
+    if (deadline.Passed()) return false;
+    poll(entries.data(), entries.size(), deadline.PollMs());
+  }
+}
+
+void ControlLinks::Doze(double seconds) {
+  pollfd wake = {wake_.get(), POLLIN, 0};
+  if (poll(&wake, 1, PollMs(seconds)) > 0) ForgetWakes();
+}
+
+void ControlLinks::ForgetWakes() {
+  uint64_t count;
+  // There may be none any more; nothing else can go wrong.
+  [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
+}
+
+void ControlLinks::Wake() {
+  const uint64_t one = 1;
+  // Full means that there are wake-ups enough.
+  [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
+}
+
+bool ControlLinks::flushed() const {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.out.empty(); });
+}
+
+}  // namespace lockstep

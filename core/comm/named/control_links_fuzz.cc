@@ -1,0 +1,70 @@
+#include "core/comm/named/control_links.h"
+
+#include <sys/socket.h>
+
+#include "core/base/bytes.h"
+#include "core/base/unique_fd.h"
+#include "core/fuzzing/fuzz.h"
+
+// What a peer writes to a link: the first two bytes say over what kind of socket and in pieces of what size.
+
+namespace lockstep::fuzzing {
+namespace {
+
+std::string Messages(const std::vector<std::string>& messages) {
+  ByteWriter writer;
+  for (const std::string& message : messages) writer.String(message);
+  return writer.Take();
+}
+
+// What should come of it: whole messages, up to one that is longer than any may be.
+std::vector<std::string> Expected(std::string_view bytes) {
+  std::vector<std::string> messages;
+  while (bytes.size() >= 4) {
+    const auto length = ByteReader(bytes).Number<uint32_t>();
+    if (length > ControlLinks::kMaxMessageBytes || bytes.size() - 4 < length) break;
+    messages.emplace_back(bytes.substr(4, length));
+    bytes.remove_prefix(4 + length);
+  }
+  return messages;
+}
+
+}  // namespace
+
+std::vector<std::string> Seeds() {
+  const std::string text = Messages({"one", "", std::string(300, 'x')});
+  return {std::string("\0\x10", 2) + text, std::string("\1\xFF", 2) + text,
+          std::string("\0\1", 2) + Messages({std::string(3000, 'y'), "z"}),
+          std::string("\0\x40", 2) + text + std::string("\xFF\xFF\xFF\x7F", 4)};
+}
+
+int Fuzz(const uint8_t* data, size_t size) {
+  std::string_view bytes = Bytes(data, size);
+  const int type = Take(&bytes, 2) == 0 ? SOCK_STREAM : SOCK_SEQPACKET;
+  const size_t piece = 1 + Take(&bytes, 256);
+  // What the sockets take without a reader: packets count with what the kernel adds to each.
+  bytes = bytes.substr(0, 64 * piece);
+  int fds[2];
+  Require(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds) == 0, "a pair of sockets");
+  const UniqueFd ours(fds[0]);
+  UniqueFd theirs(fds[1]);
+  ControlLinks links({ours.get()});
+  for (size_t at = 0; at < bytes.size(); at += piece) {
+    const std::string_view part = bytes.substr(at, piece);
+    if (send(theirs.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT) != static_cast<ssize_t>(part.size()))
+      return 0;
+  }
+  theirs = UniqueFd();
+  std::vector<std::string> got;
+  for (bool closed = false; !closed;) {
+    for (const ControlLinks::Event& event : links.Await(10)) {
+      Require(event.rank == 0 && !closed, "nothing comes behind the end");
+      closed = event.closed;
+      if (!closed) got.push_back(event.message);
+    }
+  }
+  Require(got == Expected(bytes), "whole messages come, in order, and nothing else");
+  return 0;
+}
+
+}  // namespace lockstep::fuzzing

@@ -1,0 +1,388 @@
+#include "core/comm/named/named_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "core/base/float_mode.h"
+#include "core/base/strings.h"
+#include "core/comm/collective/adasum.h"
+#include "core/comm/collective/elementwise.h"
+
+namespace lockstep {
+namespace {
+
+// What all kinds of exchange that don't compute move.
+constexpr Item kBytes = {DType::kUInt8, 1};
+
+// Tensors are packed up to so much. Packing saves a meeting for each tensor, some 5 us, and costs two copies. Measured
+// with 26 all-to-alls of 64 KiB on two ranks: 0.26 ms one by one, 0.9 to 1.5 ms packed.
+constexpr int64_t kPackedBytes = int64_t{64} << 10;
+
+void Copy(const void* from, int64_t bytes, void* to) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+int64_t RowBytes(const NamedRequest& request) { return request.RowElements() * DTypeSize(request.dtype); }
+int64_t Bytes(const NamedRequest& request) { return request.Elements() * DTypeSize(request.dtype); }
+
+ReduceOp OpOf(const NamedRequest& request) {
+  switch (request.reduction) {
+    case NamedReduction::kMean: return IsFloatingPoint(request.dtype) ? ReduceOp::kMean : ReduceOp::kSum;
+    case NamedReduction::kMin: return ReduceOp::kMin;
+    case NamedReduction::kMax: return ReduceOp::kMax;
+    case NamedReduction::kProduct: return ReduceOp::kProduct;
+    case NamedReduction::kSum:
+    case NamedReduction::kAdasum: break;
+  }
+  return ReduceOp::kSum;
+}
+
+// What the reduction is computed in: a mean fits the type of what it is of, the sum before it need not. There is
+// nothing wider than 64 bits, where sums go round as any sum does.
+DType ComputedIn(const NamedRequest& request) {
+  if (request.reduction != NamedReduction::kMean) return request.dtype;
+  switch (request.dtype) {
+    case DType::kInt8:
+    case DType::kUInt8:
+    case DType::kInt16:
+    case DType::kUInt16: return DType::kInt32;
+    case DType::kInt32:
+    case DType::kUInt32: return DType::kInt64;
+    default: return request.dtype;
+  }
+}
+
+bool IsWidened(const NamedRequest& request) { return ComputedIn(request) != request.dtype; }
+
+// What comes before the reduction: of the request's type, then of ComputedIn. out may be in where these are the same.
+void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, void* out) {
+  const DType computed = ComputedIn(request);
+  if (IsWidened(request)) {
+    ConvertIntegers(request.dtype, in, count, computed, out);
+    in = out;
+  }
+  if (request.prescale != 1) return Scale(computed, request.prescale, in, count, out);
+  Copy(in, count * DTypeSize(computed), out);
+}
+
+// What comes behind it: of ComputedIn, and spoilt where that is another type; then of the request's.
+void ScaleBehind(const NamedRequest& request, int ranks, void* in, int64_t count, void* out) {
+  const DType computed = ComputedIn(request);
+  void* const to = IsWidened(request) ? in : out;
+  void* from = in;
+  if (request.reduction == NamedReduction::kMean && !IsFloatingPoint(computed)) {
+    Divide(computed, ranks, from, count, to);
+    from = to;
+  }
+  if (request.postscale != 1) {
+    Scale(computed, request.postscale, from, count, to);
+    from = to;
+  }
+  if (IsWidened(request)) return ConvertIntegers(computed, from, count, request.dtype, out);
+  Copy(from, count * DTypeSize(computed), out);
+}
+
+// Rows of a rank when `rows` are dealt out: the first ranks get one more where they don't share evenly.
+int64_t ShareOf(int64_t rows, int rank, int ranks) { return rows / ranks + (rank < rows % ranks ? 1 : 0); }
+
+// Rows that go from one rank to another.
+int64_t RowsBetween(const NamedBatch::Entry& entry, int from, int to) {
+  return entry.splits.empty() ? entry.rows[from] : entry.splits[from][to];
+}
+
+// "grad/a and 3 more"
+std::string NameOf(const NamedBatch& batch) {
+  const std::string& first = batch.entries.front().request.name;
+  return batch.entries.size() == 1 ? first : StrCat(first, " and ", batch.entries.size() - 1, " more");
+}
+
+}  // namespace
+
+Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> works,
+                          const std::function<Status(const Status&)>& cause_of) {
+  name_ = NameOf(batch);
+  std::vector<Part> parts;
+  parts.reserve(batch.entries.size());
+  for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i], nullptr, {}, {}});
+  // Those that go together, [begin, end).
+  Status broken;
+  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    int64_t bytes = 0;
+    do {
+      bytes += TensorBytes(parts[end].entry);
+    } while (++end < parts.size() && bytes + TensorBytes(parts[end].entry) <= kPackedBytes);
+    const std::span<Part> together = std::span<Part>(parts).subspan(begin, end - begin);
+    Status status = broken.ok() ? Exchange(together) : broken;
+    // No memory: all ranks have been told so, and go on with what comes next.
+    if (broken.ok() && !status.ok() && status.code() != StatusCode::kResourceExhausted)
+      status = broken = cause_of(status);
+    for (Part& part : together) {
+      if (part.work != nullptr) part.work->done(status.ok() ? part.status : status, part.outcome);
+    }
+  }
+  return broken;
+}
+
+Status NamedExchange::Exchange(std::span<Part> parts) {
+  const GradualUnderflow mode;
+  const NamedRequest& request = parts.front().entry.request;
+  switch (request.kind) {
+    case NamedKind::kAllReduce: return request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
+    case NamedKind::kReduceScatter: return ReduceScatter(parts);
+    case NamedKind::kAllGather:
+    case NamedKind::kAllToAll: return Gather(parts);
+    case NamedKind::kBroadcast: return Broadcast(parts);
+    case NamedKind::kBarrier: return communicator_.Barrier(name_);
+    case NamedKind::kJoin: parts.front().outcome.last_joined = request.root; break;
+  }
+  return OkStatus();
+}
+
+void NamedExchange::AllocateOut(Part& part, std::span<const int64_t> shape) {
+  if (part.work == nullptr) return;
+  const Result<void*> out = part.work->allocate(shape);
+  if (out.ok()) {
+    part.out = static_cast<char*>(*out);
+  } else {
+    part.status = out.status();
+  }
+}
+
+void NamedExchange::Deliver(const Part& part, char* result, int64_t count) const {
+  if (part.wanted()) ScaleBehind(part.entry.request, communicator_.size(), result, count, part.out);
+}
+
+char* NamedExchange::Scratch(int64_t bytes) {
+  if (shared_ != nullptr && shared_->bytes() >= bytes) return static_cast<char*>(shared_->data());
+  if (private_ != nullptr && private_bytes_ >= bytes) return private_.get();
+  // The old ones first, so that both need not fit.
+  shared_ = nullptr;
+  private_ = nullptr;
+  shared_ = communicator_.AllocateShared(bytes);
+  if (shared_ != nullptr) return static_cast<char*>(shared_->data());
+  private_.reset(new (std::nothrow) char[std::max<int64_t>(bytes, 1)]);
+  private_bytes_ = private_ == nullptr ? 0 : bytes;
+  return private_.get();
+}
+
+Status NamedExchange::TellNoMemory() {
+  return communicator_.Decline(name_, ResourceExhausted(StrCat("'", name_, "': no memory to exchange it in")));
+}
+
+Status NamedExchange::AllReduce(std::span<Part> parts) {
+  for (Part& part : parts) AllocateOut(part, part.entry.request.shape);
+  const NamedRequest& request = parts.front().entry.request;
+  const ReduceOp op = OpOf(request);
+  if (parts.size() == 1 && parts.front().wanted() && !IsWidened(request)) {
+    Part& part = parts.front();
+    const int64_t count = request.Elements();
+    const void* in = part.work->in;
+    if (request.prescale != 1) {
+      Scale(request.dtype, request.prescale, in, count, part.out);
+      in = part.out;
+    }
+    LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, request.dtype, count, in, part.out));
+    Deliver(part, part.out, count);
+    return OkStatus();
+  }
+  int64_t total = 0;
+  for (const Part& part : parts) total += part.entry.request.Elements();
+  const DType dtype = ComputedIn(request);
+  const int64_t size = DTypeSize(dtype);
+  char* const buffer = Scratch(total * size);
+  if (buffer == nullptr) return TellNoMemory();
+  char* at = buffer;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    if (part.work == nullptr) {
+      FillNeutral(op, dtype, count, at);
+    } else {
+      ScaleBefore(part.entry.request, part.work->in, count, at);
+    }
+    at += count * size;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(communicator_.AllReduce(name_, op, dtype, total, buffer, buffer));
+  at = buffer;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    Deliver(part, at, count);
+    at += count * size;
+  }
+  return OkStatus();
+}
+
+Status NamedExchange::Adasum(std::span<Part> parts) {
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (Part& part : parts) {
+    AllocateOut(part, part.entry.request.shape);
+    total += counts.emplace_back(part.entry.request.Elements());
+  }
+  const DType dtype = parts.front().entry.request.dtype;
+  const int64_t size = DTypeSize(dtype);
+  char* const buffer = Scratch(total * size);
+  if (buffer == nullptr) return TellNoMemory();
+  char* at = buffer;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    ScaleBefore(part.entry.request, part.work->in, count, at);
+    at += count * size;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(AdasumAllReduce(communicator_, name_, dtype, counts, buffer, buffer));
+  at = buffer;
+  for (const Part& part : parts) {
+    const int64_t count = part.entry.request.Elements();
+    Deliver(part, at, count);
+    at += count * size;
+  }
+  return OkStatus();
+}
+
+// Packed by the rank that gets it, and for each in the order of the parts.
+Status NamedExchange::ReduceScatter(std::span<Part> parts) {
+  const int ranks = communicator_.size(), own = communicator_.rank();
+  const NamedRequest& first = parts.front().entry.request;
+  const DType dtype = ComputedIn(first);
+  const int64_t size = DTypeSize(dtype), own_size = DTypeSize(first.dtype);
+  std::vector<int64_t> counts(ranks, 0);  // elements
+  for (Part& part : parts) {
+    const NamedRequest& request = part.entry.request;
+    std::vector<int64_t> shape = request.shape;
+    shape[0] = ShareOf(request.rows(), own, ranks);
+    AllocateOut(part, shape);
+    for (int r = 0; r < ranks; ++r) counts[r] += ShareOf(request.rows(), r, ranks) * request.RowElements();
+  }
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const bool in_place = parts.size() == 1 && first.prescale == 1 && !IsWidened(first);
+  const bool out_place = parts.size() == 1 && parts.front().wanted() && !IsWidened(first);
+  char* const buffer = in_place && out_place ? nullptr : Scratch((total + counts[own]) * size);
+  if (buffer == nullptr && !(in_place && out_place)) return TellNoMemory();
+  const void* in = in_place ? parts.front().work->in : buffer;
+  char* const out = out_place ? parts.front().out : buffer + total * size;
+  char* to = buffer;
+  std::vector<const char*> from;
+  for (const Part& part : parts) from.push_back(static_cast<const char*>(part.work->in));
+  for (int r = 0; r < ranks && !in_place; ++r) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const NamedRequest& request = parts[i].entry.request;
+      const int64_t count = ShareOf(request.rows(), r, ranks) * request.RowElements();
+      ScaleBefore(request, from[i], count, to);
+      from[i] += count * own_size;
+      to += count * size;
+    }
+  }
+  LOCKSTEP_RETURN_IF_ERROR(communicator_.ReduceScatter(name_, OpOf(first), dtype, counts, in, out));
+  char* result = out;
+  for (const Part& part : parts) {
+    const NamedRequest& request = part.entry.request;
+    const int64_t count = ShareOf(request.rows(), own, ranks) * request.RowElements();
+    Deliver(part, result, count);
+    result += count * size;
+  }
+  return OkStatus();
+}
+
+// All-gathers and all-to-alls. What goes to a rank, and what comes from one, lies in the order of the parts.
+Status NamedExchange::Gather(std::span<Part> parts) {
+  const int ranks = communicator_.size(), own = communicator_.rank();
+  const bool to_all = parts.front().entry.request.kind == NamedKind::kAllGather;
+  for (Part& part : parts) {
+    std::vector<int64_t> shape = part.work->request.shape;
+    std::vector<int64_t>& received = part.outcome.received;
+    for (int r = 0; r < ranks; ++r) received.push_back(RowsBetween(part.entry, r, own));
+    shape[0] = std::accumulate(received.begin(), received.end(), int64_t{0});
+    AllocateOut(part, shape);
+  }
+  // To each rank; of a gather, which sends the same to all, to one.
+  std::vector<int64_t> sent(to_all ? 1 : ranks, 0);
+  int64_t incoming = 0;
+  for (const Part& part : parts) {
+    const int64_t row_bytes = RowBytes(part.entry.request);
+    for (size_t r = 0; r < sent.size(); ++r) sent[r] += RowsBetween(part.entry, own, static_cast<int>(r)) * row_bytes;
+    for (int r = 0; r < ranks; ++r) incoming += RowsBetween(part.entry, r, own) * row_bytes;
+  }
+  const int64_t outgoing = std::accumulate(sent.begin(), sent.end(), int64_t{0});
+  const bool alone = parts.size() == 1;
+  char* const buffer = alone ? nullptr : Scratch(outgoing + incoming);
+  if (buffer == nullptr && !alone) return TellNoMemory();
+  const void* in = alone ? parts.front().work->in : buffer;
+  char* const out = alone ? parts.front().out : buffer + outgoing;
+  char* to = buffer;
+  std::vector<const char*> from;
+  for (const Part& part : parts) from.push_back(static_cast<const char*>(part.work->in));
+  for (size_t r = 0; r < sent.size() && !alone; ++r) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const NamedBatch::Entry& entry = parts[i].entry;
+      const int64_t bytes = RowsBetween(entry, own, static_cast<int>(r)) * RowBytes(entry.request);
+      Copy(from[i], bytes, to);
+      from[i] += bytes;
+      to += bytes;
+    }
+  }
+  // The exchange goes on without a result for which there is no memory; its error comes back then.
+  const Status& no_memory = parts.front().status;
+  const Allocate allocate = [&](std::span<const int64_t> counts) -> Result<void*> {
+    // The memory is of the size that rank 0 has said.
+    const int64_t announced = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (announced != incoming) {
+      return DataLoss(StrCat("the ranks send ", announced, " bytes to rank ", own, ", wanted ", incoming));
+    }
+    if (alone && !no_memory.ok()) return no_memory;
+    return static_cast<void*>(out);
+  };
+  const Status exchanged = to_all ? communicator_.AllGatherV(name_, kBytes, outgoing, in, allocate)
+                                  : communicator_.AllToAllV(name_, kBytes, sent, in, allocate);
+  if (alone && !no_memory.ok() && exchanged == no_memory) return OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(exchanged);
+  const char* received = out;
+  std::vector<int64_t> at(parts.size(), 0);
+  for (int r = 0; r < ranks && !alone; ++r) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const NamedBatch::Entry& entry = parts[i].entry;
+      const int64_t bytes = RowsBetween(entry, r, own) * RowBytes(entry.request);
+      if (parts[i].wanted()) Copy(received, bytes, parts[i].out + at[i]);
+      at[i] += bytes;
+      received += bytes;
+    }
+  }
+  return OkStatus();
+}
+
+Status NamedExchange::Broadcast(std::span<Part> parts) {
+  const int root = parts.front().entry.request.root;
+  const bool sends = communicator_.rank() == root;
+  int64_t total = 0;
+  for (Part& part : parts) {
+    AllocateOut(part, part.entry.request.shape);
+    total += Bytes(part.entry.request);
+  }
+  // A root sends from where its tensor lies.
+  const bool alone = parts.size() == 1 && (sends || parts.front().wanted());
+  char* buffer = nullptr;
+  if (!alone) {
+    buffer = Scratch(total);
+    if (buffer == nullptr) return TellNoMemory();
+  } else if (sends) {
+    buffer = const_cast<char*>(static_cast<const char*>(parts.front().work->in));  // it is only read
+  } else {
+    buffer = parts.front().out;
+  }
+  char* at = buffer;
+  for (const Part& part : parts) {
+    if (sends && !alone) Copy(part.work->in, Bytes(part.entry.request), at);
+    at += Bytes(part.entry.request);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(communicator_.Broadcast(name_, root, total, buffer));
+  at = buffer;
+  for (const Part& part : parts) {
+    if (part.wanted()) Copy(at, Bytes(part.entry.request), part.out);
+    at += Bytes(part.entry.request);
+  }
+  return OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,334 @@
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/strings.h"
+#include "core/comm/liveness/after_loss.h"
+#include "core/comm/liveness/peer_end.h"
+#include "core/comm/named/named_lane.h"
+#include "core/comm/named/named_messages.h"
+
+// Who drives the lane, its thread or a caller: what it hears, and what it does. What callers do beside is in
+// named_lane.cc.
+
+namespace lockstep {
+namespace {
+
+// How long who awaits an answer looks for it: the thread before it sleeps, a caller before it leaves that to the
+// thread.
+constexpr double kLookOut_s = 100e-6;
+// What a caller exchanges itself: it is a thread of TensorFlow's, which has other things to do.
+constexpr int64_t kCallersBytes = int64_t{256} << 10;
+// How often the thread looks what peers say while this rank waits for nothing.
+constexpr double kPark_s = 0.1;
+// How often a thread whose peers take nothing looks whether it is to leave.
+constexpr double kPush_s = 0.1;
+// How often a thread whose requests wait for others looks whether one of these is stopped.
+constexpr double kLookForStops_s = 0.5;
+// How long to wait for the word of a rank that has ended an exchange.
+constexpr double kWord_s = 1;
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+int64_t BytesOf(const NamedBatch& batch) {
+  int64_t bytes = 0;
+  for (const NamedBatch::Entry& entry : batch.entries) bytes += batch.error.ok() ? TensorBytes(entry) : 0;
+  return bytes;
+}
+
+}  // namespace
+
+bool NamedLane::HasWork() const { return leaves_ || !works_.empty() || !todo_.empty(); }
+
+// Who has something to do looks by itself when that is done. A thread that sleeps is woken even where it has nothing to
+// do yet, so that it looks out for the answer.
+bool NamedLane::GoOn() {
+  if (!driven_) return true;
+  if (!idle_) return false;
+  if (rank() == 0) Sequence();
+  idle_ = todo_.empty();
+  return std::exchange(sleeps_, false);
+}
+
+bool& NamedLane::ThisThreadDrives() {
+  static thread_local bool drives = false;
+  return drives;
+}
+
+void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
+  const double end = Now() + kLookOut_s;
+  ThisThreadDrives() = true;
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      idle_ = false;
+      if (rank() == 0) Sequence();
+      int64_t bytes = 0;
+      for (const NamedBatch& batch : todo_) bytes = std::min(bytes + BytesOf(batch), kMostTensorBytes);
+      // Others may go on asking.
+      const bool waits = std::any_of(tickets.rbegin(), tickets.rend(), [&](uint64_t t) { return works_.count(t) > 0; });
+      if (!waits || leaves_ || bytes > kCallersBytes || (todo_.empty() && Now() >= end)) {
+        driven_ = ThisThreadDrives() = false;
+        if (!HasWork()) return;
+        break;
+      }
+      idle_ = todo_.empty();
+    }
+    DoAll();
+    for (const ControlLinks::Event& event : links_.Await(0)) Handle(event);
+  }
+  links_.Wake();
+}
+
+// A Wake that a driving caller takes is not lost: it wakes the thread when it ends and there is something to do.
+bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
+  for (double end = Now() + kPark_s, left = kPark_s; driven_ || !HasWork(); left = end - Now()) {
+    if (left <= 0 && !driven_) return false;
+    if (left <= 0) end = Now() + (left = kPark_s);
+    lock.unlock();
+    links_.Doze(left);
+    lock.lock();
+  }
+  return true;
+}
+
+// A core that has been given up takes some 20 us to come back, and with a yield, where others want it, milliseconds. So
+// the core is kept for as long as an exchange takes, and no longer.
+std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
+  const double end = Now() + kLookOut_s;
+  while (true) {
+    std::vector<ControlLinks::Event> events = links_.Await(0);
+    if (!events.empty()) return events;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_ || leaves_) *seconds = 0;
+      sleeps_ = *seconds != 0 && (works_.empty() || Now() >= end);
+      if (sleeps_ || *seconds == 0) return {};
+    }
+  }
+}
+
+void NamedLane::Run() {
+  bool drives = false;
+  ThisThreadDrives() = true;
+  while (true) {
+    std::vector<std::string> warnings;
+    double seconds = 0;
+    bool looks_out = false, waits = false;
+    {
+      std::unique_lock lock(mutex_);
+      if (rank() == 0) Sequence();
+      if (drives && !HasWork()) drives = driven_ = false;
+      const bool is_wanted = drives || Park(lock);
+      drives = driven_ = true;
+      if (leaves_) break;
+      if (rank() == 0) Sequence();
+      if (todo_.empty()) seconds = rank() == 0 && broken_.ok() ? stalls_.Look(sequencer_, Now(), &warnings) : -1;
+      waits = todo_.empty() && !works_.empty() && broken_.ok();
+      if (waits) seconds = seconds < 0 ? kLookForStops_s : std::min(seconds, kLookForStops_s);
+      if (!is_wanted) seconds = 0;
+      // Whoever brings work from here on wakes the thread.
+      looks_out = idle_ = seconds != 0;
+    }
+    for (const std::string& warning : warnings) {
+      options_.warn(StrCat(options_.label, options_.label.empty() ? "" : ": ", warning));
+    }
+    DoAll();
+    std::vector<ControlLinks::Event> events;
+    if (looks_out) events = LookOut(&seconds);
+    if (events.empty()) events = links_.Await(seconds);
+    {
+      const std::lock_guard lock(mutex_);
+      idle_ = sleeps_ = false;
+    }
+    for (const ControlLinks::Event& event : events) Handle(event);
+    if (const Status stopped = waits && events.empty() ? communicator_->StoppedPeer() : OkStatus(); !stopped.ok()) {
+      Break(stopped);
+    }
+  }
+  // Tells the others as well.
+  Break(Cancelled("this rank has left its job"));
+  // A peer that takes nothing any more is not waited for long.
+  constexpr double kFarewell_s = 1;
+  for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) links_.Await(end - Now());
+}
+
+std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
+  if (event.closed) {
+    const Status why = communicator_->WhyLinkEnded(event.rank);
+    return why.ok() ? Unavailable(StrCat("rank ", event.rank, " died or closed its connection")) : why;
+  }
+  switch (named_messages::KindOf(event.message)) {
+    case named_messages::kLeft:
+      return Unavailable(
+          StrCat("rank ", event.rank, " left the job", Behind(": ", named_messages::ReadLeft(event.message))));
+    case named_messages::kEnded: return named_messages::ReadEnd(event.message);
+    default: return std::nullopt;
+  }
+}
+
+void NamedLane::Handle(const ControlLinks::Event& event) {
+  if (const std::optional<Status> why = EndIn(event)) {
+    // First what was said before.
+    DoAll();
+    return Break(*why);
+  }
+  const char kind = named_messages::KindOf(event.message);
+  if (kind == named_messages::kRequests && rank() == 0) {
+    if (auto requests = named_messages::ReadRequests(event.message)) {
+      const double now = Now();
+      const std::lock_guard lock(mutex_);
+      bool are_new = true;
+      for (NamedRequest& request : *requests) {
+        // As Submit has done there already, and every rank relies on it.
+        if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
+        timeline_.Asked(request, event.rank);
+        are_new = are_new && sequencer_.Add(event.rank, std::move(request), now).ok();
+      }
+      if (are_new) return;
+    }
+  }
+  if (kind == named_messages::kCancelled && rank() == 0) {
+    if (const auto given_up = named_messages::ReadCancellation(event.message)) {
+      const std::lock_guard lock(mutex_);
+      const Status why = Cancelled(StrCat("rank ", event.rank, ": ", given_up->why));
+      return sequencer_.Cancel(event.rank, given_up->name, given_up->ticket, why);
+    }
+  }
+  if (kind == named_messages::kBatches && rank() != 0) {
+    if (auto batches = named_messages::ReadBatches(event.message, size())) {
+      const std::lock_guard lock(mutex_);
+      for (NamedBatch& batch : *batches) todo_.push_back(std::move(batch));
+      return;
+    }
+  }
+  Break(DataLoss(StrCat("rank ", event.rank, " sent a message to rank ", rank(), " that is none")));
+}
+
+void NamedLane::Sequence() {
+  if (!broken_.ok()) return;
+  std::vector<NamedBatch> batches = sequencer_.Take();
+  if (batches.empty()) return;
+  timeline_.Cycle();
+  for (const NamedBatch& batch : batches) timeline_.Ordered(batch);
+  if (size() > 1) {
+    for (const std::string& message : named_messages::OfBatches(batches)) {
+      for (int peer = 1; peer < size(); ++peer) links_.Send(peer, message);
+    }
+  }
+  for (NamedBatch& batch : batches) todo_.push_back(std::move(batch));
+}
+
+void NamedLane::DoAll() {
+  std::deque<NamedBatch> batches;
+  {
+    const std::lock_guard lock(mutex_);
+    batches.swap(todo_);
+  }
+  // The others have to know of a batch before rank 0 waits for them in it. What another rank has to say can wait, and
+  // has to, where rank 0 is in an exchange with it and does not listen.
+  while (rank() == 0 && !batches.empty() && !links_.Push(kPush_s)) {
+    const std::lock_guard lock(mutex_);
+    if (leaves_) return;
+  }
+  for (const NamedBatch& batch : batches) Do(batch);
+}
+
+void NamedLane::Do(const NamedBatch& batch) {
+  std::vector<std::unique_ptr<NamedWork>> owned;
+  std::vector<NamedWork*> works;
+  bool knows_all = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return;
+    for (const NamedBatch::Entry& entry : batch.entries) {
+      const uint64_t ticket = entry.tickets[rank()];
+      const auto found = works_.find(ticket);
+      std::unique_ptr<NamedWork> work;
+      if (found != works_.end()) {
+        work = std::move(found->second);
+        works_.erase(found);
+        if (work->request.kind == NamedKind::kJoin) {
+          join_.reset();
+        } else {
+          names_.erase(work->request.name);
+        }
+      }
+      // Joined ranks take part in sums.
+      const bool brings_zeros = ticket == NamedBatch::kNoTicket && entry.request.kind == NamedKind::kAllReduce &&
+                                entry.request.reduction != NamedReduction::kAdasum;
+      const bool is_answer = work != nullptr && (!batch.error.ok() || IsAnswerTo(entry, work->request, rank()));
+      knows_all = knows_all && (is_answer || brings_zeros);
+      // Ranks that had joined have made fewer calls: all of them count anew.
+      if (entry.request.kind == NamedKind::kJoin && batch.error.ok()) numbers_.clear();
+      works.push_back(work.get());
+      owned.push_back(std::move(work));
+    }
+  }
+  if (batch.entries.empty()) return;
+  Status failure = batch.error;
+  if (failure.ok() && !knows_all) {
+    failure = DataLoss(
+        StrCat(Describe(batch.entries.front().request), ": rank 0 says to do what rank ", rank(), " did not ask for"));
+  }
+  if (!failure.ok()) {
+    for (NamedWork* work : works) {
+      if (work != nullptr) work->done(failure, {});
+    }
+    timeline_.End(batch);
+    if (batch.error.ok()) Break(failure);
+    return;
+  }
+  timeline_.Begin(batch);
+  const Status status = exchange_.Run(batch, works, [this](const Status& error) { return CauseOf(error); });
+  timeline_.End(batch);
+  if (!status.ok()) Break(status);
+}
+
+// Who breaks says so over its links before it aborts the communicator, and the others hear it from rank 0.
+Status NamedLane::CauseOf(const Status& status) {
+  if (status.code() != StatusCode::kCancelled) return status;
+  for (const double end = Now() + kWord_s; Now() < end;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (leaves_) break;
+    }
+    for (const ControlLinks::Event& event : links_.Await(kPush_s)) {
+      if (const std::optional<Status> why = EndIn(event)) return *why;
+    }
+  }
+  return status;
+}
+
+void NamedLane::Break(const Status& cause) {
+  Status why = cause;
+  std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
+  bool leaves;
+  std::string farewell;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return;
+    leaves = leaves_;
+    // Whatever others say of a rank that leaves: it knows better.
+    if (leaves) why = Cancelled("this rank has left its job");
+    broken_ = why;
+    farewell = farewell_;
+    works.swap(works_);
+    names_.clear();
+    join_.reset();
+    todo_.clear();
+  }
+  const std::string message = leaves ? named_messages::OfLeft(farewell) : named_messages::OfEnd(why);
+  for (int peer = 0; peer < size(); ++peer) links_.Send(peer, message);
+  // Nothing where the communicator has been left, or is what broke. The thread that leaves may not have come so far.
+  if (leaves) {
+    communicator_->Leave(farewell);
+  } else {
+    communicator_->Abort(why);
+  }
+  if (!leaves) peer_end::Note(why);
+  if (!works.empty() && !leaves) AfterLoss::ProgramKnows();
+  for (auto& [ticket, work] : works) work->done(why.WithPrefix(Describe(work->request) + ": "), {});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,139 @@
+// Lanes whose peer speaks another language, or lies. It has proved the job's secret: it may end the lane, by an error
+// that names it, but not the process.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/strings.h"
+#include "core/comm/named/control_links.h"
+#include "core/comm/named/named_lane.h"
+#include "core/comm/named/named_messages.h"
+#include "core/testing/job.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kPatience_s = 60;
+
+// What the liar says, once it has heard what the other's lane asks for (nothing of rank 0's, which doesn't ask itself).
+using Lie = std::function<std::string(std::string_view heard)>;
+
+NamedRequest Sum(std::vector<int64_t> shape) {
+  NamedRequest request;
+  request.kind = NamedKind::kAllReduce;
+  request.name = "sum";
+  request.shape = std::move(shape);
+  return request;
+}
+
+// What becomes of a sum of four numbers that a lane asks for, of two ranks of which the other, `liar`, is none.
+Status AskALiar(int liar, const Lie& lie) {
+  const std::string address = testing::FreeLocalAddress();
+  std::promise<Status> outcome;
+  std::future<Status> ended = outcome.get_future();
+  std::promise<void> judged;
+  std::thread other([&, may_go = judged.get_future().share()] {
+    ContextOptions options = JobOptions({"shm", 2}, address, liar);
+    options.purpose = "named lane";  // as lanes meet
+    auto communicator = CreateCommunicator(options);
+    ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
+    std::vector<int> sockets(2, -1);
+    sockets[1 - liar] = (*communicator)->Link(1 - liar);
+    ControlLinks links(sockets);
+    std::string heard;
+    if (liar == 0) {
+      for (const auto& event : links.Await(kPatience_s)) heard = event.message;
+    }
+    links.Send(1 - liar, lie(heard));
+    EXPECT_TRUE(links.Push(kPatience_s));
+    may_go.wait();
+  });
+  {
+    auto lane = NamedLane::Create(JobOptions({"shm", 2}, address, 1 - liar), {});
+    EXPECT_TRUE(lane.ok()) << lane.status().ToString();
+    const std::vector<float> in(4, 1);
+    std::vector<float> out(4);
+    NamedWork work;
+    work.request = Sum({4});
+    work.in = in.data();
+    work.allocate = [&](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(out.data()); };
+    work.done = [&](const Status& status, const NamedWork::Outcome&) { outcome.set_value(status); };
+    if (lane.ok()) (*lane)->Submit(std::move(work));
+    EXPECT_EQ(ended.wait_for(std::chrono::duration<double>(kPatience_s)), std::future_status::ready);
+    judged.set_value();
+  }
+  other.join();
+  return ended.get();
+}
+
+std::string Requests(const std::vector<NamedRequest>& requests) { return named_messages::OfRequests(requests).front(); }
+
+TEST(NamedLaneHostile, RankZeroSurvivesWhatIsNoRequest) {
+  NamedRequest member = Sum({4});
+  member.name = "member";
+  member.group = "g";
+  member.group_size = 3;
+  NamedRequest huge = Sum({int64_t{1} << 40, int64_t{1} << 40});
+  for (const std::string& message :
+       {std::string(), std::string("?"), std::string("b\1\0\0\0", 5), Requests({Sum({4})}).substr(0, 20),
+        Requests({huge}), Requests({member, member})}) {
+    const Status status = AskALiar(1, [&](std::string_view) { return message; });
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+    EXPECT_NE(status.message().find("rank 1 sent a message to rank 0 that is none"), std::string::npos)
+        << status.ToString();
+  }
+}
+
+// What a rank's own lane would have refused, fails here, by name, on all ranks.
+TEST(NamedLaneHostile, RankZeroRefusesRequestsThatCannotBeRight) {
+  NamedRequest wrong = Sum({4});
+  wrong.kind = NamedKind::kBroadcast;
+  wrong.root = 7;
+  const Status status = AskALiar(1, [&](std::string_view) { return Requests({wrong}); });
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("rank 1: broadcast 'sum': root is 7"), std::string::npos) << status.ToString();
+}
+
+// Rank 0 says how much of the rank's memory is read and written: not more than what it gave.
+TEST(NamedLaneHostile, ARankDoesOnlyWhatItHasAskedFor) {
+  const std::vector<std::function<void(NamedRequest&)>> lies = {
+      [](NamedRequest& request) { request.shape = {1 << 20}; },
+      [](NamedRequest& request) {
+        request.shape = {4, 1};
+      },
+      [](NamedRequest& request) { request.dtype = DType::kFloat64; },
+      [](NamedRequest& request) { request.kind = NamedKind::kBroadcast; },
+      [](NamedRequest& request) { request.name = "another"; },
+  };
+  for (const auto& change : lies) {
+    const Status status = AskALiar(0, [&](std::string_view heard) {
+      NamedRequest request = named_messages::ReadRequests(heard)->front();
+      const uint64_t ticket = request.ticket;
+      change(request);
+      const int64_t rows = request.rows();
+      return named_messages::OfBatches({{{{request, {NamedBatch::kNoTicket, ticket}, {0, rows}, {}}}, OkStatus()}})
+          .front();
+    });
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_NE(status.message().find("rank 0 says to do what rank 1 did not ask for"), std::string::npos)
+        << status.ToString();
+  }
+}
+
+TEST(NamedLaneHostile, ARankSurvivesWhatIsNoBatch) {
+  for (const std::string& message : {std::string(), std::string("r\0\0\0\0", 5), std::string("b\xFF\xFF\xFF\xFF", 5)}) {
+    const Status status = AskALiar(0, [&](std::string_view) { return message; });
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_NE(status.message().find("rank 0 sent a message to rank 1 that is none"), std::string::npos)
+        << status.ToString();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/comm/named/named_lane.h"
+#include "core/testing/job.h"
+
+// How tests of named lanes ask for things: a rank is a thread, unless the test needs its death.
+namespace lockstep {
+
+// What became of a request.
+struct Outcome {
+  Status status;
+  std::vector<int64_t> shape;
+  std::vector<char> bytes;
+  NamedWork::Outcome more;
+
+  template <typename T>
+  std::vector<T> As() const {
+    const auto* data = reinterpret_cast<const T*>(bytes.data());
+    return {data, data + bytes.size() / sizeof(T)};
+  }
+};
+
+inline NamedRequest Request(NamedKind kind, const std::string& name, std::vector<int64_t> shape = {}) {
+  NamedRequest request;
+  request.kind = kind;
+  request.name = name;
+  request.shape = std::move(shape);
+  return request;
+}
+
+inline NamedRequest Barrier(const std::string& name) { return Request(NamedKind::kBarrier, name); }
+inline NamedRequest Join() { return Request(NamedKind::kJoin, ""); }
+
+inline const std::vector<float> kNothing;
+
+// A work, and a future of what comes of it. `in` has to live until then.
+template <typename T>
+std::pair<NamedWork, std::future<Outcome>> WorkOf(NamedRequest request, const std::vector<T>& in) {
+  auto outcome = std::make_shared<Outcome>();
+  auto promise = std::make_shared<std::promise<Outcome>>();
+  NamedWork work;
+  work.in = in.data();
+  work.allocate = [outcome, size = DTypeSize(request.dtype)](std::span<const int64_t> shape) -> Result<void*> {
+    outcome->shape.assign(shape.begin(), shape.end());
+    outcome->bytes.resize(std::accumulate(shape.begin(), shape.end(), size, std::multiplies<>()));
+    return static_cast<void*>(outcome->bytes.data());
+  };
+  work.done = [outcome, promise](const Status& status, const NamedWork::Outcome& more) {
+    outcome->status = status;
+    outcome->more = more;
+    promise->set_value(std::move(*outcome));
+  };
+  work.request = std::move(request);
+  return {std::move(work), promise->get_future()};
+}
+
+template <typename T>
+std::future<Outcome> Ask(NamedLane& lane, NamedRequest request, const std::vector<T>& in) {
+  auto [work, future] = WorkOf(std::move(request), in);
+  lane.Submit(std::move(work));
+  return std::move(future);
+}
+
+// What needs no tensor.
+inline Status Await(NamedLane& lane, NamedRequest request) {
+  return Ask(lane, std::move(request), kNothing).get().status;
+}
+
+// Several at once.
+template <typename T>
+std::vector<std::future<Outcome>> AskAll(NamedLane& lane, const std::vector<NamedRequest>& requests,
+                                         const std::vector<T>& in) {
+  std::vector<NamedWork> works;
+  std::vector<std::future<Outcome>> futures;
+  for (const NamedRequest& request : requests) {
+    auto [work, future] = WorkOf(request, in);
+    works.push_back(std::move(work));
+    futures.push_back(std::move(future));
+  }
+  lane.Submit(std::move(works));
+  return futures;
+}
+
+// Members of one group.
+inline std::vector<NamedRequest> Group(const std::string& group, std::vector<NamedRequest> members) {
+  for (NamedRequest& member : members) {
+    member.group = group;
+    member.group_size = static_cast<uint32_t>(members.size());
+  }
+  return members;
+}
+
+inline bool Contains(const Status& status, const std::string& text) {
+  return status.message().find(text) != std::string::npos;
+}
+
+// What tests of lanes are run for: ranks that share memory, ranks that share none, and both. Pairs are for tests in
+// which two ranks play different parts.
+inline const auto kLaneShapes =
+    ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 4}, JobShape{"auto", 2, "ab"},
+                      JobShape{"auto", 4, "aabb"}, JobShape{"auto", 5, "abacb"});
+inline const auto kLanePairs = ::testing::Values(JobShape{"shm", 2}, JobShape{"auto", 2, "ab"});
+inline const auto kLanesOfSeveral =
+    ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"auto", 2, "ab"}, JobShape{"auto", 4, "aabb"});
+
+// To be called first by tests whose ranks tell each other something through their process's memory.
+#define LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON() \
+  if (testing::Site::OfThisProcess()) GTEST_SKIP() << "its ranks tell each other something in memory"
+
+// Each rank that runs here on a thread of its own, with what it joins with.
+inline void RunThreads(const JobShape& shape, const std::function<void(const ContextOptions& options)>& rank) {
+  const std::string address = testing::NextMeetingAddress();
+  std::vector<std::thread> threads;
+  for (const int here : shape.RanksHere()) {
+    threads.emplace_back([&, here] { rank(JobOptions(shape, address, here)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+using LanePart = std::function<void(NamedLane& lane)>;
+
+// A lane of each rank, on a thread of its own; the parts may use EXPECT.
+inline void RunRanks(const JobShape& shape, const LanePart& part, const NamedLaneOptions& options = {},
+                     const Adjust& adjust = {}) {
+  RunThreads(shape, [&](ContextOptions context) {
+    if (adjust) adjust(context);
+    auto lane = NamedLane::Create(context, options);
+    ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+    part(**lane);
+    // Nobody leaves while others need it.
+    (void)Await(**lane, Barrier("end of the test"));
+  });
+}
+
+// A lane of each rank in a process of its own, or what went wrong, which `part` returns as well. Victims are not
+// expected to end well.
+inline void RunProcesses(const JobShape& shape, const std::function<std::string(std::unique_ptr<NamedLane> lane)>& part,
+                         const std::vector<int>& victims = {}, const Adjust& adjust = {}) {
+  Job(shape, [&](ContextOptions options) {
+    if (adjust) adjust(options);
+    auto lane = NamedLane::Create(options, {});
+    if (!lane.ok()) return lane.status().ToString();
+    const Status start = Await(**lane, Barrier("start"));
+    return start.ok() ? part(*std::move(lane)) : start.ToString();
+  }).ExpectSurvivorsWell(victims);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+#include "core/comm/shm/shm_communicator.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "core/comm/shm/copy.h"
+
+namespace lockstep::shm {
+
+Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(const ContextOptions& options, Group group) {
+  const int index = group.index;
+  LOCKSTEP_ASSIGN_OR_RETURN(Attachment attachment, Attach(options, std::move(group)));
+  return std::unique_ptr<ShmCommunicator>(
+      new ShmCommunicator(std::move(attachment.segment), index, std::move(attachment.waiter)));
+}
+
+ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::unique_ptr<Waiter> waiter)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      size_(segment_->layout().size),
+      owner_(getpid()),
+      heap_(std::make_shared<Heap>(segment_, rank)),
+      waiter_(std::move(waiter)),
+      calls_(segment_, rank, *waiter_) {}
+
+// Peers that wait for this rank hear that it left, and not that it died. Buffers that are still held keep the segment.
+ShmCommunicator::~ShmCommunicator() { Leave({}); }
+
+void ShmCommunicator::Leave(std::string_view how) {
+  if (getpid() == owner_) waiter_->Leave(how);
+}
+
+Status ShmCommunicator::FillSlot(const void* data, int64_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(calls_.CheckUsable());
+  CopyStreaming(segment_->At(segment_->layout().Slot(rank_, calls_.next_parity())), data, bytes);
+  return OkStatus();
+}
+
+// The start of every collective, and nothing behind it.
+Status ShmCommunicator::Barrier(std::string_view name) {
+  return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0);
+}
+
+Status ShmCommunicator::Decline(std::string_view name, const Status& why, bool verbatim) {
+  if (why.ok()) return InvalidArgument("Decline needs an error that says why");
+  return calls_.Decline(name, why, verbatim);
+}
+
+}  // namespace lockstep::shm

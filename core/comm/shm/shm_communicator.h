@@ -1,0 +1,157 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/comm/collective/communicator.h"
+#include "core/comm/collective/reduce.h"
+#include "core/comm/options.h"
+#include "core/comm/shm/attach.h"
+#include "core/comm/shm/calls.h"
+#include "core/comm/shm/heap.h"
+#include "core/comm/shm/segment.h"
+#include "core/comm/shm/waiter.h"
+
+namespace lockstep::shm {
+
+// The collectives of up to 16 ranks on one host, through shared memory: what Communicator promises, which is not
+// repeated here. docs/algorithms.md has the steps and bytes of each. Contributions take one of four ways, by size and
+// by where they lie:
+//   inline      AllReduce of up to kInlineBytes: in the announcement itself; one wait
+//   in a slot   up to kSlotBytes: copied in before the call is announced, read by all; one wait
+//   in place    larger, and in a SharedBuffer: peers read, and in AllReduce write, the buffer itself; two waits
+//   staged      larger, and private: in chunks through the pipeline of staging.h
+// The way is chosen from what all ranks see (sizes, and what was announced), so all choose alike and wait as often.
+//
+// The parts, from the bottom up: Segment (the memory), Peers (who is alive), Waiter (progress), Calls (agreement on
+// what is called), Heap (shared buffers), and here the data's ways. One file for the reductions and one for the
+// exchanges.
+//
+// A call that finds its peers there makes no system call, unless one of them sleeps, and allocates nothing but the
+// lists of staged exchanges.
+class ShmCommunicator final : public Communicator {
+ public:
+  // Of ranks that have met (attach.h).
+  static Result<std::unique_ptr<ShmCommunicator>> Create(const ContextOptions& options, Group group);
+  ~ShmCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view backend() const override { return "shm"; }
+
+  Status AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in, void* out) override;
+  Status ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts, const void* in,
+                       void* out) override;
+  Status Broadcast(std::string_view name, int root, int64_t bytes, void* data) override;
+  Status AllGatherV(std::string_view name, Item item, int64_t count, const void* in, const Allocate& allocate) override;
+  Status AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
+                   const Allocate& allocate) override;
+  Status Barrier(std::string_view name) override;
+  Status Decline(std::string_view name, const Status& why) override { return Decline(name, why, /*verbatim=*/false); }
+  void Abort(const Status& why) override { waiter_->Abort(why); }
+  // Does nothing in a fork of the process that made the communicator.
+  void Leave(std::string_view how) override;
+  int Link(int rank) const override { return waiter_->peers().socket(rank); }
+  int DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
+  Status StoppedPeer() override { return waiter_->JudgeStopped(); }
+  std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
+  bool peers_read_shared() const override { return size_ > 1; }
+
+  // For who joins backends (hierarchical/hierarchical_communicator.h).
+  //
+  // Compares a call that is made of several, and does nothing else.
+  Status Agree(const Call& call) { return calls_.Begin(call, nullptr, 0); }
+  // `verbatim`: `why` says already whose it is.
+  Status Decline(std::string_view name, const Status& why, bool verbatim);
+  // AllReduce with another reduction, and AllGatherV of another item, than what the ranks compare.
+  Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
+  Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
+  // What errors call the calls that follow, and how much longer than else they wait.
+  void ShowAs(std::optional<CallKind> kind) { waiter_->ShowAs(kind); }
+  void set_patience(double seconds) { waiter_->set_patience(seconds); }
+  // Ends all, with what is returned from then on; nothing after another end.
+  void Break(const Status& error) { waiter_->End(error); }
+  bool broken() const { return waiter_->broken(); }
+  Status CheckUsable() const { return calls_.CheckUsable(); }
+
+ private:
+  // How a contribution that is not reduced travels: the payload of its announcement, as it lies in memory.
+  struct Source {
+    int64_t offset;  // in the segment, or one of the following
+    int64_t count;   // of items, in AllGatherV
+    static constexpr int64_t kStaged = -1;
+    static constexpr int64_t kInSlot = -2;
+  };
+  // Bytes of this rank on their way to peers, or of a peer on their way here, through the outboxes of RunPipeline:
+  // piece k of `bytes` goes through chunk k. `at` is their place in the outbox's chunks.
+  struct Flow {
+    // Whose outbox they are read from; not used on the way out, where it is the own one.
+    int rank;
+    char* data;  // null: nobody wants them
+    int64_t bytes;
+    int64_t at;
+  };
+  // A part of a tensor: elements [begin, begin + count). Shares and pieces may be empty.
+  struct Range {
+    int64_t begin;
+    int64_t count;
+  };
+
+  ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::unique_ptr<Waiter> waiter);
+
+  // reductions.cc. Begin was called for those that are in place or staged, since what was announced decides between the
+  // two; those in a slot call it themselves, behind their copy.
+  Status AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
+  Status AllReduceInPlace(const Call& call, ReduceFunction reduce);
+  Status AllReduceStaged(const Call& call, ReduceFunction reduce, const char* in, char* out);
+  Status ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
+  Status ReduceScatterInPlace(const Call& call, ReduceFunction reduce, void* out);
+  Status ReduceScatterStaged(const Call& call, ReduceFunction reduce, const char* in, char* out);
+  // The share of `rank` when `count` elements are dealt out: equal but for the last ones, and beginning at a multiple
+  // of two cache lines from the tensor's start.
+  Range ShareOf(int rank, int64_t count, int64_t element_bytes) const;
+
+  // exchanges.cc
+  //
+  // How `bytes` at `data` will travel, for the announcement; copies what is small into the slot of the call that comes
+  // next. `count` is carried along. Fails as FillSlot does.
+  Result<Source> Locate(const void* data, int64_t bytes, int64_t count);
+  // What a rank announced; after Begin.
+  Source SourceOf(int rank) const;
+  // Where the bytes of `rank` can be read at once; null: they come staged. Valid until this rank begins its next call
+  // (slot) or announces that it has read them (in place).
+  const char* DirectData(int rank) const;
+  // Whether the call has to end with AwaitReaders: the same answer on every rank.
+  bool AnyInPlace() const;
+  // Runs the staged part of an exchange: `out` is what this rank sends, `in` what it receives, `longest_flow` the bytes
+  // of the longest flow between any two ranks. All ranks call it with the same lengths, whether or not they have flows.
+  // A chunk takes `piece_bytes` of each flow.
+  Status Stream(int64_t longest_flow, int64_t piece_bytes, const std::vector<Flow>& out, const std::vector<Flow>& in);
+  // The end of a call that reads in place: nobody changes a buffer before all have read it. One announcement and one
+  // wait.
+  Status AwaitReaders();
+
+  // Copies a contribution into the own slot of the call that comes next: before Begin. The peers that still read the
+  // call before have the other slot; those that read the one before that are gone, unless a call broke in between. So a
+  // broken rank writes nothing and returns its first error.
+  Status FillSlot(const void* data, int64_t bytes);
+
+  // Addresses in the segment; `chunk` is counted from the start of the call.
+  char* Outbox(int rank, int64_t chunk) { return segment_->At(segment_->layout().Outbox(rank, chunk)); }
+  char* ResultOf(int rank, int64_t chunk) { return segment_->At(segment_->layout().Result(rank, chunk)); }
+
+  const std::shared_ptr<Segment> segment_;
+  const int rank_;
+  const int size_;
+  const pid_t owner_;  // a fork of the owner has no say in the job
+  const std::shared_ptr<Heap> heap_;
+  const std::unique_ptr<Waiter> waiter_;
+  Calls calls_;
+};
+
+}  // namespace lockstep::shm
