@@ -18,7 +18,7 @@
 #include "core/columnar/arrow_filter.h"
 #include "core/columnar/parquet_file.h"
 
-// What the formats have in common that Arrow reads. For arrow_stream.cc, parquet_file.cc and orc_file.cc alone.
+// What the formats have in common that Arrow reads. For arrow_stream.cc, arrow_parquet_file.cc and orc_file.cc alone.
 namespace lockstep::columnar {
 
 // Runs `call`, which returns our Status or Result, and turns what Arrow or the standard library throws into a Status.

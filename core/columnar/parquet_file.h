@@ -12,7 +12,7 @@
 namespace lockstep::columnar {
 
 // A file as columns to choose from, and a column of it as a stream of rows. Nothing of Arrow's or Parquet's appears
-// here; parquet_file.cc is one of the two translation units that see their headers.
+// here: arrow_parquet_file.cc and orc_file.cc read the formats.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open("day.parquet"));
 //   LOCKSTEP_RETURN_IF_ERROR(file->Check({field}));

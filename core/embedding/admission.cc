@@ -6,8 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/base/hash.h"
 #include "core/base/strings.h"
-#include "core/embedding/hash.h"
 
 namespace lockstep {
 

@@ -242,7 +242,7 @@ class DynamicTable {
   };
   void TakeOut(int64_t key, uint32_t value, Gone* gone);
   void Reclaim(Gone gone);
-  // Eviction (eviction.cc).
+  // Eviction (table_eviction.cc).
   struct Looked;
   std::vector<bool> PinnedRows() const;
   int64_t MostKeys() const;

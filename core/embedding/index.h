@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
+#include "core/base/hash.h"
 #include "core/base/prefetch.h"
 #include "core/embedding/epochs.h"
-#include "core/embedding/hash.h"
 #include "core/embedding/pages.h"
 
 namespace lockstep {

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "core/base/hash.h"
 #include "core/base/strings.h"
-#include "core/embedding/hash.h"
 
 namespace lockstep {
 namespace {

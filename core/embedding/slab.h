@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/embedding/optimizer/row_view.h"
 #include "core/embedding/pages.h"
-#include "core/embedding/row_view.h"
 
 namespace lockstep {
 

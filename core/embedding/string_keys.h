@@ -8,10 +8,10 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/base/hash.h"
 #include "core/base/parallel.h"
 #include "core/base/status.h"
 #include "core/embedding/gate.h"
-#include "core/embedding/hash.h"
 #include "core/embedding/index.h"
 #include "core/embedding/slab.h"
 

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "core/base/float16.h"
+#include "core/base/hash.h"
 #include "core/base/prefetch.h"
 #include "core/base/strings.h"
-#include "core/embedding/hash.h"
 #include "core/embedding/optimizer/update.h"
 
 // From the formula of an optimizer for one element to its kernels: for each row type and instruction set, a loop over

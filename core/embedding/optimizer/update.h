@@ -9,7 +9,7 @@
 #include "core/base/instruction_set.h"
 #include "core/base/parallel.h"
 #include "core/base/status.h"
-#include "core/embedding/row_view.h"
+#include "core/embedding/optimizer/row_view.h"
 
 // Fused sparse updates: gradients of rows, duplicates and all, are summed and the optimizer applied in one pass over
 // the rows that are touched.

@@ -1,0 +1,189 @@
+// How keys leave a table (eviction.h says which): members of DynamicTable.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <shared_mutex>
+#include <tuple>
+#include <utility>
+
+#include "core/embedding/dynamic_table.h"
+
+namespace lockstep {
+namespace {
+
+// What a key takes of the index, on average.
+constexpr int64_t kIndexBytes = 24;
+
+}  // namespace
+
+// A key that was looked at and may go for the budget: the coldest compare least. The key itself comes last, so that the
+// order never depends on row numbers.
+struct DynamicTable::Looked {
+  int64_t first;   // frequency, or version
+  int64_t second;  // version, or nothing
+  int64_t key;
+  uint32_t value;
+
+  bool operator<(const Looked& other) const {
+    return std::tie(first, second, key) < std::tie(other.first, other.second, other.key);
+  }
+};
+
+void DynamicTable::TakeOut(int64_t key, uint32_t value, Gone* gone) {
+  RowStore& store = StoreOf(value);
+  const uint32_t number = NumberOf(value);
+  store.BeforeChange(number);
+  if (!index_.Erase(key, value)) return;  // somebody else took it out
+  store.End(number);
+  (IsRow(value) ? gone->rows : gone->candidates).push_back(number);
+  gone->keys.push_back(key);
+}
+
+void DynamicTable::Reclaim(Gone gone) {
+  if (tracks_changes_ && !gone.keys.empty()) {
+    const std::lock_guard lock(removed_mutex_);
+    if (changes_known_) removed_.insert(removed_.end(), gone.keys.begin(), gone.keys.end());
+    // Without snapshots the list would outgrow the table: then the next one is of the whole table.
+    if (static_cast<int64_t>(removed_.size()) > (1 << 20) + 2 * index_.size()) {
+      changes_known_ = false;
+      removed_ = {};
+    }
+  }
+  if (gone.rows.empty() && gone.candidates.empty()) return;
+  row_epochs_.Retire([this, rows = std::move(gone.rows), candidates = std::move(gone.candidates)] {
+    if (!rows.empty()) admitted_->slab().Give(rows);
+    if (!candidates.empty()) candidates_->slab().Give(candidates);
+  });
+}
+
+int64_t DynamicTable::Remove(std::span<const int64_t> keys) {
+  const std::shared_lock gate(gate_);
+  const Epochs::Guard rows_stay = row_epochs_.Enter();
+  Gone gone;
+  for (const int64_t key : keys) {
+    const KeyIndex::ReadGuard guard = index_.Read();
+    const uint32_t value = index_.Find(key);
+    if (value != KeyIndex::kAbsent) TakeOut(key, value, &gone);
+  }
+  const auto count = static_cast<int64_t>(gone.keys.size());
+  Reclaim(std::move(gone));
+  return count;
+}
+
+// By row number: the rows of all batches that have not been let go.
+std::vector<bool> DynamicTable::PinnedRows() const {
+  std::vector<bool> pinned;
+  const std::lock_guard lock(batches_mutex_);
+  if (!batches_.empty()) pinned.resize(admitted_->slab().end());
+  for (const std::vector<uint32_t>* rows : batches_) {
+    for (const uint32_t row : *rows) {
+      if (row != kNoRow) pinned[row] = true;
+    }
+  }
+  return pinned;
+}
+
+int64_t DynamicTable::MostKeys() const {
+  const EvictionOptions& options = options_.eviction;
+  int64_t most = options.max_keys.value_or(std::numeric_limits<int64_t>::max());
+  if (options.max_bytes) {
+    const RowLayout& layout = admitted_->layout();
+    const int64_t bytes = admitted_->row_bytes() + admitted_->num_slots() * layout.dim * 4 + 9 + kIndexBytes +
+                          (layout.frequency ? 4 : 0) + (layout.version ? 8 : 0) + (layout.seconds ? 4 : 0);
+    most = std::min(most, *options.max_bytes / bytes);
+  }
+  return most;
+}
+
+bool DynamicTable::HasToGo(uint32_t value, const StepInfo& now) const {
+  const EvictionOptions& options = options_.eviction;
+  const RowStore& store = StoreOf(value);
+  const uint32_t number = NumberOf(value);
+  if (options.steps_to_live && now.step - store.version(number) > *options.steps_to_live) return true;
+  if (options.seconds_to_live && int64_t{now.seconds} - int64_t{store.seconds(number)} > *options.seconds_to_live) {
+    return true;
+  }
+  if (!options.l2_threshold || !IsRow(value)) return false;
+  std::vector<float> row(options_.dim);
+  store.reader().Copy(number, row.data());
+  double squares = 0;
+  for (const float weight : row) squares += double{weight} * weight;
+  return std::sqrt(squares) < *options.l2_threshold;
+}
+
+void DynamicTable::Age(uint32_t row) {
+  if (admitted_->frequency(row) == 0) return;
+  admitted_->BeforeChange(row);
+  admitted_->HalveFrequency(row);
+}
+
+// Looks at the next keys_per_call keys: takes out who has to go, and the coldest of the others where there are too
+// many.
+void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, Gone* gone) {
+  // The range of hashes in which as many keys are to be expected. It doesn't get wider until the table has been gone
+  // through: what was taken out is missing in the part behind, not in the part ahead.
+  const uint64_t all = std::numeric_limits<uint64_t>::max();
+  const int64_t shares = std::max<int64_t>(1, index_.size() / options_.eviction.keys_per_call);
+  const uint64_t begin = sweep_.next;
+  const bool lfu = options_.eviction.order == EvictionOptions::Order::kLfu;
+  if (begin == 0) sweep_.ages = lfu && options_.eviction.budget() && sweep_.went > 0 && sweep_.went >= MostKeys();
+  if (begin == 0 && sweep_.ages) sweep_.went = 0;
+  sweep_.width = std::min(begin == 0 ? all : sweep_.width, all / static_cast<uint64_t>(shares));
+  const uint64_t end = begin < all - sweep_.width ? begin + sweep_.width : all;
+  sweep_.next = end == all ? 0 : end;
+
+  std::vector<std::pair<int64_t, uint32_t>> found;
+  index_.Visit(begin, end, [&](int64_t key, uint32_t value) { found.emplace_back(key, value); });
+  std::vector<Looked> others;
+  for (const auto& [key, value] : found) {
+    if (sweep_.ages && IsRow(value)) Age(value);
+    if (IsRow(value) && value < pinned.size() && pinned[value]) continue;
+    if (HasToGo(value, now)) {
+      TakeOut(key, value, gone);
+    } else if (IsRow(value)) {
+      const int64_t version = admitted_->version(value);
+      others.push_back({lfu ? admitted_->frequency(value) : version, lfu ? version : 0, key, value});
+    }
+  }
+  const int64_t too_many = admitted_->live() - MostKeys();
+  if (!options_.eviction.budget() || too_many <= 0 || others.empty()) return;
+  const auto going = std::min<int64_t>(too_many, (static_cast<int64_t>(others.size()) + 7) / 8);
+  std::nth_element(others.begin(), others.begin() + going - 1, others.end());
+  for (int64_t i = 0; i < going; ++i) TakeOut(others[i].key, others[i].value, gone);
+  sweep_.went += going;
+}
+
+EvictionSweep DynamicTable::sweep() const {
+  const std::lock_guard lock(evict_mutex_);
+  return sweep_;
+}
+
+Status DynamicTable::RestoreSweep(const EvictionSweep& sweep) {
+  LOCKSTEP_RETURN_IF_ERROR(sweep.Validate());
+  const std::lock_guard lock(evict_mutex_);
+  sweep_ = sweep;
+  return OkStatus();
+}
+
+std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {
+  const std::shared_lock gate(gate_);
+  const std::lock_guard lock(evict_mutex_);
+  const Epochs::Guard rows_stay = row_epochs_.Enter();
+  const std::vector<bool> pinned = PinnedRows();
+  Gone gone;
+  LookAt(now, pinned, &gone);
+  // To keep to the budget, as far as it takes; but all that is left may be in use.
+  const int64_t round = 2 * (index_.size() / options_.eviction.keys_per_call + 1);
+  for (int64_t idle = 0; options_.eviction.budget() && admitted_->live() > MostKeys() && idle < round; ++idle) {
+    const size_t before = gone.keys.size();
+    LookAt(now, pinned, &gone);
+    if (gone.keys.size() > before) idle = 0;
+  }
+  std::sort(gone.keys.begin(), gone.keys.end());
+  std::vector<int64_t> keys = gone.keys;
+  Reclaim(std::move(gone));
+  return keys;
+}
+
+}  // namespace lockstep
