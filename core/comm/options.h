@@ -5,6 +5,18 @@
 
 #include "core/base/status.h"
 
+// The folders of core/comm, each above all that it uses. This header is below them all.
+//
+//   conformance/    tests and benchmarks of whole jobs, on every backend
+//   named/          the named lane: collectives that ranks match by name
+//   job/            the engine of a process: it chooses the backend; the ordered lane
+//   hierarchical/   the communicator of several hosts: shm/ inside each host, gloo/ between hosts
+//   shm/            the backend inside a host: shared memory
+//   gloo/           the backend between hosts: TCP
+//   liveness/       who is alive, and how a process ends after a loss
+//   rendezvous/     how ranks find and authenticate each other; addresses of a machine
+//   collective/     the interface Communicator, and the parts that all backends share
+
 namespace lockstep {
 
 // The most ranks of a job, which is as many as the largest answer of a rendezvous has room for.

@@ -9,6 +9,9 @@
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 
+// Folder collective/: the interface that all backends implement, and the parts that they share: checks of arguments,
+// descriptions of calls, reductions of elements, Adasum.
+
 namespace lockstep {
 
 // How the elements of all ranks become one. Sums are taken in rank order, so that every rank and every run gets the

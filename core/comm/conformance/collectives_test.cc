@@ -15,7 +15,9 @@
 #include "core/testing/oracle.h"
 #include "core/testing/ranks.h"
 
-// What every backend has to do when nothing goes wrong: the results of the naive oracle, bit for bit, for random
+// Folder conformance/: tests and benchmarks of whole jobs, which hold every backend to the contract of Communicator.
+//
+// Every backend, when nothing goes wrong: the results of the naive oracle, bit for bit, for random
 // sequences of calls. All ranks draw the sequence from the same seed, and each can compute what the others send.
 
 namespace lockstep {

@@ -13,6 +13,8 @@
 #include "core/comm/gloo/calls.h"
 #include "core/comm/gloo/streams.h"
 
+// Folder gloo/: the backend for ranks on different hosts, over TCP. Only this folder includes Gloo's headers.
+
 namespace lockstep::gloo {
 
 // The collectives of ranks that lie on hosts of their own, over Gloo's connections: what Communicator promises for the

@@ -21,6 +21,8 @@
 #include "core/comm/rendezvous/rendezvous.h"
 #include "core/comm/shm/shm_communicator.h"
 
+// Folder hierarchical/: the communicator of several hosts. It joins shm/ inside each host with gloo/ between hosts.
+
 namespace lockstep::hierarchical {
 
 // Where a rank stands among the hosts of a job.

@@ -8,6 +8,9 @@
 #include "core/comm/job/run_agreement.h"
 #include "core/comm/options.h"
 
+// Folder job/: the engine of one process. It chooses the backend, connects, and runs the collectives of the ordered
+// lane.
+
 namespace lockstep {
 
 // Meets the other ranks and connects, by the backend of the options: what Context::Create does, whose errors it

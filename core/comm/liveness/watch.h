@@ -11,6 +11,8 @@
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
+// Folder liveness/: who of a job is alive, how a process ends after a loss, and which ends its program has to hear of.
+
 namespace lockstep {
 
 struct WatchOptions {

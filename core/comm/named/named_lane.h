@@ -20,6 +20,8 @@
 #include "core/comm/named/stall_watch.h"
 #include "core/comm/named/timeline.h"
 
+// Folder named/: the named lane. Ranks ask for collectives in any order, and rank 0 matches them by name.
+
 namespace lockstep {
 
 struct NamedLaneOptions {

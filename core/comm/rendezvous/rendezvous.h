@@ -9,6 +9,8 @@
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
+// Folder rendezvous/: how ranks find and authenticate each other over TCP, and which address of a machine they use.
+
 namespace lockstep {
 
 // The meeting of a job's R ranks over TCP, the same for every backend: each brings a note (how to reach it, what it was

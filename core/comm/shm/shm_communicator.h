@@ -17,6 +17,8 @@
 #include "core/comm/shm/segment.h"
 #include "core/comm/shm/waiter.h"
 
+// Folder shm/: the backend for ranks of one host, through shared memory.
+
 namespace lockstep::shm {
 
 // The collectives of up to 16 ranks on one host, through shared memory: what Communicator promises, which is not
