@@ -19,6 +19,7 @@
 #include "core/base/strings.h"
 #include "core/comm/liveness/after_loss.h"
 #include "core/comm/liveness/peer_end.h"
+#include "core/comm/options.h"
 
 // The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
 // and keep the pointers to the default context and the lanes. What they do is done by Context, Communicator and

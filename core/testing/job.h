@@ -12,6 +12,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/job/context.h"
+#include "core/comm/options.h"
 #include "core/testing/oracle.h"
 #include "core/testing/ranks.h"
 #include "core/testing/site.h"

@@ -13,12 +13,12 @@
 #include "core/base/fork_guard.h"
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
-#include "core/comm/job/context.h"
 #include "core/comm/named/control_links.h"
 #include "core/comm/named/named_exchange.h"
 #include "core/comm/named/sequencer.h"
 #include "core/comm/named/stall_watch.h"
 #include "core/comm/named/timeline.h"
+#include "core/comm/options.h"
 
 // Folder named/: the named lane. Ranks ask for collectives in any order, and rank 0 matches them by name.
 
