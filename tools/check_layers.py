@@ -1,4 +1,6 @@
-"""A check of every #include and import against the layers of tools/layers.toml, and a search for circles of them.
+"""A check of every #include and import against the layers of tools/layers.toml, and a search for circles.
+
+Run it as:
 
     python tools/check_layers.py [folder]
 
@@ -130,7 +132,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def layer_of(name: str, layers: Sequence[str], separator: str) -> str | None:
-    """The longest of `layers` that `name` is or lies in."""
+    """Returns the longest of `layers` that `name` is or lies in."""
     inside = [layer for layer in layers if name == layer or name.startswith(layer + separator)]
     return max(inside, key=len, default=None)
 
@@ -246,7 +248,7 @@ class PythonRules:
         self._ours = {layer.partition(".")[0] for layer in self._layers} | set(self._programs)
 
     def _module(self, path: str) -> str:
-        """The name under which a file is imported."""
+        """Returns the name under which a file is imported."""
         for root in self._roots:
             if path.startswith(root + "/"):
                 path = path[len(root) + 1 :]

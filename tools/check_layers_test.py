@@ -183,7 +183,7 @@ def test_a_wrong_row_is_found():
 
 
 def _uses(**uses: str) -> check_layers.Uses:
-    """A graph of names of one letter: a="bc" says that a uses b and c."""
+    """Returns a graph of names of one letter: a="bc" says that a uses b and c."""
     graph = check_layers.Uses()
     for name, used in uses.items():
         for line, other in enumerate(used, 1):
@@ -223,7 +223,7 @@ def test_components_are_names_that_reach_each_other(seed):
 
 
 def _reached(uses: dict[str, dict[str, tuple[()]]], start: str) -> set[str]:
-    """The names that `start` uses, directly or through others."""
+    """Returns the names that `start` uses, directly or through others."""
     reached: set[str] = set()
     waiting = list(uses[start])
     while waiting:
