@@ -206,7 +206,7 @@ class Process:
     """One that serves. As a context, it is ended at the end, or when it takes too long."""
 
     def __init__(self, python: str, kinds: list[str], rows: int, dim: int, seconds: float) -> None:
-        from lockstep.launch.cluster import KEEP_MEMORY  # not there where TFRA is
+        from lockstep.launch.placement.worker_environment import KEEP_MEMORY  # not there where TFRA is
 
         environment = os.environ if kinds == ["tfra"] else {**os.environ, **KEEP_MEMORY}
         command = [python, __file__, "--rows", str(rows), "--dims", str(dim), "--seconds", str(seconds)]

@@ -28,7 +28,7 @@ def test_the_table_has_rows_of_what_there_is_in_their_order():
 def test_the_project_is_really_read():
     paths = check_layers.tracked_files(TOOLS.parent)
     assert "core/base/status.h" in paths
-    assert "python/lockstep/launch/job.py" in paths
+    assert "python/lockstep/launch/local/supervised_job.py" in paths
     assert not [path for path in paths if path.startswith((".venv", "build"))]
 
 
@@ -117,7 +117,7 @@ def test_a_right_cpp_line_passes(tmp_path, path, line):
         ("python/lockstep/_src/x.py", "import hybridbackend.tensorflow", "lockstep._src may not import hybridbackend"),
         (
             "python/lockstep/_src/x.py",
-            "from lockstep.launch import cli",
+            "from lockstep.launch.cli import main",
             "lockstep._src may not import lockstep.launch",
         ),
         ("python/lockstep/_src/x.py", "from tests import model", "lockstep._src may not import tests"),

@@ -48,7 +48,7 @@ def _launcher(hosts: Sequence[Host]) -> list[int]:
 
 
 def _agent(hosts: Sequence[Host]) -> list[int]:
-    return hosts[1].pids("lockstep.launch.agent")
+    return hosts[1].pids("lockstep.launch.remote.agent")
 
 
 FAULTS = [

@@ -151,7 +151,7 @@ def _freeze(job, hosts):
 
 
 def _kill_agent(job, hosts):
-    os.kill(hosts[1].pids("lockstep.launch.agent")[0], signal.SIGKILL)
+    os.kill(hosts[1].pids("lockstep.launch.remote.agent")[0], signal.SIGKILL)
 
 
 def _kill_launcher(job, hosts):

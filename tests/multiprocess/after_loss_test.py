@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lockstep.launch.ports import free_ports
+from lockstep.launch.base.ports import free_ports
 from lockstep.testing.launching import finish, launchers, wait_for
 
 # Under what the launcher's process is, they meet; then each does something else, and is in no exchange.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from lockstep.launch.cluster import KEEP_MEMORY
+from lockstep.launch.placement.worker_environment import KEEP_MEMORY
 
 ROOT = Path(__file__).resolve().parents[2]
 # In the environment of all that a run starts, also on its hosts: what tells its processes from all others.

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from lockstep._src.options import Options
-from lockstep.launch import plan
-from lockstep.launch.arguments import CommandLine
-from lockstep.launch.errors import LaunchError
-from lockstep.launch.output import Console
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.cli.arguments import CommandLine
+from lockstep.launch.placement import plan
 from lockstep.testing import fake_ssh
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it

@@ -2,7 +2,7 @@
 
 import sys
 
-from lockstep.launch.collective import main
+from lockstep.launch.frontends.deeprec import main
 
 __all__ = ["main"]
 

@@ -25,6 +25,6 @@ def _refuse_originals(search_path: list[str]) -> None:
 _refuse_originals(sys.path)
 
 from horovod.runner import run  # noqa: E402
-from lockstep.launch.horovod_line import API_VERSION as __version__  # noqa: E402, N812
+from lockstep.launch.frontends.horovod_command_line import API_VERSION as __version__  # noqa: E402, N812
 
 __all__ = ["__version__", "run"]

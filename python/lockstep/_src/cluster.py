@@ -7,8 +7,8 @@ import json
 import socket
 from collections.abc import Mapping
 
-from lockstep.launch.places import MOST_WORKERS
-from lockstep.launch.secret import INSTEAD, PLACEHOLDER
+from lockstep.launch.base.places import MOST_WORKERS
+from lockstep.launch.base.secret import INSTEAD, PLACEHOLDER
 
 # The launcher's variables, all strings.
 RANK = "LOCKSTEP_RANK"

@@ -15,7 +15,7 @@ from lockstep._src.options import OptionValues
 from lockstep._src.saving import export
 from lockstep._src.saving.latest import latest_checkpoint
 from lockstep._src.scope import embedding_scope, scope
-from lockstep.launch.backend import collective_backend
+from lockstep.launch.base.collective_backend import collective_backend
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -15,7 +15,7 @@ from lockstep._src.arguments import listed
 from lockstep._src.cluster import Cluster, Task
 from lockstep._src.environment import warn_of_what_has_no_effect
 from lockstep._src.options import VARIABLES, Options, OptionValues, takes_options
-from lockstep.launch import elastic_wire
+from lockstep.launch.base import elastic_wire
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

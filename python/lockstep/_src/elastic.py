@@ -1,6 +1,6 @@
 """A worker of an elastic job: its place in each round, and news of the job.
 
-The launcher decides (lockstep/launch/elastic_driver.py). A worker asks it for a place before each round, and meets the
+The launcher decides (lockstep/launch/elastic/driver.py). A worker asks it for a place before each round, and meets the
 others of the round then. Who was told that hosts have changed, or sees that a peer died, leaves its round and asks
 again: with another rank, among another number, in the same process.
 """
@@ -22,9 +22,9 @@ import tensorflow as tf
 
 from lockstep._src import library
 from lockstep._src.context import context
-from lockstep.launch import places
-from lockstep.launch.elastic_wire import ADDRESS, SECRET, WORKER, Channel, WireError, round_secret
-from lockstep.launch.ports import free_ports
+from lockstep.launch.base import places
+from lockstep.launch.base.elastic_wire import ADDRESS, SECRET, WORKER, Channel, WireError, round_secret
+from lockstep.launch.base.ports import free_ports
 
 # How soon a death is seen by all who wait for the dead (docs/design.md).
 _SEEN_WITHIN_S = 3.0

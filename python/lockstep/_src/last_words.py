@@ -18,7 +18,7 @@ from types import FrameType
 import tensorflow as tf
 
 from lockstep._src import library
-from lockstep.launch import notes
+from lockstep.launch.base import notes
 
 SHOWS_ALL = "LOCKSTEP_TRACEBACKS"
 # Errors of TensorFlow into which an interrupt turns where it ends what TensorFlow waits for.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep._src import last_words
-from lockstep.launch import notes
+from lockstep.launch.base import notes
 from lockstep.testing.launching import finish, launchers, wait_for
 
 launch = pytest.fixture(launchers)

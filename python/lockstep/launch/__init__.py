@@ -9,7 +9,7 @@ milliseconds and every façade's launcher is a spelling of this one. `docs/launc
 """
 
 from lockstep.launch.api import run
-from lockstep.launch.cli import main
-from lockstep.launch.errors import LaunchError
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.cli.main import main
 
 __all__ = ["LaunchError", "main", "run"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from lockstep.launch.cli import main
+from lockstep.launch.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from lockstep.launch import attempts, plan
-from lockstep.launch import command as commands
-from lockstep.launch.attempts import check_restarts
-from lockstep.launch.guard import die_with
-from lockstep.launch.job import Job, check_thread
-from lockstep.launch.output import Console
-from lockstep.launch.process import not_executable, starts_call, starts_command
+from lockstep.launch.base.output import Console
+from lockstep.launch.cli import tf1_command
+from lockstep.launch.local import attempts
+from lockstep.launch.local.attempts import check_restarts
+from lockstep.launch.local.guard import die_with
+from lockstep.launch.local.process import not_executable, starts_call, starts_command
+from lockstep.launch.local.supervised_job import Job, check_thread
+from lockstep.launch.placement import plan
 
 
 def run(
@@ -43,8 +44,8 @@ def run(
     environment = dict(os.environ)
     times = check_restarts(restarts)
     environments = plan.environments(workers, attempts.told(environment, times, 0), console)
-    if words is not None and commands.wants_tf1(False, environment):
-        words = commands.as_tf1(words)
+    if words is not None and tf1_command.wants_tf1(False, environment):
+        words = tf1_command.as_tf1(words)
     if len(environments) > 1:
         start = starts_call(command) if words is None else starts_command(words)
         planned = [environments]

@@ -5,14 +5,16 @@ import struct
 
 import pytest
 
-from lockstep.launch import agent_wire, elastic_hosts, hosts, slurm
-from lockstep.launch.elastic_wire import Channel, WireError
-from lockstep.launch.errors import LaunchError
-from lockstep.launch.output import Console
-from lockstep.launch.places import MOST_WORKERS, places
-from lockstep.launch.remote import Assignment, RemoteHost
-from lockstep.launch.remote_worker import RemoteWorker
-from lockstep.launch.tasks import tasks_of
+from lockstep.launch.base.elastic_wire import Channel, WireError
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.base.places import MOST_WORKERS, places
+from lockstep.launch.elastic import host_pool
+from lockstep.launch.placement import hosts, slurm
+from lockstep.launch.placement.tasks import tasks_of
+from lockstep.launch.remote import agent_wire
+from lockstep.launch.remote.remote_host import Assignment, RemoteHost
+from lockstep.launch.remote.remote_worker import RemoteWorker
 from lockstep.testing.mutations import TF_CONFIGS, feed, named, text_of
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
@@ -67,7 +69,7 @@ def test_hostfile(tmp_path):
 @pytest.mark.parametrize("slots", [None, 2])
 def test_output_of_a_host_discovery_script(slots):
     def reads(data):
-        return elastic_hosts.parse_discovered(data.decode("utf-8", "replace"), slots, "./script")
+        return host_pool.parse_discovered(data.decode("utf-8", "replace"), slots, "./script")
 
     seeds = [b"localhost:2\n127.0.0.1:1\n", b"a:1\na:1\n"] + ([b"a\nb:3\n"] if slots else [])
     feed("host discovery", named("./script", reads, LaunchError), seeds, LaunchError, INPUTS)

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lockstep.launch import horovodrun
-from lockstep.launch.call import Dumps
-from lockstep.launch.horovod_request import Request
+from lockstep.launch.cli.call import Dumps
+from lockstep.launch.frontends import horovodrun
+from lockstep.launch.frontends.horovod_request import Request
 from lockstep.spark.session import active_context, told_by
 
 _LOOK_EVERY_S = 0.5
@@ -38,7 +38,7 @@ def run_function(
       dumps: Pickles it, and its results.
       request: The job; without a number of processes it gets one for each slot (spark.default.parallelism).
       start_timeout_s: How long Spark may take to have the slots free, in seconds.
-      **how: As `lockstep.launch.horovodrun.run_function` takes them: `executable`, `environment`, `console`.
+      **how: As `lockstep.launch.frontends.horovodrun.run_function` takes them: `executable`, `environment`, `console`.
 
     Returns:
       Its results by rank.

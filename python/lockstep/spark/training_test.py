@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from lockstep.launch.errors import LaunchError
-from lockstep.launch.horovod_request import Request
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.frontends.horovod_request import Request
 from lockstep.spark.training import run_function
 from lockstep.testing import fake_spark
 

@@ -2,7 +2,7 @@
 
 WORKER = """
 import os, signal, socket, sys, time
-from lockstep.launch.elastic_wire import ADDRESS, SECRET, WORKER, Channel
+from lockstep.launch.base.elastic_wire import ADDRESS, SECRET, WORKER, Channel
 
 number = int(os.environ[WORKER])
 host, _, port = os.environ[ADDRESS].rpartition(":")

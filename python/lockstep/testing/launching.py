@@ -93,7 +93,7 @@ SLEEP = "for _ in range(6000): time.sleep(.1)\n"
 ECHO_BEFORE_ITS_CAUSE = (
     WRITE_PID
     + """
-from lockstep.launch import notes
+from lockstep.launch.base import notes
 from lockstep.testing.launching import runs
 if rank:
     notes.say({"is": "failed", "because": "peer", "error": "rank 0 left", "trace": "File a"})

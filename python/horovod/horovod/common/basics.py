@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from horovod.common import process_sets as sets
 from lockstep import elastic, named
-from lockstep.launch import elastic_wire
+from lockstep.launch.base import elastic_wire
 
 DYNAMIC_PROCESS_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
 # By one of these `lockstep` knows its job; by the others Horovod and MPI do.

@@ -15,7 +15,7 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.runner.elastic.worker import HostUpdateResult
-from lockstep.launch.elastic_wire import ADDRESS
+from lockstep.launch.base.elastic_wire import ADDRESS
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "notification_manager", "run_fn"]
 

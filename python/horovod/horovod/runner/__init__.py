@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lockstep.launch.elastic_request import Elastic
-from lockstep.launch.horovod_request import Request
-from lockstep.launch.horovodrun import run_function
+from lockstep.launch.frontends.horovod_elastic import Elastic
+from lockstep.launch.frontends.horovod_request import Request
+from lockstep.launch.frontends.horovodrun import run_function
 
 __all__ = ["run"]
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from lockstep.launch.horovodrun import main
+from lockstep.launch.frontends.horovodrun import main
 
 __all__ = ["run_commandline"]
 

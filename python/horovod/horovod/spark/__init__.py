@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
-from lockstep.launch.errors import LaunchError
-from lockstep.launch.horovod_request import Request
-from lockstep.launch.output import Console
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.frontends.horovod_request import Request
 from lockstep.spark.training import run_function
 
 _START_TIMEOUT_S = 600

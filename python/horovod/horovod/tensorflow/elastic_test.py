@@ -17,10 +17,10 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from lockstep.launch.elastic_driver import Limits
-from lockstep.launch.elastic_job import ElasticJob, Plan
-from lockstep.launch.output import Console
-from lockstep.launch.process import starts_call
+from lockstep.launch.base.output import Console
+from lockstep.launch.elastic.driver import Limits
+from lockstep.launch.elastic.elastic_job import ElasticJob, Plan
+from lockstep.launch.local.process import starts_call
 
 # For all jobs together.
 DEADLINE_S = 540

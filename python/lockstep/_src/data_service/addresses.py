@@ -9,8 +9,8 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
-from lockstep.launch import interfaces
-from lockstep.launch.errors import LaunchError
+from lockstep.launch.base import interfaces
+from lockstep.launch.base.errors import LaunchError
 
 # Interfaces, separated by commas, each by its name, an address or a network: ours first, then what
 # horovodrun --network-interfaces sets, of which programs of Horovod's know the last one.

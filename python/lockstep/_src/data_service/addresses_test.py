@@ -3,7 +3,7 @@ import ipaddress
 import pytest
 
 from lockstep._src.data_service import addresses
-from lockstep.launch import interfaces
+from lockstep.launch.base import interfaces
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 

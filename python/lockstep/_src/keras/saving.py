@@ -17,7 +17,7 @@ from lockstep._src.context import context
 from lockstep._src.embedding import is_dynamic, serialized
 from lockstep._src.interception import Interception
 from lockstep._src.keras.variables import of_this_worker, sharded_variables, whole_on_chief
-from lockstep.launch import notes
+from lockstep.launch.base import notes
 
 
 def intercept_saving(interception: Interception) -> None:

@@ -33,7 +33,7 @@ from lockstep._src.data import positions
 from lockstep._src.interception import Interception
 from lockstep._src.saving import failures
 from lockstep._src.training import resumed, row_weights, stopping
-from lockstep.launch import notes
+from lockstep.launch.base import notes
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")

@@ -1,0 +1,197 @@
+"""Network interfaces of this machine: which address a user's choice means, and by which one others reach it.
+
+A choice is what LOCKSTEP_INTERFACE says: an interface's name (eth0), one of its addresses, or a network (10.0.0.0/8).
+"""
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+
+VARIABLE = "LOCKSTEP_INTERFACE"
+NAME_TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 1.0
+# Any: nothing is sent to it.
+_PROBED_PORT = 9
+_IFF_UP = 0x1
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class _IfAddrs(ctypes.Structure):
+    """`struct ifaddrs` of getifaddrs(3), as far as it is read."""
+
+
+_IfAddrs._fields_ = [
+    ("next", ctypes.POINTER(_IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+]
+
+
+def addresses() -> list[tuple[str, Address]]:
+    """Names of interfaces that are up, each with one of its addresses; those of IPv4 come first."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_IfAddrs)()
+    if libc.getifaddrs(ctypes.byref(first)):
+        raise OSError(ctypes.get_errno(), "getifaddrs")
+    found = []
+    try:
+        entry = first
+        while entry:
+            address = _read(entry.contents.address)
+            if address is not None and entry.contents.flags & _IFF_UP:
+                found.append((entry.contents.name.decode(errors="replace"), address))
+            entry = entry.contents.next
+    finally:
+        libc.freeifaddrs(first)
+    return sorted(found, key=lambda pair: pair[1].version)
+
+
+def _read(where: int | None) -> Address | None:
+    """A `struct sockaddr` of IP; None for another."""
+    if not where:
+        return None
+    family = int.from_bytes(ctypes.string_at(where, 2), sys.byteorder)
+    if family == socket.AF_INET:
+        return ipaddress.IPv4Address(ctypes.string_at(where + 4, 4))
+    if family == socket.AF_INET6:
+        return ipaddress.IPv6Address(ctypes.string_at(where + 8, 16))
+    return None
+
+
+def is_name(choice: str) -> bool:
+    """Whether a choice is an interface's name, and no address or network."""
+    try:
+        ipaddress.ip_network(choice, strict=False)
+    except ValueError:
+        return True
+    return False
+
+
+def interface_of(choice: str) -> tuple[str, str]:
+    """The name of the interface of this machine that a choice means, and which of its addresses.
+
+    Raises:
+      LaunchError: there is none.
+    """
+    there = addresses()
+    if not is_name(choice):
+        network = ipaddress.ip_network(choice, strict=False)
+        for name, address in there:
+            if address in network:
+                return name, str(address)
+        what = "network" if "/" in choice else "address"
+        raise LaunchError(f"no network interface has the {what} {choice}; {_described(there)}")
+    for name, address in there:
+        if name == choice and not (address.version == 6 and address.is_link_local):
+            return name, str(address)
+    raise LaunchError(f"network interface {choice!r} is not there or down; {_described(there)}")
+
+
+def address_of(choice: str) -> str:
+    """The address of this machine that a choice means; LaunchError where it has none."""
+    return interface_of(choice)[1]
+
+
+def _described(there: Sequence[tuple[str, Address]]) -> str:
+    return f"{socket.gethostname()} has " + ", ".join(f"{name} ({address})" for name, address in there)
+
+
+def meeting_host(name: str, choice: str | None, others: Sequence[str]) -> str:
+    """The name or address of this machine at which the workers of other hosts reach rank 0, which is here.
+
+    Args:
+      name: What the user calls this machine.
+      choice: Its interface, where one was chosen.
+      others: Names of the other hosts.
+
+    Raises:
+      LaunchError: the chosen interface is not there.
+    """
+    if choice:
+        return address_of(choice)
+    # What is unknown here, workers could not resolve.
+    if not leads_to_loopback(name, if_unknown=True):
+        return name
+    # As /etc/hosts has it for a machine's own name: right for the machine itself alone. ssh knows by which address
+    # the launcher has reached it.
+    found = [_address_towards(other) for other in others] + os.environ.get("SSH_CONNECTION", "").split()[2:3]
+    for address in found:
+        if address is not None and not ipaddress.ip_address(address).is_loopback:
+            return address
+    return name
+
+
+def address_towards(host: str, choice: str | None) -> str:
+    """The name or address of this machine at which another host reaches it.
+
+    Raises:
+      LaunchError: the chosen interface is not there.
+    """
+    if choice:
+        return address_of(choice)
+    # Of a host whose name ssh alone knows there is no telling.
+    return _address_towards(host) or socket.gethostname()
+
+
+def wait_for_name(name: str, console: Console, seconds: float = NAME_TIMEOUT_S) -> None:
+    """Returns when a host's name can be resolved: a cluster may learn it a little later than it starts the host.
+
+    Not for ever: who then uses the name says that it is none.
+
+    Args:
+      name: It, or an address.
+      console: Is told that this takes its time.
+      seconds: For how long at most.
+    """
+    deadline, has_said = time.monotonic() + seconds, False
+    while not _is_known(name) and time.monotonic() < deadline:
+        if not has_said:
+            console.message(f"waiting up to {seconds:g} s for the name {name} to be known")
+        has_said = True
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_known(name: str) -> bool:
+    try:
+        socket.getaddrinfo(name, None)
+    except ValueError:  # Longer than names are.
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def leads_to_loopback(name: str, if_unknown: bool) -> bool:
+    """Whether a host's name, or address, is one that no other host reaches; `if_unknown` where nobody here knows it."""
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
+    except (OSError, ValueError):
+        return if_unknown
+    return all(ipaddress.ip_address(address[0].partition("%")[0]).is_loopback for *_, address in found)
+
+
+def _address_towards(host: str) -> str | None:
+    """The address that packets to a host would be sent from."""
+    with contextlib.suppress(OSError, ValueError):
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, _PROBED_PORT, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+                own, _, *more = probe.getsockname()
+                # An address of one link is none without its interface; hosts of a job call theirs alike.
+                return f"{own}%{socket.if_indextoname(more[1])}" if more and more[1] else own
+    return None
+
+
+def with_port(host: str, port: int) -> str:
+    """host:port, [v6]:port."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -1,0 +1,61 @@
+import json
+import os
+
+import pytest
+
+from lockstep.launch.base import notes
+from lockstep.launch.base.notes import ITSELF, PEER, Notes
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    read, write = notes.open_pipe()
+    monkeypatch.setenv(notes.VARIABLE, notes.name_of(write))
+    yield read, write
+    for descriptor in (read, write):
+        os.close(descriptor)
+
+
+def test_notes_arrive_however_they_are_cut(pipe):
+    assert notes.say({"is": "saved", "path": "/c/model.ckpt-7", "step": 7, "resumes": True})
+    assert notes.say({"is": "failed", "because": PEER, "error": "a\nb", "trace": "lines"})
+    data = os.read(pipe[0], 1 << 16)
+    heard = []
+    noted = Notes(lambda one: heard.append((one.saved, one.because)))
+    for at in range(0, len(data), 3):
+        noted.feed(data[at : at + 3])
+    saved = ("/c/model.ckpt-7", 7, True)
+    assert (noted.saved, noted.because, noted.error, noted.trace) == (saved, PEER, "a b", "lines")
+    assert heard == [(saved, ""), (saved, PEER)]
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"[1]", b"7", b'{"is": "failed", "because": "sun"}', b'{"is": "saved", "path": 3}', b"x" * (1 << 20)]
+)
+def test_what_is_no_note_is_left_out(line):
+    noted = Notes()
+    noted.feed(line + b"\n" + json.dumps({"is": "failed", "because": ITSELF}).encode() + b"\n" + line)
+    assert (noted.because, noted.error, noted.trace, noted.saved) == (ITSELF, "", "", None)
+    assert len(noted._rest) <= 1 << 15
+
+
+def test_another_file_under_the_pipes_number_gets_no_notes(pipe, tmp_path):
+    with open(tmp_path / "theirs", "wb") as theirs:
+        os.dup2(theirs.fileno(), pipe[1])
+        assert not notes.say({"is": "failed", "because": ITSELF})
+    assert (tmp_path / "theirs").read_bytes() == b""
+
+
+def test_nobody_waits_where_a_note_finds_no_place(pipe):
+    sent = 0
+    while notes.say({"is": "saved", "path": "x" * 1000}):
+        sent += 1
+    assert sent > 10
+
+
+@pytest.mark.parametrize("value", ["", "x", "7", "-1:3", "9999:1"])
+def test_without_a_launcher_there_are_no_notes(monkeypatch, value):
+    monkeypatch.setenv(notes.VARIABLE, value)
+    assert not notes.say({"is": "failed", "because": ITSELF})

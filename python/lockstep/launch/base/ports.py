@@ -1,0 +1,39 @@
+"""TCP ports for the rendezvous of a job's workers."""
+
+import random
+import socket
+
+from lockstep.launch.base.errors import LaunchError
+
+# Below the ports that systems give to outgoing connections (from 32768 on), which could take one meanwhile.
+PORTS = range(20001, 32768)
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Distinct TCP ports of an address of this machine that nobody listens on now.
+
+    Args:
+      count: How many.
+      host: The address; empty: any.
+
+    Raises:
+      LaunchError: there are not enough.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held: list[socket.socket] = []
+    try:
+        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+            if len(held) == count:
+                break
+            candidate = socket.socket(family)
+            held.append(candidate)
+            try:
+                candidate.bind((host, port))
+            except OSError:
+                held.pop().close()
+        if len(held) < count:
+            raise LaunchError(f"only {len(held)} of {count} TCP ports are free in {PORTS.start}-{PORTS.stop - 1}")
+        return [taken.getsockname()[1] for taken in held]
+    finally:
+        for taken in held:
+            taken.close()

@@ -1,0 +1,114 @@
+"""The secret of a job that several launchers start, each for a task of TF_CONFIG or of Slurm's.
+
+They cannot tell each other a random one. Where LOCKSTEP_SECRET is not given, each derives it from a key that only the
+user can read: 32 random bytes in `$XDG_STATE_HOME/lockstep/key` (`~/.local/state/lockstep/key`), made by the first
+launcher that wants it. The job's secret is HMAC-SHA-256 of its rendezvous address, and of Slurm's numbers where there
+are some, under that key. Launchers on several hosts have one key where the folder is on a file system of the network.
+"""
+
+import contextlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from lockstep.launch.base.errors import LaunchError
+
+VARIABLE = "LOCKSTEP_SECRET"
+# What manifests have until somebody puts a secret there: everybody knows it.
+PLACEHOLDER = "REPLACE-WITH-RANDOM-TEXT"
+INSTEAD = "which everybody knows who has the manifest; wanted random text of yours: openssl rand -hex 32"
+_KEY_BYTES = 32
+# As mounts call them; and those in user space, "fuse.", which are seldom others.
+_NETWORK_FILE_SYSTEMS = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "smb3",
+    "virtiofs", "wekafs",
+}  # fmt: skip
+
+
+def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 1, job: str = "") -> str:
+    """The secret of a job: LOCKSTEP_SECRET, or one that is derived.
+
+    Args:
+      environment: The launcher's.
+      rendezvous: Where the job meets, host:port.
+      hosts: How many it has launchers on.
+      job: What else tells it from other jobs.
+
+    Raises:
+      LaunchError: it is what manifests have in its place; or it is not given, and the key cannot be read or made, is
+        not the user's own, or is one of this host alone where there are several.
+    """
+    if given := environment.get(VARIABLE):
+        if given.strip() == PLACEHOLDER:
+            raise LaunchError(f"{VARIABLE} is {PLACEHOLDER}, {INSTEAD}")
+        return given
+    state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    path = Path(state) / "lockstep" / "key"
+    wanted = f"set {VARIABLE} to the same random text for all tasks"
+    try:
+        if hosts > 1 and not _is_of_the_network(kind := file_system(path)):
+            raise LaunchError(
+                f"the job has tasks on {hosts} hosts, and {VARIABLE} is not set, nor can it be derived from the key in "
+                f"{path}: that is on a file system of this host alone ({kind}), so others have another key; {wanted}"
+            )
+        key = _read_or_make(path)
+    except OSError as error:
+        raise LaunchError(
+            f"the job has several tasks, and {VARIABLE} is not set, nor can it be derived from a key in {path} "
+            f"({error.strerror or error}); {wanted}"
+        ) from None
+    about = f"lockstep job at {rendezvous}" + (f", {job}" if job else "")
+    return hmac.new(key, about.encode(), "sha256").hexdigest()
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that a file is on, or will be on: ext4, nfs4, ...
+
+    Raises:
+      OSError: it cannot be found out.
+    """
+    place = os.path.realpath(path)
+    best, kind = "", ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, where, found, *_ = line.split(" ")
+        where = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), os.fsencode(where)))
+        # Of two at one place the later one is seen.
+        if os.path.commonpath((place, where)) == where and len(where) >= len(best):
+            best, kind = where, found
+    return kind
+
+
+def _is_of_the_network(kind: str) -> bool:
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
+
+
+def _read_or_make(path: Path) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        return _read(path)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        # Whole from its first moment, and only one: a launcher that comes second reads the first one's.
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        key = file.read(_KEY_BYTES + 1)
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise OSError(f"others may read or have written it: owner {status.st_uid}, mode {status.st_mode & 0o777:o}")
+    if len(key) != _KEY_BYTES:
+        raise OSError(f"{status.st_size} bytes, wanted {_KEY_BYTES}")
+    return key

@@ -1,0 +1,37 @@
+"""A worker that calls a function (`call`).
+
+python -m lockstep.launch.cli.call_worker
+"""
+
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+from lockstep.launch.base.call_folder import FUNCTION, VARIABLE, of_rank
+from lockstep.launch.base.elastic_wire import WORKER
+
+
+def _work(folder: Path) -> None:
+    """A worker: calls the function, and leaves its result, or the last lines of the exception's report."""
+    try:
+        with open(folder / FUNCTION, "rb") as file:
+            # Behind our own, which may be those of another interpreter.
+            sys.path += [path for path in pickle.load(file) if path not in sys.path]
+            function, dumps = pickle.load(file)
+        result = dumps(function())
+    except Exception as error:
+        report = "".join(traceback.format_exception_only(type(error), error))
+        of_rank(folder, "error", _rank()).write_text(report, errors="replace")
+        raise
+    of_rank(folder, "result", _rank()).write_bytes(result)
+
+
+def _rank() -> str:
+    # In an elastic job it comes with the first round, and changes; without a round a worker's number stands for it.
+    return os.environ.get("LOCKSTEP_RANK") or os.environ[WORKER]
+
+
+if __name__ == "__main__":
+    _work(Path(os.environ[VARIABLE]))

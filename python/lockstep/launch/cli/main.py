@@ -1,0 +1,170 @@
+"""The launcher's command line."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from lockstep.launch.base import interfaces
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.cli import tf1_command
+from lockstep.launch.cli.arguments import CommandLine
+from lockstep.launch.cli.host_options import add_hosts, add_restarts, hosts_asked_for, interfaces_of
+from lockstep.launch.cli.job_factory import Environments, makes_jobs
+from lockstep.launch.local import attempts
+from lockstep.launch.local.attempts import check_restarts, run_attempts
+from lockstep.launch.local.process import not_executable
+from lockstep.launch.placement import plan
+from lockstep.launch.placement.hosts import place
+from lockstep.launch.placement.tasks import Tasks
+from lockstep.launch.remote.multi_host_job import Where
+
+_DESCRIPTION = """\
+Starts the workers of a job, on this machine or on each of several hosts: one for each GPU in CUDA_VISIBLE_DEVICES or
+NVIDIA_VISIBLE_DEVICES, or N on the CPU; without either, one. When a worker fails, all are ended, and its exit code is
+returned.
+"""
+NO_COMMAND = "no command; wanted one like: python main.py"
+
+# Gives the command to run, and may set defaults in the environment.
+Prepare = Callable[[list[str], MutableMapping[str, str]], list[str]]
+
+
+def main(
+    arguments: Sequence[str] | None = None, program: str = "lockstep.launch", prepare: Prepare | None = None
+) -> int:
+    """Runs a job as the command line says; does not return where the job is a single worker, which takes our place.
+
+    Args:
+      arguments: The command line without the program's name; `sys.argv[1:]` by default.
+      program: The module's name, for messages.
+      prepare: What a façade's launcher does before.
+
+    Returns:
+      What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
+    """
+    line = CommandLine(f"python -m {program}", _DESCRIPTION)
+    line.add("-n", "--workers", type=int, metavar="N", help="number of workers of each machine")
+    line.add("-np", "--num-proc", type=int, metavar="N", help="number of workers of the job, on all machines together")
+    add_restarts(line)
+    add_tf1(line)
+    add_hosts(line, default="this machine; in an allocation of Slurm's, its hosts")
+    options, words = line.parse(sys.argv[1:] if arguments is None else arguments)
+    if not words:
+        line.error(NO_COMMAND)
+    environment = dict(os.environ)
+    try:
+        if prepare is not None:
+            words = prepare(words, environment)
+        words = program_of(words, options.tf1, environment)
+        console = Console()
+        set_interface(interfaces_of(options), environment)
+        _check_numbers(options.workers, options.num_proc)
+        asked = hosts_asked_for(
+            options, options.workers, lambda: len(plan.granted_devices(environment, console).ids), environment
+        )
+        where, workers = None, options.workers
+        if asked is not None:
+            hosts, shell = asked
+            where = Where(hosts if options.num_proc is None else place(options.num_proc, hosts), shell)
+            environment.pop("TF_CONFIG", None)  # The hosts say who takes part.
+        elif options.num_proc is not None:
+            plan.check_alone(options.num_proc, environment)
+            workers = options.num_proc
+        planned = environments_of(workers, where, console)
+        return execute(words, planned, where, environment, console, restarts=check_restarts(options.restarts))
+    except LaunchError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _check_numbers(workers: int | None, num_proc: int | None) -> None:
+    """LaunchError where the number of workers is none, or is said twice."""
+    if workers is not None and num_proc is not None:
+        raise LaunchError(f"got -n {workers} (of each machine) and -np {num_proc} (of the job), wanted one of them")
+    for name, number in (("-n", workers), ("-np", num_proc)):
+        if number is not None and number < 1:
+            raise LaunchError(f"{name} {number}: wanted 1 or more workers")
+
+
+def environments_of(workers: int | None, where: Where | None, console: Console) -> Environments:
+    """Gives the environments of workers that are all started here: as the hosts say, or what else counts."""
+    if where is None:
+        return lambda environment: plan.environments(workers, environment, console)
+    return lambda environment: plan.environments(
+        where.size, environment, console, deals_gpus=where.deals_gpus, tasks=Tasks(), tf_config=not where.is_horovods
+    )
+
+
+def add_tf1(line: CommandLine, to: Any = None) -> None:
+    """Adds the option for programs of TensorFlow 1, to a group of the line."""
+    line.add("--tf1", to=to, action="store_true", help="run the program as a TensorFlow 1 script (also LOCKSTEP_TF1=1)")
+
+
+def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> list[str]:
+    """The command, rewritten for TensorFlow 1 where the option or the environment asks for that.
+
+    Raises:
+      LaunchError: no Python program is found in it, or the variable is neither 0 nor 1.
+    """
+    return tf1_command.as_tf1(words) if tf1_command.wants_tf1(tf1, environment) else words
+
+
+def set_interface(choices: Sequence[str], environment: MutableMapping[str, str]) -> None:
+    """Has workers use the first of these interfaces for connections between hosts, if there is one."""
+    if choices:
+        environment[interfaces.VARIABLE] = choices[0]
+
+
+def execute(
+    words: list[str],
+    environments: Environments,
+    where: Where | None,
+    environment: Mapping[str, str],
+    console: Console,
+    *,
+    folder: str | None = None,
+    restarts: int = 0,
+) -> int:
+    """Runs a command on workers.
+
+    A single one, here, takes our place, and this does not return, unless its output has to be kept or stamped.
+
+    Args:
+      words: The command.
+      environments: Of the workers, where all are started here.
+      where: On which hosts; None: here.
+      environment: The launcher's.
+      console: Where output goes.
+      folder: Where it is kept as well (`open_copies`).
+      restarts: How often the job may begin anew after a failure.
+
+    Returns:
+      The launcher's exit code.
+
+    Raises:
+      LaunchError: the command cannot be executed, or the folder cannot be made.
+    """
+    planned = []
+    if where is None or where.is_here:
+        planned.append(environments(attempts.told(environment, restarts, 0)))
+        if len(planned[0]) == 1 and folder is None and not console.timestamps and not restarts:
+            _become(words, planned[0][0])
+
+    def of_attempt(told: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+        return planned.pop() if planned else environments(told)
+
+    job_of = makes_jobs(of_attempt, where, environment, console, folder=folder, restarts=restarts)
+    _, code = run_attempts(lambda attempt: job_of(words, None, attempt), restarts, console)
+    return code
+
+
+def _become(words: list[str], environment: Mapping[str, str]) -> None:
+    """Puts the only worker in our place, as if it had been started without us: its terminal, signals and exit code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(words[0], words, environment)
+    except OSError as error:
+        raise not_executable(words[0], error) from None

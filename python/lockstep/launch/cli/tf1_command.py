@@ -1,0 +1,82 @@
+"""Finds the Python program in a worker's command, and has it run as a TensorFlow 1 script where that is asked for."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from lockstep.launch.base.errors import LaunchError
+
+TF1_VARIABLE = "LOCKSTEP_TF1"
+_TF1_MODULE = "lockstep.launch.tf1"
+_PYTHON = re.compile(r"python(\d+(\.\d+)*)?$")
+_LONG_WITH_ARGUMENT = "--check-hash-based-pycs"
+
+
+def wants_tf1(option: bool, environment: Mapping[str, str]) -> bool:
+    """True if `--tf1` was given or LOCKSTEP_TF1 says so.
+
+    Raises:
+      LaunchError: the variable is neither 0 nor 1.
+    """
+    value = environment.get(TF1_VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise LaunchError(f"{TF1_VARIABLE}={value!r}: wanted 1 (run as a TensorFlow 1 script) or 0")
+    return option or value == "1"
+
+
+def as_tf1(command: Sequence[str]) -> list[str]:
+    """The command with its Python program run by `lockstep.launch.tf1`.
+
+    Programs in front of the interpreter (`numactl ... python main.py`) and the interpreter's own options stay as they
+    are; `python main.py`, `python -m module`, `python -c code` and an executable `main.py` are understood.
+
+    Raises:
+      LaunchError: no Python program is found in it.
+    """
+    for position, word in enumerate(command):
+        if _PYTHON.match(os.path.basename(word)):
+            options, program = _split_arguments(command[position + 1 :])
+            if not program or (program[0] in ("-m", "-c") and len(program) == 1):
+                raise LaunchError(f"--tf1: no program in {' '.join(command)!r}; wanted `python main.py ...`")
+            return [*command[: position + 1], *options, "-m", _TF1_MODULE, *program]
+        if _is_python_script(word):
+            return [*command[:position], sys.executable, "-m", _TF1_MODULE, *command[position:]]
+    raise LaunchError(f"--tf1: no Python program in the command {' '.join(command)!r}; wanted `python main.py ...`")
+
+
+def _split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """An interpreter's arguments as its own options, and the program: `main.py ...`, `-m module ...`, `-c code ...`.
+
+    The program is empty where there is none, or where it is read from stdin.
+    """
+    options: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word in ("-", "--"):
+            return options, []
+        if word.startswith("--"):
+            options.append(word)
+            if word == _LONG_WITH_ARGUMENT:
+                options += rest[:1]
+                rest = rest[1:]
+            continue
+        # One-letter options may stand together; the first that takes an argument takes what is left of the word.
+        flags, letter, attached = re.match(r"(-[^WXcm]*)([WXcm]?)(.*)", word, re.DOTALL).groups()
+        if letter in ("c", "m"):
+            options += [flags] if flags != "-" else []
+            return options, ["-" + letter, *([attached] if attached else []), *rest]
+        options.append(word)
+        if letter and not attached:
+            options += rest[:1]
+            rest = rest[1:]
+    return options, rest
+
+
+def _is_python_script(word: str) -> bool:
+    if not (word.endswith(".py") and os.access(word, os.X_OK)):
+        return False
+    with open(word, "rb") as script:
+        first = script.readline(256)
+    return first.startswith(b"#!") and b"python" in first

@@ -1,0 +1,1 @@
+"""Runs elastic jobs, whose workers and hosts come and go while they train."""

@@ -1,0 +1,109 @@
+"""Runs the host discovery script of an elastic job, beside everything else."""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.elastic.host_pool import SCRIPT_TIMEOUT_S, Hosts, parse_discovered, start_script
+from lockstep.launch.local.guard import kill_group
+
+# From the end of one run of the host discovery script to the start of the next.
+_DISCOVER_EVERY_S = 1.0
+# More than any list of hosts has: a script that goes on has lost its way.
+_MOST_PRINTED_BYTES = 1 << 20
+
+
+class Discovery:
+    """Runs the host discovery script again and again, one at a time, beside everything else.
+
+    Args:
+      script: It.
+      slots: Of hosts for which it says no number.
+      hosts: Is told what it printed.
+      selector: Calls the functions that are registered with it.
+      console: Is told when it fails, once for each way of failing.
+
+    Attributes:
+      has_list: The first list has come. Until then a failure is a LaunchError, of `attend` or of the selector's call.
+    """
+
+    def __init__(
+        self, script: str, slots: int | None, hosts: Hosts, selector: selectors.BaseSelector, console: Console
+    ):
+        self._script, self._slots, self._hosts = script, slots, hosts
+        self._selector, self._console = selector, console
+        self._process: subprocess.Popen | None = None
+        self._printed = b""
+        self._at = 0.0  # when it was started, or will be
+        self._complaint = ""
+        self.has_list = False
+
+    def wake_at(self) -> float:
+        """When `attend` has to be called though nothing happened."""
+        return self._at + (SCRIPT_TIMEOUT_S if self._process is not None else 0)
+
+    def attend(self) -> None:
+        """Starts it, where it is time; ends it where it takes too long."""
+        if time.monotonic() < self.wake_at():
+            return
+        if self._process is not None:
+            self._close(f"host discovery script {self._script!r}: no end after {SCRIPT_TIMEOUT_S} s")
+            return
+        try:
+            self._process, self._printed, self._at = start_script(self._script), b"", time.monotonic()
+        except LaunchError as error:
+            self._close(str(error))
+            return
+        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read)
+
+    def _read(self, events: int) -> None:
+        del events
+        chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+        self._printed += chunk
+        if len(self._printed) > _MOST_PRINTED_BYTES:
+            self._close(f"host discovery script {self._script!r} printed more than {_MOST_PRINTED_BYTES >> 20} MiB")
+            return
+        if chunk:
+            return
+        complaint = ""
+        try:
+            self._take(self._process.wait(), self._printed)
+        except LaunchError as error:
+            complaint = str(error)
+        self._close(complaint)
+
+    def _take(self, code: int, printed: bytes) -> None:
+        if code:
+            how = f"failed with exit code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+            raise LaunchError(f"host discovery script {self._script!r} {how}")
+        self._hosts.found(parse_discovered(printed.decode(errors="replace"), self._slots, self._script))
+        self.has_list = True
+
+    def _close(self, complaint: str) -> None:
+        self._at = time.monotonic() + _DISCOVER_EVERY_S
+        if self._process is not None:
+            self._selector.unregister(self._process.stdout)
+            _end_script(self._process)
+            self._process = None
+        if complaint and not self.has_list:
+            raise LaunchError(complaint)
+        if complaint and complaint != self._complaint:
+            self._console.message(f"{complaint}; the hosts stay as they are")
+        self._complaint = complaint
+
+    def __enter__(self) -> "Discovery":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._process is not None:
+            self._close("")
+
+
+def _end_script(process: subprocess.Popen) -> None:
+    kill_group(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()

@@ -1,0 +1,410 @@
+"""Decides what becomes of an elastic job: who is started, who has which rank, when a new round begins, when it is over.
+
+Bookkeeping alone: it is told what happens and says what to do; `elastic_job` does it. A job runs in rounds. In one,
+ranks and their number are fixed. Each worker asks for its place before a round (`ready`), and waits for it:
+
+    started ──ready──► waiting ──round begins──► training ──ready: a peer died, or hosts changed──► waiting ...
+
+A round begins when every worker that trains has come back, or has died, and enough are waiting. Workers that were in
+the former round come first, in their order, so that rank 0 has the state that newcomers get. Newcomers are started
+beside the job and join it when they wait: nobody waits for their start.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+from lockstep.launch.base.places import MOST_WORKERS
+from lockstep.launch.elastic.host_pool import Hosts, host_of
+
+# So often workers are told of a change that they have not yet come back for.
+_NOTIFY_EVERY_S = 1.0
+# So long a worker that failed because of another waits for that one's failure, until its own counts.
+_CAUSE_WITHIN_S = 3.0
+_STATE_IS_LOST = "all workers that had the job's state have failed"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job may become.
+
+    Attributes:
+      num_proc: So many slots must be there before it starts.
+      min_np: With fewer workers it waits.
+      max_np: More are not started; None: one for each slot.
+      timeout_s: For how long it waits.
+      reset_limit: How often the job may begin anew; None: any number.
+    """
+
+    num_proc: int
+    min_np: int
+    max_np: int | None = None
+    timeout_s: float = 600
+    reset_limit: int | None = None
+
+
+@dataclass
+class Worker:
+    """A worker, as the driver sees it.
+
+    Attributes:
+      number: Counts those that were started.
+      host: As the hosts' list calls it.
+      slot: Free on its machine when it was started: its local rank.
+      batch: Workers that were started at the same time have the same number.
+      is_waiting: It asked for a place.
+      port: Free on its machine, for the case that it becomes rank 0; None where it has said none.
+      has_state: It has the job's state, which newcomers get from rank 0.
+      keeps_state: It needs nothing from rank 0, having the state that its peers have.
+      rank: In the last round that it was part of; None: in none yet.
+      is_told_to_go: Its slot is gone.
+      is_given_up: It did not come to a round in time, and is being killed.
+    """
+
+    number: int
+    host: str
+    slot: int
+    batch: int
+    is_waiting: bool = False
+    port: int | None = None
+    has_state: bool = False
+    keeps_state: bool = False
+    rank: int | None = None
+    is_told_to_go: bool = False
+    is_given_up: bool = False
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is in a round."""
+        return self.rank is not None and not self.is_waiting
+
+
+@dataclass
+class _Echo:
+    """A worker's failure because of another's, at a time."""
+
+    worker: Worker
+    how: str
+    at: float
+
+    @property
+    def line(self) -> str:
+        """Returns what the user is told, where the other one has failed."""
+        return f"{_name(self.worker)} {self.how}, because another had failed"
+
+
+@dataclass
+class Actions:
+    """What to do now, in this order.
+
+    Attributes:
+      say: Lines for the user.
+      start: Workers to start.
+      places: The round that begins: worker number -> what it is told. Empty: none begins.
+      changed: What those that train are told, if anything.
+      dismiss: Workers that are told to end; they wait for a place.
+      kill: Workers that end now.
+      over: The job ends, with this exit code and everything that runs.
+      why: What workers that wait, and the user, are told of the end.
+    """
+
+    say: list[str] = field(default_factory=list)
+    start: list[Worker] = field(default_factory=list)
+    places: dict[int, dict] = field(default_factory=dict)
+    changed: dict | None = None
+    dismiss: list[int] = field(default_factory=list)
+    kill: list[int] = field(default_factory=list)
+    over: int | None = None
+    why: str = ""
+
+
+class Driver:
+    """Of one job. `now` is in seconds, by a clock that never goes back.
+
+    Args:
+      limits: Of the job.
+      hosts: Where workers may be.
+    """
+
+    def __init__(self, limits: Limits, hosts: Hosts):
+        self.limits, self.hosts = limits, hosts
+        # By number; without those that were told to end.
+        self.workers: dict[int, Worker] = {}
+        self.round = 0
+        self._resets = 0  # rounds after the first, less those that only complete a batch of newcomers
+        self._batch = 0
+        self._joined: set[int] = set()  # batches of which a worker has been in a round
+        self._has_lost = False  # a worker of the last round has ended since it began
+        self._numbers = itertools.count()
+        self._returns_since: float | None = None  # the first worker waits for others
+        self._lacks_since: float | None = None  # there are too few
+        self._told_at = -math.inf
+        self._newcomers_since: float | None = None  # one waits to be told of
+        self._succeeded = False
+        self._state_exists = False  # somebody has had it; programs without one never say so
+        self._failure = 0  # exit code of the last worker that failed
+        self._exit_code = 0  # of the job, where a worker has succeeded
+        self._has_cause = False  # a worker of the last round has failed by itself since it began
+        self._echoes: list[_Echo] = []  # failures because of another, which has not ended yet
+
+    # What happens.
+
+    def ready(self, number: int, has_state: bool, keeps_state: bool, port: int | None = None) -> None:
+        """A worker waits for a place."""
+        worker = self.workers.get(number)
+        if worker is not None:
+            worker.is_waiting, worker.has_state, worker.keeps_state = True, has_state, keeps_state
+            worker.port = port
+            self._state_exists |= has_state
+
+    def ended(self, number: int, code: int, how: str, now: float, is_echo: bool = False) -> list[str]:
+        """A worker's process ended; returns what the user is told.
+
+        Args:
+          number: The worker's.
+          code: Its exit code.
+          how: Says it: "was killed by SIGKILL".
+          now: The time.
+          is_echo: It failed because another had failed. That is the failure of the other one's host.
+        """
+        worker = self.workers.pop(number, None)
+        if worker is None:
+            return []
+        self._has_lost |= worker.rank is not None
+        if code == 0 and (worker.rank is not None or self.round == 0):
+            self._succeeded = True
+            return []
+        failure = code if code > 0 else 128 - code if code < 0 else 1
+        if is_echo and not self._succeeded and worker.rank is not None:
+            self._failure = self._failure or failure
+            echo = _Echo(worker, how, now)
+            if self._has_cause:
+                return [echo.line]
+            self._echoes.append(echo)
+            return []
+        self._failure = failure
+        if self._succeeded:
+            self._exit_code = self._failure
+            return [f"{_name(worker)} {how}, after another had succeeded"]
+        lines = [self._leave_alone(worker, how if code else "ended before it had joined the job", now)]
+        if worker.rank is not None:
+            self._has_cause = True
+            lines += [echo.line for echo in self._echoes]
+            self._echoes.clear()
+        return lines
+
+    def _leave_alone(self, worker: Worker, what: str, now: float) -> str:
+        """Starts no new workers on the host of one that failed, for a while; returns what the user is told."""
+        seconds = self.hosts.failed(worker.host, now)
+        until = "" if seconds is None else f" for {seconds:.1f} s"
+        return f"{_name(worker)} {what}; no new workers on {worker.host}{until}"
+
+    # What to do.
+
+    def next(self, now: float) -> Actions:
+        """What follows from what happened."""
+        actions = Actions()
+        self._see_end(actions)
+        self._judge_echoes(actions, now)
+        if actions.over is None and not self._succeeded:
+            self._staff(actions, now)
+        if actions.over is None:
+            self._begin(actions, now)
+        if actions.over is None and not actions.places and not self._succeeded:
+            self._notify(actions, now)
+        return actions
+
+    def wake_at(self, now: float) -> float:
+        """When `next` has to be called though nothing happened."""
+        times = [now + _NOTIFY_EVERY_S]
+        times += [since + self.limits.timeout_s for since in (self._returns_since, self._lacks_since) if since]
+        times += [echo.at + _CAUSE_WITHIN_S for echo in self._echoes]
+        if (back := self.hosts.next_return(now)) is not None:
+            times.append(back)
+        return max(now, min(times))
+
+    # Parts of `next`.
+
+    def _judge_echoes(self, actions: Actions, now: float) -> None:
+        """Counts failures because of another where no other has failed in time, or can any more."""
+        is_last = actions.over is not None or self._succeeded
+        late = [echo for echo in self._echoes if is_last or now >= echo.at + _CAUSE_WITHIN_S]
+        self._echoes = [echo for echo in self._echoes if echo not in late]
+        actions.say += [self._leave_alone(echo.worker, echo.how, now) for echo in late]
+
+    def _see_end(self, actions: Actions) -> None:
+        """Whether the job is over."""
+        if self._succeeded:
+            # Nobody joins any more. (Programs that ask for no place have no rounds, and end as they like.)
+            newcomers = [worker for worker in self.workers.values() if worker.rank is None and self.round > 0]
+            for worker in newcomers:
+                actions.kill.append(self.workers.pop(worker.number).number)
+            if not self.workers:
+                actions.over = self._exit_code
+        elif self._failure and self.round == 0 and not self.workers:
+            actions.over, actions.why = self._failure, "all workers failed before the job had begun"
+        elif self.round > 0 and all(worker.rank is None for worker in self.workers.values()):
+            actions.over, actions.why = self._failure or 1, _STATE_IS_LOST
+
+    def _staff(self, actions: Actions, now: float) -> None:
+        """Who has to go, and who is started."""
+        self._choose_who_goes(actions)
+        unjudged = {echo.worker.host for echo in self._echoes}
+        slots = {
+            host: number
+            for host, number in self.hosts.slots().items()
+            if host not in unjudged and self.hosts.takes_new(host, now)
+        }
+        there = sum(slots.values())
+        if self.round == 0 and not self.workers:
+            if there < self.limits.num_proc:
+                self._lack(actions, now, f"{there} of {self.limits.num_proc} slots are there")
+                return
+            self._lacks_since = None
+        most = MOST_WORKERS if self.limits.max_np is None else self.limits.max_np
+        wanted = most - sum(not worker.is_told_to_go for worker in self.workers.values())
+        self._batch += 1
+        for host, number in slots.items():
+            free = number - sum(worker.host == host for worker in self.workers.values())
+            for _ in range(min(free, wanted)):
+                actions.start.append(self._new_worker(host))
+                wanted -= 1
+
+    def _choose_who_goes(self, actions: Actions) -> None:
+        leaving: set[int] = set()
+        for host in {worker.host for worker in self.workers.values()}:
+            there = sorted((w for w in self.workers.values() if w.host == host), key=lambda worker: worker.slot)
+            leaving.update(worker.number for worker in there[self.hosts.slots().get(host, 0) :])
+        have_state = {worker.number for worker in self.workers.values() if worker.rank is not None}
+        if have_state <= leaving:
+            # The state would go with them: they stay until others have it.
+            leaving -= have_state
+        for worker in list(self.workers.values()):
+            worker.is_told_to_go = worker.number in leaving
+            if worker.is_told_to_go and worker.rank is None:
+                actions.kill.append(self.workers.pop(worker.number).number)
+
+    def _new_worker(self, host: str) -> Worker:
+        machine = self.hosts.machine(host)
+        taken = {worker.slot for worker in self.workers.values() if self.hosts.machine(worker.host) == machine}
+        slot = next(slot for slot in itertools.count() if slot not in taken)
+        worker = Worker(next(self._numbers), host, slot, self._batch)
+        self.workers[worker.number] = worker
+        return worker
+
+    def _begin(self, actions: Actions, now: float) -> None:
+        """Begins a round, if it is time for one."""
+        # Newcomers alone begin no round but the first.
+        if not any(w.is_waiting and (w.rank is not None or self.round == 0) for w in self.workers.values()):
+            self._returns_since = None
+            return
+        # Before the first round all are waited for, later those that train.
+        awaited = [w for w in self.workers.values() if not w.is_waiting and (w.trains or self.round == 0)]
+        self._returns_since = now if self._returns_since is None else self._returns_since
+        if awaited and now < self._returns_since + self.limits.timeout_s:
+            return
+        for worker in [worker for worker in awaited if not worker.is_given_up]:
+            worker.is_given_up = True
+            actions.say.append(f"{_name(worker)} did not come for {self.limits.timeout_s:g} s: it is ended")
+            actions.kill.append(worker.number)
+        if awaited:
+            self._returns_since = now  # Those that come in their places have as long.
+            return
+        for worker in [w for w in self.workers.values() if w.is_waiting and w.is_told_to_go]:
+            actions.dismiss.append(self.workers.pop(worker.number).number)
+            self._has_lost |= worker.rank is not None
+        waiting = [worker for worker in self.workers.values() if worker.is_waiting]
+        if self._state_exists and waiting and not any(worker.has_state for worker in waiting):
+            # Who succeeded has left nothing to do for those that had not begun.
+            actions.over = self._exit_code if self._succeeded else self._failure or 1
+            actions.why = "" if self._succeeded else _STATE_IS_LOST
+        elif len(waiting) < self.limits.min_np and not self._succeeded:
+            self._lack(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
+        elif waiting and self._exceeds_limit(waiting) and not self._succeeded:
+            actions.over = self._failure or 1
+            actions.why = f"the job was to begin anew for the {_ordinal(self._resets + 1)} time; the reset limit is "
+            actions.why += str(self.limits.reset_limit)
+        elif waiting:
+            self._place(actions, waiting)
+
+    def _exceeds_limit(self, waiting: list[Worker]) -> bool:
+        limit = self.limits.reset_limit
+        return limit is not None and self._resets >= limit and self._is_reset(waiting)
+
+    def _is_reset(self, waiting: list[Worker]) -> bool:
+        """Whether a round of these counts as a new beginning: those that only complete a batch were counted with it."""
+        if self.round == 0:
+            return False
+        newcomers = {worker.batch for worker in waiting if worker.rank is None}
+        return self._has_lost or not newcomers or not newcomers <= self._joined
+
+    def _place(self, actions: Actions, waiting: list[Worker]) -> None:
+        self._resets += self._is_reset(waiting)
+        self._joined |= {worker.batch for worker in waiting}
+        self._has_lost = self._has_cause = False
+        self.round += 1
+        self._returns_since = self._lacks_since = self._newcomers_since = None
+        self._told_at = -math.inf
+        # Those that have the state in the order of their ranks, then newcomers as they were started; those of a machine
+        # follow its first.
+        machines: dict[str, list[Worker]] = {}
+        for worker in sorted(waiting, key=lambda w: (not w.has_state, w.rank is None, w.rank or 0, w.number)):
+            machines.setdefault(self.hosts.machine(worker.host), []).append(worker)
+        order = [worker for there in machines.values() for worker in there]
+        all_keep_state = all(worker.keeps_state and worker.rank is not None for worker in order)
+        for rank, worker in enumerate(order):
+            worker.rank, worker.is_waiting = rank, False
+            machine = self.hosts.machine(worker.host)
+            # A newcomer's is its slot, whose GPU nobody has: those before it are taken.
+            local = sorted(other.slot for other in machines[machine]).index(worker.slot)
+            having = [other for other, there in machines.items() if len(there) > local]
+            actions.places[worker.number] = {
+                "round": self.round,
+                "rank": rank,
+                "size": len(order),
+                "local_rank": local,
+                "local_size": len(machines[machine]),
+                "cross_rank": having.index(machine),
+                "cross_size": len(having),
+                "host": host_of(worker.host).name,
+                "all_keep_state": all_keep_state,
+            }
+
+    def _lack(self, actions: Actions, now: float, what: str) -> None:
+        """There are too few: says so once, and ends the job when it has waited long enough."""
+        if self._lacks_since is None:
+            self._lacks_since = now
+            actions.say.append(f"{what}; waiting for up to {self.limits.timeout_s:g} s")
+        elif now >= self._lacks_since + self.limits.timeout_s:
+            listed = ", ".join(f"{host}:{number}" for host, number in self.hosts.slots().items()) or "none"
+            actions.over = self._failure or 1
+            actions.why = f"{what}, after {self.limits.timeout_s:g} s of waiting; hosts: {listed}"
+
+    def _notify(self, actions: Actions, now: float) -> None:
+        """Tells those that train of what they have to come back for, again and again until they do."""
+        if not any(worker.trains for worker in self.workers.values()) or now < self._told_at + _NOTIFY_EVERY_S:
+            return
+        removed = any(worker.is_told_to_go for worker in self.workers.values())
+        added = self._are_complete(now)
+        if removed or added:
+            self._told_at = now
+            actions.changed = {"at": now, "added": added, "removed": removed}
+
+    def _are_complete(self, now: float) -> bool:
+        """Whether newcomers wait, and none that was started with one of them is still to come.
+
+        Those that train leave their work once for all of them. Nobody waits longer than the limit for the rest.
+        """
+        waiting = {worker.batch for worker in self.workers.values() if worker.is_waiting and worker.rank is None}
+        starting = {w.batch for w in self.workers.values() if not w.is_waiting and w.rank is None}
+        self._newcomers_since = (now if self._newcomers_since is None else self._newcomers_since) if waiting else None
+        return bool(waiting - starting) or (bool(waiting) and now >= self._newcomers_since + self.limits.timeout_s)
+
+
+def _name(worker: Worker) -> str:
+    return f"worker {worker.number} on {worker.host}" if worker.rank is None else f"rank {worker.rank}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

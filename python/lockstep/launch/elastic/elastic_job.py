@@ -1,0 +1,327 @@
+"""Runs an elastic job: does what its driver decides, and tells it what happens."""
+
+import contextlib
+import secrets
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.launch.base import elastic_wire, interfaces
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.base.ports import free_ports
+from lockstep.launch.elastic.discovery import Discovery
+from lockstep.launch.elastic.driver import Actions, Driver, Limits
+from lockstep.launch.elastic.host_pool import Cooldown, Hosts, host_of
+from lockstep.launch.elastic.other_hosts import Elsewhere, Reach
+from lockstep.launch.elastic.worker_service import Service
+from lockstep.launch.local.guard import Guard, kill_group
+from lockstep.launch.local.output_folder import Copy, open_copy
+from lockstep.launch.local.process import Start
+from lockstep.launch.local.supervised_job import Job
+from lockstep.launch.local.worker import Member, Worker
+from lockstep.launch.placement.tasks import LOOPBACK
+from lockstep.launch.placement.worker_environment import with_defaults
+from lockstep.launch.remote.multi_host_job import KILL_TIMEOUT_S
+
+# For workers that are told to end before they are killed.
+_GRACE_S = 10.0
+_MOST_PORT = 65535
+_OF_A_ROUND = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an elastic job is to be.
+
+    Attributes:
+      limits: How many workers.
+      hosts: host -> slots, where no script says it.
+      script: The host discovery script.
+      slots: Of hosts for which the script says no number.
+      cooldown: Of hosts on which a worker failed.
+      folder: Where output is kept as well: worker.<number>/stdout and stderr.
+      verbose: Whether to say what is started, and with which ranks.
+    """
+
+    limits: Limits
+    hosts: Mapping[str, int] = field(default_factory=dict)
+    script: str | None = None
+    slots: int | None = None
+    cooldown: Cooldown | None = None
+    folder: str | None = None
+    verbose: bool = False
+
+
+class ElasticJob(Job):
+    """The workers of a job whose number changes.
+
+    Args:
+      start: Starts one.
+      plan: The job.
+      environment: What every worker inherits.
+      console: Where output goes.
+      files: As of `Job`.
+      reach: How it gets to hosts that are not this machine; None: it does not.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        plan: Plan,
+        environment: Mapping[str, str],
+        console: Console,
+        files: str | None = None,
+        reach: Reach | None = None,
+    ):
+        super().__init__(start, [], console, files=files)
+        self._plan = plan
+        self._hosts = Hosts(plan.cooldown)
+        base = {name: value for name, value in environment.items() if name not in _OF_A_ROUND}
+        self._elsewhere: Elsewhere | None = None
+        if reach is not None:
+            self._elsewhere = Elsewhere(reach, base, console, files, lambda: list(self._hosts.slots()))
+            self._kill_timeout_s = KILL_TIMEOUT_S
+        self._driver = Driver(plan.limits, self._hosts)
+        self._secret = secrets.token_hex(32)
+        self._environment = base
+        self._told: dict[str, str] | None = None  # to all workers here, once there is a list of hosts
+        # By number: those that run.
+        self._numbered: dict[int, Member] = {}
+        self._exit_code: int | None = None
+        self._size = 0
+        self._ended_well: list[int] = []
+        self._dismissed: dict[int, float] = {}  # number -> when it is killed
+        self._closing = contextlib.ExitStack()
+        self._discovery: Discovery | None = None
+        self._why = ""
+
+    def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
+        self._guard, self._selector = guard, selector
+        if self._elsewhere is not None:
+            self._elsewhere.attach(guard, selector)
+        self._service = self._closing.enter_context(Service(self._secret, selector, self._heard))
+        if self._plan.script is None:
+            self._hosts.found(self._plan.hosts)
+        else:
+            self._discovery = self._closing.enter_context(
+                Discovery(self._plan.script, self._plan.slots, self._hosts, selector, self._console)
+            )
+            self._discovery.attend()
+        self._go_on()
+
+    @property
+    def why(self) -> str:
+        """Why the job failed, if it did by itself."""
+        return self._why
+
+    def ranks(self) -> Sequence[int]:
+        """Those of the last round; without one, the numbers of the workers that ended well."""
+        return range(self._size) if self._size else sorted(self._ended_well)
+
+    def _shared(self) -> dict[str, str]:
+        """The environment of all workers on this machine. Ranks are told before each round."""
+        here = sum(slots for host, slots in self._hosts.slots().items() if not self._hosts.machine(host))
+        most = self._plan.limits.max_np
+        return with_defaults(self._environment, max(1, here if most is None else min(most, here)))
+
+    @property
+    def _ends(self) -> bool:
+        """Whether nobody is started any more."""
+        return self._exit_code is not None or self._told_to_end > 0 or self._kill_at is not None
+
+    def _running(self) -> bool:
+        return super()._running() if self._ends else True
+
+    def _patience(self) -> float | None:
+        if self._ends:
+            return super()._patience()
+        now = time.monotonic()
+        times = [self._driver.wake_at(now), *self._dismissed.values()]
+        if self._elsewhere is not None and (patience := self._elsewhere.patience()) is not None:
+            times.append(now + patience)
+        if self._discovery is not None:
+            times.append(self._discovery.wake_at())
+        return max(0.0, min(times) - now)
+
+    def _heard(self, number: int, message: dict) -> None:
+        if message.get("is") == "ready":
+            states = (message.get(what) is True for what in ("has_state", "keeps_state"))
+            port = message.get("port")
+            self._driver.ready(number, *states, port if type(port) is int and 0 < port <= _MOST_PORT else None)
+
+    def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
+        super()._wait(selector, signals)
+        if self._elsewhere is not None:
+            self._elsewhere.attend()
+            self._notice_ends(selector)  # Of workers that were lost just now.
+
+    def _notice_ends(self, selector: selectors.BaseSelector) -> None:
+        if self._ends and self._exit_code is None:  # By a signal, as any job.
+            super()._notice_ends(selector)
+            return
+        now = time.monotonic()
+        for number, worker in sorted(self._numbered.items(), key=lambda item: item[0]):
+            if worker.poll():
+                self._ended(number, worker, now)
+        if self._exit_code is None:
+            if self._discovery is not None:
+                self._discovery.attend()
+            self._go_on()
+
+    def _ended(self, number: int, worker: Member, now: float) -> None:
+        del self._numbered[number]
+        self._dismissed.pop(number, None)
+        if isinstance(worker, Worker):
+            self._let_go(worker)
+        else:
+            worker.reap()
+        if self._exit_code is not None:
+            return
+        if worker.code == 0:
+            self._ended_well.append(number)
+        for line in self._driver.ended(number, worker.code, worker.describe_end(), now, worker.is_echo):
+            self._console.message(line)
+
+    def _let_go(self, worker: Worker) -> None:
+        """Of a worker on this machine that has ended."""
+        # What it started ends with it, and what it wrote is read before its end is told.
+        kill_group(worker.pid, signal.SIGKILL)
+        for fd in worker.streams:
+            if fd in self._selector.get_map():
+                self._read(self._selector, fd)
+        if self._exit_code is not None:
+            return
+        # Files that are opened later may get the same numbers.
+        for fd in worker.streams:
+            del self._by_pipe[fd]
+            if fd in self._selector.get_map():  # Somebody holds it that has left the worker's group.
+                self._selector.unregister(fd)
+        worker.close()
+
+    def _go_on(self) -> None:
+        if self._told is None:
+            if self._discovery is not None and not self._discovery.has_list:
+                return
+            self._told = self._shared()
+        now = time.monotonic()
+        actions = self._driver.next(now)
+        while actions.start:  # Others may follow from what could not be started.
+            self._do(actions)
+            actions = self._driver.next(now)
+        self._do(actions)
+        for number in [number for number, when in self._dismissed.items() if now >= when]:
+            self._numbered[number].signal(signal.SIGKILL)
+            del self._dismissed[number]
+
+    def _do(self, actions: Actions) -> None:
+        for line in actions.say:
+            self._console.message(line)
+        for worker in actions.start:
+            self._launch(worker.number, worker.host, worker.slot)
+        if actions.places:
+            self._begin_round(actions.places)
+        if actions.changed is not None:
+            for number, worker in self._driver.workers.items():
+                if worker.trains:
+                    self._service.say(number, {"is": "changed", **actions.changed})
+        for number in actions.dismiss:
+            self._service.say(number, {"is": "removed"})
+            self._dismissed[number] = time.monotonic() + _GRACE_S
+        for number in actions.kill:
+            if number in self._numbered:
+                self._numbered[number].signal(signal.SIGKILL)
+        if actions.over is not None:
+            self._finish(actions.over, actions.why)
+
+    def _launch(self, number: int, host: str, slot: int) -> None:
+        variables = {
+            elastic_wire.WORKER: str(number),
+            elastic_wire.SECRET: self._secret,
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_HOSTNAME": host_of(host).name,
+            "HOROVOD_LOCAL_RANK": str(slot),
+        }
+        folder = self._plan.folder
+        copies = None if folder is None else open_copy(folder, f"worker.{number}", self._console)
+        if self._hosts.machine(host):
+            worker = self._launch_elsewhere(number, host, variables, copies)
+        else:
+            variables[elastic_wire.ADDRESS] = self._service.address
+            worker = Worker(self._start_worker({**self._told, **variables}, self._inherited), -1, copies)
+            self._show(worker)
+            self._add(worker, self._guard, self._selector)
+        self._rename(worker, f"worker {number}", False)
+        self._numbered[number] = worker
+        if self._plan.verbose:
+            pid = f" (pid {worker.pid})" if worker.pid else ""
+            self._console.message(f"worker {number}{pid} is started on {host}")
+
+    def _launch_elsewhere(
+        self, number: int, host: str, variables: dict[str, str], copies: tuple[Copy, Copy] | None
+    ) -> Member:
+        if self._elsewhere is None:
+            raise LaunchError(f"host {host} is not this machine, where all workers of this job have to be")
+        ours = interfaces.address_towards(host_of(host).name, self._elsewhere.interface)
+        variables[elastic_wire.ADDRESS] = interfaces.with_port(ours, self._service.port_outside())
+        worker = self._elsewhere.start(host, number, variables, self._hosts.slots().get(host, 1), copies)
+        self._workers.append(worker)
+        return worker
+
+    def _begin_round(self, places: Mapping[int, dict]) -> None:
+        rendezvous = self._rendezvous(places)
+        self._size = len(places)
+        if self._plan.verbose:
+            shown = ", ".join(f"worker {number} is rank {place['rank']}" for number, place in places.items())
+            self._console.message(f"round {self._driver.round} of {len(places)}: {shown}")
+        for number, place in places.items():
+            worker = self._numbered.get(number)
+            if worker is not None:
+                worker.rank = place["rank"]
+                self._rename(worker, str(place["rank"]), place["rank"] == 0)
+            self._service.say(number, {"is": "round", "rendezvous": rendezvous, **place})
+
+    def _rendezvous(self, places: Mapping[int, dict]) -> str:
+        """Where the workers of a round meet: at rank 0's, on a port of its choice."""
+        first = self._driver.workers[min(places, key=lambda number: places[number]["rank"])]
+        hosts = [self._driver.workers[number].host for number in places]
+        elsewhere = [host for host in hosts if self._hosts.machine(host)]
+        if self._hosts.machine(first.host):
+            host = self._elsewhere.meeting_host(first.host)
+        else:
+            towards = [host_of(other).name for other in elsewhere]
+            host = interfaces.address_towards(towards[0], self._elsewhere.interface) if towards else LOOPBACK
+        port = first.port
+        if port is None:
+            (port,) = free_ports(1, "" if elsewhere else LOOPBACK)
+        return interfaces.with_port(host, port)
+
+    def _rename(self, worker: Member, name: str, shows_progress: bool) -> None:
+        worker.name = name if name.startswith("worker") else f"rank {name}"
+        streams = worker.sinks[:2]  # behind them are its notes
+        for sink, fd in zip(streams, (self._console.stdout, self._console.stderr), strict=True):
+            sink.rename(self._console.prefix(name, fd), shows_progress)
+
+    def _finish(self, code: int, why: str) -> None:
+        self._why = why
+        if why:
+            self._console.message(f"{why}: the job ends")
+            for number, worker in self._driver.workers.items():
+                if worker.is_waiting:
+                    self._service.say(number, {"is": "failed", "why": why})
+        self._exit_code = code
+        self._stop()
+
+    def _end(self, selector: selectors.BaseSelector) -> None:
+        with self._closing:
+            if self._elsewhere is not None:
+                self._signal_all(signal.SIGTERM)
+                self._elsewhere.end(self._call)
+            super()._end(selector)
+
+    def _result(self) -> int:
+        code = super()._result()
+        return self._exit_code if self._exit_code is not None and not self._broken_pipe else code

@@ -1,0 +1,188 @@
+"""Horovod's launcher as a spelling of ours: `horovodrun`, and `horovod.run` for functions.
+
+    horovodrun -np 2 -H localhost:2 python train.py ...
+
+What it does otherwise than `python -m lockstep.launch`, because programs of Horovod's expect it (docs/horovod.md): it
+is always said how many workers there are; each sees all GPUs of the machine and chooses by its local rank; each finds
+its place under Horovod's names as well; TF_CONFIG, which Horovod does not know, is neither read nor handed on.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.launch.base.call_folder import VARIABLE as FOLDER
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.base.places import places
+from lockstep.launch.cli.call import Dumps, JobOf, call_in
+from lockstep.launch.cli.job_factory import Environments, makes_jobs
+from lockstep.launch.cli.main import NO_COMMAND, environments_of, execute, program_of
+from lockstep.launch.elastic.elastic_job import ElasticJob
+from lockstep.launch.elastic.other_hosts import Reach
+from lockstep.launch.frontends.horovod_command_line import API_VERSION, PROGRAM, command_line, request_of
+from lockstep.launch.frontends.horovod_output import HorovodConsole
+from lockstep.launch.frontends.horovod_request import Request
+from lockstep.launch.frontends.horovod_settings import ReadYaml
+from lockstep.launch.local.attempts import check_restarts
+from lockstep.launch.local.process import starts_command
+from lockstep.launch.remote.multi_host_job import Where
+
+
+def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
+    """Runs a job as the command line says; does not return where the job is a single process, which takes our place.
+
+    Args:
+      arguments: The command line without the program's name; `sys.argv[1:]` by default.
+      read_yaml: Reads the text of a configuration file; raises ValueError for one that is no YAML.
+
+    Returns:
+      What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
+    """
+    line = command_line()
+    options, words = line.parse(sys.argv[1:] if arguments is None else arguments)
+    if options.check_build:
+        print(_build())
+        return 0
+    if not words:
+        line.error(NO_COMMAND)
+    try:
+        request, unknown = request_of(options, read_yaml)
+        environment, console = dict(os.environ), HorovodConsole(timestamps=request.timestamps)
+        for key in unknown:
+            console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
+        words = program_of(words, options.tf1, environment)
+        if request.elastic:
+            job_of = _elastic_job(request, environment, console, shlex.join(words))
+            return job_of(words, None, 0).run()
+        where, told = _where(request, environment, console, shlex.join(words))
+        return execute(
+            words, _environments(where, console), where, told, console, folder=request.output_filename,
+            restarts=check_restarts(request.restarts),
+        )  # fmt: skip
+    except LaunchError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run_function(
+    function: Callable[[], Any],
+    dumps: Dumps,
+    request: Request,
+    executable: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    console: Console | None = None,
+) -> list[Any]:
+    """What a function returns on each of a job's processes, which are interpreters of their own.
+
+    Args:
+      function: Without arguments.
+      dumps: Pickles it, and its results (`call`).
+      request: The job.
+      executable: The processes' interpreter; this process's by default.
+      environment: What they inherit; this process's by default.
+      console: Where their output goes; this process's by default.
+
+    Returns:
+      Its results by rank; of an elastic job, those of the ranks at its end.
+
+    Raises:
+      LaunchError: the request cannot be met.
+      RuntimeError: a process failed; the message has its rank, and the exception where there was one.
+    """
+    console = console or HorovodConsole(timestamps=request.timestamps)
+    inherited = dict(os.environ if environment is None else environment)
+    restarts = 0
+    if request.elastic:
+        job_of = _elastic_job(request, inherited, console, "a function")
+    else:
+        where, told = _where(request, inherited, console, "a function")
+        restarts = check_restarts(request.restarts)
+        job_of = makes_jobs(
+            _environments(where, console), where, told, console, folder=request.output_filename, restarts=restarts
+        )
+    results = call_in(function, dumps, job_of, console, executable=executable, restarts=restarts)
+    # Those of an elastic job come in the order of its ranks.
+    return list(results.values())
+
+
+def _elastic_job(request: Request, environment: dict[str, str], console: Console, shown: str) -> JobOf:
+    """What makes an elastic job; says what is started, where that is asked for."""
+    request.validate()
+    plan, told, shell = request.plan(environment), request.variables(environment), request.shell(environment)
+    if request.verbose:
+        limits = plan.limits
+        most = "any number" if limits.max_np is None else limits.max_np
+        console.message(f"{limits.num_proc} processes, {limits.min_np} to {most}: {shown}")
+        _say_variables(told, console)
+
+    def job_of(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
+        del attempt  # It begins anew by itself.
+        folder = None if files is None else str(files)
+        with_files = {} if folder is None else {FOLDER: folder}
+        inherited = {**environment, **told, **with_files}
+        return ElasticJob(starts_command(words), plan, inherited, console, folder, Reach(words, shell))
+
+    return job_of
+
+
+def _say_variables(told: Mapping[str, str], console: Console) -> None:
+    for name, value in told.items():
+        console.message(f"{name}={value}")
+
+
+def _where(request: Request, environment: dict[str, str], console: Console, shown: str) -> tuple[Where, dict[str, str]]:
+    """On which hosts, and the environment with what options set; says what is started, where that is asked for."""
+    request.validate()
+    where, told = request.where(environment), request.variables(environment)
+    environment.pop("TF_CONFIG", None)
+    if request.verbose:
+        console.message(f"{request.num_proc} processes on {', '.join(map(str, where.hosts))}: {shown}")
+        _say_variables(told, console)
+    return where, {**environment, **told}
+
+
+def _environments(where: Where, console: Console) -> Environments:
+    """Gives the environments of processes that are all on this host, whatever it was called."""
+
+    def of(environment: Mapping[str, str]) -> list[dict[str, str]]:
+        planned = environments_of(None, where, console)(environment)
+        stand = places([(where.hosts[0].name, where.size)])
+        return [{**worker, **place.horovods()} for worker, place in zip(planned, stand, strict=True)]
+
+    return of
+
+
+def _build() -> str:
+    def mark(there: bool) -> str:
+        return "[X]" if there else "[ ]"
+
+    try:
+        version = importlib.metadata.version("lockstep-tf")
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed)"
+    tensorflow, built = (
+        mark(importlib.util.find_spec(name) is not None) for name in ("tensorflow", "lockstep._build_info")
+    )
+    return f"""\
+Lockstep {version}, with the API of Horovod {API_VERSION}
+
+Available Frameworks:
+    {tensorflow} TensorFlow
+    {built} Lockstep's operations for it
+
+Available Controllers:
+    [X] {PROGRAM} (--gloo)
+    [ ] MPI
+
+Available Tensor Operations:
+    {built} shared memory, inside of a machine
+    [ ] NCCL
+    [ ] MPI
+    {built} Gloo, between machines"""

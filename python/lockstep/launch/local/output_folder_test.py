@@ -1,0 +1,61 @@
+import os
+
+import pytest
+
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
+from lockstep.launch.local.output_folder import Copy, open_copies
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
+@pytest.fixture
+def console(tmp_path):
+    """A console that writes to tmp_path / "shown"."""
+    with open(tmp_path / "shown", "wb") as file:
+        yield Console(file.fileno(), file.fileno())
+
+
+def test_each_rank_has_a_folder_and_names_sort_as_numbers(tmp_path, console):
+    for size, first in ((10, "rank.0"), (11, "rank.00")):
+        folder = tmp_path / "made" / str(size)
+        copies = open_copies(str(folder), range(size), size, console)
+        assert list(copies) == list(range(size))
+        names = sorted(os.listdir(folder))
+        assert names[0] == first and names[-1] == f"rank.{size - 1}"
+        assert sorted(os.listdir(folder / first)) == ["stderr", "stdout"]
+
+
+def test_a_copy_is_byte_for_byte_and_replaces_what_was_there(tmp_path, console):
+    for text in (b"former run, longer\n", b"\r10 %\r\xff no end"):
+        stdout, stderr = open_copies(str(tmp_path), [0], 1, console)[0]
+        for byte in text:
+            stdout.write(bytes([byte]))
+        stderr.write(b"other")
+        assert (tmp_path / "rank.0" / "stdout").read_bytes() == text
+        assert (tmp_path / "rank.0" / "stderr").read_bytes() == b"other"
+        stdout.close()
+
+
+def test_a_copy_may_follow_what_was_there(tmp_path, console):
+    for appends in (False, True):
+        for copy in open_copies(str(tmp_path), [3], 4, console, appends)[3]:
+            copy.write(b"attempt\n")
+            copy.close()
+    assert (tmp_path / "rank.3" / "stdout").read_bytes() == b"attempt\nattempt\n"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, console):
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match="output folder .*file: (Not a directory|File exists)"):
+        open_copies(str(tmp_path / "file"), [0], 1, console)
+
+
+def test_a_full_disk_is_said_once_and_ends_the_copy_alone(tmp_path, console):
+    (tmp_path / "full").symlink_to("/dev/full")
+    copy = Copy(tmp_path / "full", console)
+    copy.write(b"one")
+    copy.write(b"two")
+    assert (tmp_path / "shown").read_text().splitlines() == [
+        f"[lockstep] {tmp_path}/full: No space left on device; what is written from here on is not kept"
+    ]

@@ -1,0 +1,204 @@
+"""Starts a worker's process: of a command, or of a function that is called in a copy of this process."""
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lockstep.launch.base import notes
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.local.guard import die_with
+
+_THREADS = Path("/proc/self/task")
+# How TensorFlow names the threads that it starts with its first session.
+_TENSORFLOWS_THREADS = "tf_"
+
+
+class Process(Protocol):
+    """A worker's process: the part of `subprocess.Popen` that is used of it. It leads a process group of its own.
+
+    Attributes:
+      pid: Its number.
+      stdout: What it writes there, to be read.
+      stderr: Likewise.
+      notes: Likewise: what it notes for its launcher (`notes`).
+    """
+
+    pid: int
+    stdout: Any
+    stderr: Any
+    notes: Any
+
+    def wait(self) -> int:
+        """Frees its number when it has ended."""
+
+
+# Starts a worker with an environment. The numbers are the files that were open before the launcher opened its own.
+Start = Callable[[Mapping[str, str], Collection[int]], Process]
+
+
+def open_files() -> frozenset[int]:
+    """Numbers of the files that this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # The folder itself was open, and is closed now.
+            os.fstat(int(name))
+            found.add(int(name))
+    return frozenset(found)
+
+
+def starts_command(command: Sequence[str]) -> Start:
+    """For workers that run a command."""
+
+    def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
+        del inherited  # A program gets the three standard ones.
+        launcher = os.getpid()
+        read, write = notes.open_pipe()
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**environment, notes.VARIABLE: notes.name_of(write)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=(write,),
+                preexec_fn=lambda: die_with(launcher),
+            )
+        except OSError as error:
+            os.close(read)
+            raise not_executable(command[0], error) from None
+        finally:
+            os.close(write)
+        process.notes = os.fdopen(read, "rb", buffering=0)
+        return process
+
+    return start
+
+
+def not_executable(program: str, error: OSError) -> LaunchError:
+    """The error for a program that the system does not execute, with a shell's exit codes."""
+    return LaunchError(
+        f"cannot run {program!r}: {error.strerror}", 127 if isinstance(error, FileNotFoundError) else 126
+    )
+
+
+def starts_call(function: Callable[[], object]) -> Start:
+    """For workers that call a function, which need not be importable: each is a fork of this process.
+
+    Raises:
+      LaunchError: TensorFlow runs in this process already; its threads would be missing in the copies.
+    """
+    if _tensorflow_works():
+        raise LaunchError(
+            "TensorFlow has begun to work in this process, and a function can be called in copies of a process only "
+            "before: make tensors, datasets and sessions in the function, or run a command"
+        )
+
+    def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
+        launcher = os.getpid()
+        with contextlib.suppress(AttributeError):  # Without a console (pythonw) they are None.
+            sys.stdout.flush()
+            sys.stderr.flush()
+        stdout, stderr, noted = os.pipe(), os.pipe(), notes.open_pipe()
+        told = {**environment, notes.VARIABLE: notes.name_of(noted[1])}
+        # Until it has settled, the copy would take a signal for one of the launcher's, and tell the launcher of it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                die_with(launcher)
+                _settle(told, {*inherited, noted[1]}, stdout[1], stderr[1])
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                code = _call(function)
+            finally:
+                os._exit(code)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for _, write in (stdout, stderr, noted):
+            os.close(write)
+        return _Fork(pid, stdout[0], stderr[0], noted[0])
+
+    return start
+
+
+def _tensorflow_works() -> bool:
+    """True if TensorFlow has started threads in this process. 2.15 does not name them; there only eager mode shows."""
+    eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if getattr(eager, "_context_handle", None) is not None:
+        return True
+    for thread in _THREADS.iterdir():
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            if (thread / "comm").read_text().startswith(_TENSORFLOWS_THREADS):
+                return True
+    return False
+
+
+class _Fork:
+    """A child of this process, that runs the same program."""
+
+    def __init__(self, pid: int, stdout: int, stderr: int, noted: int):
+        self.pid = pid
+        self.stdout, self.stderr, self.notes = (os.fdopen(pipe, "rb", buffering=0) for pipe in (stdout, stderr, noted))
+
+    def wait(self) -> int:
+        """As that of `subprocess.Popen`."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _settle(environment: Mapping[str, str], inherited: Collection[int], stdout: int, stderr: int) -> None:
+    """Makes the copy of a launcher a worker: nothing of the launcher's is left open or handled."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        # As programs find it that are executed; Python's own handlers are those of its start.
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, null), (1, stdout), (2, stderr)):
+        os.dup2(source, target)
+    for descriptor in open_files() - set(inherited) - {0, 1, 2}:
+        os.close(descriptor)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(descriptor, mode, 1, closefd=False) for descriptor, mode in ((0, "r"), (1, "w"), (2, "w"))
+    )
+    os.environ.clear()
+    os.environ.update(environment)
+    atexit._clear()  # What the launcher's program does at its end is not the workers' business.
+
+
+def _call(function: Callable[[], object]) -> int:
+    """Calls it as the interpreter calls a program; gives the exit code."""
+    code = 0
+    try:
+        function()
+    except BaseException as error:
+        # Where the function has made a worker of this process, others hear of its end.
+        if (program_end := sys.modules.get("lockstep._src.program_end")) is not None:
+            program_end.ends_with(error)
+        code = _show(error)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code & 0xFF
+
+
+def _show(error: BaseException) -> int:
+    """Shows the error with which a program ends, as the interpreter does; gives the exit code."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return 1

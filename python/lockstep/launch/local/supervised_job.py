@@ -1,0 +1,382 @@
+"""Starts the workers of a launcher, watches over them, and ends them together.
+
+One thread and one selector: workers' pipes, and a pipe into which the interpreter writes the number of every signal
+that arrives (`signal.set_wakeup_fd`), SIGCHLD among them. A worker that ended stays a zombie until the job is over, so
+that its process group keeps its number and no stranger is signalled by mistake.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.notes import ITSELF
+from lockstep.launch.base.output import Console, Stream
+from lockstep.launch.local.endings import INTERRUPT_VARIABLE, interrupt_timeout_of, own_failure, with_checkpoint
+from lockstep.launch.local.guard import Guard
+from lockstep.launch.local.output_folder import Copy
+from lockstep.launch.local.process import Start, open_files
+from lockstep.launch.local.worker import Member, Worker
+
+# From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
+STOP_TIMEOUT_S = 3.0
+KILL_TIMEOUT_S = 1.0
+# After Ctrl-C, of which all have heard, the rest has less time when the first has ended.
+_INTERRUPTED_TIMEOUT_S = 2.0
+# For a rank that ends because of another's end, its cause may be late: interpreters take their time to end.
+_MOMENT_S = 1.5
+# For the last output of processes that workers left behind.
+_DRAIN_TIMEOUT_S = 0.5
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_FORWARDED = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
+
+
+class Job:
+    """The workers of one launcher, which are processes of its own.
+
+    Args:
+      start: Starts one.
+      environments: One per worker, with LOCKSTEP_RANK.
+      console: Where output goes.
+      copies: Where that of a rank is kept as well: of its stdout and its stderr.
+      files: A folder for the workers, the caller's, which goes with the launcher should that be killed.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        environments: Sequence[Mapping[str, str]],
+        console: Console,
+        copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+        files: str | None = None,
+    ):
+        self._files = files
+        self._start_worker, self._environments, self._console = start, environments, console
+        self._copies = copies or {}
+        self._inherited: frozenset[int] = frozenset()
+        self._workers: list[Member] = []
+        self._by_pipe: dict[int, Worker] = {}
+        self._failed: Member | None = None
+        self._fallen: list[Member] = []  # ended other than with 0, in their order
+        self._fell_at: float | None = None  # the first of them
+        self._named: Member | None = None  # to the user
+        self._judge_at: float | None = None  # which of them is the cause
+        self._told_to_end = 0
+        self._told_by: signal.Signals | None = None  # the first
+        self._remind_at: float | None = None  # of the second signal, which ends workers that the first did not
+        self._interrupt_timeout_s = interrupt_timeout_of(os.environ)
+        self._enforce_at: float | None = None  # what the first signal asked for
+        self._kill_at: float | None = None
+        self._kill_timeout_s = KILL_TIMEOUT_S
+        self._broken_pipe = False
+        self._started_at = time.monotonic()
+
+    def run(self) -> int:
+        """Runs the job to its end; to be called in the main thread.
+
+        Returns:
+          0 if every worker returned 0; otherwise the exit code of the one whose failure is the cause of the others',
+          128 plus the number of the signal where it was killed, or of the first that told the job to end, if that is
+          why workers ended; 141 where the reader of our own output went away.
+
+        Raises:
+          LaunchError: the command cannot be executed.
+        """
+        self._inherited = open_files()
+        with self._make_guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
+            try:
+                if self._files is not None:
+                    guard.removes(self._files)
+                self._start(guard, selector)
+                while self._running():
+                    self._wait(selector, signals)
+            finally:
+                self._end(selector)
+        return self._result()
+
+    @property
+    def why(self) -> str:
+        """Why the job ended without a worker's failure, where there is something to say."""
+        return ""
+
+    def ranks(self) -> Sequence[int]:
+        """Of the workers that ended well, if all did."""
+        return [int(environment["LOCKSTEP_RANK"]) for environment in self._environments]
+
+    @property
+    def failed(self) -> Member | None:
+        """The worker whose failure is the cause of the others', when the job has ended."""
+        return self._failed
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether it ended by a worker's failure, and nobody had asked it to end."""
+        return self._failed is not None and not self._told_to_end and not self._broken_pipe
+
+    def _make_guard(self) -> Guard:
+        return Guard()
+
+    def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
+        for environment in self._environments:
+            process = self._start_worker(environment, self._inherited)
+            rank = int(environment["LOCKSTEP_RANK"])
+            worker = Worker(process, rank, self._copies.get(rank))
+            self._show(worker)
+            self._add(worker, guard, selector)
+
+    def _show(self, worker: Worker) -> None:
+        """Says where a worker's output goes."""
+        worker.show(
+            *(
+                Stream(
+                    self._console,
+                    fd,
+                    self._console.prefix(str(worker.rank), fd),
+                    worker.rank == 0,
+                    worker.last_lines,
+                )
+                for fd in (self._console.stdout, self._console.stderr)
+            ),
+            worker.notes,
+        )
+
+    def _add(self, worker: Worker, guard: Guard, selector: selectors.BaseSelector) -> None:
+        guard.watch(worker.pid)
+        self._workers.append(worker)
+        for fd in worker.streams:
+            self._by_pipe[fd] = worker
+            selector.register(fd, selectors.EVENT_READ)
+
+    def _running(self) -> bool:
+        if self._kill_at is not None and time.monotonic() > self._kill_at + self._kill_timeout_s:
+            return False  # Not even SIGKILL ended them.
+        return any(worker.code is None for worker in self._workers)
+
+    def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
+        arrived: list[int] = []
+        for key, events in selector.select(self._patience()):
+            if key.fileobj is signals:
+                arrived += signals.recv(4096)
+            elif key.data is not None:  # Registered with a function to be called.
+                self._call(key.data, events)
+            elif key.fd in selector.get_map():
+                self._read(selector, key.fd)
+        for signum in arrived:
+            if signum != signal.SIGCHLD:
+                self._forward(signal.Signals(signum))
+        self._notice_ends(selector)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._signal_all(signal.SIGKILL)
+        if self._remind_at is not None and time.monotonic() >= self._remind_at:
+            self._remind()
+        if self._enforce_at is not None and time.monotonic() >= self._enforce_at:
+            self._enforce()
+
+    def _patience(self) -> float | None:
+        """For how many seconds nothing may happen; None: any time."""
+        wanted = (self._kill_at, self._remind_at, self._enforce_at, self._judge_at)
+        times = [at for at in wanted if at is not None]
+        return max(0.05, min(times) - time.monotonic()) if times else None
+
+    def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
+        try:
+            more = self._by_pipe[fd].read(fd)
+        except BrokenPipeError:
+            more = True  # A worker that saves and prints isn't to wait for us; what it prints is lost.
+            self._lose_reader()
+        if not more:
+            selector.unregister(fd)
+
+    def _call(self, function: Callable[[int], None], events: int) -> None:
+        try:
+            function(events)
+        except BrokenPipeError:
+            self._lose_reader()
+
+    def _lose_reader(self) -> None:
+        """Nobody reads us any more, as in `... | head`: workers are told to end, and may save before."""
+        if self._broken_pipe:
+            return
+        self._broken_pipe = True
+        self._console.miss_no_reader()
+        self._told_to_end += 1
+        self._signal_all(signal.SIGTERM)
+        if self._enforce_at is None:
+            self._enforce_at = time.monotonic() + self._interrupt_timeout_s
+
+    def _forward(self, signum: signal.Signals) -> None:
+        if signum not in _ENDING:
+            self._signal_all(signum)
+            return
+        self._told_to_end += 1
+        self._told_by = self._told_by or signum
+        now = time.monotonic()
+        if self._told_to_end > 1:
+            self._report(f"{signum.name} once more: ending the workers")
+            self._end_all(now)
+            return
+        self._signal_all(signum)
+        self._remind_at = now + STOP_TIMEOUT_S
+        if signum == signal.SIGINT:
+            self._enforce_at = now + self._interrupt_timeout_s
+
+    def _still_running(self) -> str:
+        return ", ".join(worker.name for worker in self._workers if worker.code is None)
+
+    def _remind(self) -> None:
+        """Says who goes on after a signal: a worker in an exchange that hangs doesn't hear of one."""
+        self._remind_at = None
+        running = self._still_running()
+        if not running or self._kill_at is not None:
+            return
+        text = f"{self._told_by.name} was handed on, and not followed yet by {running}; another ends them"
+        if self._enforce_at is not None:
+            text += f", and so do {max(0.0, self._enforce_at - time.monotonic()):.0f} s more ({INTERRUPT_VARIABLE})"
+        self._report(text)
+
+    def _enforce(self) -> None:
+        """Ends who has not followed an interrupt."""
+        self._enforce_at = self._remind_at = None
+        running = self._still_running()
+        if running and self._kill_at is None:
+            told = self._told_by or signal.SIGTERM
+            self._report(f"{told.name} was not followed by {running} in {self._interrupt_timeout_s:g} s: ending them")
+            self._end_all(time.monotonic())
+
+    def _end_all(self, now: float) -> None:
+        self._signal_all(signal.SIGTERM)
+        self._kill_at = self._kill_at or now + STOP_TIMEOUT_S
+
+    def _notice_ends(self, selector: selectors.BaseSelector) -> None:
+        ended = [worker for worker in self._workers if worker.poll()]
+        for worker in sorted(ended, key=lambda worker: worker.urgency):
+            if worker.code == 0:
+                continue
+            for fd in worker.streams:  # What it noted of its end, and its last lines.
+                if fd in selector.get_map():
+                    self._read(selector, fd)
+            self._fallen.append(worker)
+        if not self._fallen or self._failed:
+            return
+        self._fell_at = self._fell_at or time.monotonic()
+        self._failed = own_failure(self._fallen, self._told_by) if self._told_to_end else self._cause()
+        named = self._failed or (self._fallen[0] if self._told_to_end else None)
+        if named is None or named is self._named:
+            return
+        self._named = named
+        seconds = time.monotonic() - self._started_at
+        self._report(
+            f"{named.label} {named.describe_end()} after {seconds:.1f} s"
+            + ("; ending the other workers" if self._still_running() else "")
+        )
+        self._stop()
+
+    def _cause(self) -> Member | None:
+        """The worker whose failure is the cause of the others'; None while that is worth waiting for.
+
+        It has failed by itself, or was killed. Workers that lost another one before they failed have noted that.
+        """
+        causes = [worker for worker in self._fallen if not worker.is_echo]
+        if not causes and self._still_running():
+            causes = [worker for worker in self._workers if worker.code is None and worker.notes.because == ITSELF]
+            self._judge_at = self._fell_at + (STOP_TIMEOUT_S if causes else _MOMENT_S)
+            if time.monotonic() < self._judge_at:
+                return None
+        self._judge_at = None
+        return (causes or self._fallen)[0]
+
+    def _stop(self) -> None:
+        if self._kill_at is not None:
+            return
+        now = time.monotonic()
+        if self._told_to_end:  # Workers that were told to end by the user are ending in their own way.
+            self._kill_at = now + (_INTERRUPTED_TIMEOUT_S if self._told_by == signal.SIGINT else STOP_TIMEOUT_S)
+            return
+        self._signal_all(signal.SIGTERM)
+        self._kill_at = max((self._fell_at or now) + STOP_TIMEOUT_S, now + STOP_TIMEOUT_S - _MOMENT_S)
+
+    def _signal_all(self, signum: signal.Signals) -> None:
+        for worker in self._workers:
+            worker.signal(signum)
+
+    def _end(self, selector: selectors.BaseSelector) -> None:
+        """Ends what is left of the workers' groups, and hands on the last output."""
+        self._signal_all(signal.SIGTERM)
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+        pipes = set(self._by_pipe)
+        while (open_pipes := pipes & set(selector.get_map())) and time.monotonic() < deadline:
+            for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+                if key.fd in open_pipes:
+                    self._read(selector, key.fd)
+        self._signal_all(signal.SIGKILL)
+        for worker in self._workers:
+            worker.poll()
+            worker.reap()
+
+    def _result(self) -> int:
+        stuck = [worker.name for worker in self._workers if worker.code is None]
+        if stuck:
+            self._report(f"{', '.join(stuck)} did not end on SIGKILL: they may wait for a device or a file system")
+        if self._broken_pipe:
+            return 128 + signal.SIGPIPE
+        if self._failed is not None:
+            self._show_failure(self._failed)
+        elif self._told_by is not None and (self._fallen or not self._workers):
+            self._report(with_checkpoint(f"ended by {self._told_by.name}", self._workers))
+            return 128 + self._told_by
+        return 0 if self._failed is None else self._failed.exit_code
+
+    def _show_failure(self, worker: Member) -> None:
+        if len(self._workers) < 2 or self._told_to_end:
+            return
+        shown = worker.notes.trace.splitlines() or [line.decode(errors="replace") for line in worker.last_lines]
+        lines = "\n".join("  " + line for line in shown)
+        self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
+        if any(worker.notes.saved for worker in self._workers):
+            self._report(with_checkpoint("the job has failed", self._workers))
+
+    def _report(self, text: str) -> None:
+        if not self._broken_pipe:
+            with contextlib.suppress(BrokenPipeError):
+                self._console.message(text)
+
+
+def check_thread(caller: str) -> None:
+    """Refuses to start a job outside of the main thread.
+
+    Raises:
+      LaunchError: `caller`, as it is called in messages, runs in another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise LaunchError(
+            f"{caller} was called in another thread than the main one, which is the one that gets signals"
+        )
+
+
+@contextlib.contextmanager
+def _signals(selector: selectors.BaseSelector) -> Iterator[socket.socket]:
+    """Turns the signals that concern us into bytes of a socket, for as long as the block runs."""
+    ours, interpreters = socket.socketpair()
+    for end in (ours, interpreters):
+        end.setblocking(False)
+    former_fd = signal.set_wakeup_fd(interpreters.fileno(), warn_on_full_buffer=False)
+    former = {}
+    for signum in _FORWARDED | {signal.SIGCHLD}:
+        # What was ignored when we started (nohup, a shell's background job) stays ignored, for workers as well.
+        if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
+            former[signum] = signal.signal(signum, lambda signum, frame: None)
+    selector.register(ours, selectors.EVENT_READ)
+    try:
+        yield ours
+    finally:
+        selector.unregister(ours)
+        for signum, handler in former.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(former_fd)
+        ours.close()
+        interpreters.close()

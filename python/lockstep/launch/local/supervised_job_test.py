@@ -1,0 +1,455 @@
+"""The launcher as its users see it: a process with workers below it. Workers are programs of a few lines."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lockstep.testing.launching import (
+    DEADLINE_S,
+    ECHO_BEFORE_ITS_CAUSE,
+    RANK,
+    SLEEP,
+    WITH_CHILD,
+    WRITE_PID,
+    finish,
+    launchers,
+    pids_of,
+    runs,
+    wait_for,
+)
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+launch = pytest.fixture(launchers)
+
+# From a worker's failure to the end of the job, at most: the launcher's promise, and a margin for a busy machine.
+# Without the launcher workers run for 600 s.
+ENDED_WITHIN_S = 5.0 + 55.0
+
+
+def _seconds_since_failure(folder: Path) -> float:
+    """Since a worker ran `_fail`; Linux has one monotonic clock for all processes."""
+    return time.monotonic() - float((folder / "failed_at").read_text())
+
+
+def _fail(rank: int, code: int) -> str:
+    """Code of a worker that fails if it is `rank`, and tells when."""
+    return f'if rank == {rank}: open("failed_at", "w").write(str(time.monotonic())); sys.exit({code})\n'
+
+
+def _wait_for_pids(count: int) -> str:
+    """Code of a worker that waits until `count` processes wrote theirs."""
+    return (
+        f'while sum(os.path.getsize(f) > 0 for f in os.listdir() if f.startswith("pid")) < {count}: time.sleep(.01)\n'
+    )
+
+
+def test_output_is_prefixed_by_rank_and_the_two_streams_stay_apart(launch):
+    code, stdout, stderr = finish(
+        launch("-n", "3", worker='r = os.environ["LOCKSTEP_RANK"]; print("out", r); print("err", r, file=sys.stderr)')
+    )
+    assert code == 0
+    assert sorted(stdout) == ["[0] out 0", "[1] out 1", "[2] out 2"]
+    assert sorted(stderr) == ["[0] err 0", "[1] err 1", "[2] err 2"]
+
+
+def test_options_of_the_program_are_never_taken_for_ours(launch):
+    theirs = ["-n", "7", "--tf", "--work=5", "--", "--help"]
+    code, stdout, _ = finish(launch("-n", "2", sys.executable, "-c", "import sys; print(sys.argv[1:])", *theirs))
+    assert (code, sorted(stdout)) == (0, [f"[{rank}] {theirs}" for rank in (0, 1)])
+
+
+def test_output_arrives_while_the_workerruns(launch):
+    process = launch("-n", "2", worker='print("started")\n' + SLEEP)
+    assert process.stdout.readline().endswith("] started\n")
+
+
+def test_a_single_worker_is_run_as_if_there_were_no_launcher(launch):
+    code, stdout, stderr = finish(
+        launch(worker=RANK + 'print(rank, os.environ["LOCKSTEP_WORLD_SIZE"], os.getpid()); sys.exit(7)')
+    )
+    assert (code, stderr) == (7, [])
+    assert stdout[0].startswith("0 1 ")
+
+
+def test_a_single_worker_takes_the_launchers_place(launch):
+    process = launch("-n", "1", worker="print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)")
+    code, stdout, _ = finish(process)
+    assert int(stdout[0]) == process.pid
+    assert code == -signal.SIGKILL
+
+
+def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
+    fail = _wait_for_pids(6) + 'if rank == 1: print("this is why")\n' + _fail(1, 37)
+    code, _, stderr = finish(launch("-n", "3", worker=WITH_CHILD + fail + SLEEP))
+    assert _seconds_since_failure(tmp_path) < ENDED_WITHIN_S
+    assert code == 37
+    assert any("rank 1" in line and "exit code 37" in line and "ending the other workers" in line for line in stderr)
+    assert stderr[-2:] == ["[lockstep] rank 1 failed with exit code 37; its last lines:", "[lockstep]   this is why"]
+    assert not [pid for pid in pids_of(tmp_path, 6) if runs(pid)]
+
+
+def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_path):
+    stubborn = "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
+    fail = _wait_for_pids(2) + _fail(0, 3)
+    code, _, _ = finish(launch("-n", "2", worker=stubborn + WRITE_PID + fail + SLEEP))
+    assert _seconds_since_failure(tmp_path) < ENDED_WITHIN_S
+    assert code == 3
+    assert not [pid for pid in pids_of(tmp_path, 2) if runs(pid)]
+
+
+def test_a_failure_ends_stopped_workers_in_their_own_way(launch, tmp_path):
+    is_stopped = "open('/proc/' + open('pid1').read() + '/stat').read().rpartition(')')[2].split()[0] == 'T'"
+    worker = WRITE_PID + (
+        f"if rank == 0:\n  {_wait_for_pids(2)}"
+        f"  while not ({is_stopped}): time.sleep(.01)\n"
+        "  sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (open('obeyed', 'w'), sys.exit(0)))\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    code, _, _ = finish(launch("-n", "2", worker=worker + SLEEP))
+    assert code == 3
+    assert (tmp_path / "obeyed").exists()
+
+
+def test_a_killed_worker_gives_128_plus_the_signal_and_is_named(launch, tmp_path):
+    process = launch("-n", "2", worker=WRITE_PID + SLEEP)
+    pids_of(tmp_path, 2)
+    killed_at = time.monotonic()
+    os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
+    code, _, stderr = finish(process)
+    assert time.monotonic() - killed_at < ENDED_WITHIN_S
+    assert code == 128 + signal.SIGKILL
+    assert any("rank 1 (pid" in line and "was killed by SIGKILL" in line for line in stderr)
+
+
+def test_the_cause_is_named_and_not_a_rank_that_ended_because_of_it_however_late(launch, tmp_path):
+    code, _, stderr = finish(launch("-n", "3", worker=ECHO_BEFORE_ITS_CAUSE))
+    assert code == 7
+    assert re.fullmatch(r"\[lockstep\] rank 0 \(pid \d+\) failed with exit code 7 after .*", stderr[-4])
+    assert stderr[-3:] == [
+        "[lockstep] rank 0 failed with exit code 7; its last lines:",
+        "[lockstep]   my own error",
+        "[lockstep] the job has failed; the last checkpoint is /c/model.ckpt-5 (step 5): the same command goes on from "
+        "there",
+    ]
+    assert sorted(line for line in stderr if line.startswith(("[1]", "[2]"))) == ["[1] rank 0 left", "[2] rank 0 left"]
+
+
+def test_where_all_have_lost_another_the_first_is_named_with_its_traceback(launch):
+    worker = (
+        "from lockstep.launch.base import notes\n"
+        'notes.say({"is": "failed", "because": "peer", "error": "lost", "trace": "File a\\nError: lost"})\n'
+        "sys.exit(1)\n"
+    )
+    code, _, stderr = finish(launch("-n", "2", worker=worker))
+    assert code == 1
+    assert stderr[-2:] == ["[lockstep]   File a", "[lockstep]   Error: lost"]
+
+
+def test_what_failed_workers_wrote_last_is_not_lost(launch):
+    code, stdout, _ = finish(launch("-n", "2", worker=RANK + 'print("x" * 50000 + "end"); os._exit(rank)'))
+    assert code == 1
+    assert sorted(len(line) for line in stdout if line.endswith("end"))[-1:] == [len("[1] ") + 50003]
+
+
+def test_workers_that_end_well_leave_the_others_running(launch):
+    worker = """
+if rank == 0:
+    open("new", "w").write(str(os.getpid()))
+    os.rename("new", "pid0")
+else:
+    while not os.path.exists("pid0"): time.sleep(.01)
+    state = "/proc/" + open("pid0").read() + "/stat"
+    while os.path.exists(state) and open(state).read().rpartition(")")[2].split()[0] != "Z": time.sleep(.01)
+    time.sleep(.5)  # The launcher sees it, and does nothing.
+print(rank)
+"""
+    code, stdout, _ = finish(launch("-n", "2", worker=RANK + worker))
+    assert (code, sorted(stdout)) == (0, ["[0] 0", "[1] 1"])
+
+
+def test_processes_that_a_finished_worker_left_behind_are_ended(launch, tmp_path):
+    code, _, _ = finish(launch("-n", "2", worker=WITH_CHILD))
+    assert code == 0
+    assert not [pid for pid in pids_of(tmp_path, 4) if runs(pid)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_the_workers(launch, tmp_path, signum):
+    process = launch("-n", "2", worker="signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + WITH_CHILD + SLEEP)
+    pids = pids_of(tmp_path, 4)
+    process.send_signal(signum)
+    code, _, _ = finish(process)
+    assert code == 128 + signum
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def test_workers_may_end_in_their_own_way_on_a_signal(launch, tmp_path):
+    handle = 'def save(*a): time.sleep(.3); print("saved"); sys.exit(0)\nsignal.signal(signal.SIGTERM, save)\n'
+    process = launch("-n", "2", worker=handle + WRITE_PID + SLEEP)
+    pids_of(tmp_path, 2)
+    process.send_signal(signal.SIGTERM)
+    code, stdout, _ = finish(process)
+    assert (code, sorted(stdout)) == (0, ["[0] saved", "[1] saved"])
+
+
+def test_a_second_interrupt_ends_workers_that_ignore_the_first(launch, tmp_path):
+    ignore = 'signal.signal(signal.SIGINT, lambda *a: print("no", flush=True))\n'
+    process = launch("-n", "2", worker=ignore + WRITE_PID + SLEEP)
+    pids_of(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline().endswith("no\n")
+    process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process)
+    assert code == 128 + signal.SIGINT
+    assert stderr[-1] == "[lockstep] ended by SIGINT"
+
+
+def test_who_goes_on_after_a_signal_is_named(launch, tmp_path):
+    """A worker in an exchange that hangs does not hear of the first; its user may not know of the second."""
+    ends = "signal.signal(signal.SIGINT, lambda *a: sys.exit(0)) if os.environ['LOCKSTEP_RANK'] == '0' else "
+    process = launch("-n", "2", worker=ends + "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WRITE_PID + SLEEP)
+    pids_of(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.readline()
+    assert said.startswith("[lockstep] SIGINT was handed on, and not followed yet by rank 1; another ends them, and ")
+    process.send_signal(signal.SIGINT)
+    code, _, _ = finish(process)
+    assert code == 128 + signal.SIGINT
+
+
+def test_workers_that_ignore_an_interrupt_are_ended_without_another(launch, tmp_path):
+    ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    process = launch("-n", "2", worker=ignore + WRITE_PID + SLEEP, variables={"LOCKSTEP_INTERRUPT_TIMEOUT": "1"})
+    pids = pids_of(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process)
+    assert code == 128 + signal.SIGINT
+    assert stderr[0] == "[lockstep] SIGINT was not followed by rank 0, rank 1 in 1 s: ending them"
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def test_user_signals_are_forwarded(launch, tmp_path):
+    handle = 'def stop(*a): print("usr1"); sys.exit(0)\nsignal.signal(signal.SIGUSR1, stop)\n'
+    process = launch("-n", "2", worker=handle + WRITE_PID + SLEEP)
+    pids_of(tmp_path, 2)
+    process.send_signal(signal.SIGUSR1)
+    code, stdout, _ = finish(process)
+    assert (code, sorted(stdout)) == (0, ["[0] usr1", "[1] usr1"])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
+def test_nothing_outlives_a_launcher_that_dies(launch, tmp_path, signum):
+    process = launch("-n", "2", worker=WITH_CHILD + SLEEP)
+    pids = pids_of(tmp_path, 4)
+    process.send_signal(signum)
+    process.wait(DEADLINE_S)
+    wait_for(lambda: not [pid for pid in pids if runs(pid)], "the workers and their children to end")
+
+
+def test_a_reader_that_goes_away_ends_the_job(launch, tmp_path):
+    process = launch("-n", "2", worker=WRITE_PID + 'while True: print("more"); time.sleep(.01)\n')
+    pids = pids_of(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def test_a_full_disk_behind_the_output_does_not_end_the_job(launch):
+    with open("/dev/full", "wb") as full:
+        process = launch("-n", "2", worker=RANK + 'print("x" * 99999); sys.exit(3 * rank)', stdout=full)
+        stderr = process.communicate(timeout=DEADLINE_S)[1].splitlines()
+    assert process.returncode == 3
+    assert stderr[0] == (
+        "[lockstep] stdout: No space left on device; what cannot be written there is lost, and the job goes on"
+    )
+
+
+def test_workers_save_though_their_terminal_is_gone(launch, tmp_path):
+    """A terminal that closes gives its launcher SIGHUP, and EIO for all that is written to it from then on."""
+    handle = (
+        "def save(*a):\n"
+        "  for i in range(50): print('saving'); print('saving', file=sys.stderr); time.sleep(.01)\n"
+        "  open(f'saved{rank}', 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGHUP, save)\n"
+    )
+    master, terminal = pty.openpty()
+    process = launch("-n", "2", worker=RANK + handle + WRITE_PID + SLEEP, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    pids = pids_of(tmp_path, 2)
+    os.close(master)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(DEADLINE_S) == 0
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def test_workers_may_save_when_nobody_reads_any_more(launch, tmp_path):
+    handle = "def save(*a): time.sleep(.3); open(f'saved{rank}', 'w').close(); sys.exit(0)\n"
+    handle += "signal.signal(signal.SIGTERM, save)\n"
+    process = launch("-n", "2", worker=RANK + handle + WRITE_PID + 'while True: print("more"); time.sleep(.01)\n')
+    pids_of(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+
+
+def test_workers_that_go_on_without_a_reader_are_ended(launch, tmp_path):
+    worker = WRITE_PID + 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: print("more"); time.sleep(.01)\n'
+    process = launch("-n", "2", worker=worker, variables={"LOCKSTEP_INTERRUPT_TIMEOUT": "1"})
+    pids = pids_of(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def test_workers_save_and_print_more_than_a_pipe_holds_without_a_reader(launch, tmp_path):
+    save = "def save(*a): os.write(1, b'saving' * 99999); open(f'saved{rank}', 'w').close(); os._exit(0)\n"
+    save += "signal.signal(signal.SIGTERM, save)\n"
+    worker = RANK + save + WRITE_PID + 'while True: print("more"); time.sleep(.01)\n'
+    process = launch("-n", "2", worker=worker, variables={"LOCKSTEP_INTERRUPT_TIMEOUT": str(2 * DEADLINE_S)})
+    pids_of(tmp_path, 2)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+
+
+def test_workers_read_no_input(launch):
+    process = launch("-n", "2", worker="print(repr(sys.stdin.read()))", stdin=subprocess.PIPE)
+    code, stdout, _ = finish(process)
+    assert (code, sorted(stdout)) == (0, ["[0] ''", "[1] ''"])
+
+
+def test_a_worker_per_gpu_each_with_its_own(launch):
+    worker = RANK + 'print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCKSTEP_WORLD_SIZE"])'
+    code, stdout, _ = finish(launch(worker=worker, variables={"CUDA_VISIBLE_DEVICES": "3,GPU-a"}))
+    assert (code, sorted(stdout)) == (0, ["[0] 3 2", "[1] GPU-a 2"])
+
+
+def test_one_gpu_keeps_its_number(launch):
+    _, stdout, _ = finish(
+        launch(worker='print(os.environ["CUDA_VISIBLE_DEVICES"])', variables={"CUDA_VISIBLE_DEVICES": "3"})
+    )
+    assert stdout == ["3"]
+
+
+def test_workers_may_be_fewer_than_gpus_but_not_more(launch):
+    gpus = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
+    worker = 'print(os.environ["CUDA_VISIBLE_DEVICES"])'
+    assert sorted(finish(launch("-n", "2", worker=worker, variables=gpus))[1]) == ["[0] 4", "[1] 5"]
+    code, _, stderr = finish(launch("-n", "4", worker=worker, variables=gpus))
+    assert code == 2
+    assert "-n 4: only 3 GPUs are visible (4, 5, 6)" in stderr[0]
+
+
+def test_workers_on_the_cpu_see_no_gpu(launch):
+    assert sorted(finish(launch("-n", "2", worker='print(repr(os.environ["CUDA_VISIBLE_DEVICES"]))'))[1]) == [
+        "[0] ''",
+        "[1] ''",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ((), 2, "no command"),
+        (("-n", "0", "true"), 2, "-n 0: wanted 1 or more"),
+        (("-np0", "true"), 2, "-np 0: wanted 1 or more"),
+        (("-n", "1", "-np", "2", "true"), 2, "got -n 1 (of each machine) and -np 2 (of the job), wanted one of them"),
+        (("-np", "3", "-H", "localhost:2", "true"), 2, "-np 3: there are 2 slots (localhost:2)"),
+        (("-n", "2", "no-such-program"), 127, "cannot run 'no-such-program': No such file"),
+        (("no-such-program",), 127, "cannot run 'no-such-program': No such file"),
+        (("-n", "2", "/etc/passwd"), 126, "cannot run '/etc/passwd': Permission denied"),
+        (("--tf1", "bash", "run.sh"), 2, "no Python program"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_one_line(launch, options, code, message):
+    got, _, stderr = finish(launch(*options))
+    assert got == code
+    assert message in stderr[-1]
+
+
+@pytest.mark.parametrize(
+    "words", ["-n 2", "-n2", "--workers=2", "-np 2", "-np2", "--num-proc 2", "-np 2 -H localhost:4"]
+)
+def test_the_number_of_workers_may_be_said_as_to_other_launchers(launch, words):
+    worker = 'print(os.environ["LOCKSTEP_RANK"], os.environ["LOCKSTEP_WORLD_SIZE"])'
+    code, stdout, stderr = finish(launch(*words.split(), worker=worker))
+    assert (code, sorted(stdout), stderr) == (0, ["[0] 0 2", "[1] 1 2"], [])
+
+
+def test_a_number_of_all_workers_is_refused_where_each_task_has_a_launcher(launch):
+    variables = {"TF_CONFIG": _tf_config({"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}, "chief")}
+    code, _, (said,) = finish(launch("-np", "2", worker="pass", variables=variables))
+    assert code == 2
+    assert "-np 2: this launcher starts the workers of one of 2 tasks; wanted -n" in said
+
+
+def _tf_config(cluster: dict, role: str) -> str:
+    return json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+
+
+def test_several_hosts_without_a_common_secret_are_refused(launch, tmp_path):
+    config = _tf_config({"chief": ["a:1"], "worker": ["b:1"]}, "chief")
+    variables = {"TF_CONFIG": config, "XDG_STATE_HOME": str(tmp_path)}
+    code, _, stderr = finish(launch("-n", "2", worker="pass", variables=variables))
+    assert code == 2
+    assert "tasks on 2 hosts, and LOCKSTEP_SECRET is not set" in stderr[0]
+
+
+def test_tasks_of_several_hosts_make_one_job(launch):
+    """Each launcher on its host, which two addresses of this one stand for."""
+    cluster = {"chief": ["127.0.0.2:8860"], "worker": ["127.0.0.3:8861"]}
+    names = '"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "RENDEZVOUS", "SECRET"'
+    tell = f'print(*(os.environ["LOCKSTEP_" + n] for n in ({names})))'
+    told = []
+    for role in cluster:
+        variables = {"TF_CONFIG": _tf_config(cluster, role), "LOCKSTEP_SECRET": "common"}
+        code, stdout, stderr = finish(launch("-n", "2", worker=tell, variables=variables))
+        assert (code, stderr) == (0, [])
+        told += sorted(line.partition("] ")[2] for line in stdout)
+    assert told == [f"{rank} {rank % 2} 2 4 127.0.0.2:8860 common" for rank in range(4)]
+
+
+@pytest.mark.parametrize("role", ["evaluator", "ps"])
+def test_an_evaluator_or_a_parameter_server_runs_alone_with_its_configuration(launch, role):
+    config = _tf_config({"chief": ["a:1"], role: ["b:1"]}, role)
+    worker = 'print(os.environ["TF_CONFIG"] + str(os.environ.get("LOCKSTEP_RANK")))'
+    _, stdout, _ = finish(launch("-n", "2", worker=worker, variables={"TF_CONFIG": config}))
+    assert stdout == [config + "None"]
+
+
+TELL = 'names = ("RANK", "WORLD_SIZE", "RENDEZVOUS", "SECRET")\nprint(*(os.environ["LOCKSTEP_" + n] for n in names))\n'
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_launcher_for_each_task_of_a_machine_makes_one_job(launch, tmp_path, workers):
+    cluster = {"chief": ["127.0.0.1:8860"], "worker": ["127.0.0.1:8861"]}
+    launched = []
+    for role in cluster:
+        variables = {"TF_CONFIG": _tf_config(cluster, role), "XDG_STATE_HOME": str(tmp_path)}
+        launched.append(launch("-n", str(workers), worker=TELL, variables=variables))
+    told = []
+    for process in launched:
+        code, stdout, stderr = finish(process)
+        assert (code, stderr) == (0, [])
+        told += [line.split()[-4:] for line in stdout]
+    ranks, sizes, rendezvous, secrets = map(list, zip(*told, strict=True))
+    assert sorted(ranks) == [str(rank) for rank in range(2 * workers)]
+    assert set(sizes) == {str(2 * workers)}
+    assert set(rendezvous) == {"127.0.0.1:8860"}
+    assert len(set(secrets)) == 1
+
+
+def test_the_launcher_never_loads_tensorflow():
+    code = "import sys, lockstep.launch; print(sorted(m for m in sys.modules if m.startswith(('tensorflow', 'numpy'))))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=DEADLINE_S) == "[]\n"

@@ -1,0 +1,169 @@
+"""Which workers a launcher starts: how many, on which devices, and where they stand in the job."""
+
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.interfaces import NAME_TIMEOUT_S, wait_for_name
+from lockstep.launch.base.output import Console
+from lockstep.launch.placement import devices, slurm, worker_environment
+from lockstep.launch.placement.tasks import Tasks, tasks_of
+
+# Seconds until all workers have to be there; theirs to read.
+TIMEOUT_VARIABLE = "LOCKSTEP_RENDEZVOUS_TIMEOUT"
+
+
+def environments(
+    workers: int | None,
+    environment: Mapping[str, str],
+    console: Console,
+    *,
+    deals_gpus: bool = True,
+    tasks: Tasks | None = None,
+    tf_config: bool = True,
+) -> list[dict[str, str]]:
+    """The environments of this launcher's workers; one for an evaluator or a parameter server, without a rank.
+
+    Args:
+      workers: How many are asked for, if it was said.
+      environment: The launcher's: devices, TF_CONFIG and Slurm's variables are read from it, the rest is inherited.
+      console: Is told how the devices were read, where there is doubt.
+      deals_gpus: Whether each worker gets a GPU of its own; otherwise each sees what this process sees, and
+        there is one worker where it was not said how many.
+      tasks: Where this launcher stands, instead of what TF_CONFIG and Slurm say.
+      tf_config: Whether several workers get a TF_CONFIG.
+
+    Raises:
+      LaunchError: what is asked for cannot be.
+    """
+    given = tasks is not None
+    tasks = tasks or tasks_of(environment.get("TF_CONFIG"))
+    if tasks.is_beside:
+        return [{**environment, "CUDA_VISIBLE_DEVICES": ""}]
+    step = None if given or len(tasks.addresses) > 1 else slurm.tasks_of_step(environment)
+    granted = devices.visible_devices(environment) if deals_gpus else devices.Devices()
+    ids = granted.ids
+    if step is not None:
+        tasks, workers = step, 1 if workers is None else workers
+        ids = _part(ids, workers, *slurm.place_on_host(environment))
+    elif not given and not environment.get("TF_CONFIG"):
+        _check_allocation(environment)
+        if workers is None and not ids:
+            workers = slurm.tasks_on_this_host(environment)
+    count = _count_workers(workers, ids)
+    if granted.note:
+        console.message(granted.note)
+    ids = ids[:count]
+    several = deals_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
+    assigned = _assigned(granted, ids, several)
+    planned = worker_environment.worker_environments(environment, count, assigned, tasks, tf_config=tf_config)
+    if step is None and len(tasks.by_host) > 1:
+        wait_for_name(tasks.hosts[0].strip("[]"), console, _name_timeout(environment))
+    return with_widths(planned, console) if count > 1 else planned
+
+
+def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
+    """Refuses a number of workers of the whole job where this launcher starts a part of them.
+
+    Args:
+      num_proc: What `-np` says.
+      environment: The launcher's.
+
+    Raises:
+      LaunchError: TF_CONFIG, or a step of Slurm's, names several tasks, each with a launcher.
+    """
+    tasks = tasks_of(environment.get("TF_CONFIG"))
+    if len(tasks.addresses) == 1:
+        tasks = slurm.tasks_of_step(environment) or tasks
+    if (number := len(tasks.addresses)) > 1:
+        raise LaunchError(
+            f"-np {num_proc}: this launcher starts the workers of one of {number} tasks; wanted -n, the number of "
+            "workers of each task"
+        )
+
+
+def _name_timeout(environment: Mapping[str, str]) -> float:
+    """Seconds: as long as workers wait for each other, for a host may have a name only when it has begun its task."""
+    try:
+        seconds = float(environment.get(TIMEOUT_VARIABLE, 0))
+    except ValueError:  # Which workers say.
+        return NAME_TIMEOUT_S
+    return max(NAME_TIMEOUT_S, seconds) if math.isfinite(seconds) else NAME_TIMEOUT_S
+
+
+def _check_allocation(environment: Mapping[str, str]) -> None:
+    """Refuses to be one launcher of an allocation of several hosts that knows nothing of the others."""
+    hosts = slurm.hosts_of_allocation(environment, 1)
+    if hosts is not None:
+        raise LaunchError(
+            f"Slurm has given {len(hosts)} hosts ({hosts[0].name}, ...), and workers would be started on this one "
+            f"alone: start the program with srun, or with `python -m lockstep.launch`; or set {slurm.SWITCH}=0"
+        )
+
+
+def on_this_host(
+    told: Sequence[Mapping[str, str]], environment: Mapping[str, str], console: Console, *, deals_gpus: bool = True
+) -> list[dict[str, str]]:
+    """The environments of workers of a job that are to be started here, as many as there are GPUs at most.
+
+    Args:
+      told: What the job tells each: its place at least.
+      environment: What they inherit; devices are read from it.
+      console: Likewise.
+      deals_gpus: Likewise.
+
+    Raises:
+      LaunchError: there are fewer GPUs than workers.
+    """
+    granted = granted_devices(environment, console) if deals_gpus else devices.Devices()
+    count = _count_workers(len(told), granted.ids, f"{len(told)} workers on {os.uname().nodename}")
+    assigned = _assigned(granted, granted.ids[:count], deals_gpus and count > 1)
+    return worker_environment.on_this_host(environment, told, assigned)
+
+
+def granted_devices(environment: Mapping[str, str], console: Console) -> devices.Devices:
+    """The GPUs of this host; says how they were read, where there is doubt."""
+    granted = devices.visible_devices(environment)
+    if granted.note:
+        console.message(granted.note)
+    return granted
+
+
+def _assigned(granted: devices.Devices, ids: Sequence[str], several: bool) -> Sequence[str] | None:
+    # GPUs that nobody asked for are kept from several workers, each of which would take the memory of all of them.
+    return ids if ids or granted.granted or several else None
+
+
+def with_widths(planned: Sequence[dict[str, str]], console: Console) -> list[dict[str, str]]:
+    """The same environments, which say how wide a line of the terminal is, where there is one."""
+    if not os.isatty(console.stderr):
+        return list(planned)
+    columns, lines = shutil.get_terminal_size()
+    widths = []
+    for environment in planned:  # What progress bars measure their width by.
+        width = columns - len(console.prefix(environment["LOCKSTEP_RANK"], console.stderr))
+        widths.append({"COLUMNS": str(width), "LINES": str(lines), **environment})
+    return widths
+
+
+def _part(ids: Sequence[str], workers: int, place: int, tasks: int) -> Sequence[str]:
+    """A task's GPUs. Slurm may show all of a host's to each of its tasks, or its own to each."""
+    if len(ids) >= workers * tasks:
+        return ids[place * workers : (place + 1) * workers]
+    return ids
+
+
+def _count_workers(workers: int | None, ids: Sequence[str], asked: str = "") -> int:
+    """How many; `asked` is what wanted them."""
+    if workers is None:
+        return max(1, len(ids))
+    if workers < 1:
+        raise LaunchError(f"-n {workers}: wanted 1 or more workers")
+    if ids and workers > len(ids):
+        raise LaunchError(
+            f"{asked or f'-n {workers}'}: only {len(ids)} GPUs are visible ({', '.join(ids)}), and each worker needs "
+            "one; set CUDA_VISIBLE_DEVICES= (empty) to run on the CPU"
+        )
+    return workers

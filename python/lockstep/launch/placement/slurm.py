@@ -1,0 +1,230 @@
+"""What Slurm's variables say of a job: which task of a step this launcher is, or which hosts an allocation has.
+
+In a step (`srun python -m lockstep.launch ...`) Slurm starts a launcher for each task, and they are one job. In an
+allocation without one (`sbatch`, `salloc`) a single launcher starts the workers of all hosts. Source: the manual of
+srun, "Output environment variables".
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from itertools import accumulate
+
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.places import MOST_WORKERS, check_size
+from lockstep.launch.base.ports import PORTS
+from lockstep.launch.placement.hosts import LONGEST_NAME, Host
+from lockstep.launch.placement.tasks import Tasks
+
+# 0: Slurm's variables are not read.
+SWITCH = "LOCKSTEP_SLURM"
+# Steps that Slurm makes by itself (interactive, batch, external) have numbers above it: nobody asked for their tasks.
+_FIRST_OWN_STEP = 0xFFFFFFF0
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?$")
+_PART = re.compile(r"([\w.-]*)(?:\[([^\[\]]*)\])?")
+_TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?$")
+
+
+def is_asked(environment: Mapping[str, str]) -> bool:
+    """Whether Slurm's variables are read here.
+
+    Raises:
+      LaunchError: LOCKSTEP_SLURM is neither 0 nor 1.
+    """
+    value = environment.get(SWITCH, "1")
+    if value not in ("0", "1"):
+        raise LaunchError(f"{SWITCH}={value!r}: wanted 0 (Slurm's variables are not read) or 1")
+    return value == "1" and bool(_job(environment))
+
+
+def tasks_of_step(environment: Mapping[str, str]) -> Tasks | None:
+    """The tasks of the step that this launcher is one of; None outside of a step of several tasks.
+
+    Ranks run over the hosts, in the order of Slurm's list, and over the tasks of each.
+
+    Raises:
+      LaunchError: the variables contradict each other.
+    """
+    if not is_asked(environment) or not _in_step(environment):
+        return None
+    per_node = _tasks_of_nodes(_first(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    nodes = parse_nodes(_first(environment, "SLURM_STEP_NODELIST", "SLURM_NODELIST"))
+    node, local = (_number(environment, name) for name in ("SLURM_NODEID", "SLURM_LOCALID"))
+    total = _number(environment, "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS")
+    if total == 1:
+        return None
+    if len(nodes) != len(per_node) or sum(per_node) != total or node >= len(nodes) or local >= per_node[node]:
+        raise LaunchError(
+            f"Slurm's variables contradict each other: {total} tasks, {len(nodes)} hosts with "
+            f"{', '.join(map(str, per_node[:8]))} tasks; this is task {local} of host {node}"
+        )
+    check_size(total, "Slurm's variables")
+    # Tasks are known by addresses. Only the first one's is listened at.
+    port = _port(environment)
+    hosts = [name for name, count in zip(nodes, per_node, strict=True) for _ in range(count)]
+    addresses = tuple(f"{name}:{port + i}" for i, name in enumerate(hosts))
+    first = [0, *accumulate(per_node)]
+    return Tasks(addresses, first[node] + local, job=f"Slurm job {_job(environment)}, step {_step(environment)}")
+
+
+def hosts_of_allocation(environment: Mapping[str, str], workers: int | None) -> list[Host] | None:
+    """The hosts of the allocation that this launcher is in; None without one, in a step, or where it is one host.
+
+    Args:
+      environment: The launcher's.
+      workers: Of each host; by default as many as Slurm has tasks for it.
+
+    Raises:
+      LaunchError: the variables contradict each other.
+    """
+    if not is_asked(environment) or _in_step(environment):
+        return None
+    nodes = parse_nodes(_first(environment, "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    if len(nodes) == 1:
+        return None
+    if workers is not None:
+        return [Host(name, workers) for name in nodes]
+    per_node = _tasks_of_nodes(_first(environment, "SLURM_TASKS_PER_NODE", "SLURM_JOB_TASKS_PER_NODE"))
+    if len(per_node) != len(nodes):
+        raise LaunchError(
+            f"SLURM_TASKS_PER_NODE={environment.get('SLURM_TASKS_PER_NODE')!r} is for {len(per_node)} hosts, and "
+            f"SLURM_JOB_NODELIST names {len(nodes)}; say how many workers a host gets: -n"
+        )
+    return [Host(name, count) for name, count in zip(nodes, per_node, strict=True)]
+
+
+def srun_command(job: str, host: str) -> list[str]:
+    """The words in front of a command that is to run once on a host of an allocation, beside whatever runs there.
+
+    It is given the memory, processors and devices that the allocation has there, and its output as it is written.
+    """
+    return [
+        "srun", f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none",
+        "--mpi=none", "--unbuffered", "--export=ALL",
+    ]  # fmt: skip
+
+
+def parse_nodes(text: str) -> list[str]:
+    """Reads a list of hosts as Slurm writes it: `node[01-03,7],login,rack[1-2]n[1-2]`.
+
+    Raises:
+      LaunchError: it is none, or names more hosts than there can be.
+    """
+    nodes: list[str] = []
+    for entry in _split(text):
+        names, at = [""], 0
+        while at < len(entry):
+            found = _PART.match(entry, at)
+            if not found.end() > at:
+                raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: {entry[:80]!r} is none; wanted node[01-03,7]")
+            at = found.end()
+            endings = [""] if found[2] is None else _numbers(found[2], text)
+            if len(names) * len(endings) + len(nodes) > MOST_WORKERS:
+                raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {MOST_WORKERS}")
+            if len(names[0]) + len(found[1]) > LONGEST_NAME:
+                raise LaunchError(
+                    f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted names of at most {LONGEST_NAME} "
+                    "characters"
+                )
+            names = [name + found[1] + ending for name in names for ending in endings]
+        if names == [""] or names[0].startswith("-"):
+            raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted names")
+        nodes += names
+    if len(set(nodes)) != len(nodes):
+        raise LaunchError(f"Slurm's list of hosts {text[:200]!r} names a host twice")
+    return nodes
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside of brackets."""
+    entries, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            entries.append("")
+        else:
+            entries[-1] += letter
+    return entries
+
+
+def _numbers(ranges: str, text: str) -> list[str]:
+    """What `01-03,7` stands for: 01, 02, 03, 7."""
+    found: list[str] = []
+    for entry in ranges.split(","):
+        match = _RANGE.match(entry)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if low > high or high - low >= MOST_WORKERS:
+            raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got the range {entry[:40]!r}, wanted 01-03")
+        found += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
+        if len(found) > MOST_WORKERS:
+            raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {MOST_WORKERS}")
+    return found
+
+
+def _tasks_of_nodes(text: str) -> list[int]:
+    """Reads `2(x3),1`: 2, 2, 2, 1."""
+    counts: list[int] = []
+    for entry in text.split(","):
+        match = _TASKS.match(entry.strip())
+        times = int(match[2] or 1) if match else 0
+        if not times or not int(match[1]) or len(counts) + times > MOST_WORKERS:
+            raise LaunchError(f"Slurm's numbers of tasks {text[:200]!r}: got {entry[:40]!r}, wanted them as in 2(x3),1")
+        counts += [int(match[1])] * times
+    return counts
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    step = _step(environment)
+    return "SLURM_PROCID" in environment and step.isdigit() and int(step[:20]) < _FIRST_OWN_STEP
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """The number of the job, for srun."""
+    return _job(environment)
+
+
+def _job(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID") or ""
+
+
+def _step(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or ""
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    """Where rank 0 of a step waits: the same for all of its launchers, another for other steps."""
+    digest = hashlib.sha256(f"{_job(environment)}.{_step(environment)}".encode()).digest()
+    # Room behind it for ports that stand for the other tasks.
+    return PORTS.start + int.from_bytes(digest[:4], "big") % (len(PORTS) // 2)
+
+
+def _first(environment: Mapping[str, str], *names: str) -> str:
+    for name in names:
+        if environment.get(name):
+            return environment[name]
+    raise LaunchError(f"Slurm's variable {names[0]} is missing; set {SWITCH}=0 for a job that Slurm has no part in")
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise LaunchError(f"Slurm's variable {name}: got {text[:40]!r}, wanted a number")
+    return int(text)
+
+
+def place_on_host(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Of the tasks on this host in a step: this one's place, and their number."""
+    per_node = _tasks_of_nodes(_first(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    return _number(environment, "SLURM_LOCALID"), per_node[_number(environment, "SLURM_NODEID")]
+
+
+def tasks_on_this_host(environment: Mapping[str, str]) -> int | None:
+    """Of an allocation of one host, outside of a step: how many tasks were asked for, if that was said."""
+    if not is_asked(environment) or _in_step(environment) or not asks_for_tasks(environment):
+        return None
+    return _tasks_of_nodes(_first(environment, "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"))[0]
+
+
+def asks_for_tasks(environment: Mapping[str, str]) -> bool:
+    """Whether the allocation was made with a number of tasks; without one Slurm says one for each host."""
+    return any(environment.get(name) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))

@@ -1,0 +1,118 @@
+"""The tasks of a job, as TF_CONFIG or Slurm names them. A launcher is started once for each, and starts its workers."""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.places import check_size
+
+LOOPBACK = "127.0.0.1"
+# Tasks that have no rank: one evaluates checkpoints, the other would keep parameters, which workers keep themselves.
+_BESIDE = ("evaluator", "ps")
+_PORT = re.compile(r"[0-9]{1,5}")
+_V6 = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]")
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Where this launcher stands among the tasks that train together.
+
+    Attributes:
+      addresses: Theirs, the chief's first: host:port; of a job that is one task alone, a host may be enough.
+      index: Which of them is this launcher's.
+      has_chief: True if rank 0 is a task of type chief; in a cluster of workers alone it is worker 0.
+      is_beside: True if this launcher's task is an evaluator or a parameter server, which has no rank.
+      beside: The cluster's tasks without a rank, as TF_CONFIG has them.
+      job: What tells this job from others that meet at the same address, if there is something.
+    """
+
+    addresses: tuple[str, ...] = (LOOPBACK,)
+    index: int = 0
+    has_chief: bool = True
+    is_beside: bool = False
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    job: str = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The tasks' hosts."""
+        return tuple(_host(address) for address in self.addresses)
+
+    @property
+    def by_host(self) -> list[tuple[str, int]]:
+        """The hosts in their order, each with the number of its tasks, which stand together."""
+        return [(host, len(list(tasks))) for host, tasks in itertools.groupby(self.hosts)]
+
+    @property
+    def ports(self) -> set[int]:
+        """Ports that the cluster gives to tasks, those beside the job among them."""
+        given = [*self.addresses, *(address for tasks in self.beside.values() for address in _addresses(tasks))]
+        return {int(port) for port in (address.rpartition(":")[2] for address in given) if _PORT.fullmatch(port)}
+
+
+def tasks_of(tf_config: str | None) -> Tasks:
+    """Reads TF_CONFIG as it was set for this launcher; without one, the job is this launcher's workers.
+
+    Raises:
+      LaunchError: it is no description of a cluster that could meet.
+    """
+    if not (tf_config or "").strip():
+        return Tasks()
+    try:
+        config = json.loads(tf_config)
+        cluster = config.get("cluster", {})
+        if not cluster:
+            return Tasks()
+        role, index = config["task"]["type"], int(config["task"].get("index", 0))
+        sizes = {kind: len(_addresses(tasks)) for kind, tasks in cluster.items()}
+        chief, workers = (_addresses(cluster.get(kind, [])) for kind in ("chief", "worker"))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise LaunchError(
+            f"TF_CONFIG is no cluster description ({type(error).__name__}: {error}): {tf_config}"
+        ) from None
+    if role not in ("chief", "worker", *_BESIDE) or not 0 <= index < sizes.get(role, 0):
+        raise LaunchError(f"TF_CONFIG: task {role!r} {index} is not in the cluster {json.dumps(cluster)}")
+    beside = {kind: cluster[kind] for kind in _BESIDE if sizes.get(kind)}
+    if role in _BESIDE:
+        return Tasks(is_beside=True, beside=beside)
+    check_size(len(chief) + len(workers), "TF_CONFIG")
+    tasks = Tasks(tuple(chief + workers), index + len(chief) * (role == "worker"), bool(chief), beside=beside)
+    _check_addresses(tasks.addresses)
+    return tasks
+
+
+def _addresses(tasks: Any) -> list[str]:
+    """Of a cluster's tasks of one type: a list, or a mapping from indices (the sparse form)."""
+    if isinstance(tasks, dict):
+        return [str(tasks[index]) for index in sorted(tasks, key=int)]
+    if not isinstance(tasks, list):
+        raise TypeError(f"{tasks!r} is no list of host:port")
+    return [str(address) for address in tasks]
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0] or address
+
+
+def _check_addresses(addresses: tuple[str, ...]) -> None:
+    """Several tasks are known by their addresses, and meet at the first one's. Those of a host have ranks in a row."""
+    if len(addresses) == 1:
+        return
+    for address, count in Counter(addresses).items():
+        if count > 1:
+            raise LaunchError(f"TF_CONFIG: {count} tasks have the address {address}; wanted a port for each")
+        host, _, port = address.rpartition(":")
+        if not host or not _PORT.fullmatch(port) or (":" in host) != bool(_V6.fullmatch(host)):
+            raise LaunchError(f"TF_CONFIG: a task has the address {address!r}; wanted host:port, or [v6]:port")
+    runs = Counter(host for host, _ in itertools.groupby(map(_host, addresses)))
+    for host, count in runs.items():
+        if count > 1:
+            raise LaunchError(
+                f"TF_CONFIG: tasks of host {host} stand apart ({', '.join(addresses)}); wanted the tasks of a host one "
+                "after the other, as their workers have consecutive ranks"
+            )

@@ -1,0 +1,345 @@
+"""The launcher's hand on another host: starts that host's workers, and does with them what the launcher says.
+
+    python -m lockstep.launch.remote.agent
+
+Everything it has to know comes over its standard input (`agent_wire`), the job's secret among it, so nothing of that is
+on a command line or in a file. It decides nothing but one thing: where the launcher is gone, or says nothing any more,
+it ends its workers. Its guard does that where the agent itself is frozen.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from lockstep.launch.base import interfaces
+from lockstep.launch.base.call_folder import VARIABLE as FOLDER
+from lockstep.launch.base.call_folder import all_results, results_of
+from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.ports import free_ports
+from lockstep.launch.local.guard import Guard, kill_group
+from lockstep.launch.local.process import starts_command
+from lockstep.launch.local.supervised_job import Job
+from lockstep.launch.local.worker import Worker
+from lockstep.launch.placement import plan
+from lockstep.launch.placement.worker_environment import with_defaults
+from lockstep.launch.remote import agent_wire
+from lockstep.launch.remote.agent_wire import ALIVE_EVERY_S, MARK, SILENCE_S, Link, Message, WireError, field
+from lockstep.launch.remote.forwarded_environment import arriving
+
+# From the launcher's loss to SIGKILL: with the silence before it less than ten seconds.
+_LOST_GRACE_S = 1.0
+# How much later than the launcher the guard sees that the agent is frozen: the launcher's message says more.
+_FROZEN_AFTER_S = 0.5
+# Workers wait while so much of their output is on its way, which the launcher, or its terminal, does not take.
+_MOST_WAITING_BYTES = 4 << 20
+# Until the workers are to be started: the launcher waits for all hosts.
+_PATIENCE_S = 90.0
+# For what is still to be said when the job is over.
+_FAREWELL_S = 2.0
+
+
+class _Relay:
+    """Hands on what a worker writes to its stdout (1) or stderr (2), or notes (3)."""
+
+    def __init__(self, link: Link, rank: int, of: int):
+        self._link, self._message = link, {"is": "output", "rank": rank, "of": of}
+
+    def feed(self, chunk: bytes) -> None:
+        """Some of it."""
+        self._link.say(self._message, chunk)
+
+    def finish(self) -> None:
+        """There is no more: the worker's end says so."""
+
+
+class _Messages:
+    """Stands for the console of a launcher: what it would say is said to the real one."""
+
+    # No terminal; bars are drawn by the launcher.
+    stdout, stderr = 1, 2
+
+    def __init__(self, agent: "Agent"):
+        self._agent = agent
+
+    def message(self, text: str) -> None:
+        """As of `Console`."""
+        self._agent.tell(text)
+
+
+class Agent(Job):
+    """The workers of one host, for a launcher on another."""
+
+    def __init__(self) -> None:
+        super().__init__(starts_command([]), [], _Messages(self))
+        self._link: Link | None = None
+        self._silence_s = SILENCE_S
+        self._is_over = False  # as the launcher said, or by its loss
+        self._is_lost = False
+        self._environment: dict[str, str] = {}
+        self._held: set[int] = set()  # pipes of workers that are not read now
+        self._alive_at = 0.0
+        self._started = self._is_elastic = False
+        self._folder: tempfile.TemporaryDirectory | None = None
+
+    def tell(self, text: str) -> None:
+        """Says something to the user."""
+        if self._link is not None:
+            self._link.say({"is": "said", "text": text})
+
+    def _make_guard(self) -> Guard:
+        return Guard(_PATIENCE_S, kills_maker=True)
+
+    def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
+        self._guard, self._selector = guard, selector
+        # The conversation has descriptors of its own: what anything prints here goes where errors go.
+        wire = os.dup(1)
+        os.dup2(2, 1)
+        self._link = Link(os.dup(0), wire)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.write(wire, MARK)
+        selector.register(self._link.source, selectors.EVENT_READ, self._hear)
+
+    def _running(self) -> bool:
+        if self._is_lost:
+            return super()._running()
+        return not self._is_over
+
+    def _patience(self) -> float:
+        times = [self._alive_at + ALIVE_EVERY_S] + ([] if self._kill_at is None else [self._kill_at])
+        return max(0.05, min(times) - time.monotonic())
+
+    def _wait(self, selector: selectors.BaseSelector, signals: object) -> None:
+        self._hold_back()
+        super()._wait(selector, signals)
+        now = time.monotonic()
+        if now >= self._alive_at + ALIVE_EVERY_S:
+            self._alive_at = now
+            self._guard.alive()
+            self._link.alive()
+        self._link.flush()
+        limit = self._silence_s if self._started else _PATIENCE_S
+        if not self._is_lost and self._link.is_silent(limit):
+            self._lose(f"the launcher has said nothing for {limit:g} s")
+
+    def _hold_back(self) -> None:
+        """Reads workers' output as fast as the launcher takes it."""
+        target, waiting = self._link.target, self._link.waiting
+        if waiting and target not in self._selector.get_map():
+            self._selector.register(target, selectors.EVENT_WRITE, lambda events: self._link.flush())
+        elif not waiting and target in self._selector.get_map():
+            self._selector.unregister(target)
+        if waiting > _MOST_WAITING_BYTES:
+            self._held |= set(self._by_pipe) & set(self._selector.get_map())
+            for fd in self._held & set(self._selector.get_map()):
+                self._selector.unregister(fd)
+        elif waiting < _MOST_WAITING_BYTES // 2:
+            for fd in self._held:
+                self._selector.register(fd, selectors.EVENT_READ)
+            self._held.clear()
+
+    def _hear(self, events: int) -> None:
+        del events
+        if self._is_lost:
+            return
+        try:
+            messages, more = self._link.hear()
+            for message, data in messages:
+                self._obey(message, data)
+        except WireError as error:
+            self._lose(f"the launcher's words make no sense: {error}")
+            return
+        except (LaunchError, OSError) as error:
+            code = error.exit_code if isinstance(error, LaunchError) else 2
+            self._link.say({"is": "refused", "why": str(error), "code": code})
+            self._is_over = True
+            return
+        if not more:
+            self._lose("the launcher is gone")
+
+    def _obey(self, message: Message, data: bytes) -> None:
+        does = {
+            "prepare": self._prepare, "start": self._start_workers, "add": self._start_another,
+            "signal": self._signal, "end": self._finish, "alive": lambda message: None,
+        }  # fmt: skip
+        if message["is"] == "file":
+            self._folder_for_files().append(field(message, "name", str), data)
+        elif message["is"] in does:
+            does[message["is"]](message)
+        else:
+            raise WireError(f"{message['is']!r} means nothing")
+
+    def _prepare(self, message: Message) -> None:
+        folder = field(message, "folder", str)
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise LaunchError(f"the working folder {folder} is not there: {error.strerror}") from None
+        self._silence_s = field(message, "silence_s", float)
+        choice = field(message, "interface", str)
+        ready: Message = {"is": "ready", "pid": os.getpid()}
+        if choice:
+            interfaces.address_of(choice)
+        if field(message, "meets", bool):
+            others = [str(other) for other in field(message, "others", list)]
+            ready["host"] = interfaces.meeting_host(field(message, "name", str), choice, others)
+            (ready["port"],) = free_ports(1, "")
+        self._link.say(ready)
+
+    def _start_workers(self, message: Message) -> None:
+        if self._started:
+            raise WireError("start, for the second time")
+        self._started = True
+        words = [str(word) for word in field(message, "command", list)]
+        told = [_variables(worker) for worker in field(message, "workers", list)]
+        if not words or not told or any("LOCKSTEP_RANK" not in worker for worker in told):
+            raise WireError("start: without a command, a worker, or a rank")
+        base = arriving(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
+        if self._folder is not None:
+            base[FOLDER] = self._folder.name
+        deals_gpus = field(message, "deals_gpus", bool)
+        self._start_worker = starts_command(words)
+        self._environments = plan.on_this_host(told, base, self._console, deals_gpus=deals_gpus)
+        super()._start(self._guard, self._selector)
+        for worker in self._workers:
+            self._link.say({"is": "started", "rank": worker.rank, "pid": worker.pid})
+        self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
+
+    def _start_another(self, message: Message) -> None:
+        """One worker of an elastic job, which is told its places by the launcher itself."""
+        words = [str(word) for word in field(message, "command", list)]
+        number, of_host = field(message, "rank", int), field(message, "of_host", int)
+        if not words or of_host < 1 or any(worker.rank == number for worker in self._workers):
+            raise WireError("add: without a command, or for the second time")
+        base = arriving(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
+        if self._folder is not None:
+            base[FOLDER] = self._folder.name
+        environment = {**with_defaults(base, of_host), **_variables(field(message, "variables", dict))}
+        self._started = self._is_elastic = True
+        worker = Worker(starts_command(words)(environment, self._inherited), number, None)
+        self._show(worker)
+        self._add(worker, self._guard, self._selector)
+        self._link.say({"is": "started", "rank": number, "pid": worker.pid})
+        self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
+
+    def _show(self, worker: Worker) -> None:
+        worker.show(*(_Relay(self._link, worker.rank, of) for of in (1, 2, 3)))
+
+    def _signal(self, message: Message) -> None:
+        rank, number = field(message, "rank", int), field(message, "number", int)
+        if number not in signal.valid_signals():
+            raise WireError(f"signal: there is none with the number {number}")
+        for worker in self._workers:
+            if worker.rank == rank:
+                worker.signal(signal.Signals(number))
+
+    def _finish(self, message: Message) -> None:
+        del message
+        self._is_over = True
+
+    def _folder_for_files(self) -> "_Folder":
+        if self._folder is None:
+            self._folder = _Folder()
+            self._guard.removes(self._folder.name)
+        return self._folder
+
+    def _lose(self, why: str) -> None:
+        """Nobody is there any more who could say what to do."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        with contextlib.suppress(OSError):
+            os.write(2, f"[lockstep] agent on {os.uname().nodename}: {why}; ending the workers\n".encode())
+        if self._link.source in self._selector.get_map():
+            self._selector.unregister(self._link.source)
+        self._signal_all(signal.SIGTERM)
+        self._kill_at = time.monotonic() + _LOST_GRACE_S
+
+    def _forward(self, signum: signal.Signals) -> None:
+        # Of the machine's, or of who has closed our terminal: of the job's the launcher tells.
+        self._lose(f"got {signum.name}")
+
+    def _notice_ends(self, selector: selectors.BaseSelector) -> None:
+        for worker in list(self._workers):
+            if worker.poll():
+                if self._is_elastic:  # What it started ends with it.
+                    kill_group(worker.pid, signal.SIGKILL)
+                for fd in worker.streams:
+                    if fd in selector.get_map() or fd in self._held:
+                        self._drain(selector, worker, fd)
+                if self._folder is not None:
+                    self._send_results(worker.rank)
+                self._link.say({"is": "ended", "rank": worker.rank, "code": worker.code})
+                if self._is_elastic:
+                    self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        """Many may follow it."""
+        for fd in worker.streams:
+            del self._by_pipe[fd]
+            self._held.discard(fd)
+            if fd in self._selector.get_map():  # Somebody holds it that has left the worker's group.
+                self._selector.unregister(fd)
+        worker.reap()
+        self._workers.remove(worker)
+
+    def _drain(self, selector: selectors.BaseSelector, worker: Worker, fd: int) -> None:
+        if worker.read(fd):
+            return
+        self._held.discard(fd)
+        if fd in selector.get_map():
+            selector.unregister(fd)
+
+    def _send_results(self, rank: int) -> None:
+        folder = Path(self._folder.name)
+        # The rank of an elastic job's worker changes: what there is of files is its.
+        for path in all_results(folder) if self._is_elastic else results_of(folder, rank):
+            with path.open("rb") as file:
+                while data := file.read(agent_wire.DATA_BYTES):
+                    self._link.say({"is": "file", "name": path.name}, data)
+            if self._is_elastic:
+                path.unlink()
+
+    def _end(self, selector: selectors.BaseSelector) -> None:
+        super()._end(selector)
+        if self._folder is not None:
+            self._folder.cleanup()
+        if self._is_lost or self._link is None:
+            return
+        self._link.say({"is": "done"})
+        deadline = time.monotonic() + _FAREWELL_S
+        while self._link.waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self._link.flush()
+
+    def _result(self) -> int:
+        return 1 if self._is_lost else 0
+
+
+class _Folder(tempfile.TemporaryDirectory):
+    """What the launcher gave to workers, and they leave for it. Nobody else can read it."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix="lockstep-run-")
+
+    def append(self, name: str, data: bytes) -> None:
+        """Adds to a file."""
+        if not name.isidentifier():
+            raise WireError(f"file: {name[:80]!r} is no name of one")
+        with open(os.path.join(self.name, name), "ab") as file:
+            file.write(data)
+
+
+def _variables(of: object) -> dict[str, str]:
+    if not isinstance(of, Mapping) or not all(isinstance(value, str) for value in of.values()):
+        raise WireError("start: an environment that is none")
+    return dict(of)
+
+
+if __name__ == "__main__":
+    sys.exit(Agent().run())

@@ -1,0 +1,227 @@
+"""The workers of a job on several hosts, watched over and ended together by one launcher.
+
+Hosts that are this machine have their workers started directly, as in any job; each other one has an agent, which does
+what it is told (`agent`). Nothing is started before all agents have answered. From then on each side keeps
+telling the other that it is alive: a launcher that is frozen or cut off ends no later than one that is killed.
+"""
+
+import functools
+import itertools
+import os
+import secrets
+import selectors
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lockstep.launch.base import interfaces
+from lockstep.launch.base.call_folder import VARIABLE as FOLDER
+from lockstep.launch.base.output import Console
+from lockstep.launch.base.places import places
+from lockstep.launch.base.ports import PORTS, free_ports
+from lockstep.launch.base.seconds import seconds_of
+from lockstep.launch.local.guard import Guard
+from lockstep.launch.local.output_folder import Copy
+from lockstep.launch.local.process import starts_command
+from lockstep.launch.local.supervised_job import Job
+from lockstep.launch.placement import plan
+from lockstep.launch.placement.hosts import Host
+from lockstep.launch.placement.worker_environment import Meeting
+from lockstep.launch.remote.agent_wire import SILENCE_S
+from lockstep.launch.remote.connected_hosts import Remotes
+from lockstep.launch.remote.forwarded_environment import leaving
+from lockstep.launch.remote.remote_host import START_TIMEOUT_S, Assignment, RemoteHost, unreachable
+from lockstep.launch.remote.shells import RemoteShell, agent_command
+
+# Seconds that launcher and agents may be silent.
+SILENCE_VARIABLE = "LOCKSTEP_AGENT_TIMEOUT"
+# More than a second's silence is nothing; and nobody waits for an hour.
+_LEAST_SILENCE_S, _MOST_SILENCE_S = 2.0, 3600.0
+# From SIGKILL on another host to the news of it.
+KILL_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Where:
+    """On which hosts a job runs, and how it gets there.
+
+    Attributes:
+      hosts: In the order of their ranks, each with the number of its workers. One host is named once.
+      shell: Leads to those that are not this machine.
+      deals_gpus: Whether each worker gets a GPU of its own.
+      is_horovods: Whether workers find their places under Horovod's names as well, and no TF_CONFIG: programs of
+        Horovod's take one for the cluster of a TensorFlow that distributes by itself.
+    """
+
+    hosts: Sequence[Host]
+    shell: RemoteShell
+    deals_gpus: bool = True
+    is_horovods: bool = False
+
+    @functools.cached_property
+    def elsewhere(self) -> Sequence[Host]:
+        """Those that are not this machine. Names are looked up once."""
+        return [host for host in self.hosts if not host.is_this_machine()]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all of them are this machine."""
+        return not self.elsewhere
+
+    @property
+    def size(self) -> int:
+        """Workers of the job."""
+        return sum(host.slots for host in self.hosts)
+
+
+class HostsJob(Job):
+    """The workers of a job on several hosts.
+
+    Args:
+      command: What each runs.
+      where: On which hosts.
+      environment: The launcher's.
+      console: Where output goes.
+      copies: Where that of a rank is kept as well: of its stdout and its stderr.
+      files: A folder with files for the workers, which gets those that they leave.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        where: Where,
+        environment: Mapping[str, str],
+        console: Console,
+        copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+        files: str | None = None,
+    ):
+        super().__init__(starts_command(command), [], console, copies, files)
+        self._where = where
+        self._base = dict(environment)
+        self._silence_s = silence_of(environment)
+        self._kill_timeout_s = KILL_TIMEOUT_S
+        contents = {}
+        if files is not None:
+            self._base[FOLDER] = files
+            contents = {entry.name: _contents(entry.path) for entry in os.scandir(files)}
+        self._interface = environment.get(interfaces.VARIABLE, "")
+        if self._interface and len(where.elsewhere) < len(where.hosts):
+            interfaces.address_of(self._interface)
+        task = Assignment(
+            command,
+            leaving(environment),
+            os.getcwd(),
+            self._interface,
+            where.deals_gpus,
+            self._silence_s,
+            contents,
+            files,
+        )
+        starts_agent = agent_command(environment)
+        self._remotes = {
+            host: RemoteHost(host, where.shell.command(host, starts_agent), task, console) for host in where.elsewhere
+        }
+        self._together = Remotes()
+        for remote in self._remotes.values():
+            self._together.add(remote)
+        self._has_begun = self._is_ending = False
+
+    def ranks(self) -> Sequence[int]:
+        """As of `Job`."""
+        return range(self._where.size)
+
+    def _make_guard(self) -> Guard:
+        return Guard(max(self._silence_s, START_TIMEOUT_S))
+
+    def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
+        self._guard, self._selector = guard, selector
+        for host, remote in self._remotes.items():
+            guard.watch(remote.connect(selector, self._lose))
+            others = [other.name for other in self._where.hosts if other is not host]
+            remote.prepare(host is self._where.hosts[0], others)
+
+    def _running(self) -> bool:
+        if not self._has_begun:
+            return not self._told_to_end and not self._broken_pipe
+        return super()._running()
+
+    def _patience(self) -> float:
+        least, patience = self._together.patience(), super()._patience()
+        return least if patience is None else min(least, patience)
+
+    def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
+        super()._wait(selector, signals)
+        self._together.attend()
+        self._notice_ends(selector)  # Of workers that were lost just now.
+        if not self._has_begun:
+            self._guard.alive()
+            if self._running() and all(remote.is_ready for remote in self._remotes.values()):
+                self._begin()
+
+    def _begin(self) -> None:
+        """Starts the workers, as all hosts are there."""
+        told = iter(plan.with_widths(self._told(self._meeting()), self._console))
+        of_host = {host: list(itertools.islice(told, host.slots)) for host in self._where.hosts}
+        for host in of_host.keys() - self._remotes.keys():  # At most one: this machine.
+            self._environments = plan.on_this_host(
+                of_host[host], self._base, self._console, deals_gpus=self._where.deals_gpus
+            )
+        self._has_begun = True
+        super()._start(self._guard, self._selector)
+        for host, remote in self._remotes.items():
+            self._workers += remote.start(of_host[host], self._copies)
+        self._workers.sort(key=lambda worker: worker.rank)
+        self._guard.set_silence(self._silence_s)
+        self._together.begin_beating(self._guard)
+
+    def _meeting(self) -> Meeting:
+        first, *others = self._where.hosts
+        if first in self._remotes:
+            host, port = self._remotes[first].meeting
+        else:
+            host = interfaces.meeting_host(first.name, self._interface, [other.name for other in others])
+            (port,) = free_ports(1, "")
+        names = [host.name for host in self._where.hosts for _ in range(host.slots)]
+        addresses = [interfaces.with_port(name, PORTS.start + i) for i, name in enumerate(names)]
+        return Meeting(interfaces.with_port(host, port), secrets.token_hex(32), addresses)
+
+    def _told(self, meeting: Meeting) -> list[dict[str, str]]:
+        """What each worker is told, by rank."""
+        has_tf_config = self._where.size > 1 and not self._where.is_horovods
+        return [
+            {
+                **place.variables(),
+                **meeting.variables(),
+                **(place.horovods() if self._where.is_horovods else {}),
+                **({"TF_CONFIG": meeting.tf_config(place.rank)} if has_tf_config else {}),
+            }
+            for place in places([(host.name, host.slots) for host in self._where.hosts])
+        ]
+
+    def _lose(self, remote: RemoteHost, why: str) -> None:
+        if self._is_ending:
+            return
+        if not self._has_begun:
+            raise unreachable(remote, why)
+        remote.give_up(why)
+
+    def _end(self, selector: selectors.BaseSelector) -> None:
+        self._is_ending = True
+        self._signal_all(signal.SIGTERM)
+        self._together.end(selector, self._call)
+        super()._end(selector)
+
+
+def silence_of(environment: Mapping[str, str]) -> float:
+    """For how long launcher and agents may be silent.
+
+    Raises:
+      LaunchError: the environment says something else than a number of seconds.
+    """
+    return seconds_of(environment, SILENCE_VARIABLE, SILENCE_S, _LEAST_SILENCE_S, _MOST_SILENCE_S)
+
+
+def _contents(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
