@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from lockstep.launch.base.places import MOST_WORKERS
-from lockstep.launch.base.secret import INSTEAD, PLACEHOLDER
+from lockstep.launch.base.secret import PLACEHOLDER, PLACEHOLDER_HINT
 
 # The launcher's variables, all strings.
 RANK = "LOCKSTEP_RANK"
@@ -173,7 +173,7 @@ class Cluster:
                     "(python -m hybridbackend.run), or set it to the same value on all of them"
                 )
         if self.world_size > 1 and self.secret.strip() == PLACEHOLDER:
-            raise ValueError(f"rank {self.rank} of {self.world_size}: {SECRET} is {PLACEHOLDER}, {INSTEAD}")
+            raise ValueError(f"rank {self.rank} of {self.world_size}: {SECRET} is {PLACEHOLDER}, {PLACEHOLDER_HINT}")
 
 
 def _check_size(workers: int, variable: str) -> None:

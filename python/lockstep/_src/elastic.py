@@ -64,7 +64,7 @@ class Place(places.Place):
             "SECRET": round_secret(secret, self.round),
         }
         environment.update({f"LOCKSTEP_{name}": str(value) for name, value in values.items()})
-        environment.update(self.horovods())
+        environment.update(self.horovod_variables())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ from lockstep.launch.cli import tf1_command
 from lockstep.launch.local import attempts
 from lockstep.launch.local.attempts import check_restarts
 from lockstep.launch.local.guard import die_with
-from lockstep.launch.local.process import not_executable, starts_call, starts_command
-from lockstep.launch.local.supervised_job import Job, check_thread
+from lockstep.launch.local.process import call_starter, command_starter, not_executable
+from lockstep.launch.local.supervised_job import SupervisedJob, check_thread
 from lockstep.launch.placement import plan
 
 
@@ -43,18 +43,20 @@ def run(
     console = Console()
     environment = dict(os.environ)
     times = check_restarts(restarts)
-    environments = plan.environments(workers, attempts.told(environment, times, 0), console)
+    environments = plan.environments(workers, attempts.attempt_environment(environment, times, 0), console)
     if words is not None and tf1_command.wants_tf1(False, environment):
         words = tf1_command.as_tf1(words)
     if len(environments) > 1:
-        start = starts_call(command) if words is None else starts_command(words)
+        start = call_starter(command) if words is None else command_starter(words)
         planned = [environments]
 
-        def job_of(attempt: int) -> Job:
-            told = attempts.told(environment, times, attempt)
-            return Job(start, planned.pop() if planned else plan.environments(workers, told, console), console)
+        def make_job(attempt: int) -> SupervisedJob:
+            told = attempts.attempt_environment(environment, times, attempt)
+            return SupervisedJob(
+                start, planned.pop() if planned else plan.environments(workers, told, console), console
+            )
 
-        _, code = attempts.run_attempts(job_of, times, console)
+        _, code = attempts.run_attempts(make_job, times, console)
     elif words is None:
         with _environment(environments[0]):
             command()

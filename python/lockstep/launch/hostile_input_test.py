@@ -42,7 +42,7 @@ def test_hosts(monkeypatch):
         # None is an option of ssh's.
         assert not [host for host in found if host.target.startswith("-")]
         size = sum(host.slots for host in found)
-        filled = hosts.place(size, found)
+        filled = hosts.assign_slots(size, found)
         assert len(places([(host.name, host.slots) for host in filled])) == size <= MOST_WORKERS
 
     seeds = [b"localhost:2", b"a-1.b:2,127.0.0.1:3,[::1]:1", b"h:1, h:2", b"me@a:1,you@[fe80::1%eth0]:2"]

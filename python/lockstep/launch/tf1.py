@@ -35,7 +35,7 @@ _NO_CONTRIB = (
     "and in hb.keras.layers.dense_features, layers in tf.layers, and cells in tf.nn.rnn_cell"
 )
 # What DeepRec adds to TensorFlow's namespaces, or has in another way: names of lockstep.embedding.
-_OF_DEEPREC = {
+_DEEPREC_NAMES = {
     "": (
         *(
             "EmbeddingVariableOption",
@@ -58,7 +58,7 @@ _OF_DEEPREC = {
 _lock = threading.RLock()
 
 
-def _of_deeprec(name: str) -> Any:
+def _deeprec_name(name: str) -> Any:
     return getattr(importlib.import_module("lockstep.embedding"), name)
 
 
@@ -72,7 +72,7 @@ class _Namespace(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return [public for public in dir(self) if not public.startswith("_")]
-        return _of_deeprec(name) if name in self._added else getattr(self._inner, name)
+        return _deeprec_name(name) if name in self._added else getattr(self._inner, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*self._added, *dir(self._inner)})
@@ -89,8 +89,8 @@ class TensorFlow1(ModuleType):
         self.__dict__["_real"], self.__dict__["_v1"] = real, v1
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OF_DEEPREC:
-            namespace = _Namespace(getattr(self._v1, name), _OF_DEEPREC[name])
+        if name in _DEEPREC_NAMES:
+            namespace = _Namespace(getattr(self._v1, name), _DEEPREC_NAMES[name])
             self.__dict__[name] = namespace
             return namespace
         for module in (self._v1, self._real):
@@ -99,8 +99,8 @@ class TensorFlow1(ModuleType):
                 return getattr(module, name)
             except AttributeError:
                 continue
-        if name in _OF_DEEPREC[""]:
-            return _of_deeprec(name)
+        if name in _DEEPREC_NAMES[""]:
+            return _deeprec_name(name)
         if name == "__all__":
             return [public for public in dir(self._v1) if not public.startswith("_")]
         if name == "estimator":
@@ -111,7 +111,7 @@ class TensorFlow1(ModuleType):
         )
 
     def __dir__(self) -> list[str]:
-        return sorted({*_OF_DEEPREC[""], *self.__dict__, *dir(self._v1)})
+        return sorted({*_DEEPREC_NAMES[""], *self.__dict__, *dir(self._v1)})
 
 
 def _estimator() -> ModuleType:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lockstep.launch.frontends.horovod_elastic import Elastic
+from lockstep.launch.frontends.horovod_elastic import ElasticOptions
 from lockstep.launch.frontends.horovod_request import Request
 from lockstep.launch.frontends.horovodrun import run_function
 
@@ -99,7 +99,7 @@ def run(
         output_filename=output_filename,
         verbose=bool(verbose),
         controller="mpi" if use_mpi else "gloo" if use_gloo else "",
-        elastic=Elastic(
+        elastic=ElasticOptions(
             min_np=min_num_proc if min_np is None else min_np,
             max_np=max_num_proc if max_np is None else max_np,
             host_discovery_script=host_discovery_script,

@@ -19,8 +19,8 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from lockstep.launch.base.output import Console
 from lockstep.launch.elastic.driver import Limits
-from lockstep.launch.elastic.elastic_job import ElasticJob, Plan
-from lockstep.launch.local.process import starts_call
+from lockstep.launch.elastic.elastic_job import ElasticJob, ElasticPlan
+from lockstep.launch.local.process import call_starter
 
 # For all jobs together.
 DEADLINE_S = 540
@@ -49,8 +49,8 @@ DEATHS = [
 def run_job(train, console, *, size=3, spares=0, script=None) -> int:
     """Runs a function on workers; those that die are replaced as long as there are spare hosts. The exit code."""
     hosts = {f"127.0.0.{1 + i}": 1 for i in range(size + spares)}
-    plan = Plan(Limits(size, 1, size, timeout_s=DEADLINE_S), hosts=hosts, script=script)
-    return ElasticJob(starts_call(train), plan, dict(os.environ), console).run()
+    plan = ElasticPlan(Limits(size, 1, size, timeout_s=DEADLINE_S), hosts=hosts, script=script)
+    return ElasticJob(call_starter(train), plan, dict(os.environ), console).run()
 
 
 def once(name: str) -> bool:

@@ -13,14 +13,14 @@ KINDS = ("result", "error")
 _MOST_DIGITS = 9
 
 
-def of_rank(folder: Path, kind: str, rank: str) -> Path:
+def worker_file(folder: Path, kind: str, rank: str) -> Path:
     """The file that a worker leaves."""
     return folder / f"{kind}.{rank}"
 
 
-def results_of(folder: Path, rank: int) -> list[Path]:
+def results_of_rank(folder: Path, rank: int) -> list[Path]:
     """The files that a worker has left."""
-    return [path for kind in KINDS if (path := of_rank(folder, kind, str(rank))).exists()]
+    return [path for kind in KINDS if (path := worker_file(folder, kind, str(rank))).exists()]
 
 
 def all_results(folder: Path) -> list[Path]:
@@ -34,6 +34,6 @@ def is_result(name: str) -> bool:
     return kind in KINDS and len(rank) <= _MOST_DIGITS and rank.isascii() and rank.isdigit()
 
 
-def may_be_left(name: str, ranks: Collection[int]) -> bool:
+def is_result_of(name: str, ranks: Collection[int]) -> bool:
     """Whether a worker with one of these ranks leaves files of this name."""
-    return name in {of_rank(Path(), kind, str(rank)).name for kind in KINDS for rank in ranks}
+    return name in {worker_file(Path(), kind, str(rank)).name for kind in KINDS for rank in ranks}

@@ -106,7 +106,7 @@ def _described(there: Sequence[tuple[str, Address]]) -> str:
     return f"{socket.gethostname()} has " + ", ".join(f"{name} ({address})" for name, address in there)
 
 
-def meeting_host(name: str, choice: str | None, others: Sequence[str]) -> str:
+def rendezvous_host(name: str, choice: str | None, others: Sequence[str]) -> str:
     """The name or address of this machine at which the workers of other hosts reach rank 0, which is here.
 
     Args:

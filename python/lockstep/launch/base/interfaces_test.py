@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.errors import LaunchError
-from lockstep.launch.base.interfaces import address_of, addresses, meeting_host, with_port
+from lockstep.launch.base.interfaces import address_of, addresses, rendezvous_host, with_port
 from lockstep.launch.base.output import Console
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
@@ -39,19 +39,19 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(choice, m
 
 def test_rank_0_is_met_where_the_user_says(monkeypatch):
     monkeypatch.setattr(interfaces, "_address_towards", lambda host: f"towards {host}")
-    assert meeting_host("anything", "127.0.0.0/8", ["b"]) == "127.0.0.1"
+    assert rendezvous_host("anything", "127.0.0.0/8", ["b"]) == "127.0.0.1"
     # A name that leads somewhere is as good as an address, for others as well.
-    assert meeting_host("192.0.2.1", None, ["b"]) == "192.0.2.1"
+    assert rendezvous_host("192.0.2.1", None, ["b"]) == "192.0.2.1"
 
 
 def test_a_name_that_leads_others_to_themselves_is_none_to_meet_at(monkeypatch):
     found = {"b": None, "c": "127.0.0.1", "d": "10.0.0.1"}
     monkeypatch.setattr(interfaces, "_address_towards", found.get)
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    assert meeting_host("localhost", None, ["b", "c", "d"]) == "10.0.0.1"
-    assert meeting_host("127.0.0.2", None, ["b", "c"]) == "127.0.0.2"
+    assert rendezvous_host("localhost", None, ["b", "c", "d"]) == "10.0.0.1"
+    assert rendezvous_host("127.0.0.2", None, ["b", "c"]) == "127.0.0.2"
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 4711 10.0.0.2 22")
-    assert meeting_host("an-alias.invalid", None, ["b", "c"]) == "10.0.0.2"
+    assert rendezvous_host("an-alias.invalid", None, ["b", "c"]) == "10.0.0.2"
 
 
 def test_the_address_towards_a_host_is_one_of_ours():

@@ -42,7 +42,7 @@ class Console:
         self.stdout, self.stderr, self.timestamps = stdout, stderr, timestamps
         self._clock = clock
         self._lost: set[int] = set()  # files of which something could not be written
-        self._is_missed = True  # a reader that has gone
+        self._raises_broken_pipe = True  # a reader that has gone
         self._bar: tuple[int, bytes] | None = None
         self._bar_written_at = -PROGRESS_INTERVAL_S
 
@@ -82,20 +82,20 @@ class Console:
         for line in text.splitlines():
             self.line(self.stderr, b"[lockstep] " + printable(line.encode(errors="replace")))
 
-    def miss_no_reader(self) -> None:
+    def ignore_broken_pipes(self) -> None:
         """From here on what nobody reads is lost without an error."""
-        self._is_missed = False
+        self._raises_broken_pipe = False
 
     def _write(self, fd: int, data: bytes) -> None:
         """Writes to one of the two files. What cannot be written is lost, and the job goes on.
 
         Raises:
-          BrokenPipeError: nobody reads it any more; not after `miss_no_reader`.
+          BrokenPipeError: nobody reads it any more; not after `ignore_broken_pipes`.
         """
         try:
             _write_all(fd, data)
         except BrokenPipeError:
-            if self._is_missed:
+            if self._raises_broken_pipe:
                 raise
         except OSError as error:
             if fd not in self._lost:

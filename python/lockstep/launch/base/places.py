@@ -42,7 +42,7 @@ class Place:
             "LOCAL_WORLD_SIZE": str(self.local_size),
         }
 
-    def horovods(self) -> dict[str, str]:
+    def horovod_variables(self) -> dict[str, str]:
         """What programs of Horovod's read."""
         return {
             "HOROVOD_HOSTNAME": self.host,

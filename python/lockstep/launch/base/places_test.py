@@ -29,10 +29,13 @@ def test_the_cross_rank_counts_the_hosts_that_have_a_worker_of_this_local_rank()
 
 def test_a_place_is_told_under_both_names():
     place = places([("a", 2), ("b", 1)])[2]
-    assert place.variables()["LOCKSTEP_RANK"] == place.horovods()["HOROVOD_RANK"] == "2"
-    assert place.variables()["LOCKSTEP_LOCAL_WORLD_SIZE"] == place.horovods()["HOROVOD_LOCAL_SIZE"] == "1"
-    assert place.horovods()["HOROVOD_HOSTNAME"] == "b"
-    assert (place.horovods()["HOROVOD_CROSS_RANK"], place.horovods()["HOROVOD_CROSS_SIZE"]) == ("1", "2")
+    assert place.variables()["LOCKSTEP_RANK"] == place.horovod_variables()["HOROVOD_RANK"] == "2"
+    assert place.variables()["LOCKSTEP_LOCAL_WORLD_SIZE"] == place.horovod_variables()["HOROVOD_LOCAL_SIZE"] == "1"
+    assert place.horovod_variables()["HOROVOD_HOSTNAME"] == "b"
+    assert (place.horovod_variables()["HOROVOD_CROSS_RANK"], place.horovod_variables()["HOROVOD_CROSS_SIZE"]) == (
+        "1",
+        "2",
+    )
 
 
 def test_cross_places_are_those_that_counting_each_finds():

@@ -20,7 +20,7 @@ from lockstep.launch.base.errors import LaunchError
 VARIABLE = "LOCKSTEP_SECRET"
 # What manifests have until somebody puts a secret there: everybody knows it.
 PLACEHOLDER = "REPLACE-WITH-RANDOM-TEXT"
-INSTEAD = "which everybody knows who has the manifest; wanted random text of yours: openssl rand -hex 32"
+PLACEHOLDER_HINT = "which everybody knows who has the manifest; wanted random text of yours: openssl rand -hex 32"
 _KEY_BYTES = 32
 # As mounts call them; and those in user space, "fuse.", which are seldom others.
 _NETWORK_FILE_SYSTEMS = {
@@ -44,7 +44,7 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
     """
     if given := environment.get(VARIABLE):
         if given.strip() == PLACEHOLDER:
-            raise LaunchError(f"{VARIABLE} is {PLACEHOLDER}, {INSTEAD}")
+            raise LaunchError(f"{VARIABLE} is {PLACEHOLDER}, {PLACEHOLDER_HINT}")
         return given
     state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     path = Path(state) / "lockstep" / "key"

@@ -14,7 +14,7 @@ import pytest
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.cli.call import call_in
-from lockstep.launch.cli.job_factory import makes_jobs
+from lockstep.launch.cli.job_factory import make_job_factory
 from lockstep.launch.placement import plan
 from lockstep.testing.launching import wait_for
 
@@ -71,8 +71,8 @@ def run(tmp_path):
 
         def run_it(function, *arguments, workers=2, folder=None, **options):
             variables = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-            job_of = makes_jobs(
-                lambda told: plan.environments(workers, told, console, deals_gpus=False),
+            make_job = make_job_factory(
+                lambda told: plan.environments(workers, told, console, assigns_gpus=False),
                 None,
                 variables,
                 console,
@@ -80,7 +80,7 @@ def run(tmp_path):
                 restarts=options.get("restarts", 0),
             )
             bound = functools.partial(function, *arguments)
-            return list(call_in(bound, pickle.dumps, job_of, console, **options).values())
+            return list(call_in(bound, pickle.dumps, make_job, console, **options).values())
 
         yield run_it
 

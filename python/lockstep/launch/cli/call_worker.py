@@ -9,7 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from lockstep.launch.base.call_folder import FUNCTION, VARIABLE, of_rank
+from lockstep.launch.base.call_folder import FUNCTION, VARIABLE, worker_file
 from lockstep.launch.base.elastic_wire import WORKER
 
 
@@ -23,9 +23,9 @@ def _work(folder: Path) -> None:
         result = dumps(function())
     except Exception as error:
         report = "".join(traceback.format_exception_only(type(error), error))
-        of_rank(folder, "error", _rank()).write_text(report, errors="replace")
+        worker_file(folder, "error", _rank()).write_text(report, errors="replace")
         raise
-    of_rank(folder, "result", _rank()).write_bytes(result)
+    worker_file(folder, "result", _rank()).write_bytes(result)
 
 
 def _rank() -> str:

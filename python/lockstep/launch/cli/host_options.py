@@ -7,7 +7,7 @@ from typing import Any
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.cli.arguments import CommandLine
 from lockstep.launch.placement import slurm
-from lockstep.launch.placement.hosts import Host, parse_hosts, place, read_hostfile
+from lockstep.launch.placement.hosts import Host, assign_slots, parse_hosts, read_hostfile
 from lockstep.launch.remote import shells
 from lockstep.launch.remote.shells import RemoteShell, Srun, Ssh
 
@@ -132,10 +132,10 @@ def hosts_asked_for(
         if found is not None and workers is None and not slurm.asks_for_tasks(environment):
             found = [replace(host, slots=gpus() or host.slots) for host in found]
         if found is not None and options.ssh_command is None and not environment.get(shells.VARIABLE):
-            shell = Srun(slurm.job_of(environment))
+            shell = Srun(slurm.job_id(environment))
     if found is None:
         return None
-    return place(sum(host.slots for host in found), found), shell
+    return assign_slots(sum(host.slots for host in found), found), shell
 
 
 def _listed_or_counted(options: Any, workers: int | None, gpus: Callable[[], int]) -> list[Host]:

@@ -5,52 +5,52 @@ from pathlib import Path
 
 from lockstep.launch.base.call_folder import VARIABLE as FOLDER
 from lockstep.launch.base.output import Console
-from lockstep.launch.cli.call import JobOf
+from lockstep.launch.cli.call import JobFactory
 from lockstep.launch.local import attempts
 from lockstep.launch.local.output_folder import open_copies
-from lockstep.launch.local.process import starts_command
-from lockstep.launch.local.supervised_job import Job
-from lockstep.launch.remote.multi_host_job import HostsJob, Where
+from lockstep.launch.local.process import command_starter
+from lockstep.launch.local.supervised_job import SupervisedJob
+from lockstep.launch.remote.multi_host_job import JobHosts, MultiHostJob
 
 # The environments of the workers that are started here, for that of the launcher.
 Environments = Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]
 
 
-def makes_jobs(
+def make_job_factory(
     environments: Environments,
-    where: Where | None,
+    job_hosts: JobHosts | None,
     environment: Mapping[str, str],
     console: Console,
     *,
     folder: str | None = None,
     restarts: int = 0,
-) -> JobOf:
+) -> JobFactory:
     """What makes the job of a command; its secret and its rendezvous are new each time.
 
     Args:
       environments: Of a job whose workers are all started here.
-      where: On which hosts; None: here.
+      job_hosts: On which hosts; None: here.
       environment: The launcher's.
-      console: Where output goes.
-      folder: Where it is kept as well (`open_copies`); that of later attempts follows that of the first.
+      console: JobHosts output goes.
+      folder: JobHosts it is kept as well (`open_copies`); that of later attempts follows that of the first.
       restarts: How many attempts there may be beside the first.
 
     Raises:
       LaunchError: when a job is made: it cannot be started.
     """
 
-    def job_of(words: Sequence[str], files: Path | None, attempt: int) -> Job:
-        told = attempts.told(environment, restarts, attempt)
+    def make_job(words: Sequence[str], files: Path | None, attempt: int) -> SupervisedJob:
+        told = attempts.attempt_environment(environment, restarts, attempt)
         folder_of_files = None if files is None else str(files)
-        if where is not None and not where.is_here:
-            ranks = range(where.size)
-            copies = None if folder is None else open_copies(folder, ranks, where.size, console, attempt > 0)
-            return HostsJob(words, where, told, console, copies, folder_of_files)
+        if job_hosts is not None and not job_hosts.is_here:
+            ranks = range(job_hosts.size)
+            copies = None if folder is None else open_copies(folder, ranks, job_hosts.size, console, attempt > 0)
+            return MultiHostJob(words, job_hosts, told, console, copies, folder_of_files)
         planned = environments(told if folder_of_files is None else {**told, FOLDER: folder_of_files})
         copies = None
         if folder is not None:
             ranks = [int(worker["LOCKSTEP_RANK"]) for worker in planned]
             copies = open_copies(folder, ranks, int(planned[0]["LOCKSTEP_WORLD_SIZE"]), console, attempt > 0)
-        return Job(starts_command(words), planned, console, copies, folder_of_files)
+        return SupervisedJob(command_starter(words), planned, console, copies, folder_of_files)
 
-    return job_of
+    return make_job

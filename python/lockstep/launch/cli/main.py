@@ -11,14 +11,14 @@ from lockstep.launch.base.output import Console
 from lockstep.launch.cli import tf1_command
 from lockstep.launch.cli.arguments import CommandLine
 from lockstep.launch.cli.host_options import add_hosts, add_restarts, hosts_asked_for, interfaces_of
-from lockstep.launch.cli.job_factory import Environments, makes_jobs
+from lockstep.launch.cli.job_factory import Environments, make_job_factory
 from lockstep.launch.local import attempts
 from lockstep.launch.local.attempts import check_restarts, run_attempts
 from lockstep.launch.local.process import not_executable
 from lockstep.launch.placement import plan
-from lockstep.launch.placement.hosts import place
+from lockstep.launch.placement.hosts import assign_slots
 from lockstep.launch.placement.tasks import Tasks
-from lockstep.launch.remote.multi_host_job import Where
+from lockstep.launch.remote.multi_host_job import JobHosts
 
 _DESCRIPTION = """\
 Starts the workers of a job, on this machine or on each of several hosts: one for each GPU in CUDA_VISIBLE_DEVICES or
@@ -64,16 +64,16 @@ def main(
         asked = hosts_asked_for(
             options, options.workers, lambda: len(plan.granted_devices(environment, console).ids), environment
         )
-        where, workers = None, options.workers
+        job_hosts, workers = None, options.workers
         if asked is not None:
             hosts, shell = asked
-            where = Where(hosts if options.num_proc is None else place(options.num_proc, hosts), shell)
+            job_hosts = JobHosts(hosts if options.num_proc is None else assign_slots(options.num_proc, hosts), shell)
             environment.pop("TF_CONFIG", None)  # The hosts say who takes part.
         elif options.num_proc is not None:
             plan.check_alone(options.num_proc, environment)
             workers = options.num_proc
-        planned = environments_of(workers, where, console)
-        return execute(words, planned, where, environment, console, restarts=check_restarts(options.restarts))
+        planned = environments_of(workers, job_hosts, console)
+        return execute(words, planned, job_hosts, environment, console, restarts=check_restarts(options.restarts))
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
@@ -88,12 +88,17 @@ def _check_numbers(workers: int | None, num_proc: int | None) -> None:
             raise LaunchError(f"{name} {number}: wanted 1 or more workers")
 
 
-def environments_of(workers: int | None, where: Where | None, console: Console) -> Environments:
+def environments_of(workers: int | None, job_hosts: JobHosts | None, console: Console) -> Environments:
     """Gives the environments of workers that are all started here: as the hosts say, or what else counts."""
-    if where is None:
+    if job_hosts is None:
         return lambda environment: plan.environments(workers, environment, console)
     return lambda environment: plan.environments(
-        where.size, environment, console, deals_gpus=where.deals_gpus, tasks=Tasks(), tf_config=not where.is_horovods
+        job_hosts.size,
+        environment,
+        console,
+        assigns_gpus=job_hosts.assigns_gpus,
+        tasks=Tasks(),
+        tf_config=not job_hosts.is_horovod,
     )
 
 
@@ -120,7 +125,7 @@ def set_interface(choices: Sequence[str], environment: MutableMapping[str, str])
 def execute(
     words: list[str],
     environments: Environments,
-    where: Where | None,
+    job_hosts: JobHosts | None,
     environment: Mapping[str, str],
     console: Console,
     *,
@@ -134,10 +139,10 @@ def execute(
     Args:
       words: The command.
       environments: Of the workers, where all are started here.
-      where: On which hosts; None: here.
+      job_hosts: On which hosts; None: here.
       environment: The launcher's.
-      console: Where output goes.
-      folder: Where it is kept as well (`open_copies`).
+      console: JobHosts output goes.
+      folder: JobHosts it is kept as well (`open_copies`).
       restarts: How often the job may begin anew after a failure.
 
     Returns:
@@ -147,16 +152,16 @@ def execute(
       LaunchError: the command cannot be executed, or the folder cannot be made.
     """
     planned = []
-    if where is None or where.is_here:
-        planned.append(environments(attempts.told(environment, restarts, 0)))
+    if job_hosts is None or job_hosts.is_here:
+        planned.append(environments(attempts.attempt_environment(environment, restarts, 0)))
         if len(planned[0]) == 1 and folder is None and not console.timestamps and not restarts:
             _become(words, planned[0][0])
 
     def of_attempt(told: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
         return planned.pop() if planned else environments(told)
 
-    job_of = makes_jobs(of_attempt, where, environment, console, folder=folder, restarts=restarts)
-    _, code = run_attempts(lambda attempt: job_of(words, None, attempt), restarts, console)
+    make_job = make_job_factory(of_attempt, job_hosts, environment, console, folder=folder, restarts=restarts)
+    _, code = run_attempts(lambda attempt: make_job(words, None, attempt), restarts, console)
     return code
 
 

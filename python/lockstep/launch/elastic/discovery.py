@@ -28,7 +28,7 @@ class Discovery:
       console: Is told when it fails, once for each way of failing.
 
     Attributes:
-      has_list: The first list has come. Until then a failure is a LaunchError, of `attend` or of the selector's call.
+      has_list: The first list has come. Until then a failure is a LaunchError, of `tick` or of the selector's call.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Discovery:
         self.has_list = False
 
     def wake_at(self) -> float:
-        """When `attend` has to be called though nothing happened."""
+        """When `tick` has to be called though nothing happened."""
         return self._at + (SCRIPT_TIMEOUT_S if self._process is not None else 0)
 
-    def attend(self) -> None:
+    def tick(self) -> None:
         """Starts it, where it is time; ends it where it takes too long."""
         if time.monotonic() < self.wake_at():
             return

@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass
-class Worker:
+class WorkerState:
     """A worker, as the driver sees it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Worker:
       has_state: It has the job's state, which newcomers get from rank 0.
       keeps_state: It needs nothing from rank 0, having the state that its peers have.
       rank: In the last round that it was part of; None: in none yet.
-      is_told_to_go: Its slot is gone.
+      must_leave: Its slot is gone.
       is_given_up: It did not come to a round in time, and is being killed.
     """
 
@@ -70,7 +70,7 @@ class Worker:
     has_state: bool = False
     keeps_state: bool = False
     rank: int | None = None
-    is_told_to_go: bool = False
+    must_leave: bool = False
     is_given_up: bool = False
 
     @property
@@ -80,10 +80,10 @@ class Worker:
 
 
 @dataclass
-class _Echo:
+class _SecondaryFailure:
     """A worker's failure because of another's, at a time."""
 
-    worker: Worker
+    worker: WorkerState
     how: str
     at: float
 
@@ -109,7 +109,7 @@ class Actions:
     """
 
     say: list[str] = field(default_factory=list)
-    start: list[Worker] = field(default_factory=list)
+    start: list[WorkerState] = field(default_factory=list)
     places: dict[int, dict] = field(default_factory=dict)
     changed: dict | None = None
     dismiss: list[int] = field(default_factory=list)
@@ -129,7 +129,7 @@ class Driver:
     def __init__(self, limits: Limits, hosts: Hosts):
         self.limits, self.hosts = limits, hosts
         # By number; without those that were told to end.
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, WorkerState] = {}
         self.round = 0
         self._resets = 0  # rounds after the first, less those that only complete a batch of newcomers
         self._batch = 0
@@ -137,7 +137,7 @@ class Driver:
         self._has_lost = False  # a worker of the last round has ended since it began
         self._numbers = itertools.count()
         self._returns_since: float | None = None  # the first worker waits for others
-        self._lacks_since: float | None = None  # there are too few
+        self._too_few_since: float | None = None  # there are too few
         self._told_at = -math.inf
         self._newcomers_since: float | None = None  # one waits to be told of
         self._succeeded = False
@@ -145,7 +145,7 @@ class Driver:
         self._failure = 0  # exit code of the last worker that failed
         self._exit_code = 0  # of the job, where a worker has succeeded
         self._has_cause = False  # a worker of the last round has failed by itself since it began
-        self._echoes: list[_Echo] = []  # failures because of another, which has not ended yet
+        self._secondary_failures: list[_SecondaryFailure] = []  # failures because of another, which has not ended yet
 
     # What happens.
 
@@ -157,7 +157,7 @@ class Driver:
             worker.port = port
             self._state_exists |= has_state
 
-    def ended(self, number: int, code: int, how: str, now: float, is_echo: bool = False) -> list[str]:
+    def ended(self, number: int, code: int, how: str, now: float, is_secondary: bool = False) -> list[str]:
         """A worker's process ended; returns what the user is told.
 
         Args:
@@ -165,7 +165,7 @@ class Driver:
           code: Its exit code.
           how: Says it: "was killed by SIGKILL".
           now: The time.
-          is_echo: It failed because another had failed. That is the failure of the other one's host.
+          is_secondary: It failed because another had failed. That is the failure of the other one's host.
         """
         worker = self.workers.pop(number, None)
         if worker is None:
@@ -175,25 +175,25 @@ class Driver:
             self._succeeded = True
             return []
         failure = code if code > 0 else 128 - code if code < 0 else 1
-        if is_echo and not self._succeeded and worker.rank is not None:
+        if is_secondary and not self._succeeded and worker.rank is not None:
             self._failure = self._failure or failure
-            echo = _Echo(worker, how, now)
+            secondary = _SecondaryFailure(worker, how, now)
             if self._has_cause:
-                return [echo.line]
-            self._echoes.append(echo)
+                return [secondary.line]
+            self._secondary_failures.append(secondary)
             return []
         self._failure = failure
         if self._succeeded:
             self._exit_code = self._failure
             return [f"{_name(worker)} {how}, after another had succeeded"]
-        lines = [self._leave_alone(worker, how if code else "ended before it had joined the job", now)]
+        lines = [self._exclude_host(worker, how if code else "ended before it had joined the job", now)]
         if worker.rank is not None:
             self._has_cause = True
-            lines += [echo.line for echo in self._echoes]
-            self._echoes.clear()
+            lines += [secondary.line for secondary in self._secondary_failures]
+            self._secondary_failures.clear()
         return lines
 
-    def _leave_alone(self, worker: Worker, what: str, now: float) -> str:
+    def _exclude_host(self, worker: WorkerState, what: str, now: float) -> str:
         """Starts no new workers on the host of one that failed, for a while; returns what the user is told."""
         seconds = self.hosts.failed(worker.host, now)
         until = "" if seconds is None else f" for {seconds:.1f} s"
@@ -204,10 +204,10 @@ class Driver:
     def next(self, now: float) -> Actions:
         """What follows from what happened."""
         actions = Actions()
-        self._see_end(actions)
-        self._judge_echoes(actions, now)
+        self._check_end(actions)
+        self._judge_secondary_failures(actions, now)
         if actions.over is None and not self._succeeded:
-            self._staff(actions, now)
+            self._start_and_stop(actions, now)
         if actions.over is None:
             self._begin(actions, now)
         if actions.over is None and not actions.places and not self._succeeded:
@@ -217,22 +217,22 @@ class Driver:
     def wake_at(self, now: float) -> float:
         """When `next` has to be called though nothing happened."""
         times = [now + _NOTIFY_EVERY_S]
-        times += [since + self.limits.timeout_s for since in (self._returns_since, self._lacks_since) if since]
-        times += [echo.at + _CAUSE_WITHIN_S for echo in self._echoes]
+        times += [since + self.limits.timeout_s for since in (self._returns_since, self._too_few_since) if since]
+        times += [secondary.at + _CAUSE_WITHIN_S for secondary in self._secondary_failures]
         if (back := self.hosts.next_return(now)) is not None:
             times.append(back)
         return max(now, min(times))
 
     # Parts of `next`.
 
-    def _judge_echoes(self, actions: Actions, now: float) -> None:
+    def _judge_secondary_failures(self, actions: Actions, now: float) -> None:
         """Counts failures because of another where no other has failed in time, or can any more."""
         is_last = actions.over is not None or self._succeeded
-        late = [echo for echo in self._echoes if is_last or now >= echo.at + _CAUSE_WITHIN_S]
-        self._echoes = [echo for echo in self._echoes if echo not in late]
-        actions.say += [self._leave_alone(echo.worker, echo.how, now) for echo in late]
+        late = [secondary for secondary in self._secondary_failures if is_last or now >= secondary.at + _CAUSE_WITHIN_S]
+        self._secondary_failures = [secondary for secondary in self._secondary_failures if secondary not in late]
+        actions.say += [self._exclude_host(secondary.worker, secondary.how, now) for secondary in late]
 
-    def _see_end(self, actions: Actions) -> None:
+    def _check_end(self, actions: Actions) -> None:
         """Whether the job is over."""
         if self._succeeded:
             # Nobody joins any more. (Programs that ask for no place have no rounds, and end as they like.)
@@ -246,10 +246,10 @@ class Driver:
         elif self.round > 0 and all(worker.rank is None for worker in self.workers.values()):
             actions.over, actions.why = self._failure or 1, _STATE_IS_LOST
 
-    def _staff(self, actions: Actions, now: float) -> None:
+    def _start_and_stop(self, actions: Actions, now: float) -> None:
         """Who has to go, and who is started."""
-        self._choose_who_goes(actions)
-        unjudged = {echo.worker.host for echo in self._echoes}
+        self._choose_leaving(actions)
+        unjudged = {secondary.worker.host for secondary in self._secondary_failures}
         slots = {
             host: number
             for host, number in self.hosts.slots().items()
@@ -258,11 +258,11 @@ class Driver:
         there = sum(slots.values())
         if self.round == 0 and not self.workers:
             if there < self.limits.num_proc:
-                self._lack(actions, now, f"{there} of {self.limits.num_proc} slots are there")
+                self._wait_for_more(actions, now, f"{there} of {self.limits.num_proc} slots are there")
                 return
-            self._lacks_since = None
+            self._too_few_since = None
         most = MOST_WORKERS if self.limits.max_np is None else self.limits.max_np
-        wanted = most - sum(not worker.is_told_to_go for worker in self.workers.values())
+        wanted = most - sum(not worker.must_leave for worker in self.workers.values())
         self._batch += 1
         for host, number in slots.items():
             free = number - sum(worker.host == host for worker in self.workers.values())
@@ -270,7 +270,7 @@ class Driver:
                 actions.start.append(self._new_worker(host))
                 wanted -= 1
 
-    def _choose_who_goes(self, actions: Actions) -> None:
+    def _choose_leaving(self, actions: Actions) -> None:
         leaving: set[int] = set()
         for host in {worker.host for worker in self.workers.values()}:
             there = sorted((w for w in self.workers.values() if w.host == host), key=lambda worker: worker.slot)
@@ -280,15 +280,15 @@ class Driver:
             # The state would go with them: they stay until others have it.
             leaving -= have_state
         for worker in list(self.workers.values()):
-            worker.is_told_to_go = worker.number in leaving
-            if worker.is_told_to_go and worker.rank is None:
+            worker.must_leave = worker.number in leaving
+            if worker.must_leave and worker.rank is None:
                 actions.kill.append(self.workers.pop(worker.number).number)
 
-    def _new_worker(self, host: str) -> Worker:
+    def _new_worker(self, host: str) -> WorkerState:
         machine = self.hosts.machine(host)
         taken = {worker.slot for worker in self.workers.values() if self.hosts.machine(worker.host) == machine}
         slot = next(slot for slot in itertools.count() if slot not in taken)
-        worker = Worker(next(self._numbers), host, slot, self._batch)
+        worker = WorkerState(next(self._numbers), host, slot, self._batch)
         self.workers[worker.number] = worker
         return worker
 
@@ -310,7 +310,7 @@ class Driver:
         if awaited:
             self._returns_since = now  # Those that come in their places have as long.
             return
-        for worker in [w for w in self.workers.values() if w.is_waiting and w.is_told_to_go]:
+        for worker in [w for w in self.workers.values() if w.is_waiting and w.must_leave]:
             actions.dismiss.append(self.workers.pop(worker.number).number)
             self._has_lost |= worker.rank is not None
         waiting = [worker for worker in self.workers.values() if worker.is_waiting]
@@ -319,7 +319,7 @@ class Driver:
             actions.over = self._exit_code if self._succeeded else self._failure or 1
             actions.why = "" if self._succeeded else _STATE_IS_LOST
         elif len(waiting) < self.limits.min_np and not self._succeeded:
-            self._lack(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
+            self._wait_for_more(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
         elif waiting and self._exceeds_limit(waiting) and not self._succeeded:
             actions.over = self._failure or 1
             actions.why = f"the job was to begin anew for the {_ordinal(self._resets + 1)} time; the reset limit is "
@@ -327,27 +327,27 @@ class Driver:
         elif waiting:
             self._place(actions, waiting)
 
-    def _exceeds_limit(self, waiting: list[Worker]) -> bool:
+    def _exceeds_limit(self, waiting: list[WorkerState]) -> bool:
         limit = self.limits.reset_limit
         return limit is not None and self._resets >= limit and self._is_reset(waiting)
 
-    def _is_reset(self, waiting: list[Worker]) -> bool:
+    def _is_reset(self, waiting: list[WorkerState]) -> bool:
         """Whether a round of these counts as a new beginning: those that only complete a batch were counted with it."""
         if self.round == 0:
             return False
         newcomers = {worker.batch for worker in waiting if worker.rank is None}
         return self._has_lost or not newcomers or not newcomers <= self._joined
 
-    def _place(self, actions: Actions, waiting: list[Worker]) -> None:
+    def _place(self, actions: Actions, waiting: list[WorkerState]) -> None:
         self._resets += self._is_reset(waiting)
         self._joined |= {worker.batch for worker in waiting}
         self._has_lost = self._has_cause = False
         self.round += 1
-        self._returns_since = self._lacks_since = self._newcomers_since = None
+        self._returns_since = self._too_few_since = self._newcomers_since = None
         self._told_at = -math.inf
         # Those that have the state in the order of their ranks, then newcomers as they were started; those of a machine
         # follow its first.
-        machines: dict[str, list[Worker]] = {}
+        machines: dict[str, list[WorkerState]] = {}
         for worker in sorted(waiting, key=lambda w: (not w.has_state, w.rank is None, w.rank or 0, w.number)):
             machines.setdefault(self.hosts.machine(worker.host), []).append(worker)
         order = [worker for there in machines.values() for worker in there]
@@ -370,12 +370,12 @@ class Driver:
                 "all_keep_state": all_keep_state,
             }
 
-    def _lack(self, actions: Actions, now: float, what: str) -> None:
+    def _wait_for_more(self, actions: Actions, now: float, what: str) -> None:
         """There are too few: says so once, and ends the job when it has waited long enough."""
-        if self._lacks_since is None:
-            self._lacks_since = now
+        if self._too_few_since is None:
+            self._too_few_since = now
             actions.say.append(f"{what}; waiting for up to {self.limits.timeout_s:g} s")
-        elif now >= self._lacks_since + self.limits.timeout_s:
+        elif now >= self._too_few_since + self.limits.timeout_s:
             listed = ", ".join(f"{host}:{number}" for host, number in self.hosts.slots().items()) or "none"
             actions.over = self._failure or 1
             actions.why = f"{what}, after {self.limits.timeout_s:g} s of waiting; hosts: {listed}"
@@ -384,7 +384,7 @@ class Driver:
         """Tells those that train of what they have to come back for, again and again until they do."""
         if not any(worker.trains for worker in self.workers.values()) or now < self._told_at + _NOTIFY_EVERY_S:
             return
-        removed = any(worker.is_told_to_go for worker in self.workers.values())
+        removed = any(worker.must_leave for worker in self.workers.values())
         added = self._are_complete(now)
         if removed or added:
             self._told_at = now
@@ -401,7 +401,7 @@ class Driver:
         return bool(waiting - starting) or (bool(waiting) and now >= self._newcomers_since + self.limits.timeout_s)
 
 
-def _name(worker: Worker) -> str:
+def _name(worker: WorkerState) -> str:
     return f"worker {worker.number} on {worker.host}" if worker.rank is None else f"rank {worker.rank}"
 
 

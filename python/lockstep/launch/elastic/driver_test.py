@@ -30,8 +30,8 @@ class Job:
             self.driver.ready(number, has_state, keeps_state)
         return self.next()
 
-    def end(self, number, code=-9, how="was killed by SIGKILL", is_echo=False):
-        said = self.driver.ended(number, code, how, self.now, is_echo)
+    def end(self, number, code=-9, how="was killed by SIGKILL", is_secondary=False):
+        said = self.driver.ended(number, code, how, self.now, is_secondary)
         return said, self.next()
 
 

@@ -16,13 +16,13 @@ from lockstep.launch.base.ports import free_ports
 from lockstep.launch.elastic.discovery import Discovery
 from lockstep.launch.elastic.driver import Actions, Driver, Limits
 from lockstep.launch.elastic.host_pool import Cooldown, Hosts, host_of
-from lockstep.launch.elastic.other_hosts import Elsewhere, Reach
-from lockstep.launch.elastic.worker_service import Service
+from lockstep.launch.elastic.other_hosts import OtherHosts, RemoteAccess
+from lockstep.launch.elastic.worker_service import WorkerService
 from lockstep.launch.local.guard import Guard, kill_group
-from lockstep.launch.local.output_folder import Copy, open_copy
+from lockstep.launch.local.output_folder import OutputCopy, open_copy
 from lockstep.launch.local.process import Start
-from lockstep.launch.local.supervised_job import Job
-from lockstep.launch.local.worker import Member, Worker
+from lockstep.launch.local.supervised_job import SupervisedJob
+from lockstep.launch.local.worker import LocalWorker, Worker
 from lockstep.launch.placement.tasks import LOOPBACK
 from lockstep.launch.placement.worker_environment import with_defaults
 from lockstep.launch.remote.multi_host_job import KILL_TIMEOUT_S
@@ -34,7 +34,7 @@ _OF_A_ROUND = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ElasticPlan:
     """What an elastic job is to be.
 
     Attributes:
@@ -56,7 +56,7 @@ class Plan:
     verbose: bool = False
 
 
-class ElasticJob(Job):
+class ElasticJob(SupervisedJob):
     """The workers of a job whose number changes.
 
     Args:
@@ -64,33 +64,33 @@ class ElasticJob(Job):
       plan: The job.
       environment: What every worker inherits.
       console: Where output goes.
-      files: As of `Job`.
-      reach: How it gets to hosts that are not this machine; None: it does not.
+      files: As of `SupervisedJob`.
+      access: How it gets to hosts that are not this machine; None: it does not.
     """
 
     def __init__(
         self,
         start: Start,
-        plan: Plan,
+        plan: ElasticPlan,
         environment: Mapping[str, str],
         console: Console,
         files: str | None = None,
-        reach: Reach | None = None,
+        access: RemoteAccess | None = None,
     ):
         super().__init__(start, [], console, files=files)
         self._plan = plan
         self._hosts = Hosts(plan.cooldown)
         base = {name: value for name, value in environment.items() if name not in _OF_A_ROUND}
-        self._elsewhere: Elsewhere | None = None
-        if reach is not None:
-            self._elsewhere = Elsewhere(reach, base, console, files, lambda: list(self._hosts.slots()))
+        self._other_hosts: OtherHosts | None = None
+        if access is not None:
+            self._other_hosts = OtherHosts(access, base, console, files, lambda: list(self._hosts.slots()))
             self._kill_timeout_s = KILL_TIMEOUT_S
         self._driver = Driver(plan.limits, self._hosts)
         self._secret = secrets.token_hex(32)
         self._environment = base
         self._told: dict[str, str] | None = None  # to all workers here, once there is a list of hosts
         # By number: those that run.
-        self._numbered: dict[int, Member] = {}
+        self._numbered: dict[int, Worker] = {}
         self._exit_code: int | None = None
         self._size = 0
         self._ended_well: list[int] = []
@@ -101,17 +101,17 @@ class ElasticJob(Job):
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         self._guard, self._selector = guard, selector
-        if self._elsewhere is not None:
-            self._elsewhere.attach(guard, selector)
-        self._service = self._closing.enter_context(Service(self._secret, selector, self._heard))
+        if self._other_hosts is not None:
+            self._other_hosts.attach(guard, selector)
+        self._service = self._closing.enter_context(WorkerService(self._secret, selector, self._heard))
         if self._plan.script is None:
             self._hosts.found(self._plan.hosts)
         else:
             self._discovery = self._closing.enter_context(
                 Discovery(self._plan.script, self._plan.slots, self._hosts, selector, self._console)
             )
-            self._discovery.attend()
-        self._go_on()
+            self._discovery.tick()
+        self._run_driver()
 
     @property
     def why(self) -> str:
@@ -136,13 +136,13 @@ class ElasticJob(Job):
     def _running(self) -> bool:
         return super()._running() if self._ends else True
 
-    def _patience(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         if self._ends:
-            return super()._patience()
+            return super()._select_timeout()
         now = time.monotonic()
         times = [self._driver.wake_at(now), *self._dismissed.values()]
-        if self._elsewhere is not None and (patience := self._elsewhere.patience()) is not None:
-            times.append(now + patience)
+        if self._other_hosts is not None and (seconds := self._other_hosts.seconds_until_tick()) is not None:
+            times.append(now + seconds)
         if self._discovery is not None:
             times.append(self._discovery.wake_at())
         return max(0.0, min(times) - now)
@@ -155,8 +155,8 @@ class ElasticJob(Job):
 
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
         super()._wait(selector, signals)
-        if self._elsewhere is not None:
-            self._elsewhere.attend()
+        if self._other_hosts is not None:
+            self._other_hosts.tick()
             self._notice_ends(selector)  # Of workers that were lost just now.
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
@@ -169,24 +169,24 @@ class ElasticJob(Job):
                 self._ended(number, worker, now)
         if self._exit_code is None:
             if self._discovery is not None:
-                self._discovery.attend()
-            self._go_on()
+                self._discovery.tick()
+            self._run_driver()
 
-    def _ended(self, number: int, worker: Member, now: float) -> None:
+    def _ended(self, number: int, worker: Worker, now: float) -> None:
         del self._numbered[number]
         self._dismissed.pop(number, None)
-        if isinstance(worker, Worker):
-            self._let_go(worker)
+        if isinstance(worker, LocalWorker):
+            self._release(worker)
         else:
             worker.reap()
         if self._exit_code is not None:
             return
         if worker.code == 0:
             self._ended_well.append(number)
-        for line in self._driver.ended(number, worker.code, worker.describe_end(), now, worker.is_echo):
+        for line in self._driver.ended(number, worker.code, worker.describe_end(), now, worker.is_secondary):
             self._console.message(line)
 
-    def _let_go(self, worker: Worker) -> None:
+    def _release(self, worker: LocalWorker) -> None:
         """Of a worker on this machine that has ended."""
         # What it started ends with it, and what it wrote is read before its end is told.
         kill_group(worker.pid, signal.SIGKILL)
@@ -202,7 +202,7 @@ class ElasticJob(Job):
                 self._selector.unregister(fd)
         worker.close()
 
-    def _go_on(self) -> None:
+    def _run_driver(self) -> None:
         if self._told is None:
             if self._discovery is not None and not self._discovery.has_list:
                 return
@@ -248,10 +248,10 @@ class ElasticJob(Job):
         folder = self._plan.folder
         copies = None if folder is None else open_copy(folder, f"worker.{number}", self._console)
         if self._hosts.machine(host):
-            worker = self._launch_elsewhere(number, host, variables, copies)
+            worker = self._launch_on_other_host(number, host, variables, copies)
         else:
             variables[elastic_wire.ADDRESS] = self._service.address
-            worker = Worker(self._start_worker({**self._told, **variables}, self._inherited), -1, copies)
+            worker = LocalWorker(self._start_worker({**self._told, **variables}, self._inherited), -1, copies)
             self._show(worker)
             self._add(worker, self._guard, self._selector)
         self._rename(worker, f"worker {number}", False)
@@ -260,14 +260,14 @@ class ElasticJob(Job):
             pid = f" (pid {worker.pid})" if worker.pid else ""
             self._console.message(f"worker {number}{pid} is started on {host}")
 
-    def _launch_elsewhere(
-        self, number: int, host: str, variables: dict[str, str], copies: tuple[Copy, Copy] | None
-    ) -> Member:
-        if self._elsewhere is None:
+    def _launch_on_other_host(
+        self, number: int, host: str, variables: dict[str, str], copies: tuple[OutputCopy, OutputCopy] | None
+    ) -> Worker:
+        if self._other_hosts is None:
             raise LaunchError(f"host {host} is not this machine, where all workers of this job have to be")
-        ours = interfaces.address_towards(host_of(host).name, self._elsewhere.interface)
+        ours = interfaces.address_towards(host_of(host).name, self._other_hosts.interface)
         variables[elastic_wire.ADDRESS] = interfaces.with_port(ours, self._service.port_outside())
-        worker = self._elsewhere.start(host, number, variables, self._hosts.slots().get(host, 1), copies)
+        worker = self._other_hosts.start(host, number, variables, self._hosts.slots().get(host, 1), copies)
         self._workers.append(worker)
         return worker
 
@@ -288,18 +288,18 @@ class ElasticJob(Job):
         """Where the workers of a round meet: at rank 0's, on a port of its choice."""
         first = self._driver.workers[min(places, key=lambda number: places[number]["rank"])]
         hosts = [self._driver.workers[number].host for number in places]
-        elsewhere = [host for host in hosts if self._hosts.machine(host)]
+        remote = [host for host in hosts if self._hosts.machine(host)]
         if self._hosts.machine(first.host):
-            host = self._elsewhere.meeting_host(first.host)
+            host = self._other_hosts.rendezvous_host(first.host)
         else:
-            towards = [host_of(other).name for other in elsewhere]
-            host = interfaces.address_towards(towards[0], self._elsewhere.interface) if towards else LOOPBACK
+            towards = [host_of(other).name for other in remote]
+            host = interfaces.address_towards(towards[0], self._other_hosts.interface) if towards else LOOPBACK
         port = first.port
         if port is None:
-            (port,) = free_ports(1, "" if elsewhere else LOOPBACK)
+            (port,) = free_ports(1, "" if remote else LOOPBACK)
         return interfaces.with_port(host, port)
 
-    def _rename(self, worker: Member, name: str, shows_progress: bool) -> None:
+    def _rename(self, worker: Worker, name: str, shows_progress: bool) -> None:
         worker.name = name if name.startswith("worker") else f"rank {name}"
         streams = worker.sinks[:2]  # behind them are its notes
         for sink, fd in zip(streams, (self._console.stdout, self._console.stderr), strict=True):
@@ -317,9 +317,9 @@ class ElasticJob(Job):
 
     def _end(self, selector: selectors.BaseSelector) -> None:
         with self._closing:
-            if self._elsewhere is not None:
+            if self._other_hosts is not None:
                 self._signal_all(signal.SIGTERM)
-                self._elsewhere.end(self._call)
+                self._other_hosts.end(self._call)
             super()._end(selector)
 
     def _result(self) -> int:

@@ -12,17 +12,17 @@ from lockstep.launch.base.errors import LOST, LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.elastic.host_pool import host_of
 from lockstep.launch.local.guard import Guard
-from lockstep.launch.local.output_folder import Copy
-from lockstep.launch.remote.connected_hosts import Remotes
-from lockstep.launch.remote.forwarded_environment import leaving
-from lockstep.launch.remote.multi_host_job import silence_of
+from lockstep.launch.local.output_folder import OutputCopy
+from lockstep.launch.remote.connected_hosts import ConnectedHosts
+from lockstep.launch.remote.forwarded_environment import forwarded_variables
+from lockstep.launch.remote.multi_host_job import silence_timeout_of
 from lockstep.launch.remote.remote_host import Assignment, RemoteHost
 from lockstep.launch.remote.remote_worker import RemoteWorker
 from lockstep.launch.remote.shells import RemoteShell, agent_command
 
 
 @dataclass(frozen=True)
-class Reach:
+class RemoteAccess:
     """How an elastic job gets to other hosts.
 
     Attributes:
@@ -34,11 +34,11 @@ class Reach:
     shell: RemoteShell
 
 
-class Elsewhere:
+class OtherHosts:
     """Other hosts of an elastic job.
 
     Args:
-      reach: How it gets there.
+      access: How it gets there.
       environment: What travels to them of it.
       console: Where output goes.
       files: A folder with a function for the workers, which gets their results.
@@ -47,29 +47,41 @@ class Elsewhere:
 
     def __init__(
         self,
-        reach: Reach,
+        access: RemoteAccess,
         environment: Mapping[str, str],
         console: Console,
         files: str | None,
         names: Callable[[], Sequence[str]],
     ):
-        self._reach, self._console, self._names = reach, console, names
+        self._access, self._console, self._names = access, console, names
         self.interface = environment.get(interfaces.VARIABLE, "")
-        self._silence_s = silence_of(environment)
+        self._silence_s = silence_timeout_of(environment)
         self._starts_agent = agent_command(environment)
         contents = {} if files is None else {FUNCTION: Path(files, FUNCTION).read_bytes()}
         self._task = Assignment(
-            reach.command, leaving(environment), os.getcwd(), self.interface, False, self._silence_s, contents, files
+            access.command,
+            forwarded_variables(environment),
+            os.getcwd(),
+            self.interface,
+            False,
+            self._silence_s,
+            contents,
+            files,
         )
-        self._there: dict[str, _Host] = {}
-        self._together = Remotes()
+        self._agents: dict[str, _AgentHost] = {}
+        self._connected = ConnectedHosts()
 
     def attach(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         """Says what watches over the job, and what waits for its events."""
         self._guard, self._selector = guard, selector
 
     def start(
-        self, target: str, number: int, variables: Mapping[str, str], slots: int, copies: tuple[Copy, Copy] | None
+        self,
+        target: str,
+        number: int,
+        variables: Mapping[str, str],
+        slots: int,
+        copies: tuple[OutputCopy, OutputCopy] | None,
     ) -> RemoteWorker:
         """Starts a worker, on a host that is called so; one that cannot be reached loses it.
 
@@ -80,10 +92,10 @@ class Elsewhere:
           slots: Of its host.
           copies: Where its output is kept as well.
         """
-        host = self._there.get(target) or self._make(target)
+        host = self._agents.get(target) or self._make(target)
         worker = RemoteWorker(host.name, number, host.say, self._console, copies)
         try:
-            if target not in self._there:
+            if target not in self._agents:
                 self._connect(target, host)
         except LaunchError as error:
             worker.end(LOST, f"could not be started: {error}")
@@ -91,45 +103,45 @@ class Elsewhere:
             host.add(worker, variables, slots)
         return worker
 
-    def _make(self, target: str) -> "_Host":
+    def _make(self, target: str) -> "_AgentHost":
         host = host_of(target)
-        return _Host(host, self._reach.shell.command(host, self._starts_agent), self._task, self._console)
+        return _AgentHost(host, self._access.shell.command(host, self._starts_agent), self._task, self._console)
 
-    def _connect(self, target: str, host: "_Host") -> None:
+    def _connect(self, target: str, host: "_AgentHost") -> None:
         self._guard.watch(host.connect(self._selector, lambda lost, why: self._lose(target, why)))
-        self._there[target] = host
-        self._together.add(host)
+        self._agents[target] = host
+        self._connected.add(host)
         self._guard.set_silence(self._silence_s)
-        self._together.begin_beating(self._guard)
+        self._connected.start_heartbeats(self._guard)
         ours = interfaces.address_towards(host.name, self.interface)
         host.prepare(True, [ours, *(host_of(name).name for name in self._names() if name != target)])
 
     def _lose(self, target: str, why: str) -> None:
-        host = self._there.pop(target, None)
+        host = self._agents.pop(target, None)
         if host is not None:
-            self._together.remove(host)
+            self._connected.remove(host)
             for worker in host.workers.values():
                 worker.end(LOST, f"was lost with host {host.name}: {why}")
 
-    def meeting_host(self, target: str) -> str:
+    def rendezvous_host(self, target: str) -> str:
         """By which name or address the others reach a worker on that host."""
-        host = self._there.get(target)
-        return host_of(target).name if host is None or host.meeting is None else host.meeting[0]
+        host = self._agents.get(target)
+        return host_of(target).name if host is None or host.rendezvous is None else host.rendezvous[0]
 
-    def attend(self) -> None:
+    def tick(self) -> None:
         """What has to be done though nothing happened."""
-        self._together.attend()
+        self._connected.tick()
 
-    def patience(self) -> float | None:
-        """For how many seconds `attend` is not needed; None: for any time."""
-        return self._together.patience() if self._there else None
+    def seconds_until_tick(self) -> float | None:
+        """For how many seconds `tick` is not needed; None: for any time."""
+        return self._connected.seconds_until_tick() if self._agents else None
 
     def end(self, call: Callable[[Callable[[int], None], int], None]) -> None:
         """Ends all that runs there; `call` calls what the selector has."""
-        self._together.end(self._selector, call)
+        self._connected.end(self._selector, call)
 
 
-class _Host(RemoteHost):
+class _AgentHost(RemoteHost):
     """One of them. Its workers are known by their numbers; what it refuses it is lost with."""
 
     def add(self, worker: RemoteWorker, variables: Mapping[str, str], slots: int) -> None:
@@ -143,7 +155,7 @@ class _Host(RemoteHost):
             }
         )  # fmt: skip
 
-    def _may_be_left(self, name: str) -> bool:
+    def _accepts_file(self, name: str) -> bool:
         return is_result(name)
 
     def _refuse(self, why: str, code: int) -> None:

@@ -194,7 +194,7 @@ def test_a_function_is_called_on_other_hosts_and_returns(launch, tmp_path):
     (tmp_path / "calls.py").write_text(
         f"""
 import os, pickle
-from lockstep.launch.frontends.horovod_elastic import Elastic
+from lockstep.launch.frontends.horovod_elastic import ElasticOptions
 from lockstep.launch.frontends.horovod_request import Request
 from lockstep.launch.frontends.horovodrun import run_function
 
@@ -203,7 +203,7 @@ def where():
 
 if __name__ == "__main__":
     import calls
-    request = Request(num_proc=3, hosts="{A}:2,localhost:1", elastic=Elastic(min_np=1))
+    request = Request(num_proc=3, hosts="{A}:2,localhost:1", elastic=ElasticOptions(min_np=1))
     print(run_function(calls.where, pickle.dumps, request))
 """
     )

@@ -13,15 +13,15 @@ from typing import Any
 from lockstep.launch.base.elastic_wire import Channel, WireError
 from lockstep.launch.placement.tasks import LOOPBACK
 
-_MAX_STRANGERS = 64
+_MAX_UNAUTHENTICATED = 64
 
 
-class Service:
+class WorkerService:
     """Listens on this machine's loopback interface until the `with` block ends; where it is told so, on all of them.
 
     Args:
       secret: The job's.
-      selector: Calls the functions that are registered with it (`Job`).
+      selector: Calls the functions that are registered with it (`SupervisedJob`).
       heard: Is called with each message of a worker: the worker's number, and the message.
 
     Attributes:
@@ -58,7 +58,7 @@ class Service:
                 peer.channel.say(message)
                 self._move(peer)
 
-    def __enter__(self) -> "Service":
+    def __enter__(self) -> "WorkerService":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -73,9 +73,9 @@ class Service:
             connection, _ = server.accept()
         except OSError:  # It went away again, or there are no more files: the worker will say why it can't.
             return
-        strangers = [peer for peer in self._peers.values() if peer.worker is None]
-        if len(strangers) >= _MAX_STRANGERS:
-            self._drop(strangers[0])
+        unauthenticated = [peer for peer in self._peers.values() if peer.worker is None]
+        if len(unauthenticated) >= _MAX_UNAUTHENTICATED:
+            self._drop(unauthenticated[0])
         connection.setblocking(False)
         peer = _Peer(connection, Channel(self._secret, is_launcher=True))
         self._peers[connection.fileno()] = peer

@@ -12,7 +12,7 @@ from lockstep.launch.cli.host_options import (
     interfaces_of,
 )
 from lockstep.launch.cli.main import add_tf1
-from lockstep.launch.frontends.horovod_elastic import OPTIONS, TIMEOUT_VARIABLE, Elastic
+from lockstep.launch.frontends.horovod_elastic import OPTIONS, TIMEOUT_VARIABLE, ElasticOptions
 from lockstep.launch.frontends.horovod_request import START_TIMEOUT, Request
 from lockstep.launch.frontends.horovod_settings import ReadYaml, add_settings, given_settings, read_config
 
@@ -31,7 +31,7 @@ _GROUPS = (
     *("timeline arguments", "stall check arguments", "library arguments", "logging arguments", "host arguments"),
     *("controller arguments", _OURS),
 )
-# Of `Elastic`: what it is called there, other spellings, Horovod's name of its value, and what it means.
+# Of `ElasticOptions`: what it is called there, other spellings, Horovod's name of its value, and what it means.
 _ELASTIC = (
     ("min_np", ("--min-num-proc",), "MIN_NUM_PROC", "with fewer processes the job waits for hosts (default: -np)"),
     (
@@ -147,7 +147,7 @@ def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
         timestamps=options.timestamps,
         controller=options.controller or controller,
         settings=settings,
-        elastic=Elastic(**{name: getattr(options, name) for name in OPTIONS}),
+        elastic=ElasticOptions(**{name: getattr(options, name) for name in OPTIONS}),
         **{name: getattr(options, name) for name in _OF_SSH},
         restarts=options.restarts,
     )

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lockstep.launch.frontends.horovod_command_line import command_line, request_of
-from lockstep.launch.frontends.horovod_elastic import Elastic
+from lockstep.launch.frontends.horovod_elastic import ElasticOptions
 from lockstep.launch.frontends.horovod_request import Request
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
@@ -48,7 +48,7 @@ def _request(words: str) -> Request:
 def test_options_say_what_job_is_wanted(words, attributes):
     request = _request(words)
     assert {name: getattr(request, name) for name in attributes} == attributes
-    assert request.elastic == Elastic()
+    assert request.elastic == ElasticOptions()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_options_say_what_job_is_wanted(words, attributes):
     ],
 )
 def test_options_say_what_elastic_job_is_wanted(words, attributes):
-    assert _request("-np 2 " + words).elastic == Elastic(**attributes)
+    assert _request("-np 2 " + words).elastic == ElasticOptions(**attributes)
 
 
 @pytest.mark.parametrize("words", ["-H a:1 -hostfile h", "--gloo --mpi"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.places import check_size
 from lockstep.launch.elastic.driver import Limits
-from lockstep.launch.elastic.elastic_job import Plan
+from lockstep.launch.elastic.elastic_job import ElasticPlan
 from lockstep.launch.elastic.host_pool import Cooldown
 from lockstep.launch.placement.hosts import Host
 
@@ -34,7 +34,7 @@ def check_whole(name: str, value: object) -> None:
 
 
 @dataclass(frozen=True)
-class Elastic:
+class ElasticOptions:
     """What was said about an elastic job; None where nothing was.
 
     Attributes:
@@ -115,7 +115,7 @@ class Elastic:
 
     def plan(
         self, num_proc: int | None, hosts: Sequence[Host] | None, environment: Mapping[str, str], **rest: object
-    ) -> Plan:
+    ) -> ElasticPlan:
         """The job; `validate` has been called.
 
         Args:
@@ -136,7 +136,7 @@ class Elastic:
         slots: dict[str, int] = {}
         for host in hosts or [Host("localhost", self.slots or first)]:
             slots[host.target] = slots.get(host.target, 0) + host.slots
-        return Plan(
+        return ElasticPlan(
             Limits(first, least, most, int(timeout), self.reset_limit),
             hosts=slots,
             script=self.host_discovery_script,

@@ -7,12 +7,12 @@ from typing import Any
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.cli.host_options import listed, ssh_of
-from lockstep.launch.elastic.elastic_job import Plan
-from lockstep.launch.frontends.horovod_elastic import Elastic, check_whole
+from lockstep.launch.elastic.elastic_job import ElasticPlan
+from lockstep.launch.frontends.horovod_elastic import ElasticOptions, check_whole
 from lockstep.launch.frontends.horovod_settings import stall_timeout_s, variables_of
 from lockstep.launch.local.attempts import check_restarts
-from lockstep.launch.placement.hosts import Host, place
-from lockstep.launch.remote.multi_host_job import Where
+from lockstep.launch.placement.hosts import Host, assign_slots
+from lockstep.launch.remote.multi_host_job import JobHosts
 from lockstep.launch.remote.shells import RemoteShell
 
 START_TIMEOUT = "HOROVOD_START_TIMEOUT"
@@ -51,7 +51,7 @@ class Request:
     timestamps: bool = False
     controller: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    elastic: Elastic = field(default_factory=Elastic)
+    elastic: ElasticOptions = field(default_factory=ElasticOptions)
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     ssh_options: str | None = None
@@ -80,7 +80,7 @@ class Request:
         if check_restarts(self.restarts) and self.elastic:
             raise LaunchError("--restarts is for jobs that are not elastic: those begin anew by themselves")
 
-    def where(self, environment: Mapping[str, str]) -> Where:
+    def job_hosts(self, environment: Mapping[str, str]) -> JobHosts:
         """The hosts that get processes, each with their number, and how they are reached.
 
         Args:
@@ -89,11 +89,11 @@ class Request:
         Raises:
           LaunchError: there are too few slots; a network interface is not there; or what is said of ssh is wrong.
         """
-        hosts = place(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
+        hosts = assign_slots(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
         if any(host.is_this_machine() for host in hosts):
             self._check_interfaces()
         # Each process chooses its GPU by its local rank.
-        return Where(hosts, self.shell(environment), deals_gpus=False, is_horovods=True)
+        return JobHosts(hosts, self.shell(environment), assigns_gpus=False, is_horovod=True)
 
     def shell(self, environment: Mapping[str, str]) -> RemoteShell:
         """How hosts are reached that are not this machine.
@@ -109,7 +109,7 @@ class Request:
             options=self.ssh_options,
         )  # fmt: skip
 
-    def plan(self, environment: Mapping[str, str]) -> Plan:
+    def plan(self, environment: Mapping[str, str]) -> ElasticPlan:
         """The elastic job.
 
         Args:

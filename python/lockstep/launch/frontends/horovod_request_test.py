@@ -2,9 +2,9 @@ import pytest
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.elastic.driver import Limits
-from lockstep.launch.elastic.elastic_job import Plan
+from lockstep.launch.elastic.elastic_job import ElasticPlan
 from lockstep.launch.elastic.host_pool import Cooldown
-from lockstep.launch.frontends.horovod_elastic import Elastic
+from lockstep.launch.frontends.horovod_elastic import ElasticOptions
 from lockstep.launch.frontends.horovod_request import Request
 from lockstep.launch.placement.hosts import Host
 
@@ -19,28 +19,43 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
         ({"num_proc": "2"}, "-np: got '2', wanted a whole number"),
         ({"num_proc": True}, "-np: got True, wanted a whole number"),
         ({"num_proc": 1, "start_timeout": 0.5}, "start timeout: got 0.5, wanted a whole number"),
-        ({"num_proc": 2, "elastic": Elastic("1")}, "--min-np: got '1', wanted a whole number"),
-        ({"num_proc": 2, "elastic": Elastic(1, cooldown_range=5)}, "--blacklist-cooldown-range 5: wanted two"),
-        ({"num_proc": 2, "elastic": Elastic(1, cooldown_range="59")}, "--blacklist-cooldown-range 5 9: wanted two"),
+        ({"num_proc": 2, "elastic": ElasticOptions("1")}, "--min-np: got '1', wanted a whole number"),
+        ({"num_proc": 2, "elastic": ElasticOptions(1, cooldown_range=5)}, "--blacklist-cooldown-range 5: wanted two"),
+        (
+            {"num_proc": 2, "elastic": ElasticOptions(1, cooldown_range="59")},
+            "--blacklist-cooldown-range 5 9: wanted two",
+        ),
         ({"num_proc": 1, "hosts": "a:1", "hostfile": "h"}, "got hosts and a hostfile, wanted one of them"),
         ({"num_proc": 1, "controller": "mpi"}, "controller mpi: horovodrun starts processes itself"),
         ({"num_proc": 1, "controller": "jsrun"}, "controller jsrun: "),
         ({"num_proc": 1, "controller": "nccl"}, "controller nccl: "),
         ({"num_proc": 1, "start_timeout": 0}, "start timeout: got 0, wanted 1 or more seconds"),
         ({"num_proc": 1, "restarts": -1}, "--restarts -1: wanted 0 or more"),
-        ({"num_proc": 1, "restarts": 1, "elastic": Elastic(1)}, "--restarts is for jobs that are not elastic"),
+        ({"num_proc": 1, "restarts": 1, "elastic": ElasticOptions(1)}, "--restarts is for jobs that are not elastic"),
         (
-            {"num_proc": 1, "elastic": Elastic(slots=2)},
+            {"num_proc": 1, "elastic": ElasticOptions(slots=2)},
             "--slots-per-host is for elastic jobs: wanted one of --min-np, ",
         ),
-        ({"elastic": Elastic(max_np=2)}, "-np is missing: wanted the number of processes to start with, or --min-np"),
-        ({"num_proc": 2, "elastic": Elastic(min_np=0)}, "--min-np 0: wanted 1 or more"),
-        ({"num_proc": 2, "elastic": Elastic(max_np=65537)}, "-np, --max-np: got 65537 workers, wanted at most 65536"),
-        ({"num_proc": 2, "elastic": Elastic(max_np=1)}, "got --min-np 2, -np 2, --max-np 1; wanted them in this order"),
-        ({"num_proc": 2, "elastic": Elastic(1, cooldown_range=(9, 2))}, "--blacklist-cooldown-range 9 2: wanted two"),
-        ({"num_proc": 2, "elastic": Elastic(1, reset_limit=-1)}, "--reset-limit -1: wanted 0 or more"),
         (
-            {"num_proc": 1, "hosts": "a:1", "elastic": Elastic(host_discovery_script="x")},
+            {"elastic": ElasticOptions(max_np=2)},
+            "-np is missing: wanted the number of processes to start with, or --min-np",
+        ),
+        ({"num_proc": 2, "elastic": ElasticOptions(min_np=0)}, "--min-np 0: wanted 1 or more"),
+        (
+            {"num_proc": 2, "elastic": ElasticOptions(max_np=65537)},
+            "-np, --max-np: got 65537 workers, wanted at most 65536",
+        ),
+        (
+            {"num_proc": 2, "elastic": ElasticOptions(max_np=1)},
+            "got --min-np 2, -np 2, --max-np 1; wanted them in this order",
+        ),
+        (
+            {"num_proc": 2, "elastic": ElasticOptions(1, cooldown_range=(9, 2))},
+            "--blacklist-cooldown-range 9 2: wanted two",
+        ),
+        ({"num_proc": 2, "elastic": ElasticOptions(1, reset_limit=-1)}, "--reset-limit -1: wanted 0 or more"),
+        (
+            {"num_proc": 1, "hosts": "a:1", "elastic": ElasticOptions(host_discovery_script="x")},
             "got hosts and a host discovery script, wanted one of them",
         ),
     ],
@@ -56,20 +71,20 @@ def test_what_cannot_be_is_refused(attributes, message):
 def test_without_hosts_this_machine_has_a_slot_for_each_process():
     request = Request(num_proc=3, controller="gloo", network_interfaces=["lo"], start_timeout=1)
     request.validate()
-    assert request.where({}).hosts == [Host("localhost", 3)]
-    assert request.where({}).is_here
+    assert request.job_hosts({}).hosts == [Host("localhost", 3)]
+    assert request.job_hosts({}).is_here
 
 
 def test_an_elastic_jobs_numbers_follow_from_each_other():
     def plan(num_proc=None, variables=(), hosts=None, **elastic):
-        request = Request(num_proc=num_proc, hosts=hosts, elastic=Elastic(**elastic))
+        request = Request(num_proc=num_proc, hosts=hosts, elastic=ElasticOptions(**elastic))
         request.validate()
         return request.plan(dict(variables))
 
-    assert plan(2, min_np=1) == Plan(Limits(2, 1, None), {"localhost": 2})
-    assert plan(min_np=3, slots=5) == Plan(Limits(3, 3, None), {"localhost": 5}, slots=5)
+    assert plan(2, min_np=1) == ElasticPlan(Limits(2, 1, None), {"localhost": 2})
+    assert plan(min_np=3, slots=5) == ElasticPlan(Limits(3, 3, None), {"localhost": 5}, slots=5)
     given = plan(2, min_np=1, max_np=9, hosts="localhost:1,127.0.0.1:4,localhost:2", cooldown_range=[1, 2])
-    assert given == Plan(Limits(2, 1, 9), {"localhost": 3, "127.0.0.1": 4}, cooldown=Cooldown(1, 2))
+    assert given == ElasticPlan(Limits(2, 1, 9), {"localhost": 3, "127.0.0.1": 4}, cooldown=Cooldown(1, 2))
     variables = {"HOROVOD_ELASTIC_TIMEOUT": "7"}
     assert plan(2, variables, min_np=1).limits.timeout_s == 7
     assert plan(2, variables, min_np=1, elastic_timeout=8).limits.timeout_s == 8
@@ -80,8 +95,8 @@ def test_an_elastic_jobs_numbers_follow_from_each_other():
 
 def test_hosts_are_given_or_read(tmp_path):
     (tmp_path / "hosts").write_text("127.0.0.1 slots=4\n")
-    assert Request(num_proc=3, hosts="localhost:2,127.0.0.1:4").where({}).hosts == [Host("localhost", 3)]
-    assert Request(num_proc=3, hostfile=str(tmp_path / "hosts")).where({}).hosts == [Host("127.0.0.1", 3)]
+    assert Request(num_proc=3, hosts="localhost:2,127.0.0.1:4").job_hosts({}).hosts == [Host("localhost", 3)]
+    assert Request(num_proc=3, hostfile=str(tmp_path / "hosts")).job_hosts({}).hosts == [Host("127.0.0.1", 3)]
 
 
 def test_hosts_elsewhere_are_reached_as_options_and_the_environment_say(tmp_path):
@@ -89,13 +104,13 @@ def test_hosts_elsewhere_are_reached_as_options_and_the_environment_say(tmp_path
     request = Request(
         num_proc=2, hosts="me@a:1,b:1", ssh_port=2222, ssh_identity_file=str(tmp_path / "key"), ssh_options="-o A=b"
     )
-    where = request.where({"LOCKSTEP_SSH": "in-place -x"})
-    assert (where.hosts, where.is_here) == ([Host("a", 1, "me"), Host("b", 1)], False)
-    assert where.shell.command(where.hosts[0], ["go", "a b"]) == [
+    job_hosts = request.job_hosts({"LOCKSTEP_SSH": "in-place -x"})
+    assert (job_hosts.hosts, job_hosts.is_here) == ([Host("a", 1, "me"), Host("b", 1)], False)
+    assert job_hosts.shell.command(job_hosts.hosts[0], ["go", "a b"]) == [
         *("in-place", "-x", "-p", "2222", "-i", str(tmp_path / "key"), "-o", "A=b", "me@a", "exec go 'a b'")
     ]
     request.ssh_command = "ssh"
-    words = request.where({"LOCKSTEP_SSH": "other"}).shell.command(where.hosts[1], ["go"])
+    words = request.job_hosts({"LOCKSTEP_SSH": "other"}).shell.command(job_hosts.hosts[1], ["go"])
     assert words[:2] == ["ssh", "-T"] and words[-2:] == ["b", "exec go"]
 
 
@@ -112,7 +127,7 @@ def test_hosts_elsewhere_are_reached_as_options_and_the_environment_say(tmp_path
 )
 def test_what_is_said_of_the_way_to_hosts_is_checked(attributes, message):
     with pytest.raises(LaunchError) as refused:
-        Request(num_proc=1, **attributes).where({})
+        Request(num_proc=1, **attributes).job_hosts({})
     assert str(refused.value).startswith(message)
 
 

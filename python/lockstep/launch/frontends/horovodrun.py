@@ -20,18 +20,18 @@ from lockstep.launch.base.call_folder import VARIABLE as FOLDER
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.places import places
-from lockstep.launch.cli.call import Dumps, JobOf, call_in
-from lockstep.launch.cli.job_factory import Environments, makes_jobs
+from lockstep.launch.cli.call import Dumps, JobFactory, call_in
+from lockstep.launch.cli.job_factory import Environments, make_job_factory
 from lockstep.launch.cli.main import NO_COMMAND, environments_of, execute, program_of
 from lockstep.launch.elastic.elastic_job import ElasticJob
-from lockstep.launch.elastic.other_hosts import Reach
+from lockstep.launch.elastic.other_hosts import RemoteAccess
 from lockstep.launch.frontends.horovod_command_line import API_VERSION, PROGRAM, command_line, request_of
 from lockstep.launch.frontends.horovod_output import HorovodConsole
 from lockstep.launch.frontends.horovod_request import Request
 from lockstep.launch.frontends.horovod_settings import ReadYaml
 from lockstep.launch.local.attempts import check_restarts
-from lockstep.launch.local.process import starts_command
-from lockstep.launch.remote.multi_host_job import Where
+from lockstep.launch.local.process import command_starter
+from lockstep.launch.remote.multi_host_job import JobHosts
 
 
 def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
@@ -58,11 +58,11 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
             console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
         words = program_of(words, options.tf1, environment)
         if request.elastic:
-            job_of = _elastic_job(request, environment, console, shlex.join(words))
-            return job_of(words, None, 0).run()
-        where, told = _where(request, environment, console, shlex.join(words))
+            make_job = _elastic_job(request, environment, console, shlex.join(words))
+            return make_job(words, None, 0).run()
+        job_hosts, told = _job_hosts_and_environment(request, environment, console, shlex.join(words))
         return execute(
-            words, _environments(where, console), where, told, console, folder=request.output_filename,
+            words, _environments(job_hosts, console), job_hosts, told, console, folder=request.output_filename,
             restarts=check_restarts(request.restarts),
         )  # fmt: skip
     except LaunchError as error:
@@ -87,7 +87,7 @@ def run_function(
       request: The job.
       executable: The processes' interpreter; this process's by default.
       environment: What they inherit; this process's by default.
-      console: Where their output goes; this process's by default.
+      console: JobHosts their output goes; this process's by default.
 
     Returns:
       Its results by rank; of an elastic job, those of the ranks at its end.
@@ -100,19 +100,24 @@ def run_function(
     inherited = dict(os.environ if environment is None else environment)
     restarts = 0
     if request.elastic:
-        job_of = _elastic_job(request, inherited, console, "a function")
+        make_job = _elastic_job(request, inherited, console, "a function")
     else:
-        where, told = _where(request, inherited, console, "a function")
+        job_hosts, told = _job_hosts_and_environment(request, inherited, console, "a function")
         restarts = check_restarts(request.restarts)
-        job_of = makes_jobs(
-            _environments(where, console), where, told, console, folder=request.output_filename, restarts=restarts
+        make_job = make_job_factory(
+            _environments(job_hosts, console),
+            job_hosts,
+            told,
+            console,
+            folder=request.output_filename,
+            restarts=restarts,
         )
-    results = call_in(function, dumps, job_of, console, executable=executable, restarts=restarts)
+    results = call_in(function, dumps, make_job, console, executable=executable, restarts=restarts)
     # Those of an elastic job come in the order of its ranks.
     return list(results.values())
 
 
-def _elastic_job(request: Request, environment: dict[str, str], console: Console, shown: str) -> JobOf:
+def _elastic_job(request: Request, environment: dict[str, str], console: Console, shown: str) -> JobFactory:
     """What makes an elastic job; says what is started, where that is asked for."""
     request.validate()
     plan, told, shell = request.plan(environment), request.variables(environment), request.shell(environment)
@@ -122,14 +127,14 @@ def _elastic_job(request: Request, environment: dict[str, str], console: Console
         console.message(f"{limits.num_proc} processes, {limits.min_np} to {most}: {shown}")
         _say_variables(told, console)
 
-    def job_of(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
+    def make_job(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
         del attempt  # It begins anew by itself.
         folder = None if files is None else str(files)
         with_files = {} if folder is None else {FOLDER: folder}
         inherited = {**environment, **told, **with_files}
-        return ElasticJob(starts_command(words), plan, inherited, console, folder, Reach(words, shell))
+        return ElasticJob(command_starter(words), plan, inherited, console, folder, RemoteAccess(words, shell))
 
-    return job_of
+    return make_job
 
 
 def _say_variables(told: Mapping[str, str], console: Console) -> None:
@@ -137,24 +142,26 @@ def _say_variables(told: Mapping[str, str], console: Console) -> None:
         console.message(f"{name}={value}")
 
 
-def _where(request: Request, environment: dict[str, str], console: Console, shown: str) -> tuple[Where, dict[str, str]]:
+def _job_hosts_and_environment(
+    request: Request, environment: dict[str, str], console: Console, shown: str
+) -> tuple[JobHosts, dict[str, str]]:
     """On which hosts, and the environment with what options set; says what is started, where that is asked for."""
     request.validate()
-    where, told = request.where(environment), request.variables(environment)
+    job_hosts, told = request.job_hosts(environment), request.variables(environment)
     environment.pop("TF_CONFIG", None)
     if request.verbose:
-        console.message(f"{request.num_proc} processes on {', '.join(map(str, where.hosts))}: {shown}")
+        console.message(f"{request.num_proc} processes on {', '.join(map(str, job_hosts.hosts))}: {shown}")
         _say_variables(told, console)
-    return where, {**environment, **told}
+    return job_hosts, {**environment, **told}
 
 
-def _environments(where: Where, console: Console) -> Environments:
+def _environments(job_hosts: JobHosts, console: Console) -> Environments:
     """Gives the environments of processes that are all on this host, whatever it was called."""
 
     def of(environment: Mapping[str, str]) -> list[dict[str, str]]:
-        planned = environments_of(None, where, console)(environment)
-        stand = places([(where.hosts[0].name, where.size)])
-        return [{**worker, **place.horovods()} for worker, place in zip(planned, stand, strict=True)]
+        planned = environments_of(None, job_hosts, console)(environment)
+        stand = places([(job_hosts.hosts[0].name, job_hosts.size)])
+        return [{**worker, **place.horovod_variables()} for worker, place in zip(planned, stand, strict=True)]
 
     return of
 

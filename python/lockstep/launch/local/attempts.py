@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from lockstep.launch.base.errors import HostLost, LaunchError
 from lockstep.launch.base.output import Console
-from lockstep.launch.local.supervised_job import Job
+from lockstep.launch.local.supervised_job import SupervisedJob
 
 # How often the job has begun anew, for workers.
 VARIABLE = "LOCKSTEP_RESTART"
@@ -15,13 +15,15 @@ _SAVE_POSITION = "LOCKSTEP_SAVE_DATA_POSITION"
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 10.0
 
 
-def run_attempts(job_of: Callable[[int], Job], restarts: int, console: Console) -> tuple[Job, int]:
+def run_attempts(
+    make_job: Callable[[int], SupervisedJob], restarts: int, console: Console
+) -> tuple[SupervisedJob, int]:
     """Runs a job, and again while it fails.
 
     Not after a request that cannot be met, nor where a signal told the launcher to end.
 
     Args:
-      job_of: Makes it: for the how manieth attempt, from 0.
+      make_job: Makes it: for the how manieth attempt, from 0.
       restarts: How many attempts may follow the first.
       console: Is told.
 
@@ -32,10 +34,10 @@ def run_attempts(job_of: Callable[[int], Job], restarts: int, console: Console) 
       LaunchError: the job cannot be started.
     """
     for attempt in range(restarts + 1):
-        job = job_of(attempt)
+        job = make_job(attempt)
         try:
             code = job.run()
-            why = f"{job.failed.name} {job.failed.describe_end()}" if job.may_begin_anew else ""
+            why = f"{job.failed.name} {job.failed.describe_end()}" if job.may_restart else ""
         except HostLost as error:
             # A host that was never there is a wrong request. Later it may come back.
             if attempt in (0, restarts):
@@ -61,7 +63,7 @@ def check_restarts(restarts: int | None) -> int:
     return restarts
 
 
-def told(environment: Mapping[str, str], restarts: int, attempt: int) -> dict[str, str]:
+def attempt_environment(environment: Mapping[str, str], restarts: int, attempt: int) -> dict[str, str]:
     """The environment of an attempt. Where there may be several, each goes on in the data where the last one's was."""
     if not restarts:
         return dict(environment)

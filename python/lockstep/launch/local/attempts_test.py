@@ -98,13 +98,13 @@ def test_launchers_of_tasks_begin_anew_each_with_the_same_secret(launch, tmp_pat
 
 def test_a_host_that_was_never_there_is_a_wrong_request_and_one_that_is_lost_may_come_back(tmp_path):
     class Unreachable:
-        may_begin_anew = False
+        may_restart = False
 
         def run(self):
             raise HostLost("host a cannot be reached")
 
     class Fails:
-        may_begin_anew = True
+        may_restart = True
 
         class failed:  # noqa: N801
             name = "rank 0"

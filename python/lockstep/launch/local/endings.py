@@ -5,29 +5,29 @@ from collections.abc import Iterable, Mapping
 
 from lockstep.launch.base.notes import INTERRUPT
 from lockstep.launch.base.seconds import seconds_of
-from lockstep.launch.local.worker import Member
+from lockstep.launch.local.worker import Worker
 
 # Seconds that workers have after Ctrl-C, to save and end.
 INTERRUPT_VARIABLE = "LOCKSTEP_INTERRUPT_TIMEOUT"
 _INTERRUPT_TIMEOUT_S = 10.0
 
 
-def own_failure(fallen: Iterable[Member], told_by: signal.Signals | None) -> Member | None:
+def own_failure(ended_badly: Iterable[Worker], told_by: signal.Signals | None) -> Worker | None:
     """Of workers that were told to end, the first that failed otherwise than by that; None: there is none.
 
     Args:
-      fallen: Those that ended with another code than 0, in their order.
+      ended_badly: Those that ended with another code than 0, in their order.
       told_by: The signal; None: it was SIGTERM.
     """
     ends = {told_by, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
-    for worker in fallen:
-        if worker.is_echo or worker.notes.because == INTERRUPT or -worker.code in ends:
+    for worker in ended_badly:
+        if worker.is_secondary or worker.notes.because == INTERRUPT or -worker.code in ends:
             continue
         return worker
     return None
 
 
-def with_checkpoint(text: str, workers: Iterable[Member]) -> str:
+def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
     """Adds to a job's last line which checkpoint is the last, and how training goes on from there."""
     workers = list(workers)
     saved = [worker.notes.saved for worker in workers if worker.notes.saved is not None]

@@ -23,7 +23,7 @@ _DONE, _ALIVE, _FOLDER, _SILENCE = b"done", b"alive", b"folder ", b"silence "
 
 
 def die_with(parent: int) -> None:
-    """Called between fork and exec: has the kernel kill this process when `parent`, its maker, dies."""
+    """Called between fork and exec: has the kernel kill this process when `parent` dies."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # It died before we asked.
         os._exit(1)
@@ -38,23 +38,23 @@ def kill_group(group: int, signum: int) -> None:
 
 
 class Guard:
-    """A process that kills the groups it was told of when its maker ends without leaving the `with` block.
+    """A process that kills the groups it was told of when its parent ends without leaving the `with` block.
 
     Made before threads and signal handlers exist, since it is a fork that lives on.
 
     Args:
-      silence_s: Also when it was not told for so long that its maker is `alive`; None: its maker says nothing.
-      kills_maker: Whether its maker is killed then as well.
+      silence_s: Also when it was not told for so long that its parent is `alive`; None: its parent says nothing.
+      kills_parent: Whether its parent is killed then as well.
     """
 
-    def __init__(self, silence_s: float | None = None, kills_maker: bool = False) -> None:
+    def __init__(self, silence_s: float | None = None, kills_parent: bool = False) -> None:
         read, self._write = os.pipe()
-        maker = os.getpid()
+        parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.close(self._write)
-                _watch(read, silence_s, (maker,) if kills_maker else ())
+                _watch(read, silence_s, (parent,) if kills_parent else ())
             finally:
                 os._exit(0)
         os.close(read)
@@ -72,7 +72,7 @@ class Guard:
         self._tell(_SILENCE + b"%f" % silence_s)
 
     def alive(self) -> None:
-        """Its maker is."""
+        """Its parent is."""
         self._tell(_ALIVE)
 
     def _tell(self, line: bytes) -> None:
@@ -88,7 +88,7 @@ class Guard:
         os.waitpid(self._pid, 0)
 
 
-def _watch(pipe: int, silence_s: float | None, makers: Collection[int]) -> None:
+def _watch(pipe: int, silence_s: float | None, parents: Collection[int]) -> None:
     # A session of its own, so that neither the terminal's signals nor a kill of the launcher's group reach it; and
     # none of the launcher's files, so that readers of its output see the end when it ends.
     os.setsid()
@@ -100,8 +100,8 @@ def _watch(pipe: int, silence_s: float | None, makers: Collection[int]) -> None:
     rest = b""
     while True:
         if not select.select([pipe], [], [], silence_s)[0]:
-            _kill(groups, makers)
-            if makers:
+            _kill(groups, parents)
+            if parents:
                 break
             silence_s = None  # It may thaw, and finds that its workers are gone.
             continue
@@ -123,9 +123,9 @@ def _watch(pipe: int, silence_s: float | None, makers: Collection[int]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill(groups: Collection[int], makers: Collection[int]) -> None:
-    for maker in makers:
+def _kill(groups: Collection[int], parents: Collection[int]) -> None:
+    for parent in parents:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(maker, signal.SIGKILL)
+            os.kill(parent, signal.SIGKILL)
     for group in groups:
         kill_group(group, signal.SIGKILL)

@@ -7,7 +7,7 @@ from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 
 
-class Copy:
+class OutputCopy:
     """A file with all that a worker wrote to its stdout or stderr, byte for byte.
 
     Args:
@@ -37,7 +37,7 @@ class Copy:
 
 def open_copies(
     folder: str, ranks: Iterable[int], size: int, console: Console, appends: bool = False
-) -> dict[int, tuple[Copy, Copy]]:
+) -> dict[int, tuple[OutputCopy, OutputCopy]]:
     """Makes `<folder>/rank.<rank>/stdout` and `stderr` for these workers of a job.
 
     Ranks are padded with zeros to one width, so that the folders' names sort as their numbers do.
@@ -46,7 +46,7 @@ def open_copies(
       folder: Made where it is missing.
       ranks: Theirs.
       size: How many the job has.
-      console: For `Copy`.
+      console: For `OutputCopy`.
       appends: Likewise.
 
     Returns:
@@ -59,7 +59,7 @@ def open_copies(
     return {rank: open_copy(folder, f"rank.{rank:0{width}}", console, appends) for rank in ranks}
 
 
-def open_copy(folder: str, name: str, console: Console, appends: bool = False) -> tuple[Copy, Copy]:
+def open_copy(folder: str, name: str, console: Console, appends: bool = False) -> tuple[OutputCopy, OutputCopy]:
     """Makes `<folder>/<name>/stdout` and `stderr`, for the two that a worker has.
 
     Raises:
@@ -68,6 +68,6 @@ def open_copy(folder: str, name: str, console: Console, appends: bool = False) -
     of_worker = Path(folder) / name
     try:
         of_worker.mkdir(parents=True, exist_ok=True)
-        return tuple(Copy(of_worker / stream, console, appends) for stream in ("stdout", "stderr"))
+        return tuple(OutputCopy(of_worker / stream, console, appends) for stream in ("stdout", "stderr"))
     except OSError as error:
         raise LaunchError(f"output folder {folder}: {error.strerror} ({error.filename})") from None

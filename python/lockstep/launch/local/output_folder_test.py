@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
-from lockstep.launch.local.output_folder import Copy, open_copies
+from lockstep.launch.local.output_folder import OutputCopy, open_copies
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, console):
 
 def test_a_full_disk_is_said_once_and_ends_the_copy_alone(tmp_path, console):
     (tmp_path / "full").symlink_to("/dev/full")
-    copy = Copy(tmp_path / "full", console)
+    copy = OutputCopy(tmp_path / "full", console)
     copy.write(b"one")
     copy.write(b"two")
     assert (tmp_path / "shown").read_text().splitlines() == [

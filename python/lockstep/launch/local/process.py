@@ -53,7 +53,7 @@ def open_files() -> frozenset[int]:
     return frozenset(found)
 
 
-def starts_command(command: Sequence[str]) -> Start:
+def command_starter(command: Sequence[str]) -> Start:
     """For workers that run a command."""
 
     def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
@@ -89,7 +89,7 @@ def not_executable(program: str, error: OSError) -> LaunchError:
     )
 
 
-def starts_call(function: Callable[[], object]) -> Start:
+def call_starter(function: Callable[[], object]) -> Start:
     """For workers that call a function, which need not be importable: each is a fork of this process.
 
     Raises:

@@ -19,9 +19,9 @@ from lockstep.launch.base.notes import ITSELF
 from lockstep.launch.base.output import Console, Stream
 from lockstep.launch.local.endings import INTERRUPT_VARIABLE, interrupt_timeout_of, own_failure, with_checkpoint
 from lockstep.launch.local.guard import Guard
-from lockstep.launch.local.output_folder import Copy
+from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.process import Start, open_files
-from lockstep.launch.local.worker import Member, Worker
+from lockstep.launch.local.worker import LocalWorker, Worker
 
 # From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
 STOP_TIMEOUT_S = 3.0
@@ -36,7 +36,7 @@ _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 _FORWARDED = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 
 
-class Job:
+class SupervisedJob:
     """The workers of one launcher, which are processes of its own.
 
     Args:
@@ -52,19 +52,19 @@ class Job:
         start: Start,
         environments: Sequence[Mapping[str, str]],
         console: Console,
-        copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+        copies: Mapping[int, tuple[OutputCopy, OutputCopy]] | None = None,
         files: str | None = None,
     ):
         self._files = files
         self._start_worker, self._environments, self._console = start, environments, console
         self._copies = copies or {}
         self._inherited: frozenset[int] = frozenset()
-        self._workers: list[Member] = []
-        self._by_pipe: dict[int, Worker] = {}
-        self._failed: Member | None = None
-        self._fallen: list[Member] = []  # ended other than with 0, in their order
-        self._fell_at: float | None = None  # the first of them
-        self._named: Member | None = None  # to the user
+        self._workers: list[Worker] = []
+        self._by_pipe: dict[int, LocalWorker] = {}
+        self._failed: Worker | None = None
+        self._ended_badly: list[Worker] = []  # ended other than with 0, in their order
+        self._first_failure_at: float | None = None  # the first of them
+        self._named: Worker | None = None  # to the user
         self._judge_at: float | None = None  # which of them is the cause
         self._told_to_end = 0
         self._told_by: signal.Signals | None = None  # the first
@@ -109,12 +109,12 @@ class Job:
         return [int(environment["LOCKSTEP_RANK"]) for environment in self._environments]
 
     @property
-    def failed(self) -> Member | None:
+    def failed(self) -> Worker | None:
         """The worker whose failure is the cause of the others', when the job has ended."""
         return self._failed
 
     @property
-    def may_begin_anew(self) -> bool:
+    def may_restart(self) -> bool:
         """Whether it ended by a worker's failure, and nobody had asked it to end."""
         return self._failed is not None and not self._told_to_end and not self._broken_pipe
 
@@ -125,11 +125,11 @@ class Job:
         for environment in self._environments:
             process = self._start_worker(environment, self._inherited)
             rank = int(environment["LOCKSTEP_RANK"])
-            worker = Worker(process, rank, self._copies.get(rank))
+            worker = LocalWorker(process, rank, self._copies.get(rank))
             self._show(worker)
             self._add(worker, guard, selector)
 
-    def _show(self, worker: Worker) -> None:
+    def _show(self, worker: LocalWorker) -> None:
         """Says where a worker's output goes."""
         worker.show(
             *(
@@ -145,7 +145,7 @@ class Job:
             worker.notes,
         )
 
-    def _add(self, worker: Worker, guard: Guard, selector: selectors.BaseSelector) -> None:
+    def _add(self, worker: LocalWorker, guard: Guard, selector: selectors.BaseSelector) -> None:
         guard.watch(worker.pid)
         self._workers.append(worker)
         for fd in worker.streams:
@@ -159,7 +159,7 @@ class Job:
 
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
         arrived: list[int] = []
-        for key, events in selector.select(self._patience()):
+        for key, events in selector.select(self._select_timeout()):
             if key.fileobj is signals:
                 arrived += signals.recv(4096)
             elif key.data is not None:  # Registered with a function to be called.
@@ -177,7 +177,7 @@ class Job:
         if self._enforce_at is not None and time.monotonic() >= self._enforce_at:
             self._enforce()
 
-    def _patience(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         """For how many seconds nothing may happen; None: any time."""
         wanted = (self._kill_at, self._remind_at, self._enforce_at, self._judge_at)
         times = [at for at in wanted if at is not None]
@@ -203,7 +203,7 @@ class Job:
         if self._broken_pipe:
             return
         self._broken_pipe = True
-        self._console.miss_no_reader()
+        self._console.ignore_broken_pipes()
         self._told_to_end += 1
         self._signal_all(signal.SIGTERM)
         if self._enforce_at is None:
@@ -260,12 +260,12 @@ class Job:
             for fd in worker.streams:  # What it noted of its end, and its last lines.
                 if fd in selector.get_map():
                     self._read(selector, fd)
-            self._fallen.append(worker)
-        if not self._fallen or self._failed:
+            self._ended_badly.append(worker)
+        if not self._ended_badly or self._failed:
             return
-        self._fell_at = self._fell_at or time.monotonic()
-        self._failed = own_failure(self._fallen, self._told_by) if self._told_to_end else self._cause()
-        named = self._failed or (self._fallen[0] if self._told_to_end else None)
+        self._first_failure_at = self._first_failure_at or time.monotonic()
+        self._failed = own_failure(self._ended_badly, self._told_by) if self._told_to_end else self._cause()
+        named = self._failed or (self._ended_badly[0] if self._told_to_end else None)
         if named is None or named is self._named:
             return
         self._named = named
@@ -276,19 +276,19 @@ class Job:
         )
         self._stop()
 
-    def _cause(self) -> Member | None:
+    def _cause(self) -> Worker | None:
         """The worker whose failure is the cause of the others'; None while that is worth waiting for.
 
         It has failed by itself, or was killed. Workers that lost another one before they failed have noted that.
         """
-        causes = [worker for worker in self._fallen if not worker.is_echo]
+        causes = [worker for worker in self._ended_badly if not worker.is_secondary]
         if not causes and self._still_running():
             causes = [worker for worker in self._workers if worker.code is None and worker.notes.because == ITSELF]
-            self._judge_at = self._fell_at + (STOP_TIMEOUT_S if causes else _MOMENT_S)
+            self._judge_at = self._first_failure_at + (STOP_TIMEOUT_S if causes else _MOMENT_S)
             if time.monotonic() < self._judge_at:
                 return None
         self._judge_at = None
-        return (causes or self._fallen)[0]
+        return (causes or self._ended_badly)[0]
 
     def _stop(self) -> None:
         if self._kill_at is not None:
@@ -298,7 +298,7 @@ class Job:
             self._kill_at = now + (_INTERRUPTED_TIMEOUT_S if self._told_by == signal.SIGINT else STOP_TIMEOUT_S)
             return
         self._signal_all(signal.SIGTERM)
-        self._kill_at = max((self._fell_at or now) + STOP_TIMEOUT_S, now + STOP_TIMEOUT_S - _MOMENT_S)
+        self._kill_at = max((self._first_failure_at or now) + STOP_TIMEOUT_S, now + STOP_TIMEOUT_S - _MOMENT_S)
 
     def _signal_all(self, signum: signal.Signals) -> None:
         for worker in self._workers:
@@ -326,12 +326,12 @@ class Job:
             return 128 + signal.SIGPIPE
         if self._failed is not None:
             self._show_failure(self._failed)
-        elif self._told_by is not None and (self._fallen or not self._workers):
+        elif self._told_by is not None and (self._ended_badly or not self._workers):
             self._report(with_checkpoint(f"ended by {self._told_by.name}", self._workers))
             return 128 + self._told_by
         return 0 if self._failed is None else self._failed.exit_code
 
-    def _show_failure(self, worker: Member) -> None:
+    def _show_failure(self, worker: Worker) -> None:
         if len(self._workers) < 2 or self._told_to_end:
             return
         shown = worker.notes.trace.splitlines() or [line.decode(errors="replace") for line in worker.last_lines]

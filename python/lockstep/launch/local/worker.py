@@ -8,7 +8,7 @@ from typing import Protocol
 
 from lockstep.launch.base.notes import ITSELF, PEER, Notes
 from lockstep.launch.local.guard import kill_group
-from lockstep.launch.local.output_folder import Copy
+from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.process import Process
 
 LAST_LINES = 20
@@ -28,7 +28,7 @@ class Sink(Protocol):
         """There is no more."""
 
 
-class Member:
+class Worker:
     """A worker on this machine or on another.
 
     Args:
@@ -58,7 +58,7 @@ class Member:
         self._has_shown = False
 
     @property
-    def is_echo(self) -> bool:
+    def is_secondary(self) -> bool:
         """Whether it failed because another rank had ended before."""
         return self.notes.because == PEER
 
@@ -109,7 +109,7 @@ class Member:
             self.sinks[1].feed(notes.error.encode(errors="replace") + b"\n")
 
 
-class Worker(Member):
+class LocalWorker(Worker):
     """A process of this launcher's.
 
     Args:
@@ -118,7 +118,7 @@ class Worker(Member):
       copies: Where its output is kept as well: its stdout and its stderr. Where it goes, `show` is told.
     """
 
-    def __init__(self, process: Process, rank: int, copies: tuple[Copy, Copy] | None):
+    def __init__(self, process: Process, rank: int, copies: tuple[OutputCopy, OutputCopy] | None):
         super().__init__(rank, process.pid)
         self._process = process
         self._pipes = (process.stdout, process.stderr, process.notes)
@@ -132,7 +132,7 @@ class Worker(Member):
             self.streams[pipe.fileno()] = sink
 
     def poll(self) -> bool:
-        """As of `Member`."""
+        """As of `Worker`."""
         if self.code is not None:
             return False
         state = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -158,13 +158,13 @@ class Worker(Member):
         return True
 
     def keep(self, text: bytes) -> None:
-        """As of `Member`."""
+        """As of `Worker`."""
         copy = self._copies.get(self._pipes[1].fileno())
         if copy is not None:
             copy.write(text)
 
     def signal(self, signum: signal.Signals) -> None:
-        """As of `Member`."""
+        """As of `Worker`."""
         kill_group(self.pid, signum)
 
     def close(self) -> None:

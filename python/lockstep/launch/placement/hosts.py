@@ -100,7 +100,7 @@ def _host(found: re.Match[str], slots: int | None, where: str) -> Host:
     return host
 
 
-def place(count: int, hosts: Sequence[Host]) -> list[Host]:
+def assign_slots(count: int, hosts: Sequence[Host]) -> list[Host]:
     """The hosts that `count` workers fill, in the order of the hosts, each with the number of its workers.
 
     A host that is named more than once, this machine by whatever names, is one host, with the slots of all of them.

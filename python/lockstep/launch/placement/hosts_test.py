@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from lockstep.launch.base.errors import LaunchError
-from lockstep.launch.placement.hosts import Host, is_this_machine, parse_hosts, place, read_hostfile
+from lockstep.launch.placement.hosts import Host, assign_slots, is_this_machine, parse_hosts, read_hostfile
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -84,10 +84,10 @@ def test_a_hostfile_that_is_not_there_is_refused(tmp_path):
 
 
 def test_workers_fill_hosts_in_their_order():
-    assert place(2, [Host("localhost", 2)]) == [Host("localhost", 2)]
-    assert place(3, [Host(ELSEWHERE, 2), Host("localhost", 4)]) == [Host(ELSEWHERE, 2), Host("localhost", 1)]
+    assert assign_slots(2, [Host("localhost", 2)]) == [Host("localhost", 2)]
+    assert assign_slots(3, [Host(ELSEWHERE, 2), Host("localhost", 4)]) == [Host(ELSEWHERE, 2), Host("localhost", 1)]
     # No worker, no host.
-    assert place(2, [Host("localhost", 2), Host(ELSEWHERE, 2)]) == [Host("localhost", 2)]
+    assert assign_slots(2, [Host("localhost", 2), Host(ELSEWHERE, 2)]) == [Host("localhost", 2)]
 
 
 def test_a_host_that_is_named_again_is_one_host():
@@ -98,19 +98,19 @@ def test_a_host_that_is_named_again_is_one_host():
         Host(ELSEWHERE, 1),
         Host(ELSEWHERE, 1, "me"),
     ]
-    assert place(5, hosts) == [Host("localhost", 3), Host(ELSEWHERE, 2)]
-    assert place(6, hosts)[2:] == [Host(ELSEWHERE, 1, "me")]
+    assert assign_slots(5, hosts) == [Host("localhost", 3), Host(ELSEWHERE, 2)]
+    assert assign_slots(6, hosts)[2:] == [Host(ELSEWHERE, 1, "me")]
 
 
 def test_more_workers_than_slots_are_refused_with_both_numbers():
     with pytest.raises(LaunchError, match=r"-np 4: there are 3 slots \(localhost:1,127.0.0.1:2\)"):
-        place(4, [Host("localhost", 1), Host("127.0.0.1", 2)])
+        assign_slots(4, [Host("localhost", 1), Host("127.0.0.1", 2)])
 
 
 def test_more_workers_than_a_job_can_have_are_refused():
-    assert place(65536, [Host("a", 65535), Host("b", 1)]) == [Host("a", 65535), Host("b", 1)]
+    assert assign_slots(65536, [Host("a", 65535), Host("b", 1)]) == [Host("a", 65535), Host("b", 1)]
     with pytest.raises(LaunchError, match="hosts a:65535,b:2: got 65537 workers, wanted at most 65536"):
-        place(65537, [Host("a", 65535), Host("b", 2)])
+        assign_slots(65537, [Host("a", 65535), Host("b", 2)])
 
 
 def test_another_users_workers_are_not_started_directly():

@@ -20,7 +20,7 @@ def environments(
     environment: Mapping[str, str],
     console: Console,
     *,
-    deals_gpus: bool = True,
+    assigns_gpus: bool = True,
     tasks: Tasks | None = None,
     tf_config: bool = True,
 ) -> list[dict[str, str]]:
@@ -30,7 +30,7 @@ def environments(
       workers: How many are asked for, if it was said.
       environment: The launcher's: devices, TF_CONFIG and Slurm's variables are read from it, the rest is inherited.
       console: Is told how the devices were read, where there is doubt.
-      deals_gpus: Whether each worker gets a GPU of its own; otherwise each sees what this process sees, and
+      assigns_gpus: Whether each worker gets a GPU of its own; otherwise each sees what this process sees, and
         there is one worker where it was not said how many.
       tasks: Where this launcher stands, instead of what TF_CONFIG and Slurm say.
       tf_config: Whether several workers get a TF_CONFIG.
@@ -40,10 +40,10 @@ def environments(
     """
     given = tasks is not None
     tasks = tasks or tasks_of(environment.get("TF_CONFIG"))
-    if tasks.is_beside:
+    if tasks.is_auxiliary:
         return [{**environment, "CUDA_VISIBLE_DEVICES": ""}]
     step = None if given or len(tasks.addresses) > 1 else slurm.tasks_of_step(environment)
-    granted = devices.visible_devices(environment) if deals_gpus else devices.Devices()
+    granted = devices.visible_devices(environment) if assigns_gpus else devices.Devices()
     ids = granted.ids
     if step is not None:
         tasks, workers = step, 1 if workers is None else workers
@@ -56,7 +56,7 @@ def environments(
     if granted.note:
         console.message(granted.note)
     ids = ids[:count]
-    several = deals_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
+    several = assigns_gpus and count * dict(tasks.by_host)[tasks.hosts[tasks.index]] > 1
     assigned = _assigned(granted, ids, several)
     planned = worker_environment.worker_environments(environment, count, assigned, tasks, tf_config=tf_config)
     if step is None and len(tasks.by_host) > 1:
@@ -104,7 +104,7 @@ def _check_allocation(environment: Mapping[str, str]) -> None:
 
 
 def on_this_host(
-    told: Sequence[Mapping[str, str]], environment: Mapping[str, str], console: Console, *, deals_gpus: bool = True
+    told: Sequence[Mapping[str, str]], environment: Mapping[str, str], console: Console, *, assigns_gpus: bool = True
 ) -> list[dict[str, str]]:
     """The environments of workers of a job that are to be started here, as many as there are GPUs at most.
 
@@ -112,14 +112,14 @@ def on_this_host(
       told: What the job tells each: its place at least.
       environment: What they inherit; devices are read from it.
       console: Likewise.
-      deals_gpus: Likewise.
+      assigns_gpus: Likewise.
 
     Raises:
       LaunchError: there are fewer GPUs than workers.
     """
-    granted = granted_devices(environment, console) if deals_gpus else devices.Devices()
+    granted = granted_devices(environment, console) if assigns_gpus else devices.Devices()
     count = _count_workers(len(told), granted.ids, f"{len(told)} workers on {os.uname().nodename}")
-    assigned = _assigned(granted, granted.ids[:count], deals_gpus and count > 1)
+    assigned = _assigned(granted, granted.ids[:count], assigns_gpus and count > 1)
     return worker_environment.on_this_host(environment, told, assigned)
 
 

@@ -178,7 +178,7 @@ def _in_step(environment: Mapping[str, str]) -> bool:
     return "SLURM_PROCID" in environment and step.isdigit() and int(step[:20]) < _FIRST_OWN_STEP
 
 
-def job_of(environment: Mapping[str, str]) -> str:
+def job_id(environment: Mapping[str, str]) -> str:
     """The number of the job, for srun."""
     return _job(environment)
 

@@ -13,7 +13,7 @@ from lockstep.launch.base.places import check_size
 
 LOOPBACK = "127.0.0.1"
 # Tasks that have no rank: one evaluates checkpoints, the other would keep parameters, which workers keep themselves.
-_BESIDE = ("evaluator", "ps")
+_AUXILIARY = ("evaluator", "ps")
 _PORT = re.compile(r"[0-9]{1,5}")
 _V6 = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]")
 
@@ -26,16 +26,16 @@ class Tasks:
       addresses: Theirs, the chief's first: host:port; of a job that is one task alone, a host may be enough.
       index: Which of them is this launcher's.
       has_chief: True if rank 0 is a task of type chief; in a cluster of workers alone it is worker 0.
-      is_beside: True if this launcher's task is an evaluator or a parameter server, which has no rank.
-      beside: The cluster's tasks without a rank, as TF_CONFIG has them.
+      is_auxiliary: True if this launcher's task is an evaluator or a parameter server, which has no rank.
+      auxiliary: The cluster's tasks without a rank, as TF_CONFIG has them.
       job: What tells this job from others that meet at the same address, if there is something.
     """
 
     addresses: tuple[str, ...] = (LOOPBACK,)
     index: int = 0
     has_chief: bool = True
-    is_beside: bool = False
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    is_auxiliary: bool = False
+    auxiliary: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
 
     @property
@@ -51,7 +51,7 @@ class Tasks:
     @property
     def ports(self) -> set[int]:
         """Ports that the cluster gives to tasks, those beside the job among them."""
-        given = [*self.addresses, *(address for tasks in self.beside.values() for address in _addresses(tasks))]
+        given = [*self.addresses, *(address for tasks in self.auxiliary.values() for address in _addresses(tasks))]
         return {int(port) for port in (address.rpartition(":")[2] for address in given) if _PORT.fullmatch(port)}
 
 
@@ -75,13 +75,13 @@ def tasks_of(tf_config: str | None) -> Tasks:
         raise LaunchError(
             f"TF_CONFIG is no cluster description ({type(error).__name__}: {error}): {tf_config}"
         ) from None
-    if role not in ("chief", "worker", *_BESIDE) or not 0 <= index < sizes.get(role, 0):
+    if role not in ("chief", "worker", *_AUXILIARY) or not 0 <= index < sizes.get(role, 0):
         raise LaunchError(f"TF_CONFIG: task {role!r} {index} is not in the cluster {json.dumps(cluster)}")
-    beside = {kind: cluster[kind] for kind in _BESIDE if sizes.get(kind)}
-    if role in _BESIDE:
-        return Tasks(is_beside=True, beside=beside)
+    auxiliary = {kind: cluster[kind] for kind in _AUXILIARY if sizes.get(kind)}
+    if role in _AUXILIARY:
+        return Tasks(is_auxiliary=True, auxiliary=auxiliary)
     check_size(len(chief) + len(workers), "TF_CONFIG")
-    tasks = Tasks(tuple(chief + workers), index + len(chief) * (role == "worker"), bool(chief), beside=beside)
+    tasks = Tasks(tuple(chief + workers), index + len(chief) * (role == "worker"), bool(chief), auxiliary=auxiliary)
     _check_addresses(tasks.addresses)
     return tasks
 

@@ -43,10 +43,10 @@ def test_the_sparse_form_is_read_in_the_order_of_its_indices():
 @pytest.mark.parametrize("role", ["evaluator", "ps"])
 def test_evaluators_and_parameter_servers_stand_beside_the_job(role):
     cluster = {**CLUSTER, role: ["c:9"]}
-    assert tasks_of(_tf_config(cluster, role, 0)).is_beside
+    assert tasks_of(_tf_config(cluster, role, 0)).is_auxiliary
     trainer = tasks_of(_tf_config(cluster, "worker", 0))
-    assert (trainer.is_beside, trainer.addresses, trainer.index) == (False, ADDRESSES, 1)
-    assert trainer.beside == {role: ["c:9"]}
+    assert (trainer.is_auxiliary, trainer.addresses, trainer.index) == (False, ADDRESSES, 1)
+    assert trainer.auxiliary == {role: ["c:9"]}
     assert trainer.ports == {8860, 8861, 9}
 
 

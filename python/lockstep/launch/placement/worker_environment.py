@@ -36,29 +36,29 @@ _LONGEST_VARIABLE = 32 * 4096
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """How the workers of a job find and know each other.
 
     Attributes:
-      rendezvous: host:port, where rank 0 waits for the others.
+      address: host:port, where rank 0 waits for the others.
       secret: By which they know each other.
-      here: The rendezvous as workers of rank 0's machine reach it, if that is otherwise: host:port.
+      local_address: The rendezvous as workers of rank 0's machine reach it, if that is otherwise: host:port.
       addresses: One for each rank, which stands for it in TF_CONFIG.
       has_chief: As of `Tasks`.
-      beside: As of `Tasks`.
+      auxiliary: As of `Tasks`.
     """
 
-    rendezvous: str
+    address: str
     secret: str
     addresses: Sequence[str]
     has_chief: bool = True
-    beside: Mapping[str, Any] = field(default_factory=dict)
-    here: str = ""
+    auxiliary: Mapping[str, Any] = field(default_factory=dict)
+    local_address: str = ""
 
     def variables(self) -> dict[str, str]:
         """What every worker is told."""
-        meeting = {"LOCKSTEP_RENDEZVOUS": self.rendezvous, "LOCKSTEP_RENDEZVOUS_HERE": self.here}
-        return {**meeting, "LOCKSTEP_SECRET": self.secret}
+        addresses = {"LOCKSTEP_RENDEZVOUS": self.address, "LOCKSTEP_RENDEZVOUS_HERE": self.local_address}
+        return {**addresses, "LOCKSTEP_SECRET": self.secret}
 
     def tf_config(self, rank: int) -> str:
         """TF_CONFIG of a worker; LaunchError where all its addresses are more than a process can be told."""
@@ -67,7 +67,7 @@ class Meeting:
             task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
         else:
             cluster, task = {"worker": self.addresses}, {"type": "worker", "index": rank}
-        text = json.dumps({"cluster": {**cluster, **self.beside}, "task": task})
+        text = json.dumps({"cluster": {**cluster, **self.auxiliary}, "task": task})
         if len(text) + len("TF_CONFIG=") >= _LONGEST_VARIABLE:
             raise LaunchError(
                 f"TF_CONFIG: the addresses of {len(self.addresses)} workers are {len(text)} characters, and a process "
@@ -99,13 +99,13 @@ def worker_environments(
     """
     tasks = tasks or Tasks()
     check_size(count * len(tasks.addresses), f"-n {count}")
-    meeting = _meeting(base, count, tasks)
+    rendezvous = _rendezvous(base, count, tasks)
     mine = slice(tasks.index * count, (tasks.index + 1) * count)
     stand = places([(host, number * count) for host, number in tasks.by_host])[mine]
-    told = [{**place.variables(), **meeting.variables()} for place in stand]
+    told = [{**place.variables(), **rendezvous.variables()} for place in stand]
     if tf_config and count > 1:  # A task's only worker is what its TF_CONFIG says.
         for place, variables in zip(stand, told, strict=True):
-            variables["TF_CONFIG"] = meeting.tf_config(place.rank)
+            variables["TF_CONFIG"] = rendezvous.tf_config(place.rank)
     return on_this_host(base, told, devices)
 
 
@@ -151,16 +151,16 @@ def _sets_malloc(environment: Mapping[str, str]) -> bool:
     return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
 
 
-def _meeting(base: Mapping[str, str], count: int, tasks: Tasks) -> Meeting:
+def _rendezvous(base: Mapping[str, str], count: int, tasks: Tasks) -> Rendezvous:
     """How the workers of these tasks meet; each address stands for a rank in TF_CONFIG."""
     choice = base.get(interfaces.VARIABLE)
     chosen = interfaces.address_of(choice) if choice else None
     if len(tasks.addresses) == 1:
-        rendezvous, *ports = free_ports(1 + count, chosen or LOOPBACK)
+        port, *ports = free_ports(1 + count, chosen or LOOPBACK)
         (host,) = tasks.hosts
-        addresses = [f"{host}:{port}" for port in ports]
-        at = interfaces.with_port(chosen or host, rendezvous)
-        return Meeting(at, secrets.token_hex(32), addresses, tasks.has_chief, tasks.beside)
+        addresses = [f"{host}:{other}" for other in ports]
+        at = interfaces.with_port(chosen or host, port)
+        return Rendezvous(at, secrets.token_hex(32), addresses, tasks.has_chief, tasks.auxiliary)
     # The first worker of a task has its address. Nobody listens at those of the others.
     ports = (port for port in itertools.count(PORTS.start) if port not in tasks.ports)
     addresses = [
@@ -169,11 +169,11 @@ def _meeting(base: Mapping[str, str], count: int, tasks: Tasks) -> Meeting:
         for i in range(count)
     ]
     secret = shared_secret(base, addresses[0], len(tasks.by_host), tasks.job)
-    return Meeting(addresses[0], secret, addresses, tasks.has_chief, tasks.beside, _rendezvous_here(choice, tasks))
+    return Rendezvous(addresses[0], secret, addresses, tasks.has_chief, tasks.auxiliary, _local_address(choice, tasks))
 
 
-def _rendezvous_here(choice: str | None, tasks: Tasks) -> str:
-    """Of `Meeting`, for this launcher's workers.
+def _local_address(choice: str | None, tasks: Tasks) -> str:
+    """Of `Rendezvous`, for this launcher's workers.
 
     Tasks meet at the first one's address. Where that machine's own name leads it to loopback (Debian's /etc/hosts has
     it as 127.0.1.1), the others, who know it by another address, would call in vain.
@@ -183,7 +183,7 @@ def _rendezvous_here(choice: str | None, tasks: Tasks) -> str:
     # A name that is not known yet will be waited for.
     if not others or not is_first or not interfaces.leads_to_loopback(first, if_unknown=False):
         return ""
-    reached = interfaces.meeting_host(first, choice, others)
+    reached = interfaces.rendezvous_host(first, choice, others)
     if reached == first:  # The others are this machine as well.
         return ""
     return interfaces.with_port(reached, int(tasks.addresses[0].rpartition(":")[2]))

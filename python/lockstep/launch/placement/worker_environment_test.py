@@ -110,12 +110,12 @@ def test_launchers_of_the_tasks_of_a_machine_agree_on_all_but_their_workers_plac
 
 def test_workers_of_several_tasks_have_addresses_that_no_task_was_given():
     base = {"LOCKSTEP_SECRET": "given"}
-    tasks = Tasks(("h:20001", "h:8861"), beside={"evaluator": ["h:20003"], "ps": {"0": "h:20004"}})
+    tasks = Tasks(("h:20001", "h:8861"), auxiliary={"evaluator": ["h:20003"], "ps": {"0": "h:20004"}})
     first, second = (worker_environments(base, 2, None, dataclasses.replace(tasks, index=index)) for index in (0, 1))
     configs = _tf_configs(first + second)
     for config in configs:
         cluster = {"chief": ["h:20001"], "worker": ["h:20002", "h:8861", "h:20005"]}
-        assert config["cluster"] == {**cluster, **tasks.beside}
+        assert config["cluster"] == {**cluster, **tasks.auxiliary}
     assert [(config["task"]["type"], config["task"]["index"]) for config in configs] == [
         ("chief", 0),
         ("worker", 0),
@@ -135,7 +135,7 @@ def test_a_tasks_only_worker_keeps_its_tf_config():
 @pytest.mark.parametrize("beside", [{"evaluator": ["e:1"]}, {"ps": ["p:1", "p:2"]}, {}])
 def test_workers_know_of_the_tasks_beside_the_job(beside):
     for has_chief in (True, False):
-        for config in _tf_configs(worker_environments({}, 2, None, Tasks(("h:1",), 0, has_chief, beside=beside))):
+        for config in _tf_configs(worker_environments({}, 2, None, Tasks(("h:1",), 0, has_chief, auxiliary=beside))):
             trainers = {"chief", "worker"} if has_chief else {"worker"}
             assert config["cluster"].keys() == trainers | beside.keys()
             assert {role: config["cluster"][role] for role in beside} == beside

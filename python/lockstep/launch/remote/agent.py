@@ -19,18 +19,18 @@ from pathlib import Path
 
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.call_folder import VARIABLE as FOLDER
-from lockstep.launch.base.call_folder import all_results, results_of
+from lockstep.launch.base.call_folder import all_results, results_of_rank
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.ports import free_ports
 from lockstep.launch.local.guard import Guard, kill_group
-from lockstep.launch.local.process import starts_command
-from lockstep.launch.local.supervised_job import Job
-from lockstep.launch.local.worker import Worker
+from lockstep.launch.local.process import command_starter
+from lockstep.launch.local.supervised_job import SupervisedJob
+from lockstep.launch.local.worker import LocalWorker
 from lockstep.launch.placement import plan
 from lockstep.launch.placement.worker_environment import with_defaults
 from lockstep.launch.remote import agent_wire
 from lockstep.launch.remote.agent_wire import ALIVE_EVERY_S, MARK, SILENCE_S, Link, Message, WireError, field
-from lockstep.launch.remote.forwarded_environment import arriving
+from lockstep.launch.remote.forwarded_environment import combined_environment
 
 # From the launcher's loss to SIGKILL: with the silence before it less than ten seconds.
 _LOST_GRACE_S = 1.0
@@ -44,7 +44,7 @@ _PATIENCE_S = 90.0
 _FAREWELL_S = 2.0
 
 
-class _Relay:
+class _OutputRelay:
     """Hands on what a worker writes to its stdout (1) or stderr (2), or notes (3)."""
 
     def __init__(self, link: Link, rank: int, of: int):
@@ -58,7 +58,7 @@ class _Relay:
         """There is no more: the worker's end says so."""
 
 
-class _Messages:
+class _AgentConsole:
     """Stands for the console of a launcher: what it would say is said to the real one."""
 
     # No terminal; bars are drawn by the launcher.
@@ -72,11 +72,11 @@ class _Messages:
         self._agent.tell(text)
 
 
-class Agent(Job):
+class Agent(SupervisedJob):
     """The workers of one host, for a launcher on another."""
 
     def __init__(self) -> None:
-        super().__init__(starts_command([]), [], _Messages(self))
+        super().__init__(command_starter([]), [], _AgentConsole(self))
         self._link: Link | None = None
         self._silence_s = SILENCE_S
         self._is_over = False  # as the launcher said, or by its loss
@@ -93,7 +93,7 @@ class Agent(Job):
             self._link.say({"is": "said", "text": text})
 
     def _make_guard(self) -> Guard:
-        return Guard(_PATIENCE_S, kills_maker=True)
+        return Guard(_PATIENCE_S, kills_parent=True)
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         self._guard, self._selector = guard, selector
@@ -110,7 +110,7 @@ class Agent(Job):
             return super()._running()
         return not self._is_over
 
-    def _patience(self) -> float:
+    def _select_timeout(self) -> float:
         times = [self._alive_at + ALIVE_EVERY_S] + ([] if self._kill_at is None else [self._kill_at])
         return max(0.05, min(times) - time.monotonic())
 
@@ -187,7 +187,7 @@ class Agent(Job):
             interfaces.address_of(choice)
         if field(message, "meets", bool):
             others = [str(other) for other in field(message, "others", list)]
-            ready["host"] = interfaces.meeting_host(field(message, "name", str), choice, others)
+            ready["host"] = interfaces.rendezvous_host(field(message, "name", str), choice, others)
             (ready["port"],) = free_ports(1, "")
         self._link.say(ready)
 
@@ -199,12 +199,12 @@ class Agent(Job):
         told = [_variables(worker) for worker in field(message, "workers", list)]
         if not words or not told or any("LOCKSTEP_RANK" not in worker for worker in told):
             raise WireError("start: without a command, a worker, or a rank")
-        base = arriving(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
+        base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
         if self._folder is not None:
             base[FOLDER] = self._folder.name
-        deals_gpus = field(message, "deals_gpus", bool)
-        self._start_worker = starts_command(words)
-        self._environments = plan.on_this_host(told, base, self._console, deals_gpus=deals_gpus)
+        assigns_gpus = field(message, "assigns_gpus", bool)
+        self._start_worker = command_starter(words)
+        self._environments = plan.on_this_host(told, base, self._console, assigns_gpus=assigns_gpus)
         super()._start(self._guard, self._selector)
         for worker in self._workers:
             self._link.say({"is": "started", "rank": worker.rank, "pid": worker.pid})
@@ -216,19 +216,19 @@ class Agent(Job):
         number, of_host = field(message, "rank", int), field(message, "of_host", int)
         if not words or of_host < 1 or any(worker.rank == number for worker in self._workers):
             raise WireError("add: without a command, or for the second time")
-        base = arriving(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
+        base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
         if self._folder is not None:
             base[FOLDER] = self._folder.name
         environment = {**with_defaults(base, of_host), **_variables(field(message, "variables", dict))}
         self._started = self._is_elastic = True
-        worker = Worker(starts_command(words)(environment, self._inherited), number, None)
+        worker = LocalWorker(command_starter(words)(environment, self._inherited), number, None)
         self._show(worker)
         self._add(worker, self._guard, self._selector)
         self._link.say({"is": "started", "rank": number, "pid": worker.pid})
         self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
 
-    def _show(self, worker: Worker) -> None:
-        worker.show(*(_Relay(self._link, worker.rank, of) for of in (1, 2, 3)))
+    def _show(self, worker: LocalWorker) -> None:
+        worker.show(*(_OutputRelay(self._link, worker.rank, of) for of in (1, 2, 3)))
 
     def _signal(self, message: Message) -> None:
         rank, number = field(message, "rank", int), field(message, "number", int)
@@ -242,9 +242,9 @@ class Agent(Job):
         del message
         self._is_over = True
 
-    def _folder_for_files(self) -> "_Folder":
+    def _folder_for_files(self) -> "_CallFolder":
         if self._folder is None:
-            self._folder = _Folder()
+            self._folder = _CallFolder()
             self._guard.removes(self._folder.name)
         return self._folder
 
@@ -278,7 +278,7 @@ class Agent(Job):
                 if self._is_elastic:
                     self._forget(worker)
 
-    def _forget(self, worker: Worker) -> None:
+    def _forget(self, worker: LocalWorker) -> None:
         """Many may follow it."""
         for fd in worker.streams:
             del self._by_pipe[fd]
@@ -288,7 +288,7 @@ class Agent(Job):
         worker.reap()
         self._workers.remove(worker)
 
-    def _drain(self, selector: selectors.BaseSelector, worker: Worker, fd: int) -> None:
+    def _drain(self, selector: selectors.BaseSelector, worker: LocalWorker, fd: int) -> None:
         if worker.read(fd):
             return
         self._held.discard(fd)
@@ -298,7 +298,7 @@ class Agent(Job):
     def _send_results(self, rank: int) -> None:
         folder = Path(self._folder.name)
         # The rank of an elastic job's worker changes: what there is of files is its.
-        for path in all_results(folder) if self._is_elastic else results_of(folder, rank):
+        for path in all_results(folder) if self._is_elastic else results_of_rank(folder, rank):
             with path.open("rb") as file:
                 while data := file.read(agent_wire.DATA_BYTES):
                     self._link.say({"is": "file", "name": path.name}, data)
@@ -321,7 +321,7 @@ class Agent(Job):
         return 1 if self._is_lost else 0
 
 
-class _Folder(tempfile.TemporaryDirectory):
+class _CallFolder(tempfile.TemporaryDirectory):
     """What the launcher gave to workers, and they leave for it. Nobody else can read it."""
 
     def __init__(self) -> None:

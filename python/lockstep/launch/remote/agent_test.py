@@ -43,7 +43,7 @@ class Talk:
             {"LOCKSTEP_RANK": str(rank), "LOCKSTEP_LOCAL_WORLD_SIZE": str(len(ranks)), "LOCKSTEP_SECRET": SECRET}
             for rank in ranks
         ]
-        said = {"command": command, "environment": {}, "workers": workers, "deals_gpus": False, **members}
+        said = {"command": command, "environment": {}, "workers": workers, "assigns_gpus": False, **members}
         self.say("start", **said)
 
     def hear(self, what):
@@ -148,7 +148,7 @@ def test_what_a_host_cannot_do_is_refused(agent, tmp_path, does, why):
         b"\xff" * 100,
         frame({"is": "nothing"}),
         frame({"is": "prepare"}),
-        frame({"is": "start", "command": [], "environment": {}, "workers": [], "deals_gpus": False}),
+        frame({"is": "start", "command": [], "environment": {}, "workers": [], "assigns_gpus": False}),
         frame({"is": "file", "name": "../x"}, b"x"),
         frame({"is": "file", "name": "a/b"}, b"x"),
         frame({"is": "signal", "rank": 0, "number": 999}),

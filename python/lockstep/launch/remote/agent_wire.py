@@ -12,7 +12,7 @@ line, `MARK`: what a login writes before it is no part of the conversation. Then
     agent     ready    pid, host, port          can: with the address at which rank 0 is reached, where it `meets`
     agent     refused  why, code                cannot, and ends
     launcher  file     name + data              a part of a file that workers find in the folder of LOCKSTEP_CALL
-    launcher  start    command, environment, deals_gpus, workers     each with its variables
+    launcher  start    command, environment, assigns_gpus, workers     each with its variables
     launcher  add      rank, command, environment, variables, of_host    of an elastic job: starts one more worker;
                                                 its number in the job stands in all messages for its rank
     agent     started  rank, pid

@@ -16,13 +16,13 @@ _END_TIMEOUT_S = 3.0
 _LEAST_PATIENCE_S = 0.05
 
 
-class Remotes:
+class ConnectedHosts:
     """Other hosts; they come and may go."""
 
     def __init__(self) -> None:
         self._hosts: list[RemoteHost] = []  # replaced, never changed: another thread reads it
-        self._stops_beating = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._heartbeats_stop = threading.Event()
+        self._heartbeat_thread: threading.Thread | None = None
 
     def add(self, host: RemoteHost) -> None:
         """One more."""
@@ -32,30 +32,30 @@ class Remotes:
         """One that is lost."""
         self._hosts = [other for other in self._hosts if other is not host]
 
-    def begin_beating(self, guard: Guard) -> None:
+    def start_heartbeats(self, guard: Guard) -> None:
         """From here on all are told again and again that this launcher is alive, and so is its guard.
 
         By a thread: the launcher may wait for who reads its output, and should not be taken for frozen.
         """
-        if self._beating is not None:
+        if self._heartbeat_thread is not None:
             return
 
         def beat() -> None:
-            while not self._stops_beating.wait(ALIVE_EVERY_S):
+            while not self._heartbeats_stop.wait(ALIVE_EVERY_S):
                 guard.alive()
                 for host in self._hosts:
                     host.alive()
 
-        self._beating = threading.Thread(target=beat, name="lockstep alive", daemon=True)
-        self._beating.start()
+        self._heartbeat_thread = threading.Thread(target=beat, name="lockstep alive", daemon=True)
+        self._heartbeat_thread.start()
 
-    def attend(self) -> None:
+    def tick(self) -> None:
         """What has to be done though nothing happened."""
         for host in self._hosts:
-            host.attend()
+            host.tick()
 
-    def patience(self) -> float:
-        """For how many seconds `attend` is not needed."""
+    def seconds_until_tick(self) -> float:
+        """For how many seconds `tick` is not needed."""
         now = time.monotonic()
         times = [host.silent_at() for host in self._hosts if not host.is_over]
         return max(_LEAST_PATIENCE_S, min([*times, now + ALIVE_EVERY_S]) - now)
@@ -76,9 +76,9 @@ class Remotes:
                 if key.data is not None:  # A function; workers' pipes, and signals, have none.
                     with contextlib.suppress(LaunchError):
                         call(key.data, events)
-            self.attend()
-        self._stops_beating.set()
-        if self._beating is not None:
-            self._beating.join()
+            self.tick()
+        self._heartbeats_stop.set()
+        if self._heartbeat_thread is not None:
+            self._heartbeat_thread.join()
         for host in self._hosts:
             host.close()

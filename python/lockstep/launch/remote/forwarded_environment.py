@@ -19,12 +19,12 @@ _OF_THE_JOB = ("LOCKSTEP_", "HOROVOD_", "TF_CONFIG")
 _HOST = "LOCKSTEP_HOST"
 
 
-def leaving(environment: Mapping[str, str]) -> dict[str, str]:
+def forwarded_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """What of a launcher's environment goes to other hosts."""
     return {name: value for name, value in environment.items() if not _STAY.fullmatch(name) and name != _HOST}
 
 
-def arriving(travelled: Mapping[str, str], own: Mapping[str, str], folder: str) -> dict[str, str]:
+def combined_environment(travelled: Mapping[str, str], own: Mapping[str, str], folder: str) -> dict[str, str]:
     """What workers inherit on a host.
 
     Args:

@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.launch.remote.forwarded_environment import arriving, leaving
+from lockstep.launch.remote.forwarded_environment import combined_environment, forwarded_variables
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -15,7 +15,7 @@ def test_what_belongs_to_a_machine_or_a_login_stays():
         "SLURM_PROCID": "0", "SLURMD_NODENAME": "a", "XDG_STATE_HOME": "/x", "HOSTNAME": "a", "TERM": "xterm",
         "LOCKSTEP_HOST": "a",
     }  # fmt: skip
-    assert leaving({**travels, **stays}) == travels
+    assert forwarded_variables({**travels, **stays}) == travels
 
 
 def test_a_hosts_own_variables_stay_but_for_what_the_job_says():
@@ -28,12 +28,12 @@ def test_a_hosts_own_variables_stay_but_for_what_the_job_says():
         "TF_CONFIG": "{}",
         "TMPDIR": "/t",
     }
-    assert arriving({"DATA": "/d", "LOCKSTEP_X": "1"}, own, "/work") == {
+    assert combined_environment({"DATA": "/d", "LOCKSTEP_X": "1"}, own, "/work") == {
         "HOME": "/its", "TMPDIR": "/t", "LOCKSTEP_HOST": "b", "DATA": "/d", "LOCKSTEP_X": "1", "PWD": "/work",
     }  # fmt: skip
 
 
 def test_a_host_that_says_which_gpus_it_has_is_right():
     told = {"CUDA_VISIBLE_DEVICES": "0,1", "NVIDIA_VISIBLE_DEVICES": "all"}
-    assert arriving(told, {}, "/")["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert arriving(told, {"CUDA_VISIBLE_DEVICES": "5"}, "/") == {"CUDA_VISIBLE_DEVICES": "5", "PWD": "/"}
+    assert combined_environment(told, {}, "/")["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert combined_environment(told, {"CUDA_VISIBLE_DEVICES": "5"}, "/") == {"CUDA_VISIBLE_DEVICES": "5", "PWD": "/"}

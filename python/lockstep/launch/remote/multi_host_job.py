@@ -22,15 +22,15 @@ from lockstep.launch.base.places import places
 from lockstep.launch.base.ports import PORTS, free_ports
 from lockstep.launch.base.seconds import seconds_of
 from lockstep.launch.local.guard import Guard
-from lockstep.launch.local.output_folder import Copy
-from lockstep.launch.local.process import starts_command
-from lockstep.launch.local.supervised_job import Job
+from lockstep.launch.local.output_folder import OutputCopy
+from lockstep.launch.local.process import command_starter
+from lockstep.launch.local.supervised_job import SupervisedJob
 from lockstep.launch.placement import plan
 from lockstep.launch.placement.hosts import Host
-from lockstep.launch.placement.worker_environment import Meeting
+from lockstep.launch.placement.worker_environment import Rendezvous
 from lockstep.launch.remote.agent_wire import SILENCE_S
-from lockstep.launch.remote.connected_hosts import Remotes
-from lockstep.launch.remote.forwarded_environment import leaving
+from lockstep.launch.remote.connected_hosts import ConnectedHosts
+from lockstep.launch.remote.forwarded_environment import forwarded_variables
 from lockstep.launch.remote.remote_host import START_TIMEOUT_S, Assignment, RemoteHost, unreachable
 from lockstep.launch.remote.shells import RemoteShell, agent_command
 
@@ -43,31 +43,31 @@ KILL_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
-class Where:
+class JobHosts:
     """On which hosts a job runs, and how it gets there.
 
     Attributes:
       hosts: In the order of their ranks, each with the number of its workers. One host is named once.
       shell: Leads to those that are not this machine.
-      deals_gpus: Whether each worker gets a GPU of its own.
-      is_horovods: Whether workers find their places under Horovod's names as well, and no TF_CONFIG: programs of
+      assigns_gpus: Whether each worker gets a GPU of its own.
+      is_horovod: Whether workers find their places under Horovod's names as well, and no TF_CONFIG: programs of
         Horovod's take one for the cluster of a TensorFlow that distributes by itself.
     """
 
     hosts: Sequence[Host]
     shell: RemoteShell
-    deals_gpus: bool = True
-    is_horovods: bool = False
+    assigns_gpus: bool = True
+    is_horovod: bool = False
 
     @functools.cached_property
-    def elsewhere(self) -> Sequence[Host]:
+    def other_hosts(self) -> Sequence[Host]:
         """Those that are not this machine. Names are looked up once."""
         return [host for host in self.hosts if not host.is_this_machine()]
 
     @property
     def is_here(self) -> bool:
         """Whether all of them are this machine."""
-        return not self.elsewhere
+        return not self.other_hosts
 
     @property
     def size(self) -> int:
@@ -75,61 +75,62 @@ class Where:
         return sum(host.slots for host in self.hosts)
 
 
-class HostsJob(Job):
+class MultiHostJob(SupervisedJob):
     """The workers of a job on several hosts.
 
     Args:
       command: What each runs.
-      where: On which hosts.
+      job_hosts: On which hosts.
       environment: The launcher's.
-      console: Where output goes.
-      copies: Where that of a rank is kept as well: of its stdout and its stderr.
+      console: JobHosts output goes.
+      copies: JobHosts that of a rank is kept as well: of its stdout and its stderr.
       files: A folder with files for the workers, which gets those that they leave.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        where: Where,
+        job_hosts: JobHosts,
         environment: Mapping[str, str],
         console: Console,
-        copies: Mapping[int, tuple[Copy, Copy]] | None = None,
+        copies: Mapping[int, tuple[OutputCopy, OutputCopy]] | None = None,
         files: str | None = None,
     ):
-        super().__init__(starts_command(command), [], console, copies, files)
-        self._where = where
+        super().__init__(command_starter(command), [], console, copies, files)
+        self._job_hosts = job_hosts
         self._base = dict(environment)
-        self._silence_s = silence_of(environment)
+        self._silence_s = silence_timeout_of(environment)
         self._kill_timeout_s = KILL_TIMEOUT_S
         contents = {}
         if files is not None:
             self._base[FOLDER] = files
             contents = {entry.name: _contents(entry.path) for entry in os.scandir(files)}
         self._interface = environment.get(interfaces.VARIABLE, "")
-        if self._interface and len(where.elsewhere) < len(where.hosts):
+        if self._interface and len(job_hosts.other_hosts) < len(job_hosts.hosts):
             interfaces.address_of(self._interface)
         task = Assignment(
             command,
-            leaving(environment),
+            forwarded_variables(environment),
             os.getcwd(),
             self._interface,
-            where.deals_gpus,
+            job_hosts.assigns_gpus,
             self._silence_s,
             contents,
             files,
         )
         starts_agent = agent_command(environment)
         self._remotes = {
-            host: RemoteHost(host, where.shell.command(host, starts_agent), task, console) for host in where.elsewhere
+            host: RemoteHost(host, job_hosts.shell.command(host, starts_agent), task, console)
+            for host in job_hosts.other_hosts
         }
-        self._together = Remotes()
+        self._connected = ConnectedHosts()
         for remote in self._remotes.values():
-            self._together.add(remote)
+            self._connected.add(remote)
         self._has_begun = self._is_ending = False
 
     def ranks(self) -> Sequence[int]:
-        """As of `Job`."""
-        return range(self._where.size)
+        """As of `SupervisedJob`."""
+        return range(self._job_hosts.size)
 
     def _make_guard(self) -> Guard:
         return Guard(max(self._silence_s, START_TIMEOUT_S))
@@ -138,21 +139,21 @@ class HostsJob(Job):
         self._guard, self._selector = guard, selector
         for host, remote in self._remotes.items():
             guard.watch(remote.connect(selector, self._lose))
-            others = [other.name for other in self._where.hosts if other is not host]
-            remote.prepare(host is self._where.hosts[0], others)
+            others = [other.name for other in self._job_hosts.hosts if other is not host]
+            remote.prepare(host is self._job_hosts.hosts[0], others)
 
     def _running(self) -> bool:
         if not self._has_begun:
             return not self._told_to_end and not self._broken_pipe
         return super()._running()
 
-    def _patience(self) -> float:
-        least, patience = self._together.patience(), super()._patience()
-        return least if patience is None else min(least, patience)
+    def _select_timeout(self) -> float:
+        least, most = self._connected.seconds_until_tick(), super()._select_timeout()
+        return least if most is None else min(least, most)
 
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
         super()._wait(selector, signals)
-        self._together.attend()
+        self._connected.tick()
         self._notice_ends(selector)  # Of workers that were lost just now.
         if not self._has_begun:
             self._guard.alive()
@@ -161,11 +162,11 @@ class HostsJob(Job):
 
     def _begin(self) -> None:
         """Starts the workers, as all hosts are there."""
-        told = iter(plan.with_widths(self._told(self._meeting()), self._console))
-        of_host = {host: list(itertools.islice(told, host.slots)) for host in self._where.hosts}
+        told = iter(plan.with_widths(self._told(self._rendezvous()), self._console))
+        of_host = {host: list(itertools.islice(told, host.slots)) for host in self._job_hosts.hosts}
         for host in of_host.keys() - self._remotes.keys():  # At most one: this machine.
             self._environments = plan.on_this_host(
-                of_host[host], self._base, self._console, deals_gpus=self._where.deals_gpus
+                of_host[host], self._base, self._console, assigns_gpus=self._job_hosts.assigns_gpus
             )
         self._has_begun = True
         super()._start(self._guard, self._selector)
@@ -173,30 +174,30 @@ class HostsJob(Job):
             self._workers += remote.start(of_host[host], self._copies)
         self._workers.sort(key=lambda worker: worker.rank)
         self._guard.set_silence(self._silence_s)
-        self._together.begin_beating(self._guard)
+        self._connected.start_heartbeats(self._guard)
 
-    def _meeting(self) -> Meeting:
-        first, *others = self._where.hosts
+    def _rendezvous(self) -> Rendezvous:
+        first, *others = self._job_hosts.hosts
         if first in self._remotes:
-            host, port = self._remotes[first].meeting
+            host, port = self._remotes[first].rendezvous
         else:
-            host = interfaces.meeting_host(first.name, self._interface, [other.name for other in others])
+            host = interfaces.rendezvous_host(first.name, self._interface, [other.name for other in others])
             (port,) = free_ports(1, "")
-        names = [host.name for host in self._where.hosts for _ in range(host.slots)]
+        names = [host.name for host in self._job_hosts.hosts for _ in range(host.slots)]
         addresses = [interfaces.with_port(name, PORTS.start + i) for i, name in enumerate(names)]
-        return Meeting(interfaces.with_port(host, port), secrets.token_hex(32), addresses)
+        return Rendezvous(interfaces.with_port(host, port), secrets.token_hex(32), addresses)
 
-    def _told(self, meeting: Meeting) -> list[dict[str, str]]:
+    def _told(self, rendezvous: Rendezvous) -> list[dict[str, str]]:
         """What each worker is told, by rank."""
-        has_tf_config = self._where.size > 1 and not self._where.is_horovods
+        has_tf_config = self._job_hosts.size > 1 and not self._job_hosts.is_horovod
         return [
             {
                 **place.variables(),
-                **meeting.variables(),
-                **(place.horovods() if self._where.is_horovods else {}),
-                **({"TF_CONFIG": meeting.tf_config(place.rank)} if has_tf_config else {}),
+                **rendezvous.variables(),
+                **(place.horovod_variables() if self._job_hosts.is_horovod else {}),
+                **({"TF_CONFIG": rendezvous.tf_config(place.rank)} if has_tf_config else {}),
             }
-            for place in places([(host.name, host.slots) for host in self._where.hosts])
+            for place in places([(host.name, host.slots) for host in self._job_hosts.hosts])
         ]
 
     def _lose(self, remote: RemoteHost, why: str) -> None:
@@ -209,11 +210,11 @@ class HostsJob(Job):
     def _end(self, selector: selectors.BaseSelector) -> None:
         self._is_ending = True
         self._signal_all(signal.SIGTERM)
-        self._together.end(selector, self._call)
+        self._connected.end(selector, self._call)
         super()._end(selector)
 
 
-def silence_of(environment: Mapping[str, str]) -> float:
+def silence_timeout_of(environment: Mapping[str, str]) -> float:
     """For how long launcher and agents may be silent.
 
     Raises:

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.launch.base.call_folder import may_be_left
+from lockstep.launch.base.call_folder import is_result_of
 from lockstep.launch.base.errors import LOST, HostLost, LaunchError
 from lockstep.launch.base.output import Console, Stream
 from lockstep.launch.local.guard import die_with, kill_group
-from lockstep.launch.local.output_folder import Copy
+from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.worker import LAST_LINES
 from lockstep.launch.placement.hosts import Host
 from lockstep.launch.remote.agent_wire import DATA_BYTES, MARK, Link, Message, WireError
@@ -37,7 +37,7 @@ class Assignment:
       environment: What travels.
       folder: The working folder.
       interface: Which one was chosen for connections between hosts; empty: none.
-      deals_gpus: Whether each worker gets a GPU of its own.
+      assigns_gpus: Whether each worker gets a GPU of its own.
       silence_s: For how long either side may say nothing.
       files: name -> contents, for a folder of the workers.
       results: Where files go that they leave there; None: there are none.
@@ -47,7 +47,7 @@ class Assignment:
     environment: Mapping[str, str]
     folder: str
     interface: str
-    deals_gpus: bool
+    assigns_gpus: bool
     silence_s: float
     files: Mapping[str, bytes] = field(default_factory=dict)
     results: str | None = None
@@ -65,7 +65,7 @@ class RemoteHost:
     Attributes:
       name: What the user calls it.
       workers: By rank, from `start` on.
-      meeting: Where rank 0 is reached, of the host that has it: host and port.
+      rendezvous: Where rank 0 is reached, of the host that has it: host and port.
       is_ready: The agent is there, and can do what it has to.
       is_over: The agent has nothing more to say.
     """
@@ -74,7 +74,7 @@ class RemoteHost:
         self.host, self.name = host, host.name
         self._command, self._task, self._console = command, task, console
         self.workers: dict[int, RemoteWorker] = {}
-        self.meeting: tuple[str, int] | None = None
+        self.rendezvous: tuple[str, int] | None = None
         self.is_ready = self.is_over = False
         self._meets = False
         self._limit_s = START_TIMEOUT_S
@@ -86,7 +86,7 @@ class RemoteHost:
         """Starts its agent; returns the number of a process group to watch.
 
         Args:
-          selector: Calls the functions that are registered with it (`Job`).
+          selector: Calls the functions that are registered with it (`SupervisedJob`).
           lost: Is told when the agent is gone, and why.
         """
         self._selector, self._lost = selector, lost
@@ -126,7 +126,9 @@ class RemoteHost:
             for at in range(0, len(contents), DATA_BYTES):
                 self.say({"is": "file", "name": name}, contents[at : at + DATA_BYTES])
 
-    def start(self, told: Sequence[Mapping[str, str]], copies: Mapping[int, tuple[Copy, Copy]]) -> list[RemoteWorker]:
+    def start(
+        self, told: Sequence[Mapping[str, str]], copies: Mapping[int, tuple[OutputCopy, OutputCopy]]
+    ) -> list[RemoteWorker]:
         """Starts its workers, each with what it is told."""
         task = self._task
         for variables in told:
@@ -137,7 +139,7 @@ class RemoteHost:
         self.say(
             {
                 "is": "start", "command": list(task.command), "environment": dict(task.environment),
-                "workers": [dict(variables) for variables in told], "deals_gpus": task.deals_gpus,
+                "workers": [dict(variables) for variables in told], "assigns_gpus": task.assigns_gpus,
             }
         )  # fmt: skip
         return list(self.workers.values())
@@ -153,7 +155,7 @@ class RemoteHost:
         if link is not None and not self.is_over:
             link.alive()
 
-    def attend(self) -> None:
+    def tick(self) -> None:
         """What has to be done though nothing happened."""
         if self.is_over or self._link is None:
             return
@@ -222,7 +224,7 @@ class RemoteHost:
         if what == "ready":
             self._pid = member(message, "pid", int)
             if self._meets:
-                self.meeting = member(message, "host", str), member(message, "port", int)
+                self.rendezvous = member(message, "host", str), member(message, "port", int)
             self.is_ready = True
         elif what == "refused":
             self._refuse(member(message, "why", str), member(message, "code", int))
@@ -255,13 +257,13 @@ class RemoteHost:
             raise WireError(f"output: of {of}, wanted 1, 2 or 3")
 
     def _keep(self, name: str, data: bytes) -> None:
-        if self._task.results is None or not self._may_be_left(name):
+        if self._task.results is None or not self._accepts_file(name):
             raise WireError(f"file: nobody wants one with the name {name[:80]!r}")
         with open(os.path.join(self._task.results, name), "ab") as file:
             file.write(data)
 
-    def _may_be_left(self, name: str) -> bool:
-        return may_be_left(name, self.workers)
+    def _accepts_file(self, name: str) -> bool:
+        return is_result_of(name, self.workers)
 
     def _refuse(self, why: str, code: int) -> None:
         if not 0 < code < 256:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from lockstep.launch.base.errors import LOST
 from lockstep.launch.base.output import Console, Stream
-from lockstep.launch.local.output_folder import Copy
-from lockstep.launch.local.worker import Member
+from lockstep.launch.local.output_folder import OutputCopy
+from lockstep.launch.local.worker import Worker
 from lockstep.launch.remote.agent_wire import Message
 
 
-class RemoteWorker(Member):
+class RemoteWorker(Worker):
     """A worker on another host.
 
     Args:
@@ -27,7 +27,7 @@ class RemoteWorker(Member):
         rank: int,
         say: Callable[[Message], None],
         console: Console,
-        copies: tuple[Copy, Copy] | None,
+        copies: tuple[OutputCopy, OutputCopy] | None,
     ):
         super().__init__(rank, 0)
         self._number = rank
@@ -42,16 +42,16 @@ class RemoteWorker(Member):
 
     @property
     def label(self) -> str:
-        """As of `Member`, with its host."""
+        """As of `Worker`, with its host."""
         return f"{self.name} (pid {self.pid} on {self._host})"
 
     @property
     def urgency(self) -> int:
-        """As of `Member`: before all, where it was lost."""
+        """As of `Worker`: before all, where it was lost."""
         return -LOST if self._lost else self.code
 
     def describe_end(self) -> str:
-        """As of `Member`."""
+        """As of `Worker`."""
         return self._lost or super().describe_end()
 
     def feed(self, of: int, chunk: bytes) -> None:
@@ -61,7 +61,7 @@ class RemoteWorker(Member):
         self.sinks[of - 1].feed(chunk)
 
     def keep(self, text: bytes) -> None:
-        """As of `Member`."""
+        """As of `Worker`."""
         if self._copies is not None:
             self._copies[1].write(text)
 
@@ -73,14 +73,14 @@ class RemoteWorker(Member):
                 sink.finish()
 
     def poll(self) -> bool:
-        """As of `Member`."""
+        """As of `Worker`."""
         if self.code is None or self._has_told:
             return False
         self._has_told = True
         return True
 
     def signal(self, signum: signal.Signals) -> None:
-        """As of `Member`, through its host's agent."""
+        """As of `Worker`, through its host's agent."""
         self._say({"is": "signal", "rank": self._number, "number": int(signum)})
 
     def reap(self) -> None:
