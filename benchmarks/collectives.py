@@ -48,7 +48,7 @@ def measure(case: Case, seconds: float) -> tuple[float, float]:
     """Median seconds of a call with the collective, and of an empty one."""
     import tensorflow.compat.v1 as tf
 
-    from lockstep._src import collectives
+    from lockstep._src.collectives import ordered
 
     with tf.Graph().as_default(), tf.Session() as session:
         count = 64 if case.collective == "bucket" else 1
@@ -58,11 +58,11 @@ def measure(case: Case, seconds: float) -> tuple[float, float]:
         session.run(tf.global_variables_initializer())
         inputs = [tf.identity(v.read_value()) for v in variables]
         build = {
-            "allreduce": lambda: collectives.allreduce(inputs),
-            "bucket": lambda: collectives.allreduce(inputs),
-            "alltoall": lambda: collectives.alltoall(inputs[0])[0],
-            "allgather": lambda: collectives.allgather(inputs[0]),
-            "barrier": collectives.barrier,
+            "allreduce": lambda: ordered.allreduce(inputs),
+            "bucket": lambda: ordered.allreduce(inputs),
+            "alltoall": lambda: ordered.alltoall(inputs[0])[0],
+            "allgather": lambda: ordered.allgather(inputs[0]),
+            "barrier": ordered.barrier,
         }[case.collective]
         full = session.make_callable(tf.group(build()))
         empty = session.make_callable(tf.group(*[tf.identity(x) for x in inputs]))
@@ -71,7 +71,7 @@ def measure(case: Case, seconds: float) -> tuple[float, float]:
         for _ in range(5):
             full()
         calls = tf.constant([max(10, min(5000, int(seconds * 5 / (time.perf_counter() - start))))], tf.float32)
-        calls = int(session.run(collectives.broadcast(calls))[0])
+        calls = int(session.run(ordered.broadcast(calls))[0])
         return median(full, calls), median(empty, calls)
 
 

@@ -105,13 +105,13 @@ def worker(flags: argparse.Namespace) -> None:
     """Measures; worker 0 prints the figures."""
     import tensorflow as tf
 
-    from lockstep._src import collectives
-    from lockstep._src.context import context
+    from lockstep._src.collectives import ordered
+    from lockstep._src.engine.context import context
 
     context.ensure_initialized()
     rank = context.rank
     if flags.worker in ("uniform", "zipf"):
-        ready = tf.function(lambda: collectives.allreduce(tf.zeros([])))
+        ready = tf.function(lambda: ordered.allreduce(tf.zeros([])))
         calls = {
             name: _step(draw=flags.worker, use_hierarchical_embedding_lookup=name == "two stages", **LARGE)
             for name in ("one stage", "two stages")
@@ -121,7 +121,7 @@ def worker(flags: argparse.Namespace) -> None:
     tcp = Tcp(rank, os.environ["LOCKSTEP_RENDEZVOUS"].rpartition(":")[0])
     if flags.worker == "allreduce":
         tensor = tf.ones([BYTES // 4])
-        reduce = tf.function(collectives.allreduce)
+        reduce = tf.function(ordered.allreduce)
         calls = {"TCP": lambda: tcp.both_ways(BYTES), "allreduce": lambda: reduce(tensor)}
     else:
         calls = {

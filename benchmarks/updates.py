@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.scope import scope
-from lockstep._src.updates.lazy_adam import LazyAdamOptimizer
+from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer
 
 tf1 = tf.compat.v1
 IDS = 65536

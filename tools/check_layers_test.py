@@ -131,7 +131,7 @@ def test_a_right_cpp_line_passes(tmp_path, path, line):
     ],
 )
 def test_a_wrong_import_is_found(tmp_path, path, line, message):
-    found = _check(tmp_path, {path: line + "\n", "python/lockstep/_src/context.py": ""})
+    found = _check(tmp_path, {path: line + "\n", "python/lockstep/_src/engine/context.py": ""})
     assert len(found) == 1
     assert message in found[0]
 
@@ -143,7 +143,7 @@ def test_a_wrong_import_is_found(tmp_path, path, line, message):
         ("python/lockstep/launch/x_test.py", "import pytest"),
         ("python/lockstep/launch/tf1.py", "import importlib\nimportlib.import_module('tensorflow')"),
         ("python/lockstep/_src/x.py", "import tensorflow\nfrom . import y\nfrom lockstep._src.y import z"),
-        ("python/lockstep/__init__.py", "from lockstep._src.context import context"),
+        ("python/lockstep/__init__.py", "from lockstep._src.engine.context import context"),
         ("python/hybridbackend/hybridbackend/run.py", "from lockstep.launch import main"),
         ("tests/x_test.py", "from lockstep._src import y\nimport hybridbackend"),
     ],

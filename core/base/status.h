@@ -26,7 +26,7 @@ namespace lockstep {
 //   UNAVAILABLE          a peer died, left or can't be reached
 //   DATA_LOSS            bytes that cannot be what was written
 //
-// The values are the order below, and others know them: Python finds its exceptions by them (lockstep/_src/library.py),
+// The values are the order below, and others know them: Python finds its exceptions by them (_src/engine/library.py),
 // and they travel in the rendezvous' answer and in shared memory. A new one goes to the end, and into Python's list and
 // the bridge.
 enum class StatusCode {

@@ -4,8 +4,8 @@
 #include "core/comm/job/context.h"
 #include "core/comm/named/named_lane.h"
 
-// The few functions that are no tensor operation, for ctypes: Python's lockstep._src.library is their only caller, and
-// declares their types a second time. They are the only symbols that the op library shows (tf/exports.map).
+// The few functions that are no tensor operation, for ctypes: Python's lockstep._src.engine.library is their only
+// caller, and declares their types a second time. They are the only symbols that the op library shows (tf/exports.map).
 //
 // Errors: none throws. Those that make or end something return 0, or the StatusCode of the error (base/status.h), whose
 // text lockstep_last_error gives to the calling thread until its next such call. The getters (is_initialized, rank,

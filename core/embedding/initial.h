@@ -37,9 +37,9 @@ struct InitialOptions {
 };
 
 // The initial values of a table's rows: a function of seed, table and key alone, bit for bit the same whatever the
-// order, the thread, the number of workers and the processor. (Python's sharding/initial.py promises the same of static
-// tables, by other means: there the whole table can be drawn.) Element i of a row comes from word i % 4 of the Philox
-// block of counter (key, i / 4, 0), with seed and table for its key.
+// order, the thread, the number of workers and the processor. (Python's tables/sharded/initial_values.py promises the
+// same of static tables, by other means: there the whole table can be drawn.) Element i of a row comes from word i % 4
+// of the Philox block of counter (key, i / 4, 0), with seed and table for its key.
 //
 // Normal values invert the distribution (Wichura's AS 241, PPND7: seven digits), from 31 bits and a sign: so at
 // most 6.3 standard deviations, and truncation takes no second draw. Thread-safe.

@@ -8,21 +8,21 @@ from typing import Any
 
 # Public name -> the module that holds it.
 _EXPORTS = {
-    "Context": "lockstep._src.context",
-    "allgather": "lockstep._src.collectives",
-    "allreduce": "lockstep._src.collectives",
-    "alltoall": "lockstep._src.collectives",
-    "barrier": "lockstep._src.collectives",
-    "broadcast": "lockstep._src.collectives",
-    "buildinfo": "lockstep._src.build",
-    "context": "lockstep._src.context",
+    "Context": "lockstep._src.engine.context",
+    "allgather": "lockstep._src.collectives.ordered",
+    "allreduce": "lockstep._src.collectives.ordered",
+    "alltoall": "lockstep._src.collectives.ordered",
+    "barrier": "lockstep._src.collectives.ordered",
+    "broadcast": "lockstep._src.collectives.ordered",
+    "buildinfo": "lockstep._src.engine.build",
+    "context": "lockstep._src.engine.context",
     "embedding_scope": "lockstep._src.scope",
-    "init": "lockstep._src.context",
-    "rank": "lockstep._src.context",
-    "reducescatter": "lockstep._src.collectives",
+    "init": "lockstep._src.engine.context",
+    "rank": "lockstep._src.engine.context",
+    "reducescatter": "lockstep._src.collectives.ordered",
     "scope": "lockstep._src.scope",
-    "shutdown": "lockstep._src.context",
-    "size": "lockstep._src.context",
+    "shutdown": "lockstep._src.engine.context",
+    "size": "lockstep._src.engine.context",
 }
 
 __all__ = sorted(_EXPORTS)

@@ -1,20 +1,20 @@
 """A job of TensorFlow's tf.data service beside a training job (docs/horovod_data_service.md)."""
 
-from lockstep._src.data_service.client import ComputeClient
-from lockstep._src.data_service.command import run as run_command
-from lockstep._src.data_service.compute import main, run_worker
-from lockstep._src.data_service.config import TfDataServiceConfig
-from lockstep._src.data_service.errors import (
+from lockstep._src.compat.horovod.data_service.client import ComputeClient
+from lockstep._src.compat.horovod.data_service.command import run as run_command
+from lockstep._src.compat.horovod.data_service.compute import main, run_worker
+from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
+from lockstep._src.compat.horovod.data_service.errors import (
     ComputeJobError,
     DataServiceError,
     TimeoutException,
     UnreachableError,
     WrongKeyError,
 )
-from lockstep._src.data_service.messages import new_key
-from lockstep._src.data_service.place import own_place
-from lockstep._src.data_service.service import ComputeService
-from lockstep._src.data_service.training import send_to_data_service, tf_data_service
+from lockstep._src.compat.horovod.data_service.place import own_place
+from lockstep._src.compat.horovod.data_service.reading import send_to_data_service, tf_data_service
+from lockstep._src.compat.horovod.data_service.registry_messages import new_key
+from lockstep._src.compat.horovod.data_service.service import ComputeService
 
 __all__ = [
     "ComputeClient",

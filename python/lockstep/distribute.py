@@ -1,8 +1,8 @@
 """Collectives and partitions of ids under HybridBackend's names."""
 
-from lockstep._src.communicators import Collective, RpcCollective
-from lockstep._src.distribute import CollectiveOps as ops
-from lockstep._src.distribute import (
+from lockstep._src.compat.hybridbackend.communicators import Collective, RpcCollective
+from lockstep._src.compat.hybridbackend.distribute import CollectiveOps as ops
+from lockstep._src.compat.hybridbackend.distribute import (
     Topology,
     active_size,
     allgather,

@@ -1,5 +1,5 @@
 """Workers of an elastic job, whose number changes while it runs: see docs/horovod_elastic.md."""
 
-from lockstep._src.elastic import Change, Member, Place, has_lost_peers, meet, member
+from lockstep._src.engine.elastic import Change, Member, Place, has_lost_peers, meet, member
 
 __all__ = ["Change", "Member", "Place", "has_lost_peers", "meet", "member"]

@@ -3,9 +3,9 @@
 Names are DeepRec's; docs/deeprec.md says what they mean here.
 """
 
-from lockstep._src.embedding.creation import get_embedding_variable
-from lockstep._src.embedding.modes import evaluating
-from lockstep._src.embedding.options import (
+from lockstep._src.tables.dynamic.creation import get_embedding_variable
+from lockstep._src.tables.dynamic.modes import evaluating
+from lockstep._src.tables.dynamic.table_options import (
     BudgetEvict,
     CacheStrategy,
     CBFFilter,
@@ -19,14 +19,14 @@ from lockstep._src.embedding.options import (
     StorageType,
     TimeEvict,
 )
-from lockstep._src.features.columns import (
+from lockstep._src.tables.features.columns import (
     categorical_column_with_embedding,
     embedding_column,
     group_embedding_column_scope,
     sequence_categorical_column_with_embedding,
     shared_embedding_columns,
 )
-from lockstep._src.features.group_lookup import group_embedding_lookup, group_embedding_lookup_sparse
+from lockstep._src.tables.features.group_lookup import group_embedding_lookup, group_embedding_lookup_sparse
 
 __all__ = [
     "BudgetEvict",

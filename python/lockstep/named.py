@@ -1,6 +1,6 @@
 """Collectives by name, jobs and process sets: what Horovod's API stands on."""
 
-from lockstep._src.named import (
+from lockstep._src.collectives.named import (
     ALL,
     REDUCTIONS,
     allgather,
@@ -18,8 +18,8 @@ from lockstep._src.named import (
     start_timeline,
     stop_timeline,
 )
-from lockstep._src.named_bytes import broadcast_bytes, gather_bytes
-from lockstep._src.named_job import (
+from lockstep._src.collectives.named_bytes import broadcast_bytes, gather_bytes
+from lockstep._src.collectives.named_job import (
     NotStartedError,
     add_process_set,
     cross_rank,

@@ -1,5 +1,5 @@
 """Steps of several batches."""
 
-from lockstep._src.training.pipeline import compute_pipeline
+from lockstep._src.data.micro_batches import compute_pipeline
 
 __all__ = ["compute_pipeline"]

@@ -2,18 +2,11 @@
 
 from typing import Any
 
-from lockstep._src.collective_strategy import CollectiveStrategy
-from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
-from lockstep._src.evaluation.policies import BestCheckpoint, EarlyStopping
-from lockstep._src.saving.checkpoint import Saver, replace_default_saver
-from lockstep._src.saving.export import export, export_all
-from lockstep._src.saving.incremental import IncrementalSaver
-from lockstep._src.scope import embedding_scope, scope
-from lockstep._src.training.optimizers import names as _names_of_optimizers
-from lockstep._src.training.optimizers import optimizer as _optimizer
-from lockstep._src.training.optimizers import wraps, wraps_optimizer
-from lockstep._src.training.policies import Policy
-from lockstep._src.training.server import (
+from lockstep._src.compat.deeprec.collective_strategy import CollectiveStrategy
+from lockstep._src.compat.hybridbackend.optimizers import names as _names_of_optimizers
+from lockstep._src.compat.hybridbackend.optimizers import optimizer as _optimizer
+from lockstep._src.compat.hybridbackend.optimizers import wraps, wraps_optimizer
+from lockstep._src.compat.hybridbackend.server import (
     Server,
     device_setter,
     monitored_session,
@@ -21,10 +14,17 @@ from lockstep._src.training.server import (
     wraps_monitored_training_session,
     wraps_server,
 )
-from lockstep._src.training.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
-from lockstep._src.training.session_config import get_session_config, wraps_session_config
-from lockstep._src.training.statistics import StepStatHook
-from lockstep._src.training.sync_replicas import SyncReplicasOptimizer
+from lockstep._src.compat.hybridbackend.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
+from lockstep._src.compat.hybridbackend.sync_replicas import SyncReplicasOptimizer
+from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
+from lockstep._src.evaluation.result_policies import BestCheckpoint, EarlyStopping
+from lockstep._src.saving.checkpoint import Saver, replace_default_saver
+from lockstep._src.saving.incremental import IncrementalSaver
+from lockstep._src.saving.saved_models import export, export_all
+from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.sessions.policies import Policy
+from lockstep._src.sessions.session_config import get_session_config, wraps_session_config
+from lockstep._src.sessions.step_statistics import StepStatHook
 
 __all__ = [
     "BestCheckpoint",

@@ -67,7 +67,7 @@ def work(folder, moment, late, misbehaves=("", -1), answers=1):
     import tensorflow.compat.v1 as tf
 
     import hybridbackend.tensorflow as hb
-    from lockstep._src import collectives
+    from lockstep._src.collectives import ordered
 
     tf.disable_v2_behavior()
     rank = hb.context.rank
@@ -88,7 +88,7 @@ def work(folder, moment, late, misbehaves=("", -1), answers=1):
         loss = tf.reduce_sum(dense) + tf.reduce_sum(rows)
         step = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
         asked = tf.placeholder(tf.int32, [])
-        given = collectives.allgather(tf.fill([answers], asked), name="agree")
+        given = ordered.allgather(tf.fill([answers], asked), name="agree")
         # The engine keeps the memory of what it has exchanged; of this it is asked for anew.
         agreed = tf.reduce_max(tf.cast(given, tf.int64))
         with hb.scope(mode="eval"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep._src.saving.tables_test import slots_here
+from lockstep._src.saving.table_saveables_test import slots_here
 from lockstep.testing import call_workers
 from tests.multiprocess import crash_moments_worker as worker
 

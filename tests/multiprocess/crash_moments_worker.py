@@ -13,9 +13,9 @@ from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.lib.io import file_io
 
 import hybridbackend.tensorflow as hb
-from lockstep._src import embedding
-from lockstep._src.saving import chain, checkpoint, tables
+from lockstep._src.saving import chain, checkpoint, table_saveables
 from lockstep._src.saving.incremental import IncrementalSaver
+from lockstep._src.tables import dynamic
 from lockstep.testing.crash_points import crash_at
 
 _gfile = tensorflow.io.gfile
@@ -151,8 +151,8 @@ POINTS = {
 
 def build(kind):
     """A dynamic table, a static and a replicated variable, a step that adds 1 to all of them, and a saver."""
-    option = embedding.EmbeddingVariableOption(record_frequency=True, record_version=True)
-    table = embedding.get_embedding_variable("keys", DIM, initializer=tf.zeros_initializer(), ev_option=option)
+    option = dynamic.EmbeddingVariableOption(record_frequency=True, record_version=True)
+    table = dynamic.get_embedding_variable("keys", DIM, initializer=tf.zeros_initializer(), ev_option=option)
     with hb.embedding_scope():
         static = tf.get_variable("static", [KEYS, DIM], initializer=tf.zeros_initializer(), use_resource=True)
     dense = tf.get_variable("dense", [KEYS], initializer=tf.zeros_initializer(), use_resource=True)
@@ -167,7 +167,7 @@ def build(kind):
 def work(folder, kind, point, killed):
     """Saves after steps 1, 2, ...; in the last of these saves a worker dies. The others try one more step."""
     tf.disable_v2_behavior()
-    tables.PART_ROWS = PART_ROWS
+    table_saveables.PART_ROWS = PART_ROWS
     if point == "between slices and index":
         _BeforeTheMerge.build()
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:

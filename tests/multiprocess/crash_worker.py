@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
-from lockstep._src import embedding
 from lockstep._src.saving import checkpoint
+from lockstep._src.tables import dynamic as embedding
 from lockstep.testing.crash_points import crash_at
 
 ROWS, DIM = 1003, 16

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep._src import embedding
-from lockstep._src.saving.export import export
+from lockstep._src.saving.saved_models import export
+from lockstep._src.tables import dynamic
 from lockstep.testing import call_workers
 from tests.multiprocess import dynamic_checkpoint_worker as worker
 
@@ -70,8 +70,8 @@ def test_string_keys_of_several_workers_are_exported(saved, tmp_path):
 
     def build():
         ids = tf.placeholder(tf.string, [None])
-        option = embedding.EmbeddingVariableOption(**worker.TABLES["words"])
-        table = embedding.get_embedding_variable("words", worker.DIM, key_dtype=tf.string, ev_option=option)
+        option = dynamic.EmbeddingVariableOption(**worker.TABLES["words"])
+        table = dynamic.get_embedding_variable("words", worker.DIM, key_dtype=tf.string, ev_option=option)
         return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.nn.embedding_lookup(table, ids)})
 
     exported = export(tmp_path, tf.train.latest_checkpoint(str(folder)), build)

@@ -7,16 +7,16 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
-from lockstep._src import embedding
-from lockstep._src.saving import tables as saved_tables
+from lockstep._src.saving import table_saveables as saved_tables
+from lockstep._src.tables import dynamic
 
 DIM = 4
 TABLES = {
     "plain": {},
-    "counted": {"filter_option": embedding.CounterFilter(3)},
-    "bloom": {"filter_option": embedding.CBFFilter(3, max_element_size=2000, false_positive_probability=0.001)},
-    "short": {"evict_option": embedding.GlobalStepEvict(2)},
-    "words": {"filter_option": embedding.CounterFilter(2)},
+    "counted": {"filter_option": dynamic.CounterFilter(3)},
+    "bloom": {"filter_option": dynamic.CBFFilter(3, max_element_size=2000, false_positive_probability=0.001)},
+    "short": {"evict_option": dynamic.GlobalStepEvict(2)},
+    "words": {"filter_option": dynamic.CounterFilter(2)},
 }
 
 
@@ -37,9 +37,9 @@ def build():
     loss = 0.0
     tables = {}
     for name, options in TABLES.items():
-        option = embedding.EmbeddingVariableOption(record_frequency=True, record_version=True, **options)
+        option = dynamic.EmbeddingVariableOption(record_frequency=True, record_version=True, **options)
         key_dtype = tf.string if name == "words" else tf.int64
-        tables[name] = embedding.get_embedding_variable(name, DIM, key_dtype=key_dtype, ev_option=option)
+        tables[name] = dynamic.get_embedding_variable(name, DIM, key_dtype=key_dtype, ev_option=option)
         loss += tf.reduce_sum(tf.square(tf.nn.embedding_lookup(tables[name], keys_of(name, ids)) - 0.5))
     with hb.embedding_scope():
         static = tf.get_variable("static", [601, DIM])
@@ -95,8 +95,8 @@ def first(folder, steps):
     """As `work`; before that, saves and restores tables without keys, in `<folder>-empty`."""
     tf.disable_v2_behavior()
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
-        table = embedding.get_embedding_variable("plain", DIM)
-        words = embedding.get_embedding_variable("words", DIM, key_dtype=tf.string)
+        table = dynamic.get_embedding_variable("plain", DIM)
+        words = dynamic.get_embedding_variable("words", DIM, key_dtype=tf.string)
         saver = tf.train.Saver()
         session.run(tf.global_variables_initializer())
         path = saver.save(session, f"{folder}-empty/model.ckpt")
@@ -128,5 +128,5 @@ def resumed(folder, steps):
 def evaluated(tables):
     """The tables, to be looked up without a trace."""
     for name, table in tables.items():
-        with embedding.evaluating():
+        with dynamic.evaluating():
             yield name, table

@@ -290,7 +290,7 @@ def beside_horovod(folder):
 def before_horovod(folder):
     """Calls `hvd.init()` too late for `tf.estimator`. Returns what that trained before and behind it."""
     import horovod.tensorflow as hvd
-    from lockstep._src.context import context
+    from lockstep._src.engine.context import context
     from lockstep.estimator import tf1
 
     model = tf1.Estimator(sums, f"{folder}/early")

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.checkpoint import checkpoint_management
 
 import hybridbackend.tensorflow as hb
-from lockstep._src import embedding
+from lockstep._src.tables import dynamic as embedding
 
 DIM = 16
 

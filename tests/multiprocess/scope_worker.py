@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
-from lockstep._src import agreement
+from lockstep._src.collectives import agreement
 from lockstep._src.data import sharing
 from tests.multiprocess import promises
 

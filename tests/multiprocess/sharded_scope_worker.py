@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.training import moving_averages
 
 import hybridbackend.tensorflow as hb
-from lockstep._src import agreement
+from lockstep._src.collectives import agreement
 from tests.multiprocess import promises
 
 ROWS, DIM, BATCH = 11, 3, 6
@@ -279,9 +279,9 @@ def slots_belong_to_the_table_with_the_longest_name():
             tables = [tf.get_variable(n, [r, 2]) for n, r in (("user", 7), ("user/age", 8))]
         loss = tf.add_n([tf.reduce_sum(tf.nn.embedding_lookup(t, [0])) for t in tables])
         tf.train.AdagradOptimizer(0.1).minimize(loss)
-        from lockstep._src import sharding
+        from lockstep._src.tables import sharded
 
-        rows = {v.op.name: sharding.shard_of(v).rows for v in tf.global_variables()}
+        rows = {v.op.name: sharded.shard_of(v).rows for v in tf.global_variables()}
     assert rows == {"user": 7, "user/age": 8, "user/Adagrad": 7, "user/age/Adagrad": 8}, rows
 
 

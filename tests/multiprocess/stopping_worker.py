@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
 from lockstep import allgather
-from lockstep._src.training import stopping
+from lockstep._src.sessions import stop_together
 from tests.multiprocess import promises
 from tests.multiprocess.estimator_worker import Stop
 
@@ -71,7 +71,7 @@ def loss_of_one_worker_that_is_nan_ends_training_of_all():
 
 def hooks_that_stop_alike_cost_no_exchange():
     hooks = [tf.train.StopAtStepHook(last_step=3), hb.train.StepStatHook(), hb.train.EvaluationHook(lambda: {})]
-    assert stopping.stop_together(hooks) == hooks
+    assert stop_together.stop_together(hooks) == hooks
     assert _train(hooks[:2]) == [3, 3]
 
 

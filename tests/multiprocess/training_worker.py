@@ -107,7 +107,7 @@ def a_program_of_the_first_generation_trains():
 
 
 def _agreed_folder():
-    from lockstep._src import agreement
+    from lockstep._src.collectives import agreement
 
     return agreement.from_chief(tempfile.mkdtemp(), "folder")
 

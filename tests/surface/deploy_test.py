@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lockstep._src.options import Options
+from lockstep._src.engine.options import Options
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.cli.arguments import CommandLine

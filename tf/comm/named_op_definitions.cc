@@ -42,7 +42,7 @@ absl::Status AllToAllShapes(InferenceContext* c) {
 //   keeps.
 // numbered: to the name comes how many numbered calls of its kind there were before: eager calls without a name.
 // together: all tensors of the list are exchanged, or none.
-// gradient: of whose losses gradients are (python/lockstep/_src/named.py).
+// gradient: of whose losses gradients are (python/lockstep/_src/collectives/named.py).
 // prescale, postscale: doubles with all their digits, which an attribute of type float has not.
 #define LOCKSTEP_NAMED_OP(op)       \
   REGISTER_OP(op)                   \

@@ -7,7 +7,7 @@
 #include "core/base/status.h"
 #include "core/embedding/optimizer/update.h"
 
-// How an update op says which optimizer it applies (python/lockstep/_src/updates has the other side): a rule's name, as
+// How an update op says which optimizer it applies (lockstep/_src/tables/updates has the other side): a rule's name, as
 // many slots as the rule has, and its hyperparameters as scalars in the order below.
 //
 //   name                          slots              hyperparameters

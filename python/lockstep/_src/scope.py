@@ -4,17 +4,17 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 
 | what | becomes |
 | --- | --- |
-| optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients.py`) |
-| optimizers' updates by `tf.IndexedSlices` | are one fused operation each, of Keras 3 as well (`updates/`) |
-| creation of variables | sharded where `sharding=True` (`sharding/scope.py`), else as worker 0's (`replicas.py`) |
-| `variables_initializer` | the same for variables that were made outside (`replicas.py`) |
+| optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients/in_scope.py`) |
+| optimizers' updates by `tf.IndexedSlices` | are one fused operation each, of Keras 3 as well (`tables/updates/`) |
+| creation of variables | sharded where `sharding=True` (`sharding_rules.py`), else as worker 0's (`replicated.py`) |
+| `variables_initializer` | the same for variables that were made outside (`replicated.py`) |
 | `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | know of sharded gradients (`norms.py`) |
-| `tf.nn.moments`, moving averages | are of all workers' batches (`batch_statistics.py`) |
-| `Saver` | saves and restores for the job (`checkpoint.py`) |
-| `MonitoredTrainingSession` | runs hooks and checkpoints in step (`session.py`) |
+| `tf.nn.moments`, moving averages | are of all workers' batches (`replicas/batch_statistics.py`) |
+| `Saver` | saves and restores for the job (`saving/checkpoint.py`) |
+| `MonitoredTrainingSession` | runs hooks and checkpoints in step (`sessions/session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
-| Keras 3 | trains, evaluates, predicts and saves for the job (`keras/{variables,training,saving,callbacks}.py`) |
-| `Model` of Keras 2, in a graph of TensorFlow 1 | is this library's (`keras/graph.py`) |
+| Keras 3 | trains, evaluates, predicts and saves for the job (`keras/hooks/`) |
+| `Model` of Keras 2, in a graph of TensorFlow 1 | is this library's (`keras/models/graph_model.py`) |
 
 Inner scopes change options alone.
 """
@@ -34,14 +34,16 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from lockstep._src import embedding, sharding, updates
-from lockstep._src.context import context
 from lockstep._src.data import sync
-from lockstep._src.interception import Interception
-from lockstep._src.options import OptionValues, takes_options
+from lockstep._src.engine.context import context
+from lockstep._src.engine.options import OptionValues, takes_options
+from lockstep._src.gradients import in_scope, norms
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.replicas import assignments, batch_statistics, replicated
 from lockstep._src.saving import checkpoint
-from lockstep._src.training import assignments, batch_statistics, gradients, norms, replicas, session
-from lockstep._src.updates import keras2
+from lockstep._src.sessions import session
+from lockstep._src.tables import dynamic, sharded, updates
+from lockstep._src.tables.updates import keras2
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -122,16 +124,16 @@ def _enter() -> None:
         if _depth > 1:
             return
         try:
-            gradients.intercept_optimizers(_interception)
+            in_scope.intercept_optimizers(_interception)
             updates.intercept_updates(_interception)
             checkpoint.intercept_savers(_interception)
             session.intercept_sessions(_interception)
             sync.intercept_iterators(_interception)
             norms.intercept_norms(_interception)
             batch_statistics.intercept_batch_statistics(_interception)
-            sharding.intercept_creation(_interception, replicated=replicas.create)
-            replicas.intercept_initializers(_interception)
-            sharding.intercept_scatters(_interception)
+            sharded.intercept_creation(_interception, replicated=replicated.create)
+            replicated.intercept_initializers(_interception)
+            sharded.intercept_scatters(_interception)
             assignments.intercept_assignments(_interception)
             _intercept_keras(_interception)
         except BaseException:
@@ -146,7 +148,7 @@ def _exit() -> None:
         _depth -= 1
         if _depth == 0:
             _interception.undo()
-            embedding.keep_interception()
+            dynamic.keep_interception()
 
 
 def _has_keras_3() -> bool:
@@ -165,11 +167,11 @@ def _keras_2() -> types.ModuleType | None:
 def _intercept_keras(interception: Interception) -> None:
     if _has_keras_3():
         # They import Keras, which not every TensorFlow has.
-        from lockstep._src.keras import callbacks as keras_callbacks
-        from lockstep._src.keras import saving as keras_saving
-        from lockstep._src.keras import training as keras_training
-        from lockstep._src.keras import variables as keras_variables
-        from lockstep._src.updates import keras3 as keras_updates
+        from lockstep._src.keras.hooks import callbacks as keras_callbacks
+        from lockstep._src.keras.hooks import model_files as keras_saving
+        from lockstep._src.keras.hooks import training as keras_training
+        from lockstep._src.keras.hooks import variables as keras_variables
+        from lockstep._src.tables.updates import keras3 as keras_updates
 
         keras_variables.intercept_variables(interception)
         keras_training.intercept_training(interception)
@@ -180,7 +182,7 @@ def _intercept_keras(interception: Interception) -> None:
         keras2.intercept_updates(interception, keras_2)
         if tf.executing_eagerly():
             return
-        from lockstep._src.keras.graph import Model
+        from lockstep._src.keras.models.graph_model import Model
 
         keras = tf.compat.v1.keras
         for owner in (keras, keras.models):

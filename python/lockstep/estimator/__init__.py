@@ -2,7 +2,7 @@
 
 from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.evaluations import train_and_evaluate
-from lockstep._src.estimator.export import BestExporter, Exporter, FinalExporter, LatestExporter
+from lockstep._src.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
 from lockstep._src.estimator.specs import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
 from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep.estimator import export, inputs

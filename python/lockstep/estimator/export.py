@@ -1,6 +1,6 @@
 """What estimators export, after `tf.estimator.export`."""
 
-from lockstep._src.estimator.export import (
+from lockstep._src.estimator.exporters import (
     ClassificationOutput,
     PredictOutput,
     RegressionOutput,

@@ -20,7 +20,7 @@ __all__ = ["DynamicEmbedding", "LazyAdam", "Model", "export", "layers"]
 # Public name -> the module that holds it. All of them import Keras 3.
 _EXPORTS = {
     "DynamicEmbedding": "lockstep._src.keras.dynamic_embedding",
-    "LazyAdam": "lockstep._src.updates.lazy_adam_keras",
+    "LazyAdam": "lockstep._src.tables.updates.lazy_adam_keras",
     "export": "lockstep._src.keras.export",
 }
 
@@ -34,8 +34,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Not kept: a program may leave eager execution.
     if _tf.executing_eagerly():
-        return _of_keras_3("lockstep._src.keras.model", name)
-    return importlib.import_module("lockstep._src.keras.graph").Model
+        return _of_keras_3("lockstep._src.keras.models.model", name)
+    return importlib.import_module("lockstep._src.keras.models.graph_model").Model
 
 
 def _of_keras_3(module: str, name: str) -> Any:

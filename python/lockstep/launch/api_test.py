@@ -172,7 +172,7 @@ def test_a_task_beside_the_job_runs_once(program, role):
 def test_where_tensorflow_runs_already_a_function_is_refused_and_before_it_works(program):
     text = (
         "import tensorflow as tf\n"
-        "from lockstep._src.context import Context\n"
+        "from lockstep._src.engine.context import Context\n"
         "def work(): print(Context.get().rank, Context.get().world_size, float(tf.constant(2.0) + 1))\n"
         "print(Context.get().world_size)\n"
         "run(work, workers=2)\n"

@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from lockstep._src.data_service import command, compute
-from lockstep._src.data_service.config import TfDataServiceConfig
-from lockstep._src.data_service.errors import FAILED, ComputeJobError, DataServiceError, TimeoutException
-from lockstep._src.data_service.place import Place
+from lockstep._src.compat.horovod.data_service import command, compute
+from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
+from lockstep._src.compat.horovod.data_service.errors import FAILED, ComputeJobError, DataServiceError, TimeoutException
+from lockstep._src.compat.horovod.data_service.place import Place
 from lockstep.spark.session import told_by
 
 _DESCRIPTION = """\

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tensorflow as tf
 
-from lockstep._src.data_service import command, compute
-from lockstep._src.data_service.config import TfDataServiceConfig
-from lockstep._src.data_service.errors import ComputeJobError, DataServiceError
-from lockstep._src.data_service.training import send_to_data_service
+from lockstep._src.compat.horovod.data_service import command, compute
+from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
+from lockstep._src.compat.horovod.data_service.errors import ComputeJobError, DataServiceError
+from lockstep._src.compat.horovod.data_service.reading import send_to_data_service
 from lockstep.spark.compute import main
 from lockstep.testing import fake_spark
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep._src import library
+from lockstep._src.engine import library
 
 
 def crash_at(point: str, passes: int = 1) -> None:

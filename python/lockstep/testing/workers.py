@@ -192,7 +192,7 @@ def _free_port() -> int:
 @functools.cache
 def _fork_server() -> Any:
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["numpy", "tensorflow", "lockstep._src.collectives"])
+    server.set_forkserver_preload(["numpy", "tensorflow", "lockstep._src.collectives.ordered"])
     return server
 
 
@@ -246,7 +246,10 @@ def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environm
         result = pickle.dumps((None, traceback.format_exc()))
         exit_code = 1
     Path(f"{base}.result").write_bytes(result)
-    for module, leave in (("lockstep._src.named_job", "stop"), ("lockstep._src.context", "shutdown")):
+    for module, leave in (
+        ("lockstep._src.collectives.named_job", "stop"),
+        ("lockstep._src.engine.context", "shutdown"),
+    ):
         if module in sys.modules:
             getattr(sys.modules[module], leave)()
     sys.stdout.flush()

@@ -426,7 +426,7 @@ def passes_of_another_job_are_forgotten():
     def optimizer(op):
         return hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), op=op, backward_passes_per_step=3)
 
-    member = "lockstep._src.elastic.member"
+    member = "lockstep._src.engine.elastic.member"
     # Of Adasum alike on both ranks, so that it is their mean.
     for op, factor in ((hvd.Average, 4.5), (hvd.Adasum, 3.0)):
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from lockstep._src.collectives import allreduce
-from lockstep._src.context import context
+from lockstep._src.collectives.ordered import allreduce
 from lockstep._src.data.parquet import ParquetDataset
 from lockstep._src.data.sharing import shard
 from lockstep._src.data.tabular import FrameDataset
+from lockstep._src.engine.context import context
 from lockstep._src.scope import scope
 from lockstep.testing import call_workers
 

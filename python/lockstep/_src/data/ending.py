@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as client
 
-from lockstep._src.ancestry import ancestors
+from lockstep._src.graph.ancestry import ancestors
 
 # No string: exported graphs leave it out.
 _ENDINGS = ("lockstep", "endings")

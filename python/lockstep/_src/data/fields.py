@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import library
+from lockstep._src.engine import library
 
 
 @dataclasses.dataclass(frozen=True, init=False)

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
-from lockstep._src.library import ops
+from lockstep._src.engine.library import ops
 
 
 class _Lookahead(dataset_ops.UnaryDataset):

@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
-from lockstep._src.context import context
 from lockstep._src.data.checksums import Checksums, words
 from lockstep._src.data.fields import Field, resolve
 from lockstep._src.data.filters import Filters, conjunctions, encode
 from lockstep._src.data.sharing import mark_share
-from lockstep._src.library import ops
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
 
 _PARTITION_BY = ("rows", "row_groups", "batches")
 

@@ -319,8 +319,8 @@ def test_shares_by_batches_are_one_workers_batches(tmp_path):
 
 
 def test_the_job_gives_the_share_unless_told_otherwise(tmp_path, monkeypatch):
-    from lockstep._src import cluster
     from lockstep._src.data import parquet
+    from lockstep._src.engine import cluster
 
     path = _id_file(tmp_path / "a.parquet", 0, 10)
     job = cluster.Cluster.from_environment({"LOCKSTEP_RANK": "1", "LOCKSTEP_WORLD_SIZE": "2"})

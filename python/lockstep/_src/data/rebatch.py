@@ -12,7 +12,7 @@ from tensorflow.python.data.util import random_seed
 
 from lockstep._src.data.fields import Field
 from lockstep._src.data.frames import Transformation, Value
-from lockstep._src.library import ops
+from lockstep._src.engine.library import ops
 
 
 def is_graph_mode() -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, shard_op, shuffle_op
 
-from lockstep._src import collectives
-from lockstep._src.ancestry import ancestors
-from lockstep._src.context import context
+from lockstep._src.collectives import ordered
 from lockstep._src.data import ending
+from lockstep._src.engine.context import context
+from lockstep._src.graph.ancestry import ancestors
 
 # An attribute of datasets that are a worker's share by themselves.
 _IS_SHARE = "_lockstep_is_share"
@@ -172,7 +172,7 @@ class FirstBatchHook(tf.compat.v1.train.SessionRunHook):
         for iterator, taken_by, batch in tf.compat.v1.get_collection(_BATCHES):
             # All workers build the same, whatever data they have.
             number = tf.constant(NOTHING, tf.int64) if iterator.is_share else _fingerprint_op(batch)
-            self._pending[taken_by] = collectives.allgather(number[tf.newaxis], name="first_batches")
+            self._pending[taken_by] = ordered.allgather(number[tf.newaxis], name="first_batches")
 
     def before_run(self, run_context: Any) -> Any:
         """Asks along with a run that takes batches."""

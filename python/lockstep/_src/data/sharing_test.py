@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from lockstep._src.context import context
 from lockstep._src.data.sharing import fingerprint, is_share, shard
+from lockstep._src.engine.context import context
 from lockstep.data import FrameDataset, ParquetDataset, TabularDataset, rebatch
 
 pytestmark = pytest.mark.oldest

@@ -26,12 +26,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 
-from lockstep._src.context import context
-from lockstep._src.data import ending, lookahead, positions, sharing
+from lockstep._src.data import ending, lookahead, micro_batches, sharing
 from lockstep._src.data.frames import Value
-from lockstep._src.interception import Interception
-from lockstep._src.library import ops
-from lockstep._src.training import pipeline, row_weights
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
+from lockstep._src.graph import row_weights
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.saving import data_positions
 
 # Where TensorFlow holds the functions that make iterators of a graph.
 ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
@@ -70,16 +71,16 @@ class SyncIterator(ITERATOR):
         self.is_share = is_share
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element, or those of a step (`pipeline.py`).
+        """The next element, or those of a step (`micro_batches.py`).
 
         Raises:
           tf.errors.OutOfRangeError: in the run, on all workers, where the data ends.
         """
         with tf.name_scope(name or "synchronized_get_next"):
-            count = pipeline.batches_per_step()
+            count = micro_batches.batches_per_step()
             if count == 1 and context.world_size == 1:
                 return self._own_next()
-            return pipeline.of_a_step(self._next_of_all(count))
+            return micro_batches.of_a_step(self._next_of_all(count))
 
     def get_next_as_optional(self) -> Any:
         """The next element of this worker alone, in a `tf.experimental.Optional`."""
@@ -253,7 +254,7 @@ def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: A
         dataset = lookahead.lookahead(dataset, ahead)
     iterator = make(dataset, *args, **kwargs)
     if context.options.save_data_position and context.options.mode == "train" and not tf.executing_eagerly():
-        positions.note(iterator)
+        data_positions.note(iterator)
     return _synchronized(iterator, ahead, is_share)
 
 

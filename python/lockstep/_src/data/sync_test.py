@@ -6,12 +6,12 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from lockstep._src.context import context
 from lockstep._src.data import iterators
 from lockstep._src.data.frames import DataFrame
 from lockstep._src.data.lookahead import lookahead
 from lockstep._src.data.sync import SyncIterator
 from lockstep._src.data.tabular import FrameDataset
+from lockstep._src.engine.context import context
 from lockstep._src.scope import scope
 
 pytestmark = pytest.mark.oldest

@@ -16,8 +16,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from lockstep._src import named_job
-from lockstep._src.context import context
+from lockstep._src.collectives import named_job
+from lockstep._src.engine.context import context
 from lockstep._src.estimator import estimator
 
 _taken: dict[str, socket.socket] = {}  # by its address: for as long as this process lives

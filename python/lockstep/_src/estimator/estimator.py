@@ -25,18 +25,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src import agreement
-from lockstep._src.context import context
-from lockstep._src.data import positions
+from lockstep._src.collectives import agreement
+from lockstep._src.engine.context import context
 from lockstep._src.estimator import warm_start
-from lockstep._src.estimator.export import signatures
+from lockstep._src.estimator.exporters import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
-from lockstep._src.saving import export as saved_models
-from lockstep._src.saving import latest
+from lockstep._src.saving import data_positions, latest, saved_models
 from lockstep._src.scope import scope
-from lockstep._src.training.job_hooks import of_the_job
+from lockstep._src.sessions.job_hooks import of_the_job
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")
@@ -308,7 +306,7 @@ class Estimator:
 
     def _scaffold_of_checkpoint(self, spec: Any) -> Any:
         # Those in training's data, which the checkpoint may have, are not this data's.
-        positions.forget()
+        data_positions.forget()
         scaffold = copy.copy(spec.scaffold or _tf1.train.Scaffold())
         if scaffold.saver is None:
             scaffold._saver = _tf1.train.Saver(allow_empty=True, defer_build=True)

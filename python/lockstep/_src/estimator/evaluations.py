@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import agreement
-from lockstep._src.context import context
+from lockstep._src.collectives import agreement
+from lockstep._src.engine.context import context
 from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.specs import EvalSpec, TrainSpec
 from lockstep._src.evaluation.hook import EvaluationHook

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lockstep._src import arguments
-from lockstep._src.context import context
+from lockstep._src.engine import arguments
+from lockstep._src.engine.context import context
 
 _tf1 = tf.compat.v1
 

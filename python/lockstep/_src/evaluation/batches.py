@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.ancestry import ancestors
 from lockstep._src.evaluation.counters import combine_counters
+from lockstep._src.graph.ancestry import ancestors
 
 _tf1 = tf.compat.v1
 

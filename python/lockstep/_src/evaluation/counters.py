@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from lockstep._src import collectives
-from lockstep._src.context import context
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
 
 
 def combine_counters(variables: Iterable[tf.Variable]) -> tf.Operation:
@@ -28,6 +28,6 @@ def combine_counters(variables: Iterable[tf.Variable]) -> tf.Operation:
     assigned = []
     with tf.name_scope("combine_counters"):
         for dtype, group in by_type.items():
-            sums = collectives.allreduce([v.read_value() for v in group], op="sum", name=f"counters_{dtype.name}")
+            sums = ordered.allreduce([v.read_value() for v in group], op="sum", name=f"counters_{dtype.name}")
             assigned += [v.assign(value).op for v, value in zip(group, sums, strict=True)]
         return tf.group(*assigned)

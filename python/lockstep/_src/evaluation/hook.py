@@ -8,7 +8,7 @@ the session below the hooks, so that it takes no training data and no step:
    data any more, the evaluation ends on all of them.
 3. One run that sums, over the workers, the counters of metrics that count a worker's data, as TensorFlow's do.
 4. One run that reads the metrics' values.
-5. Policies (`policies.py`) get the results: they end training, or keep the best checkpoint.
+5. Policies (`result_policies.py`) get the results: they end training, or keep the best checkpoint.
 
 When to evaluate is decided by counting runs, which all workers make alike; nothing is exchanged for it.
 """
@@ -28,14 +28,15 @@ from google.protobuf.message import DecodeError
 from tensorflow.python.ops import variable_scope
 from tensorflow.python.training import moving_averages
 
-from lockstep._src import agreement, arguments
-from lockstep._src.context import context
+from lockstep._src.collectives import agreement
 from lockstep._src.data import sync
+from lockstep._src.engine import arguments
+from lockstep._src.engine.context import context
 from lockstep._src.evaluation.batches import takes_data
 from lockstep._src.evaluation.counters import combine_counters
-from lockstep._src.interception import Interception
+from lockstep._src.hooks.interception import Interception
 from lockstep._src.scope import scope
-from lockstep._src.training.job_hooks import of_the_job
+from lockstep._src.sessions.job_hooks import of_the_job
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.context import context
+from lockstep._src.engine.context import context
 from lockstep._src.evaluation import metrics
 from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
-from lockstep._src.evaluation.policies import BestCheckpoint, EarlyStopping
+from lockstep._src.evaluation.result_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.scope import embedding_scope, scope
 
 tf1 = tf.compat.v1

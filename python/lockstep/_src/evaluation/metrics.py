@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from lockstep._src import collectives
-from lockstep._src.context import context
-from lockstep._src.library import ops
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
 
 _tf1 = tf.compat.v1
 
@@ -363,7 +363,7 @@ def _sum_over_workers(added: tf.Tensor) -> tf.Tensor:
     """The sum of `added` over all workers, in the order of their ranks; a job of one worker needs no engine."""
     if context.world_size == 1:
         return added
-    return collectives.allreduce(added, op="sum", name="sum_over_workers")
+    return ordered.allreduce(added, op="sum", name="sum_over_workers")
 
 
 def _counter(name: str, shape: tuple[int, ...]) -> tf.Variable:

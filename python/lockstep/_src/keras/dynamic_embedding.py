@@ -13,15 +13,15 @@ import numpy as np
 import tensorflow as tf
 from keras.src import backend
 
-from lockstep._src.embedding import serialized
-from lockstep._src.embedding.creation import make_table
-from lockstep._src.embedding.modes import evaluating
-from lockstep._src.embedding.options import EmbeddingVariableOption
-from lockstep._src.embedding.variable import DynamicVariable
 from lockstep._src.keras import option_configs
+from lockstep._src.tables.dynamic import serialized
+from lockstep._src.tables.dynamic.creation import make_table
+from lockstep._src.tables.dynamic.modes import evaluating
+from lockstep._src.tables.dynamic.table_options import EmbeddingVariableOption
+from lockstep._src.tables.dynamic.variable import DynamicVariable
 
 _COMBINERS = ("sum", "mean", "sqrtn")
-# What Keras' files call a table's two strings (embedding/serialized.py).
+# What Keras' files call a table's two strings (tables/dynamic/serialized.py).
 _FILES = ("table_index", "table_data")
 
 
@@ -72,7 +72,7 @@ class DynamicEmbedding(keras.layers.Layer):
 
     Args:
       output_dim: D.
-      embeddings_initializer: Keras' initializer or its name; see embedding/initial.py.
+      embeddings_initializer: Keras' initializer or its name; see tables/dynamic/initial_rows.py.
       key_dtype: int64, int32 or string.
       combiner: None, 'sum', 'mean' or 'sqrtn'.
       option: filters, eviction and the like; see `EmbeddingVariableOption`. Also what a file of Keras' has for it.
@@ -138,7 +138,7 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> tf.Tensor:
         """See the class."""
-        del training  # Keras keeps it where lookups ask for it (embedding/modes.py)
+        del training  # Keras keeps it where lookups ask for it (tables/dynamic/modes.py)
         with contextlib.nullcontext() if self.trainable else evaluating():
             if self.combiner is None:
                 found = tf.nn.embedding_lookup(self._weight._value, self._keys(inputs))

@@ -10,8 +10,8 @@ keras = pytest.importorskip("keras")
 if not keras.__version__.startswith("3"):
     pytest.skip("the layer is one of Keras 3", allow_module_level=True)
 
-from lockstep._src import embedding  # noqa: E402
-from lockstep._src.embedding import serialized  # noqa: E402
+from lockstep._src.tables import dynamic as embedding  # noqa: E402
+from lockstep._src.tables.dynamic import serialized  # noqa: E402
 from lockstep.keras import DynamicEmbedding  # noqa: E402
 
 ROWS, DIM = 50, 4

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from lockstep._src import embedding
-from lockstep._src.context import context
-from lockstep._src.embedding.workers_test import DIM, STEPS, keys_of, words
+from lockstep._src.engine.context import context
 from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.tables import dynamic
+from lockstep._src.tables.dynamic.workers_test import DIM, STEPS, keys_of, words
 from lockstep.testing import call_workers
 
 if not getattr(tf.keras, "__version__", "2").startswith("3"):
@@ -48,7 +48,7 @@ def train_scaled():
 def keras_model():
     """A model of Keras 3 with a table of numbers and one of words, and what this process holds of them."""
     keras = tf.keras
-    option = embedding.EmbeddingVariableOption(filter_option=embedding.CounterFilter(2), record_frequency=True)
+    option = dynamic.EmbeddingVariableOption(filter_option=dynamic.CounterFilter(2), record_frequency=True)
     inputs = [keras.Input((4,), dtype=key_dtype) for key_dtype in ("int64", "string")]
     layers = [DynamicEmbedding(DIM, "ones", i.dtype, "sum", option, name=f"of_{i.dtype}") for i in inputs]
     model = keras.Model(inputs, keras.layers.Add()([layer(i) for layer, i in zip(layers, inputs, strict=True)]))

@@ -3,7 +3,7 @@
 `model.export` traces the model's layers. While it does, a dynamic table is three things of TensorFlow: its admitted
 keys, [K], the matrix of their rows with one more for all other keys, [K + 1, D], and a hash table from keys to places
 in it, which is filled from the first when the SavedModel is loaded. A key that is not there reads the table's default
-row, as it does in evaluation (embedding/modes.py). Sharded tables are whole.
+row, as it does in evaluation (tables/dynamic/modes.py). Sharded tables are whole.
 
 Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
 """
@@ -21,11 +21,11 @@ import tensorflow as tf
 from keras.src import backend
 from tensorflow.python.ops import lookup_ops
 
-from lockstep._src import agreement, collectives
-from lockstep._src.context import context
-from lockstep._src.embedding.variable import DynamicVariable
+from lockstep._src.collectives import agreement, ordered
+from lockstep._src.engine.context import context
 from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
-from lockstep._src.keras.variables import sharded_variables
+from lockstep._src.keras.hooks.variables import sharded_variables
+from lockstep._src.tables.dynamic.variable import DynamicVariable
 
 
 def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) -> None:
@@ -129,11 +129,11 @@ def _whole_rows(table: DynamicVariable) -> tuple[np.ndarray, np.ndarray]:
     if context.world_size == 1:
         return keys.numpy(), rows.numpy()
     name = f"exported/{table.logical_name}"
-    rows = collectives.allgather(tf.cast(rows, tf.float32), name=f"{name}/rows").numpy()
+    rows = ordered.allgather(tf.cast(rows, tf.float32), name=f"{name}/rows").numpy()
     if keys.dtype != tf.string:
-        return collectives.allgather(keys, name=f"{name}/keys").numpy(), rows
+        return ordered.allgather(keys, name=f"{name}/keys").numpy(), rows
     mine = tf.constant(np.frombuffer(b"".join(keys.numpy()), np.uint8))
-    ends = np.cumsum(collectives.allgather(tf.strings.length(keys), name=f"{name}/lengths").numpy(), dtype=np.int64)
-    text = collectives.allgather(mine, name=f"{name}/bytes").numpy().tobytes()
+    ends = np.cumsum(ordered.allgather(tf.strings.length(keys), name=f"{name}/lengths").numpy(), dtype=np.int64)
+    text = ordered.allgather(mine, name=f"{name}/bytes").numpy().tobytes()
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     return np.array([text[a:b] for a, b in zip(starts, ends, strict=True)], object), rows

@@ -15,7 +15,7 @@ if not keras.__version__.startswith("3"):
     pytest.skip("models are of Keras 3", allow_module_level=True)
 
 import lockstep.keras  # noqa: E402
-from lockstep._src import embedding  # noqa: E402
+from lockstep._src.tables import dynamic  # noqa: E402
 from lockstep.keras import DynamicEmbedding, LazyAdam, export  # noqa: E402
 
 DIM = 3
@@ -46,10 +46,10 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("lockstep", "
 
 def made(filled=True):
     """Returns a model of users' rows and of sums of their words' rows; and of both from tables that draw new rows."""
-    option = embedding.EmbeddingVariableOption(
-        filter_option=embedding.CBFFilter(2, 1000, 0.01),
-        init_option=embedding.InitializerOption(keras.initializers.Ones(), default_value_no_permission=0.25),
-        evict_option=(embedding.GlobalStepEvict(1000), embedding.BudgetEvict(max_keys=1000)),
+    option = dynamic.EmbeddingVariableOption(
+        filter_option=dynamic.CBFFilter(2, 1000, 0.01),
+        init_option=dynamic.InitializerOption(keras.initializers.Ones(), default_value_no_permission=0.25),
+        evict_option=(dynamic.GlobalStepEvict(1000), dynamic.BudgetEvict(max_keys=1000)),
     )
     user, words = keras.Input((1,), dtype="int64", name="user"), keras.Input((2,), dtype="string", name="words")
     users = DynamicEmbedding(DIM, keras.initializers.Constant(0.5), name="users")

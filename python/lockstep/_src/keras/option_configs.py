@@ -9,12 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lockstep._src.embedding import options
+from lockstep._src.tables.dynamic import table_options
 
 _CLASS = "lockstep_option"
 _CLASSES = {
     value.__name__: value
-    for value in vars(options).values()
+    for value in vars(table_options).values()
     if isinstance(value, type) and (dataclasses.is_dataclass(value) or issubclass(value, enum.Enum))
 }
 

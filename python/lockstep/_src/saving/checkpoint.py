@@ -5,7 +5,7 @@ A save is one run of the graph on every worker, at the same step:
 1. Sharded variables and their slots are re-laid from rows by modulo to contiguous ranges (one exchange each), so that
    each worker holds a slice of the logical tensor.
 2. Every worker writes its slices to a file of its own beside the target; worker 0 writes the replicated variables too.
-   Its rows of dynamic tables go to another file, a piece at a time (tables.py).
+   Its rows of dynamic tables go to another file, a piece at a time (table_saveables.py).
 3. When all have written, worker 0 merges the files' indices beside the target, syncs all files, and renames them to the
    checkpoint's name (tf/checkpoint/commit_op.cc). Before that the checkpoint does not exist: a worker that dies, or a
    machine that loses its power, leaves the last complete one in place.
@@ -28,15 +28,15 @@ from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
-from lockstep._src import collectives, sharding
-from lockstep._src.context import context
-from lockstep._src.data import positions
-from lockstep._src.data.positions import PositionSaveable, is_position
-from lockstep._src.interception import Interception
-from lockstep._src.library import ops
-from lockstep._src.saving import failures
-from lockstep._src.saving import tables as dynamic_tables
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.saving import data_positions, failures
+from lockstep._src.saving import table_saveables as dynamic_tables
 from lockstep._src.saving.chain import end_chain
+from lockstep._src.saving.data_positions import PositionSaveable, is_position
+from lockstep._src.tables import sharded
 
 
 class _ShardSaveable(saveable_object.SaveableObject):
@@ -48,12 +48,12 @@ class _ShardSaveable(saveable_object.SaveableObject):
     """
 
     def __init__(self, variable: tf.Variable, name: str) -> None:
-        self._shard = sharding.shard_of(variable)
+        self._shard = sharded.shard_of(variable)
         rows = self._shard.rows
         self._offset, self._length = self._shard.contiguous_range
         with tf.name_scope("lay_out"):
             local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            self.contiguous = sharding.relayout(local, rows, to_contiguous=True, name=f"save_{_op_name(name)}")
+            self.contiguous = sharded.relayout(local, rows, to_contiguous=True, name=f"save_{_op_name(name)}")
         self._row_shape = tuple(variable.shape.as_list()[1:])
         full_shape = (rows, *self._row_shape)
         spec = ""
@@ -73,7 +73,7 @@ class _ShardSaveable(saveable_object.SaveableObject):
             slice_ = tf.ensure_shape(slice_, (self._length, *self._row_shape))
         else:
             slice_ = tf.zeros((0, *self._row_shape), self.op.dtype)
-        local = sharding.relayout(slice_, self._shard.rows, to_contiguous=False, name=f"restore_{_op_name(self.name)}")
+        local = sharded.relayout(slice_, self._shard.rows, to_contiguous=False, name=f"restore_{_op_name(self.name)}")
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
 
@@ -88,10 +88,10 @@ class _GatheredSaveable(saveable_object.SaveableObject):
     """
 
     def __init__(self, variable: tf.Variable, name: str) -> None:
-        self._shard = sharding.shard_of(variable)
+        self._shard = sharded.shard_of(variable)
         with tf.name_scope("lay_out"):
             local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            self.contiguous = sharding.gather_table(local, self._shard.rows)
+            self.contiguous = sharded.gather_table(local, self._shard.rows)
         super().__init__(variable, [saveable_object.SaveSpec(self.contiguous, "", name, variable.dtype)], name)
 
     def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
@@ -172,10 +172,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         with tf.control_dependencies(written):
             # Which workers have a file to merge is known from the tables' sizes, but only on each worker: tell it.
             has_part = tf.stack([[tf.constant(writes_own), writing.has_rows if tables else tf.constant(False)]])
-            if ctx.world_size > 1:
-                has_part = collectives.allgather(has_part, name="save_written")
-            else:
-                has_part = tf.identity(has_part)
+            has_part = ordered.allgather(has_part, name="save_written") if ctx.world_size > 1 else tf.identity(has_part)
         committed = [has_part.op]
         if ctx.rank == 0:
             with tf.control_dependencies(committed):
@@ -185,7 +182,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
             committed = [_merge_and_commit(tf.concat(written, 0), aside, prefix)]
         if ctx.world_size > 1:
             with tf.control_dependencies(committed):
-                committed = [collectives.barrier(name="save_merged")]
+                committed = [ordered.barrier(name="save_merged")]
         if tables:
             with tf.control_dependencies(committed):
                 committed = [dynamic_tables.end(tables, writing.link, changes=self._tables["changes"])]
@@ -215,7 +212,7 @@ def _saveable(name: str, op: Any) -> Any:
     if isinstance(op, saveable_object.SaveableObject) and context.world_size > 1:
         return PositionSaveable(op) if is_position(op) else op
     variables = list(op) if isinstance(op, (list, tuple)) else [op]
-    if len(variables) == 1 and sharding.shard_of(variables[0]) is not None:
+    if len(variables) == 1 and sharded.shard_of(variables[0]) is not None:
         return _rows_saveable(variables[0], name)
     return op
 
@@ -237,7 +234,7 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
         save_path = tf.compat.as_str(save_path)
         with failures.of_the_job(failures.not_saved(save_path, kwargs.get("global_step"))):
             tf.io.gfile.makedirs(os.path.dirname(save_path) or ".")
-            with positions.saving():
+            with data_positions.saving():
                 path = save(sess, save_path, **kwargs)
             if context.rank == 0 and path is not None:
                 end_chain(tf.compat.as_str(path))
@@ -293,7 +290,7 @@ def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
             state_barrier = None
             if context.world_size > 1:
                 with tf.name_scope("save"):
-                    state_barrier = collectives.barrier(name="save_recorded")
+                    state_barrier = ordered.barrier(name="save_recorded")
             self.save = save_on_all(self.save, self, state_barrier)
             self.restore = restore_by_name(self.restore)
         original(self, *args, **kwargs)
@@ -329,7 +326,7 @@ def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def wrapped(variable: Any, ckpt_file: Any, tensor_name: str, *args: Any, **kwargs: Any) -> None:
-        if context.world_size == 1 or sharding.shard_of(variable) is None:
+        if context.world_size == 1 or sharded.shard_of(variable) is None:
             original(variable, ckpt_file, tensor_name, *args, **kwargs)
             return
         saveable = _rows_saveable(variable, tensor_name)

@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from lockstep._src import embedding
-from lockstep._src.embedding import serialized
 from lockstep._src.saving import bundle, latest, sealed
-from lockstep._src.saving import tables as saved_tables
+from lockstep._src.saving import table_saveables as saved_tables
 from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.incremental_test import Program
+from lockstep._src.tables import dynamic
+from lockstep._src.tables.dynamic import serialized
 from lockstep.testing.mutations import feed, rounds
 
 ROUNDS = 60
@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damaged, graph
 
 def test_a_table_of_damaged_strings_is_an_error():
     """As checkpoints of objects and Keras' files hold tables, which have no checksums of their own."""
-    table = embedding.get_embedding_variable("damaged", 3)
+    table = dynamic.get_embedding_variable("damaged", 3)
     tf2.nn.embedding_lookup(table, tf2.range(50))
     strings = serialized.to_strings(table).numpy()
 

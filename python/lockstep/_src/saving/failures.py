@@ -24,9 +24,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.training import saver as tf_saver
 
-from lockstep._src import library, messages
-from lockstep._src.context import context
-from lockstep._src.interception import Interception
+from lockstep._src.engine import error_messages, library
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
 
 # What takes the place of a class that sessions and loops don't raise.
 _RAISED: dict[type[tf.errors.OpError], type[tf.errors.OpError]] = {
@@ -165,7 +165,7 @@ def cause_of(error: Exception) -> str:
     lines = error.message.splitlines() or [type(error).__name__]
     if len(lines) > 1 and "root error(s) found" in lines[0]:
         return lines[1].partition(": ")[2]  # "  (0) OUT_OF_RANGE: ..."
-    return messages.sentence(lines[0])
+    return error_messages.sentence(lines[0])
 
 
 def _named(error: Exception, text: str) -> Exception:

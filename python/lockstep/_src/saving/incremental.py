@@ -29,12 +29,13 @@ import tensorflow as tf
 from tensorflow.python.ops import variables
 from tensorflow.python.training import saver as tf_saver
 
-from lockstep._src import agreement, collectives, embedding
-from lockstep._src.context import context
-from lockstep._src.library import ops
+from lockstep._src.collectives import agreement, ordered
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
 from lockstep._src.saving import checkpoint, failures, latest
 from lockstep._src.saving.chain import FOLDER, Chain
-from lockstep._src.saving.tables import take_tables
+from lockstep._src.saving.table_saveables import take_tables
+from lockstep._src.tables import dynamic
 
 _tf1 = tf.compat.v1
 _gfile = tf.io.gfile
@@ -55,7 +56,7 @@ class IncrementalSaver:
     def __init__(self, saver: Any = None, full_every: int | None = None) -> None:
         if full_every is not None and full_every < 1:
             raise ValueError(f"IncrementalSaver: full_every is {full_every}, wanted 1 or more")
-        tables = embedding.dynamic_tables()
+        tables = dynamic.dynamic_tables()
         if not tables:
             raise ValueError("IncrementalSaver: the graph has no dynamic table, of which increments would be")
         self._full: Callable[[], Any] = saver if callable(saver) else lambda: saver
@@ -183,7 +184,7 @@ def _saver_of_changes() -> tf_saver.Saver:
     barrier = None
     if context.world_size > 1:
         with tf.name_scope("save_changes"):
-            barrier = collectives.barrier(name="save_changes_recorded")
+            barrier = ordered.barrier(name="save_changes_recorded")
     saver.save = checkpoint.save_on_all(saver.save, saver, barrier)
     saver.restore = checkpoint.restore_by_name(saver.restore)
     return saver
@@ -212,7 +213,7 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
     def begin(self) -> None:
         """Builds what saves increments."""
         super().begin()
-        if embedding.dynamic_tables():
+        if dynamic.dynamic_tables():
             self._saver_of_increments = IncrementalSaver(self._get_saver)
         elif context.rank == 0:
             _tf1.logging.warning("no dynamic tables: no incremental checkpoints, but full ones alone")

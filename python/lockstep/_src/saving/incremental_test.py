@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep._src import embedding
 from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.specs import EstimatorSpec, RunConfig
 from lockstep._src.saving.incremental import IncrementalSaver
-from lockstep._src.saving.tables_test import slots_here
+from lockstep._src.saving.table_saveables_test import slots_here
 from lockstep._src.scope import scope
+from lockstep._src.tables import dynamic
 
 DIM = 3
 
@@ -24,14 +24,14 @@ class Program:
     """A table that lets keys go and counts them, a dense variable, and a step that trains both."""
 
     def __init__(self, **arguments):
-        option = embedding.EmbeddingVariableOption(
+        option = dynamic.EmbeddingVariableOption(
             record_frequency=True,
             record_version=True,
-            filter_option=embedding.CounterFilter(2),
-            evict_option=embedding.GlobalStepEvict(3),
+            filter_option=dynamic.CounterFilter(2),
+            evict_option=dynamic.GlobalStepEvict(3),
         )
-        self.table = embedding.get_embedding_variable("user", DIM, ev_option=option)
-        self.words = embedding.get_embedding_variable("words", DIM, key_dtype=tf.string)
+        self.table = dynamic.get_embedding_variable("user", DIM, ev_option=option)
+        self.words = dynamic.get_embedding_variable("words", DIM, key_dtype=tf.string)
         self.dense = tf.get_variable("dense", [2], initializer=tf.zeros_initializer(), use_resource=True)
         self.ids = tf.placeholder(tf.int64, [None])
         rows = tf.nn.embedding_lookup(self.table, self.ids)
@@ -235,7 +235,7 @@ def test_estimators_go_on_from_increments(tmp_path):
                 raise RuntimeError("as a machine does")
 
     def model_fn(features, mode):
-        table = embedding.get_embedding_variable("user", DIM)
+        table = dynamic.get_embedding_variable("user", DIM)
         loss = tf.reduce_sum(tf.nn.embedding_lookup(table, features))
         step = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=tf.train.get_or_create_global_step())
         return EstimatorSpec(mode, loss=loss, train_op=step)

@@ -23,8 +23,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src import agreement
-from lockstep._src.context import context
+from lockstep._src.collectives import agreement
+from lockstep._src.engine.context import context
 
 _gfile = tf.io.gfile
 _FILE = "checkpoint"

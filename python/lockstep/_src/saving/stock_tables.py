@@ -8,7 +8,7 @@
 Both are the checkpoint's tensors, byte for byte, so neither is in this process's memory. When the SavedModel is loaded,
 a `tf.lookup.StaticHashTable` from keys to places among the rows is filled from the first.
 
-A key that is not there reads the table's default row, as it does in evaluation (embedding/modes.py).
+A key that is not there reads the table's default row, as it does in evaluation (tables/dynamic/modes.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
-from lockstep._src.embedding import initial, options
-from lockstep._src.embedding import variable as dynamic
+from lockstep._src.tables.dynamic import initial_rows, table_options
+from lockstep._src.tables.dynamic import variable as dynamic
 
 
 class Tensors(Protocol):
@@ -80,19 +80,19 @@ class StockTable(dynamic.DynamicVariable):
         initializer: Any = None,
         trainable: bool = True,
         collections: Any = None,
-        option: options.EmbeddingVariableOption | None = None,
+        option: table_options.EmbeddingVariableOption | None = None,
     ) -> None:
         del trainable, collections
-        self._dim, self._option = dim, option or options.EmbeddingVariableOption()
+        self._dim, self._option = dim, option or table_options.EmbeddingVariableOption()
         self._key_dtype = tf.as_dtype(key_dtype)
-        self._attributes = options.attributes(self._option, 1)
+        self._attributes = table_options.attributes(self._option, 1)
         stored_keys = tf.string if self._key_dtype == tf.string else tf.int64
         self._count = _count_of(checkpoint, name, dim, stored_keys)
         keys = _variable(f"{name}-keys", [self._count], stored_keys)
         rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
         initializer = initializer if initializer is not None else self._option.init_option.initializer
-        start = initial.initial_of(initializer, dim, name, 1)
-        self._attributes["default_value"] = initial.default_value(start, self._attributes)
+        start = initial_rows.initial_of(initializer, dim, name, 1)
+        self._attributes["default_value"] = initial_rows.default_value(start, self._attributes)
         self._lookups = _Lookups(name, keys, rows, self.default_value)
         # TensorFlow's, of the rows' variable.
         super(dynamic.DynamicVariable, self).__init__(

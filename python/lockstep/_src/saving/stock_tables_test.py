@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from lockstep._src import embedding
-from lockstep._src.saving.export import export
+from lockstep._src.saving.saved_models import export
+from lockstep._src.tables import dynamic
 
 DIM = 4
 IDS = np.array([[3, 5, -7], [900, 3, 11]], np.int64)
@@ -36,9 +36,9 @@ np.savez(sys.argv[3], **{name: value.numpy() for name, value in outputs.items()}
 
 def tables():
     """Tables that admit and begin in every way."""
-    make = embedding.get_embedding_variable
-    option, counted = embedding.EmbeddingVariableOption, embedding.CounterFilter(2)
-    unseen = embedding.InitializerOption(default_value_no_permission=0.5)
+    make = dynamic.get_embedding_variable
+    option, counted = dynamic.EmbeddingVariableOption, dynamic.CounterFilter(2)
+    unseen = dynamic.InitializerOption(default_value_no_permission=0.5)
     return {
         "drawn": make("drawn", DIM, initializer=tf.random_normal_initializer(seed=1)),
         "constant": make("constant", DIM, initializer=tf.constant_initializer(0.25)),
@@ -55,7 +55,7 @@ def outputs(ids, words):
     with tf.variable_scope("", reuse=True):
         sparse = tf.sparse.from_dense(ids)
         pooled = tf.nn.embedding_lookup_sparse(
-            embedding.get_embedding_variable("drawn", DIM), sparse, None, combiner="mean"
+            dynamic.get_embedding_variable("drawn", DIM), sparse, None, combiner="mean"
         )
     return {**rows, "pooled": pooled}
 
@@ -80,7 +80,7 @@ def trained(tmp_path_factory):
             [tf.reduce_sum(tf.square(tf.cast(r, tf.float32) - 2.0)) for n, r in rows.items() if n != "none"]
         )
         step = tf.train.AdagradOptimizer(0.1).minimize(loss)
-        with embedding.evaluating(), tf.variable_scope("", reuse=True):
+        with dynamic.evaluating(), tf.variable_scope("", reuse=True):
             evaluated = outputs(**fed)
         saver = tf.train.Saver()
         session.run(tf.global_variables_initializer())
@@ -124,7 +124,7 @@ def test_tables_that_the_checkpoint_has_not_or_otherwise_are_named(trained, tmp_
     def of(name, dim=DIM, **options):
         def build():
             ids = tf.placeholder(options.get("key_dtype", tf.int64), [None])
-            table = embedding.get_embedding_variable(name, dim, **options)
+            table = dynamic.get_embedding_variable(name, dim, **options)
             return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.nn.embedding_lookup(table, ids)})
 
         return build
@@ -141,7 +141,7 @@ def test_tables_that_the_checkpoint_has_not_or_otherwise_are_named(trained, tmp_
 
 def test_an_exported_table_is_read_alone(trained, tmp_path):
     def build():
-        table = embedding.get_embedding_variable("drawn", DIM)
+        table = dynamic.get_embedding_variable("drawn", DIM)
         with pytest.raises(NotImplementedError, match="'drawn' is dynamic: no insert; an exported model looks keys up"):
             table.insert([1], [[0.0] * DIM])
         return tf.saved_model.predict_signature_def({"x": tf.placeholder(tf.float32)}, {"n": table.total_count()})

@@ -180,7 +180,7 @@ def _call(function: Callable[[], object]) -> int:
         function()
     except BaseException as error:
         # Where the function has made a worker of this process, others hear of its end.
-        if (program_end := sys.modules.get("lockstep._src.program_end")) is not None:
+        if (program_end := sys.modules.get("lockstep._src.engine.program_end")) is not None:
             program_end.ends_with(error)
         code = _show(error)
     threading._shutdown()

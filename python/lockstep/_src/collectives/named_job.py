@@ -1,0 +1,347 @@
+"""The job whose ranks meet in named lanes, and its process sets: groups of its ranks with lanes of their own.
+
+One job at a time; a process may leave it and join another. Process sets are numbered from 1; 0 are all ranks. What adds
+or removes one is done by all ranks of the job together, also by those that are not in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import threading
+from collections.abc import Sequence
+
+from lockstep._src.collectives import named
+from lockstep._src.collectives.named_bytes import gather_bytes
+from lockstep._src.engine import at_exit, elastic, error_messages, program_end
+from lockstep._src.engine.cluster import Cluster
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.saving import failures
+
+
+class NotStartedError(ValueError):
+    """There is no job: `start` was not called, or `stop` was."""
+
+
+@dataclasses.dataclass
+class _Job:
+    cluster: Cluster
+    ranks: list[int]  # of the launcher's job, by rank in this one
+    rank: int
+    hosts: list[str]  # by rank; the same text where ranks share a host
+    local_ranks: list[int]  # by rank; sort the ranks of a host
+    sets: dict[int, list[int]]  # by number; sorted ranks
+
+
+_job: _Job | None = None
+_was_started = False
+_lock = threading.RLock()  # guards _job
+
+
+def start(
+    ranks: Sequence[int] | None = None,
+    process_sets: Sequence[Sequence[int]] = (),
+    *,
+    stall_warning_s: float = 60,
+    stall_timeout_s: float = 0,
+    fusion_bytes: int = 64 << 20,
+) -> None:
+    """Joins the job of the launcher; without one, a job of this process alone. Nothing where it has joined already.
+
+    Args:
+      ranks: of the launcher's job that take part, with the first of them in it; all by default. They are numbered anew,
+        in the order of `ranks`.
+      process_sets: ranks of each process set, the same on all ranks; they get the numbers 1, 2, ...
+      stall_warning_s: as in `open_lane`, also of lanes of process sets that are added later.
+      stall_timeout_s: likewise.
+      fusion_bytes: likewise.
+
+    Raises:
+      ValueError: the environment is incomplete; this process is not among `ranks`; or, which is said on all ranks: on
+        one of them a set is empty, a duplicate, or has a rank that is none, or ranks have different sets.
+      tf.errors.OpError: the ranks did not meet; says which are missing.
+      SystemExit, RuntimeError: of an elastic job, as `elastic.meet`.
+    """
+    settings = {
+        "stall_warning_s": stall_warning_s,
+        "stall_timeout_s": stall_timeout_s,
+        "fusion_bytes": fusion_bytes,
+    }
+    with _lock:
+        if _job is None:
+            program_end.watch()
+            elastic.meet(lambda: _meet(ranks, process_sets, settings))
+
+
+def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], settings: dict[str, float]) -> None:
+    global _job, _was_started
+    cluster = Cluster.from_environment(os.environ)
+    ranks = _checked_ranks(ranks, cluster)
+    sets: dict[int, list[int]] = {named.ALL: list(range(len(ranks)))}
+    wrong = ""
+    try:
+        for wanted in process_sets:
+            sets[len(sets)] = _checked_set(wanted, sets)
+    except ValueError as error:  # told to all, which would wait for this rank
+        wrong = str(error)
+    rank = ranks.index(cluster.rank)
+    named.open_lane(rank=rank, size=len(ranks), **settings)
+    try:
+        # Where all take part, a local rank is what the launcher says: it may stand for a device.
+        local = cluster.local_rank if len(ranks) == cluster.world_size else rank
+        own = {"host": _host(cluster), "local": local, "sets": list(sets.values()), "wrong": wrong}
+        all_ranks = [json.loads(data) for data in gather_bytes(json.dumps(own).encode(), name="start")]
+        _check_right([one["wrong"] for one in all_ranks])
+        _check_alike([one["sets"] for one in all_ranks])
+        hosts, local_ranks = ([one[what] for one in all_ranks] for what in ("host", "local"))
+        _job = _Job(cluster, ranks, rank, hosts, local_ranks, {named.ALL: sets[named.ALL]})
+        for number, members in list(sets.items())[1:]:
+            _open_set(number, members, settings)
+    except BaseException:
+        stop()
+        named.close_lane()
+        raise
+    _was_started = True
+    _settings.clear()
+    _settings.update(settings)
+    at_exit.register(_stop_at_exit)
+    error_messages.put_first("named_job")
+    failures.intercept_savers(_interception)
+
+
+_interception = Interception()  # guarded by _lock
+_settings: dict[str, float] = {}  # of lanes of sets that are added later
+
+
+def stop() -> None:
+    """Leaves the job and its process sets; nothing without one. The end of the process does the same.
+
+    What this rank waits for ends with CancelledError; other ranks' operations with an error that names this rank.
+    """
+    _leave("")
+
+
+def _stop_at_exit() -> None:
+    _leave(program_end.farewell())
+
+
+def _leave(how: str) -> None:
+    """Leaves the job; others that wait for this rank hear how."""
+    global _job
+    with _lock:
+        if _job is None:
+            return
+        at_exit.unregister(_stop_at_exit)
+        error_messages.leave("named_job")
+        _interception.undo()
+        job, _job = _job, None
+        for number, members in reversed(job.sets.items()):
+            if job.rank in members:
+                named.close_lane(number, how)
+
+
+def is_started() -> bool:
+    """Whether this process has joined a job."""
+    return _job is not None
+
+
+def was_started() -> bool:
+    """Returns whether this process has ever joined a job, also one that it has left."""
+    return _was_started
+
+
+def _current() -> _Job:
+    job = _job
+    if job is None:
+        raise NotStartedError("there is no job: it was not started, or has been left")
+    return job
+
+
+def rank() -> int:
+    """Of this process in its job; NotStartedError without one, as all that follow."""
+    return _current().rank
+
+
+def size() -> int:
+    """Number of ranks of the job."""
+    return len(_current().ranks)
+
+
+def local_rank() -> int:
+    """Of this process among those of its host."""
+    job = _current()
+    there = [local for host, local in zip(job.hosts, job.local_ranks, strict=True) if host == job.hosts[job.rank]]
+    return sorted(there).index(job.local_ranks[job.rank])
+
+
+def local_size() -> int:
+    """Number of processes on this host."""
+    job = _current()
+    return job.hosts.count(job.hosts[job.rank])
+
+
+def cross_rank() -> int:
+    """Which of the hosts this is, among those that have a process of this local rank."""
+    job = _current()
+    return _hosts_across(job).index(job.hosts[job.rank])
+
+
+def cross_size() -> int:
+    """Number of hosts that have a process of this local rank."""
+    return len(_hosts_across(_current()))
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have as many processes."""
+    hosts = _current().hosts
+    return len({hosts.count(host) for host in hosts}) == 1
+
+
+def _hosts_across(job: _Job) -> list[str]:
+    """Hosts that have a process of this process's local rank, in the order of their first ranks."""
+    index = local_rank()
+    return [host for host in dict.fromkeys(job.hosts) if job.hosts.count(host) > index]
+
+
+def _host(cluster: Cluster) -> str:
+    """What ranks of this host have in common: its name in the cluster, or the first of the launcher's ranks on it."""
+    if elastic.member() is not None:
+        return ""  # All are on one host, where the order of local ranks is not that of ranks.
+    if cluster.spec is None:
+        return str(cluster.rank - cluster.local_rank)
+    kind, index = cluster.trainers[cluster.rank]
+    return cluster.spec[kind][index].rpartition(":")[0]
+
+
+def process_sets() -> dict[int, list[int]]:
+    """Ranks of each process set, by its number; 0 are all."""
+    return {number: list(members) for number, members in _current().sets.items()}
+
+
+def ranks_of(group: int) -> list[int]:
+    """Ranks of a process set, sorted; ValueError where there is none of that number."""
+    sets = _current().sets
+    if group not in sets:
+        raise ValueError(f"there is no process set {group}; there are {', '.join(map(str, sorted(sets)))}")
+    return list(sets[group])
+
+
+def add_process_set(ranks: Sequence[int]) -> int:
+    """Makes a process set of some ranks; all ranks of the job call it. Its number is the least that is free.
+
+    Raises:
+      ValueError: a set of these ranks is there already, they are none, or not the same on all ranks; on all of them.
+      tf.errors.OpError: the ranks did not meet.
+    """
+    with _lock:
+        job = _current()
+        members, wrong = [], ""
+        try:
+            members = _checked_set(ranks, job.sets)
+        except ValueError as error:
+            wrong = str(error)
+        asked = gather_bytes(json.dumps([wrong, members]).encode(), name="add_process_set")
+        of_ranks = [json.loads(data) for data in asked]
+        _check_right([one for one, _ in of_ranks])
+        _check_alike([one for _, one in of_ranks])
+        number = next(n for n in range(1, len(job.sets) + 1) if n not in job.sets)
+        _open_set(number, members, _settings)
+        return number
+
+
+def remove_process_set(group: int) -> bool:
+    """Ends a process set; all ranks of the job call it. False where there is none of that number, and for 0.
+
+    Raises:
+      ValueError: the ranks want to remove different ones.
+    """
+    with _lock:
+        job = _current()
+        if group == named.ALL or group not in job.sets:
+            return False
+        # Nobody leaves the lane before all have got what they waited for.
+        _check_alike([json.loads(data) for data in gather_bytes(json.dumps(group).encode(), name="remove_process_set")])
+        members = job.sets.pop(group)
+        if job.rank in members:
+            named.close_lane(group)
+        return True
+
+
+def _checked_ranks(ranks: Sequence[int] | None, cluster: Cluster) -> list[int]:
+    ranks = list(range(cluster.world_size)) if ranks is None else [int(r) for r in ranks]
+    if len(set(ranks)) < len(ranks) or not all(0 <= r < cluster.world_size for r in ranks):
+        raise ValueError(f"got the ranks {ranks}, wanted each once, of 0 to {cluster.world_size - 1}")
+    if cluster.rank not in ranks:
+        raise ValueError(f"rank {cluster.rank} is not one of the ranks {ranks} that take part")
+    if ranks[0] != 0:
+        raise ValueError(f"got the ranks {ranks}, wanted rank 0 to be the first of them: the others meet at its port")
+    return ranks
+
+
+def _checked_set(ranks: Sequence[int], sets: dict[int, list[int]]) -> list[int]:
+    """The ranks, sorted; ValueError where they are none of the job's, or there is such a set."""
+    members, world = sorted(int(r) for r in ranks), len(sets[named.ALL])
+    if not members or len(set(members)) < len(members) or not 0 <= members[0] <= members[-1] < world:
+        raise ValueError(f"process set of the ranks {members}: wanted one or more, each once, of 0 to {world - 1}")
+    for number, others in sets.items():
+        if members == others:
+            raise ValueError(f"process set of the ranks {members}: a duplicate of process set {number}")
+    return members
+
+
+def _check_right(complaints: list[str]) -> None:
+    """ValueError with what is wrong on the first rank where something is; on all ranks."""
+    for rank, complaint in enumerate(complaints):
+        if complaint:
+            raise ValueError(complaint if len(set(complaints)) == 1 else f"rank {rank}: {complaint}")
+
+
+def _check_alike(values: list) -> None:
+    """ValueError with what the first two ranks that differ have; on all ranks."""
+    for other, value in enumerate(values):
+        if value != values[0]:
+            raise ValueError(f"the ranks want different process sets: rank 0 {values[0]}, rank {other} {value}")
+
+
+def _open_set(number: int, members: list[int], settings: dict[str, float]) -> None:
+    """Opens the lane of a set where this rank is in it; on all ranks, so that they hear of a failure alike."""
+    job = _current()
+    is_first, failure = job.rank == members[0], ""
+    with _listener(job) if is_first and len(members) > 1 else contextlib.nullcontext() as listener:
+        address = "" if listener is None else f"{_address_host(job)}:{listener.getsockname()[1]}"
+        address = gather_bytes(address.encode(), name=f"process_set.{number}.address")[members[0]].decode()
+        if job.rank in members:
+            place = {"rank": members.index(job.rank), "size": len(members), "rendezvous": address}
+            label = f"process set {number} of the ranks {members}"
+            try:
+                named.open_lane(number, **place, listener=listener, label=label, **settings)
+            except Exception as error:  # told to all, and raised
+                failure = str(error) or type(error).__name__
+    outcomes = gather_bytes(failure.encode(), name=f"process_set.{number}.opened")
+    failures = [f"rank {r}: {outcome.decode()}" for r, outcome in enumerate(outcomes) if outcome]
+    if not failures:
+        job.sets[number] = members
+        return
+    if job.rank in members and not failure:
+        named.close_lane(number)
+    raise RuntimeError(f"process set {number} of the ranks {members}: its ranks did not meet: {'; '.join(failures)}")
+
+
+def _address_host(job: _Job) -> str:
+    """Where other ranks reach this one: the address by which it reaches the job's rank 0."""
+    host, _, port = job.cluster.rendezvous.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing: the kernel only finds the way
+        own = probe.getsockname()[0]
+    return f"[{own}]" if family == socket.AF_INET6 else own
+
+
+def _listener(job: _Job) -> socket.socket:
+    """A socket where the other ranks of a set can meet; the kernel picks the port."""
+    host = _address_host(job).strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, 0), family=family, backlog=128)

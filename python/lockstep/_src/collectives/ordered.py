@@ -1,0 +1,277 @@
+"""Collectives on tensors, with gradients. In graphs, in `tf.function` and eagerly.
+
+Every rank calls them alike. In a graph, the pass of the op library puts a run's collectives into one order, the same on
+every rank; eagerly, the program's order counts. R is the number of ranks.
+
+Gradients are those of the sum of all ranks' losses: what a rank's input does to the losses of all ranks. A loss that is
+to count as a mean over ranks is divided by R, or its gradients are reduced with "mean".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from lockstep._src.collectives.exchangeable import as_tensors
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
+
+Tensors = TypeVar("Tensors", tf.Tensor, Sequence[tf.Tensor])
+
+# Reductions that `allreduce` and `reducescatter` take.
+REDUCE_OPS = ("sum", "mean", "min", "max", "prod")
+
+
+class Priority(enum.IntEnum):
+    """The priorities of the exchanges of a training step, all in one place.
+
+    All gradients wait for the forward pass and for nothing else that communicates, so that nothing but these values
+    says which goes first. As collectives run one after another, one that goes first makes all others wait until its
+    input is there: the order has to be that in which the backward pass produces the inputs, from the last layer to the
+    first.
+    """
+
+    # Of a user's collectives and of the forward pass's: metrics of a step's predictions are there before its gradients.
+    DEFAULT = 0
+    # Bucket k of the replicated dense gradients has BUCKET + k: the last layers' bucket is number 0.
+    BUCKET = 1 << 20
+    # `tf.IndexedSlices` of replicated variables: of embeddings, the first layer of a model and so the last of its
+    # backward pass.
+    SLICES = 2 << 20
+    # The gradients of sharded tables. They come as late, and nothing that is exchanged is larger.
+    TABLE = 3 << 20
+
+
+def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priority: int = 0) -> Tensors:
+    """Reduces tensors over all ranks.
+
+    Args:
+      tensors: a tensor, or a list of tensors of one type, which is exchanged as one bucket. Of the same shapes on all
+        ranks.
+      op: "sum", "mean" (floating-point types), "min", "max" or "prod". Sums are taken in the order of ranks: every
+        rank gets the same bits.
+      name: of the operation.
+      priority: among collectives that don't wait for each other, the one with the lower value goes first; see
+        `Priority` for those of gradients.
+
+    Returns:
+      A tensor, or a list of tensors, of the shapes of `tensors`.
+
+    Raises:
+      TypeError: a tensor is ragged or sparse, or of a type that does not travel.
+      ValueError: `op` is none of these.
+      tf.errors.FailedPreconditionError: ranks disagree about what is reduced, when it runs.
+    """
+    if op not in REDUCE_OPS:
+        raise ValueError(f"allreduce: op is {op!r}, wants one of {', '.join(REDUCE_OPS)}")
+    context.ensure_initialized()
+    values, is_list = _as_list(tensors)
+    if not values:
+        return []
+    values = as_tensors("allreduce", "LockstepAllReduce", values, [name] * len(values))
+    reduced = ops.lockstep_all_reduce(values, reduce_op=op, lockstep_priority=priority, name=name or "allreduce")
+    return list(reduced) if is_list else reduced[0]
+
+
+def broadcast(tensors: Tensors, root: int = 0, name: str | None = None, priority: int = 0) -> Tensors:
+    """Gives every rank the tensors of rank `root`.
+
+    Args:
+      tensors: a tensor, or a list of tensors of any numeric types, exchanged as one. Of the same shapes on all ranks.
+      root: the rank that gives; a Python integer, the same on all ranks.
+      name: of the operation.
+      priority: see `allreduce`.
+
+    Returns:
+      A tensor, or a list of tensors, of the shapes of `tensors`.
+    """
+    context.ensure_initialized()
+    values, is_list = _as_list(tensors)
+    if not values:
+        return []
+    values = as_tensors("broadcast", "LockstepBroadcast", values, [name] * len(values))
+    given = ops.lockstep_broadcast(values, root=root, lockstep_priority=priority, name=name or "broadcast")
+    return list(given) if is_list else given[0]
+
+
+def allgather(tensor: tf.Tensor, name: str | None = None, priority: int = 0) -> tf.Tensor:
+    """Gives every rank the rows of all ranks, in the order of ranks.
+
+    Args:
+      tensor: [n, ...]; n may differ over ranks, the other dimensions must not.
+      name: of the operation.
+      priority: see `allreduce`.
+
+    Returns:
+      [sum of all n, ...]
+    """
+    context.ensure_initialized()
+    (tensor,) = as_tensors("allgather", "LockstepAllGather", [tensor], [name])
+    return ops.lockstep_all_gather(tensor, lockstep_priority=priority, name=name or "allgather").gathered
+
+
+def alltoall(
+    tensor: tf.Tensor, splits: tf.Tensor | None = None, name: str | None = None, priority: int = 0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sends each rank some rows, and receives some from each.
+
+    Args:
+      tensor: [n, ...]; the first splits[0] rows go to rank 0, the next splits[1] to rank 1, and so on. n may differ
+        over ranks, the other dimensions must not.
+      splits: [R] integers; at least 0 each, n together. None sends each rank the same number.
+      name: of the operation.
+      priority: see `allreduce`.
+
+    Returns:
+      (received, received_splits): [sum of received_splits, ...] in the order of ranks, and int64 [R], how many rows
+      came from each.
+
+    Raises:
+      tf.errors.InvalidArgumentError: on every rank, when it runs, if a rank's `splits` are not as said above.
+    """
+    context.ensure_initialized()
+    (tensor,) = as_tensors("alltoall", "LockstepAllToAll", [tensor], [name])
+    with tf.name_scope(name or "alltoall"):
+        # Rows that cannot be shared out evenly fail in the op, on all ranks, since the splits don't add up to them.
+        splits = tf.fill([_world()], _rows(tensor) // _world()) if splits is None else tf.cast(splits, tf.int64)
+    result = ops.lockstep_all_to_all(tensor, splits, lockstep_priority=priority, name=name or "alltoall")
+    return result.received, result.received_splits
+
+
+def reducescatter(
+    tensor: tf.Tensor, op: str = "sum", counts: tf.Tensor | None = None, name: str | None = None, priority: int = 0
+) -> tf.Tensor:
+    """Reduces rows over all ranks and leaves each rank some of them.
+
+    Args:
+      tensor: [n, ...], of the same shape on all ranks.
+      op: see `allreduce`.
+      counts: [R] integers, the same on all ranks: the first counts[0] rows stay with rank 0, and so on. None: even
+        shares, the first n % R ranks having one row more.
+      name: of the operation.
+      priority: see `allreduce`.
+
+    Returns:
+      [counts[rank], ...]
+    """
+    if op not in REDUCE_OPS:
+        raise ValueError(f"reducescatter: op is {op!r}, wants one of {', '.join(REDUCE_OPS)}")
+    context.ensure_initialized()
+    (tensor,) = as_tensors("reducescatter", "LockstepReduceScatter", [tensor], [name])
+    with tf.name_scope(name or "reducescatter"):
+        counts = _even_shares(_rows(tensor)) if counts is None else tf.cast(counts, tf.int64)
+    return ops.lockstep_reduce_scatter(
+        tensor, counts, reduce_op=op, lockstep_priority=priority, name=name or "reducescatter"
+    )
+
+
+def barrier(name: str | None = None, priority: int = 0) -> tf.Operation | None:
+    """Ends when all ranks have come here. Returns the operation in a graph, None eagerly."""
+    context.ensure_initialized()
+    return ops.lockstep_barrier(lockstep_priority=priority, name=name or "barrier")
+
+
+def _as_list(tensors: Any) -> tuple[list[Any], bool]:
+    is_list = isinstance(tensors, (list, tuple))
+    return list(tensors) if is_list else [tensors], is_list
+
+
+def _world() -> tf.Tensor:
+    return tf.constant(context.world_size, tf.int64)
+
+
+def _rows(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.shape.rank == 0:
+        raise ValueError("got a scalar, wants a tensor with a dimension of rows")
+    return tf.shape(tensor, out_type=tf.int64)[0]
+
+
+def _even_shares(rows: tf.Tensor) -> tf.Tensor:
+    ranks = tf.range(_world())
+    return rows // _world() + tf.cast(ranks < rows % _world(), tf.int64)
+
+
+# Gradients. Each is the transpose of its op over the vector of all ranks' inputs, which is linear for sum and mean.
+
+
+def _linear_reduction(op: tf.Operation) -> str:
+    reduction = op.get_attr("reduce_op")
+    reduction = reduction.decode() if isinstance(reduction, bytes) else reduction
+    if reduction not in ("sum", "mean"):
+        raise LookupError(f"{op.type}: no gradient is defined for the reduction {reduction!r}, only for sum and mean")
+    return reduction
+
+
+def _priority(op: tf.Operation) -> int:
+    return op.get_attr("lockstep_priority")
+
+
+@tf.RegisterGradient("LockstepAllReduce")
+def _allreduce_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+    return ops.lockstep_all_reduce(
+        [tf.convert_to_tensor(g) for g in gradients],
+        reduce_op=_linear_reduction(op),
+        lockstep_priority=_priority(op),
+        name="allreduce_gradient",
+    )
+
+
+@tf.RegisterGradient("LockstepBroadcast")
+def _broadcast_gradient(op: tf.Operation, *gradients: tf.Tensor | None) -> list[tf.Tensor | None]:
+    # Which outputs have a gradient is a matter of the graph, and so the same on all ranks.
+    present = [i for i, g in enumerate(gradients) if g is not None and g.dtype.is_floating]
+    result: list[tf.Tensor | None] = [None] * len(gradients)
+    by_type: dict[tf.DType, list[int]] = {}
+    for i in present:
+        by_type.setdefault(gradients[i].dtype, []).append(i)
+    for indices in by_type.values():
+        summed = ops.lockstep_all_reduce(
+            [tf.convert_to_tensor(gradients[i]) for i in indices],
+            reduce_op="sum",
+            lockstep_priority=_priority(op),
+            name="broadcast_gradient",
+        )
+        for i, value in zip(indices, summed, strict=True):
+            # Every rank takes part in the sum; only the root's input had a part in the result.
+            result[i] = value if context.rank == op.get_attr("root") else _zeros_after(value)
+    return result
+
+
+def _zeros_after(value: tf.Tensor) -> tf.Tensor:
+    """Zeros that come once `value` is there. A plain tf.zeros_like becomes a constant, and `value` is pruned."""
+    with tf.control_dependencies([value]):
+        return tf.identity(tf.zeros_like(value))
+
+
+@tf.RegisterGradient("LockstepAllGather")
+def _allgather_gradient(op: tf.Operation, gradient: tf.Tensor, _: Any) -> tf.Tensor:
+    # What every rank got, reduced, and of it the rows that this rank gave.
+    return ops.lockstep_reduce_scatter(
+        gradient, op.outputs[1], reduce_op="sum", lockstep_priority=_priority(op), name="allgather_gradient"
+    )
+
+
+@tf.RegisterGradient("LockstepAllToAll")
+def _alltoall_gradient(op: tf.Operation, gradient: tf.Tensor, _: Any) -> list[tf.Tensor | None]:
+    returned = ops.lockstep_all_to_all(
+        gradient, op.outputs[1], lockstep_priority=_priority(op), name="alltoall_gradient"
+    )
+    return [returned.received, None]
+
+
+@tf.RegisterGradient("LockstepReduceScatter")
+def _reducescatter_gradient(op: tf.Operation, gradient: tf.Tensor) -> list[tf.Tensor | None]:
+    reduction = _linear_reduction(op)
+    gathered = ops.lockstep_all_gather(
+        gradient, lockstep_priority=_priority(op), name="reducescatter_gradient"
+    ).gathered
+    if reduction == "mean":
+        gathered /= tf.cast(context.world_size, gathered.dtype)
+    return [gathered, None]
+
+
+for _op_type in ("LockstepBarrier", "LockstepAgreeOnNext"):
+    tf.no_gradient(_op_type)

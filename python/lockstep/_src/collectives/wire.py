@@ -1,0 +1,66 @@
+"""The type in which float32 values travel between workers: options `comm_wire_dtype` and `comm_gradient_wire_dtype`.
+
+Half the bytes, and the precision of the narrower type: float16 has 11 bits and no value beyond 65504, bfloat16 8 bits
+and the range of float32. Sums over workers are taken in that type as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.engine.context import context
+
+
+def dtype() -> tf.DType:
+    """Of values: rows of sharded tables, `alltoall`."""
+    return tf.as_dtype(context.options.comm_wire_dtype or "float32")
+
+
+def gradient_dtype() -> tf.DType:
+    """Of gradients."""
+    return tf.as_dtype(context.options.comm_gradient_wire_dtype or dtype())
+
+
+def to_wire(tensor: tf.Tensor, wire_dtype: tf.DType) -> tf.Tensor:
+    """A tensor as it is to travel: float32 in the type of the wire, others as they are."""
+    is_narrowed = tensor.dtype == tf.float32 and wire_dtype != tf.float32 and context.world_size > 1
+    return tf.cast(tensor, wire_dtype) if is_narrowed else tensor
+
+
+def through(tensor: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """`exchange(tensor)` with values in the type of the wire, and its gradient in that of gradients.
+
+    Args:
+      tensor: of any type.
+      exchange: linear, and its gradient exchanges in the type that it is given.
+    """
+    is_plain = dtype() == gradient_dtype() == tf.float32
+    if is_plain or tensor.dtype != tf.float32 or context.world_size == 1:
+        return exchange(tensor)
+    return _convert(exchange(_convert(tensor, dtype(), "LockstepToWire")), tf.float32, "LockstepFromWire")
+
+
+def _convert(tensor: tf.Tensor, to: tf.DType, gradient: str) -> tf.Tensor:
+    # A plain cast's gradient would come in the type of the values.
+    with tf.compat.v1.get_default_graph().gradient_override_map({"Cast": gradient, "Identity": gradient}):
+        return tf.identity(tensor) if tensor.dtype == to else tf.cast(tensor, to)
+
+
+@tf.RegisterGradient("LockstepToWire")
+def _to_wire_gradient(op: tf.Operation, grad: Any) -> Any:
+    return _cast(grad, op.inputs[0].dtype)
+
+
+@tf.RegisterGradient("LockstepFromWire")
+def _from_wire_gradient(op: tf.Operation, grad: Any) -> Any:
+    del op
+    return _cast(grad, gradient_dtype())
+
+
+def _cast(grad: Any, to: tf.DType) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.cast(grad.values, to), grad.indices, grad.dense_shape)
+    return tf.cast(grad, to)

@@ -1,0 +1,1 @@
+"""Implementations of other libraries' interfaces; the façades hold their names alone."""

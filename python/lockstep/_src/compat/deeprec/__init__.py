@@ -1,0 +1,1 @@
+"""DeepRec's interfaces that nothing else here uses."""

@@ -1,0 +1,81 @@
+"""Threads of the tests, and compute jobs whose processes are threads."""
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from lockstep._src.compat.horovod.data_service import compute
+from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
+from lockstep._src.compat.horovod.data_service.place import Place
+
+_DEADLINE_S = 120.0
+
+
+class Started:
+    """A call in a thread of its own."""
+
+    def __init__(self, call):
+        self._outcome = []
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call):
+        try:
+            self._outcome.append(call())
+        except Exception as error:
+            self._outcome.append(error)
+
+    @property
+    def has_ended(self):
+        """Whether the call has returned or raised."""
+        return bool(self._outcome)
+
+    def end(self):
+        """Waits for the end; returns the result, or the error that was raised."""
+        self._thread.join(_DEADLINE_S)
+        assert self._outcome, f"it has not ended within {_DEADLINE_S} s"
+        return self._outcome[0]
+
+
+class ComputeJob:
+    """A compute job of `size` ranks in threads of this process."""
+
+    def __init__(self, file: Path, size: int, dispatchers: int = 1, side: str = "compute", timeout: int = 100):
+        request = compute.Request(dispatchers, side, file, timeout)
+        self.file = file
+        self.ranks = [
+            Started(lambda rank=rank: compute.run(request, Place(rank, size, f"job of {file.name}")))
+            for rank in range(size)
+        ]
+
+    def config(self):
+        """What the training job reads."""
+        return TfDataServiceConfig.read(self.file, wait_for_file_creation=True)
+
+    def end(self):
+        """Shuts the job down where it runs; returns how each rank ended."""
+        with contextlib.suppress(Exception):
+            TfDataServiceConfig.read(self.file).compute_client().shutdown()
+        return [rank.end() for rank in self.ranks]
+
+
+@pytest.fixture(name="start")
+def _start():
+    """Starts a call in a thread."""
+    return Started
+
+
+@pytest.fixture(name="compute_job")
+def _compute_job(tmp_path):
+    """Starts compute jobs, and ends them after the test."""
+    jobs = []
+
+    def start(size, **options):
+        jobs.append(ComputeJob(tmp_path / f"compute{len(jobs)}.json", size, **options))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()

@@ -1,0 +1,149 @@
+"""The training job's side: reading through the compute job's dispatchers, or running them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.compat.horovod.data_service import servers
+from lockstep._src.compat.horovod.data_service.client import ComputeClient
+from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
+from lockstep._src.compat.horovod.data_service.errors import DataServiceError, TimeoutException
+
+_LOG = logging.getLogger("lockstep")
+
+_MODES = ("distributed_epoch", "parallel_epochs")
+
+
+@contextlib.contextmanager
+def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
+    """Gives the address of this training rank's dispatcher, `grpc://host:port`, once all of its workers are ready.
+
+    With one dispatcher all ranks get that one; with several each gets the one of its number. Where dispatchers are on
+    the training side, the rank that is the dispatcher's number starts it, and ends it when the body is left; it waits
+    for the other ranks to leave theirs first, for `timeout` seconds of the config at most. If the compute job fails
+    while datasets read from it, an error is logged.
+
+    Args:
+      compute_config: of the compute job.
+      rank: of this process in the training job.
+
+    Raises:
+      ValueError: there are several dispatchers, and none for this rank.
+      TimeoutException: the dispatcher or its workers did not come within the `timeout` of the config.
+      ComputeJobError, UnreachableError, WrongKeyError: the compute job has failed, ended or cannot be reached.
+    """
+    _check_rank(compute_config, rank, None)
+    client = compute_config.compute_client(verbose=2)
+    dispatcher_id = rank if compute_config.dispatchers > 1 else 0
+    is_ours = compute_config.dispatcher_side == "training" and dispatcher_id == rank
+    with servers.dispatcher(client, dispatcher_id) if is_ours else contextlib.nullcontext():
+        address = client.wait_for_dispatcher_registration(dispatcher_id, compute_config.timeout)
+        client.wait_for_dispatcher_worker_registration(dispatcher_id, compute_config.timeout)
+        threading.Thread(target=_tell_of_failure, args=(client,), name="data service watch", daemon=True).start()
+        if compute_config.dispatcher_side == "compute":
+            yield address
+        else:
+            with _use(client, dispatcher_id, rank, compute_config.timeout if is_ours else None):
+                yield address
+
+
+def send_to_data_service(
+    dataset: tf.data.Dataset,
+    compute_config: TfDataServiceConfig,
+    rank: int,
+    size: int | None = None,
+    processing_mode: Any = "distributed_epoch",
+    reuse_dataset: bool = False,
+    round_robin: bool = False,
+    job_name: str = "job",
+) -> tf.data.Dataset:
+    """The dataset, with all of its transformations so far run by the compute job.
+
+    Each training rank gets all elements, which a dispatcher's workers have divided among them (`distributed_epoch`), or
+    which each of them has gone through as a whole (`parallel_epochs`). With `reuse_dataset`, the ranks of a dispatcher
+    share the elements: each goes to the first that asks, or with `round_robin` to the ranks in turn.
+
+    Args:
+      dataset: of the training rank; the same on all.
+      compute_config: of the compute job, with dispatchers on the compute side.
+      rank: of this process in the training job.
+      size: number of training ranks. Needed for `round_robin`; with several dispatchers it is their number.
+      processing_mode: `distributed_epoch`, `parallel_epochs`, or a `tf.data.experimental.service.ShardingPolicy`.
+      reuse_dataset: the ranks of a dispatcher share one pass through the dataset.
+      round_robin: they take turns; the dataset has to be infinite.
+      job_name: tells passes that are shared apart, for `reuse_dataset`: another for each dataset.
+
+    Raises:
+      ValueError: an argument is wrong, or the number of ranks is not that of the dispatchers.
+      RuntimeError: dispatchers are on the training side.
+      TimeoutException, ComputeJobError, UnreachableError, WrongKeyError: as in `tf_data_service`.
+    """
+    if compute_config.dispatcher_side == "training":
+        raise RuntimeError(
+            "training side dispatcher not supported, use tf_data_service context manager instead: "
+            "the compute job was started with --dispatcher-side training"
+        )
+    if not isinstance(processing_mode, tf.data.experimental.service.ShardingPolicy) and processing_mode not in _MODES:
+        raise ValueError(f"processing_mode is {processing_mode!r}, wanted {', '.join(_MODES)} or a ShardingPolicy")
+    if round_robin and not reuse_dataset:
+        raise ValueError("round_robin needs reuse_dataset: without it each rank has a pass of its own")
+    if round_robin and size is None:
+        raise ValueError("round_robin needs size, the number of training ranks that take turns")
+    _check_rank(compute_config, rank, size)
+    with tf_data_service(compute_config, rank) as address:
+        return dataset.apply(
+            tf.data.experimental.service.distribute(
+                processing_mode=processing_mode,
+                service=address,
+                job_name=job_name if reuse_dataset else None,
+                consumer_index=rank if round_robin else None,
+                num_consumers=size if round_robin else None,
+            )
+        )
+
+
+def _tell_of_failure(client: ComputeClient) -> None:
+    # TensorFlow goes on trying for an hour, with nothing that a user would understand, and cannot be interrupted.
+    try:
+        client.wait_for_shutdown()
+    except DataServiceError as error:
+        _LOG.error("data service: %s; datasets that read from it get nothing more", error)
+
+
+def _check_rank(compute_config: TfDataServiceConfig, rank: int, size: int | None) -> None:
+    if rank < 0 or (size is not None and rank >= size):
+        raise ValueError(f"rank is {rank}, wanted 0 to size - 1" + (f" ({size - 1})" if size is not None else ""))
+    dispatchers = compute_config.dispatchers
+    if dispatchers > 1 and (rank >= dispatchers or size not in (None, dispatchers)):
+        raise ValueError(
+            f"the compute job has {dispatchers} dispatchers, one for each training rank, but this is rank {rank}"
+            + (f" of {size}" if size is not None else "")
+            + ": start as many training ranks, or the compute job with as many dispatchers, or with one for all"
+        )
+
+
+@contextlib.contextmanager
+def _use(client: ComputeClient, dispatcher_id: int, rank: int, wait_for_others_s: float | None) -> Iterator[None]:
+    """Says that a rank reads through a dispatcher meanwhile, and waits for the others' end where a time is given."""
+    client.begin_use(dispatcher_id, rank)
+    try:
+        yield
+    finally:
+        # A compute job that has ended meanwhile needs nothing, and must not hide what the body raises.
+        with contextlib.suppress(DataServiceError):
+            client.end_use(dispatcher_id, rank)
+            if wait_for_others_s is not None:
+                try:
+                    client.wait_until_unused(dispatcher_id, wait_for_others_s)
+                except TimeoutException:
+                    _LOG.warning(
+                        "dispatcher %d ends, though other training ranks have not left tf_data_service within %g s",
+                        dispatcher_id,
+                        wait_for_others_s,
+                    )

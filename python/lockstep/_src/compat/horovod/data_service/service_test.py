@@ -1,0 +1,150 @@
+import contextlib
+import logging
+import socket
+import threading
+
+import pytest
+
+from lockstep._src.compat.horovod.data_service import registry_messages
+from lockstep._src.compat.horovod.data_service.client import ComputeClient
+from lockstep._src.compat.horovod.data_service.errors import (
+    ComputeJobError,
+    TimeoutException,
+    UnreachableError,
+    WrongKeyError,
+)
+from lockstep._src.compat.horovod.data_service.service import ComputeService
+from lockstep.testing.launching import wait_for
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
+_KEY = b"k" * 32
+
+
+@pytest.fixture(name="service")
+def _service():
+    service = ComputeService(2, 2, _KEY)
+    yield service
+    service.shutdown()
+
+
+@pytest.fixture(name="client")
+def _client(service):
+    return ComputeClient(service.addresses(), _KEY, verbose=2)
+
+
+def test_both_jobs_meet_in_the_registry(service, client, start):
+    del service
+    address = start(lambda: client.wait_for_dispatcher_registration(1, 60))
+    workers = start(lambda: client.wait_for_dispatcher_worker_registration(1, timeout=60))
+    shutdown = start(client.wait_for_shutdown)
+    client.register_dispatcher(1, "grpc://a:1")
+    assert address.end() == "grpc://a:1"
+    client.register_worker_for_dispatcher(dispatcher_id=1, worker_id=2)
+    client.register_worker_for_dispatcher(dispatcher_id=1, worker_id=3)
+    assert workers.end() is None
+    client.begin_use(1, 0)
+    unused = start(lambda: client.wait_until_unused(1, 60))
+    client.end_use(1, 0)
+    assert unused.end() is None
+    client.shutdown()
+    assert shutdown.end() is None
+    client.shutdown()
+
+
+def test_errors_of_the_registry_are_raised_by_the_client(service, client, start):
+    with pytest.raises(IndexError, match=r"within \[0..1\]: 2"):
+        client.register_dispatcher(2, "grpc://a:1")
+    client.register_dispatcher(0, "grpc://a:1")
+    with pytest.raises(ValueError, match="different address grpc://a:1: grpc://a:2"):
+        client.register_dispatcher(0, "grpc://a:2")
+    with pytest.raises(TimeoutException, match=r"dispatcher 1 to register.*Timeout after 0.1 seconds\."):
+        client.wait_for_dispatcher_registration(1, 0.1)
+    with pytest.raises(ValueError, match="dispatcher_id is 'zero'"):
+        client.register_worker_for_dispatcher("zero", 0)
+    waiting = start(lambda: client.wait_for_dispatcher_worker_registration(0, 60))
+    service.fail("rank 1 had no memory")
+    assert isinstance(waiting.end(), ComputeJobError)
+    with pytest.raises(ComputeJobError, match="rank 1 had no memory"):
+        client.check()
+
+
+def test_a_worker_that_is_killed_fails_the_job(service, client, start):
+    connection = socket.create_connection(next(iter(service.addresses().values()))[0], 60)
+    asking = start(
+        lambda: registry_messages.ask(connection, _KEY, {"request": "work", "dispatcher_id": 0, "worker_id": 3})
+    )
+    waiting = start(lambda: client.wait_for_dispatcher_registration(0, 60))
+    client.register_worker_for_dispatcher(0, 4)
+    client.wait_for_dispatcher_worker_registration(0, 60)  # It has two workers: these.
+    connection.shutdown(socket.SHUT_RDWR)
+    assert str(waiting.end()) == "the compute job has failed: compute worker 3 is gone"
+    assert isinstance(asking.end(), OSError)
+    connection.close()
+
+
+def test_another_key_is_refused_and_logged_in_one_line(service, caplog):
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        with pytest.raises(WrongKeyError):
+            ComputeClient(service.addresses(), b"o" * 32)
+        # The service answers first.
+        wait_for(lambda: caplog.records, "a line of the service's")
+    assert {record.getMessage().rpartition(" from ")[0] for record in caplog.records} == {
+        "compute service: refused a request"
+    }
+
+
+def test_a_service_that_is_gone_is_said_to_be(service, client, start, monkeypatch):
+    addresses = service.addresses()
+    has_asked, wait = threading.Event(), service._registry.wait_for_dispatcher
+    monkeypatch.setattr(service._registry, "wait_for_dispatcher", lambda *args: (has_asked.set(), wait(*args))[1])
+    waiting = start(lambda: client.wait_for_dispatcher_registration(0, 60))
+    assert has_asked.wait(60)
+    service.shutdown()
+    service.shutdown()
+    assert isinstance(waiting.end(), ComputeJobError)
+    with pytest.raises(UnreachableError, match=f"is gone.*[Rr]efused|{service.get_port()}"):
+        client.shutdown()
+    with pytest.raises(UnreachableError, match="no compute service answers: .*refused"):
+        ComputeClient(addresses, _KEY)
+    with pytest.raises(UnreachableError, match="no address is given"):
+        ComputeClient({}, _KEY)
+
+
+def test_strangers_do_no_harm(service, client):
+    for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n" + b"x" * 100, b"\xff" * 200):
+        with socket.create_connection(next(iter(service.addresses().values()))[0], 60) as stranger:
+            stranger.sendall(garbage)
+    client.check()
+
+
+def test_silent_strangers_are_limited_in_number(service, client):
+    address = next(iter(service.addresses().values()))[0]
+    with contextlib.ExitStack() as open_connections:
+        strangers = [open_connections.enter_context(socket.create_connection(address, 60)) for _ in range(200)]
+        client.check()
+        strangers[0].settimeout(60)
+        assert len(strangers[0].recv(1 << 10, socket.MSG_WAITALL)) == 24, "the greeting, and then the end"
+        strangers[-1].settimeout(60)
+        strangers[-1].recv(24, socket.MSG_WAITALL)
+        strangers[-1].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            strangers[-1].recv(1)
+        client.check()
+
+
+def test_the_first_address_that_answers_is_used(service):
+    addresses = {"wrong": [("127.0.0.1", 1)], **service.addresses()}
+    ComputeClient(addresses, _KEY).check()
+
+
+def test_it_listens_on_the_interface_that_is_asked_for():
+    service = ComputeService(1, 1, _KEY, nics=["lo"])
+    try:
+        assert service.addresses() == {"lo": [("127.0.0.1", service.get_port())]}
+        ComputeClient(service.addresses(), _KEY).check()
+    finally:
+        service.shutdown()
+    with pytest.raises(ValueError, match="'nothere'"):
+        ComputeService(1, 1, _KEY, nics=["nothere"])

@@ -1,0 +1,1 @@
+"""HybridBackend's interfaces that nothing else here uses."""

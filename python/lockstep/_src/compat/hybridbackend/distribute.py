@@ -1,0 +1,209 @@
+"""Collectives and partitions under HybridBackend's names and with its arguments (`hb.distribute`).
+
+Inside a job of one worker they hand their value on, as there. Gradients are HybridBackend's: that of a sum is a sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.collectives import ordered, wire
+from lockstep._src.collectives.exchangeable import as_tensor
+from lockstep._src.engine.context import context
+
+
+class CollectiveOps:
+    """How `allreduce` reduces."""
+
+    SUM = 0
+    PROD = 1
+    MAX = 2
+    MIN = 3
+    AVG = 4
+
+
+class Topology:
+    """Which workers take part."""
+
+    # All of the job.
+    ALL = 0
+    # Those of this host.
+    INTRA_NODE = 1
+    # One of each host: those with this worker's rank in theirs.
+    INTER_NODE = 2
+
+
+_REDUCTIONS = {
+    CollectiveOps.SUM: "sum",
+    CollectiveOps.PROD: "prod",
+    CollectiveOps.MAX: "max",
+    CollectiveOps.MIN: "min",
+    CollectiveOps.AVG: "mean",
+}
+
+
+def active_size(topology: int) -> int:
+    """How many workers a topology has; ValueError for none of `Topology`'s."""
+    sizes = {
+        Topology.ALL: context.world_size,
+        Topology.INTRA_NODE: context.local_world_size,
+        Topology.INTER_NODE: context.world_size // context.local_world_size,
+    }
+    if topology not in sizes:
+        raise ValueError(f"topology is {topology!r}, wanted one of Topology.ALL, INTRA_NODE, INTER_NODE")
+    return sizes[topology]
+
+
+def allreduce(value: Any, reduce_op: int | None = None, name: str | None = None) -> tf.Tensor:
+    """Reduces a tensor over all workers.
+
+    Args:
+      value: of the same shape on all.
+      reduce_op: of `CollectiveOps`; None is SUM.
+      name: of the operation.
+    """
+    reduction = _REDUCTIONS.get(CollectiveOps.SUM if reduce_op is None else reduce_op)
+    if reduction is None:
+        raise ValueError(f"allreduce: reduce_op is {reduce_op!r}, wanted one of CollectiveOps")
+    value = as_tensor("allreduce", value, name)
+    return value if context.world_size == 1 else ordered.allreduce(value, op=reduction, name=name)
+
+
+def broadcast(value: Any, root_rank: int | None = None, name: str | None = None) -> tf.Tensor:
+    """Gives every worker the tensor of worker `root_rank` (0). No gradient flows back."""
+    value = as_tensor("broadcast", value, name)
+    if context.world_size > 1:
+        value = ordered.broadcast(value, root=root_rank or 0, name=name)
+    return tf.stop_gradient(value)
+
+
+def allgather(value: Any, varying_size: bool = True, name: str | None = None) -> tf.Tensor:
+    """Gives every worker the rows of all, in the order of ranks. No gradient flows back.
+
+    Args:
+      value: [n, ...]; a scalar counts as a row.
+      varying_size: False promises that n is the same on all workers, which gives the result its static shape.
+      name: of the operation.
+
+    Returns:
+      [sum of all n, ...]; `value` itself in a job of one worker.
+    """
+    value = as_tensor("allgather", value, name)
+    if context.world_size > 1:
+        rows = value[tf.newaxis] if value.shape.rank == 0 else value
+        value = ordered.allgather(rows, name=name)
+        count, *inner = rows.shape.as_list() if rows.shape.rank is not None else [None]
+        if not varying_size and count is not None:
+            value.set_shape([count * context.world_size, *inner])
+    return tf.stop_gradient(value)
+
+
+def alltoall(
+    value: Any,
+    sizes: Any = None,
+    common_shape: Any = None,
+    topology: int = Topology.ALL,
+    name: str | None = None,
+) -> Any:
+    """Sends each worker some rows, and receives some from each. float32 travels in the type of `comm_wire_dtype`.
+
+    Args:
+      value: [n, ...]. With `sizes`, rows of `common_shape` after one another, in any shape of so many elements.
+      sizes: [R] integers, how many rows go to each of the R workers; None sends each as many.
+      common_shape: of a row; None is a number.
+      topology: of `Topology`. Only one that is the same as ALL, or that has this worker alone, can be had: on one host.
+      name: of the operation.
+
+    Returns:
+      What came, in the order of ranks; with `sizes` a pair of it and [R], how many rows came from each, of their type.
+
+    Raises:
+      NotImplementedError: a topology that is a part of the job.
+    """
+    value = as_tensor("alltoall", value, name)
+    size = active_size(topology)
+    sizes = None if sizes is None else tf.convert_to_tensor(sizes)
+    if size == 1:
+        return value if sizes is None else (value, sizes)
+    if size != context.world_size:
+        raise NotImplementedError(f"alltoall: a topology of {size} of the job's {context.world_size} workers")
+    if sizes is None:
+        received = wire.through(value, lambda rows: ordered.alltoall(rows, name=name)[0])
+        received.set_shape(value.shape)
+        return received
+    rows = tf.reshape(value, [-1, *tf.TensorShape(common_shape or ()).as_list()])
+    splits: list[tf.Tensor] = []
+
+    def exchange(rows: tf.Tensor) -> tf.Tensor:
+        received, received_splits = ordered.alltoall(rows, splits=sizes, name=name)
+        splits.append(received_splits)
+        return received
+
+    received = wire.through(rows, exchange)
+    return received, tf.cast(splits[0], sizes.dtype)
+
+
+def partition(ids: Any, num_partitions: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Partitions ids by their remainder.
+
+    Args:
+      ids: integers of any shape.
+      num_partitions: how many parts.
+
+    Returns:
+      (parts, indices): the ids of each part, [n_p], and where in the flat `ids` they were.
+    """
+    ids = tf.reshape(tf.convert_to_tensor(ids), [-1])
+    owners = tf.cast(tf.math.floormod(ids, num_partitions), tf.int32)
+    parts = tf.dynamic_partition(ids, owners, num_partitions)
+    return parts, tf.dynamic_partition(tf.range(tf.size(ids)), owners, num_partitions)
+
+
+def partition_by_modulo(
+    ids: Any, num_partitions: int, name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Sorts ids by their remainder, keeping the order among those of one.
+
+    Args:
+      ids: [n] integers.
+      num_partitions: how many parts.
+      name: of the operations.
+
+    Returns:
+      (sorted, sizes, indices): [n]; [num_partitions] int32, how many ids each part has; [n] int32, where in `sorted`
+      each of `ids` is: `ids == gather(sorted, indices)`.
+    """
+    with tf.name_scope(name or "partition_by_modulo"):
+        ids = tf.convert_to_tensor(ids)
+        return _sort(ids, tf.math.floormod(ids, num_partitions), num_partitions)
+
+
+def partition_by_dual_modulo_stage_one(
+    ids: Any, num_partitions: int, modulus: int, name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Sorts ids by (id mod num_partitions * modulus) mod num_partitions; see `partition_by_modulo`."""
+    with tf.name_scope(name or "partition_by_dual_modulo_stage_one"):
+        ids = tf.convert_to_tensor(ids)
+        return _sort(ids, tf.math.floormod(_both(ids, num_partitions, modulus), num_partitions), num_partitions)
+
+
+def partition_by_dual_modulo_stage_two(
+    ids: Any, num_partitions: int, modulus: int, name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Sorts ids by (id mod num_partitions * modulus) div modulus; see `partition_by_modulo`."""
+    with tf.name_scope(name or "partition_by_dual_modulo_stage_two"):
+        ids = tf.convert_to_tensor(ids)
+        return _sort(ids, tf.math.floordiv(_both(ids, num_partitions, modulus), modulus), num_partitions)
+
+
+def _both(ids: tf.Tensor, num_partitions: int, modulus: int) -> tf.Tensor:
+    return tf.math.floormod(ids, num_partitions * modulus)
+
+
+def _sort(ids: tf.Tensor, owners: tf.Tensor, parts: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    owners = tf.cast(owners, tf.int32)
+    order = tf.argsort(owners, stable=True)
+    sizes = tf.math.bincount(owners, minlength=parts, maxlength=parts, dtype=tf.int32)
+    return tf.gather(ids, order), sizes, tf.math.invert_permutation(order)

@@ -1,0 +1,121 @@
+"""HybridBackend's optimizer for parameter servers, on workers that need none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from lockstep._src.engine.context import context
+from lockstep._src.gradients import in_scope
+
+_OPTIMIZER = tf.compat.v1.train.Optimizer
+
+
+class _NoTokens(tf.compat.v1.train.SessionRunHook):
+    """Nothing to do around steps in which workers wait for each other anyway."""
+
+    stops_alike = True
+
+
+class SyncReplicasOptimizer(_OPTIMIZER):
+    """An optimizer that takes the mean of the gradients of all workers, as any here does, in a scope or not.
+
+    TensorFlow's and HybridBackend's gather gradients on parameter servers and hand out tokens for a step. Here workers
+    exchange gradients with each other: there are neither accumulators, tokens nor queue runners.
+
+    Args:
+      opt: the optimizer that applies the gradients.
+      replicas_to_aggregate: how many workers' gradients make a step: all workers'.
+      total_num_replicas: how many workers there are; None: as `replicas_to_aggregate`.
+      variable_averages: a `tf.train.ExponentialMovingAverage`, applied after each step to `variables_to_average`.
+      variables_to_average: goes with `variable_averages`.
+      use_locking: of `opt`, which decides.
+      name: of the operations.
+
+    Raises:
+      NotImplementedError: numbers other than that of the job's workers.
+      ValueError: one of `variable_averages` and `variables_to_average` without the other.
+    """
+
+    def __init__(
+        self,
+        opt: tf.compat.v1.train.Optimizer,
+        replicas_to_aggregate: int,
+        total_num_replicas: int | None = None,
+        variable_averages: Any = None,
+        variables_to_average: Sequence[tf.Variable] | None = None,
+        use_locking: bool = False,
+        name: str = "sync_replicas",
+    ) -> None:
+        super().__init__(use_locking, name)
+        workers = context.world_size
+        if {replicas_to_aggregate, total_num_replicas or replicas_to_aggregate} != {workers}:
+            raise NotImplementedError(
+                f"SyncReplicasOptimizer: replicas_to_aggregate is {replicas_to_aggregate} and total_num_replicas "
+                f"{total_num_replicas}, and the job has {workers} workers, all of which take part in each step: spare "
+                "workers need parameter servers, and several batches a step are option data_batch_count"
+            )
+        if (variable_averages is None) != (variables_to_average is None):
+            raise ValueError("SyncReplicasOptimizer: variable_averages and variables_to_average go together")
+        self._opt = opt
+        self._averages = variable_averages
+        self._averaged = variables_to_average
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Those of `opt`, the mean over all workers."""
+        return self._opt.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        """Applies them by `opt`, and then moves the averages.
+
+        Raises:
+          ValueError: there is no `global_step`.
+        """
+        if global_step is None:
+            raise ValueError("SyncReplicasOptimizer: global_step is None, wanted the step to count in")
+        applied = self._opt.apply_gradients(grads_and_vars, global_step, name or self.get_name())
+        if self._averages is None:
+            return applied
+        with tf.control_dependencies([applied]):
+            return self._averages.apply(self._averaged)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """A slot of `opt`."""
+        return self._opt.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
+        """Names of the slots of `opt`."""
+        return self._opt.get_slot_names(*args, **kwargs)
+
+    def variables(self) -> list[tf.Variable]:
+        """The variables of `opt`."""
+        return self._opt.variables()
+
+    def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> tf.compat.v1.train.SessionRunHook:
+        """A hook that does nothing."""
+        del is_chief, num_tokens
+        return _NoTokens()
+
+    def sync_at_end(self, session: Any, is_chief: bool) -> None:
+        """Returns at once: workers end together."""
+        del session, is_chief
+
+    def get_init_tokens_op(self, num_tokens: int = -1) -> NoReturn:
+        """Raises NotImplementedError: there are no tokens."""
+        del num_tokens
+        raise NotImplementedError(
+            "SyncReplicasOptimizer.get_init_tokens_op: tokens are handed out by parameter servers, of which there are "
+            "none; workers wait for each other without them, leave it out"
+        )
+
+    def get_chief_queue_runner(self) -> NoReturn:
+        """Raises NotImplementedError: no queue is run."""
+        raise NotImplementedError(
+            "SyncReplicasOptimizer.get_chief_queue_runner: the queue is that of parameter servers, of which there are "
+            "none; each worker applies the gradients itself, leave it out"
+        )
+
+
+in_scope.exchange_in(SyncReplicasOptimizer)

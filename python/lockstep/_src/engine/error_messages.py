@@ -1,0 +1,100 @@
+"""Errors of operations begin with their own sentence; where TensorFlow found them comes after it.
+
+TensorFlow puts the definition of a node, which is a Python stack of some thousand characters, and names of functions in
+front of what an operation says. While this process is part of a job:
+
+| replaced | because it |
+| --- | --- |
+| `error_interpolation.interpolate_graph` | puts the stack in front, for sessions |
+| `InterpolateRuntimeError.__exit__` | does so for functions, those of Keras' `fit` among them |
+| `eager.core._status_to_exception` | gets messages that begin with `{{function_node ...}}` |
+
+Nothing is left out of a message but the name of the function into which TensorFlow wraps a single operation.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import core
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import error_interpolation
+
+from lockstep._src.hooks.interception import Interception
+
+_lock = threading.Lock()
+_users: set[str] = set()  # guarded by _lock
+_interception = Interception()  # guarded by _lock
+
+_FUNCTIONS = re.compile(r"^(?:\{\{function_node [^}]*\}\} ?)+")
+_OF_ONE_OPERATION = re.compile(r"\{\{function_node __wrapped__[^}]*\}\} ?")
+# The first of several errors: "2 root error(s) found.\n  (0) INVALID_ARGUMENT: ...".
+_FIRST_OF_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.\s+\(0\) \w+: ")
+_WHERE = re.compile(r"\s*(?:\n\n|\[\[\{\{(?:function_)?node|\[Op:)")
+
+
+def put_first(user: str) -> None:
+    """Lets errors begin with their sentence, until each `user` that asked for it has called `leave`."""
+    with _lock:
+        if not _users:
+            _interception.replace(error_interpolation, "interpolate_graph", _wrap_interpolate_graph)
+            _interception.replace(atomic_function.InterpolateRuntimeError, "__exit__", _wrap_exit)
+            _interception.replace(core, "_status_to_exception", _wrap_status)
+        _users.add(user)
+
+
+def leave(user: str) -> None:
+    """Puts TensorFlow's functions back, when the last user has left."""
+    with _lock:
+        _users.discard(user)
+        if not _users:
+            _interception.undo()
+
+
+def sentence(message: str) -> str:
+    """Returns what an operation said, without the places that TensorFlow puts around it."""
+    said = _FIRST_OF_SEVERAL.sub("", _FUNCTIONS.sub("", message))
+    said = _FUNCTIONS.sub("", said)
+    return _WHERE.split(said, maxsplit=1)[0].strip()
+
+
+def _functions_last(message: str) -> str:
+    """Returns a message with the names of functions behind it, where TensorFlow still finds them."""
+    functions = _FUNCTIONS.match(message)
+    return f"{message[functions.end() :]} {functions[0].strip()}" if functions else message
+
+
+def _wrap_interpolate_graph(interpolate: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
+    @functools.wraps(interpolate)
+    def wrapped(message: str, graph: Any) -> str:
+        return f"{sentence(message)}\n\n{interpolate(message, graph)}"
+
+    return wrapped
+
+
+def _wrap_exit(leave_function: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(leave_function)
+    def wrapped(self: Any, typ: Any, error: Any, trace: Any) -> bool:
+        said = sentence(error.message) if isinstance(error, tf.errors.OpError) else ""
+        handled = leave_function(self, typ, error, trace)
+        if said and not error.message.startswith(said):
+            # As it was, where TensorFlow found no definition; else with the definition in front.
+            behind = _functions_last(error.message)
+            error._message = behind if behind.startswith(said) else f"{said}\n\n{behind}"
+        return handled
+
+    return wrapped
+
+
+def _wrap_status(to_exception: Callable[[Any], Exception]) -> Callable[[Any], Exception]:
+    @functools.wraps(to_exception)
+    def wrapped(status: Any) -> Exception:
+        status.message = _functions_last(_OF_ONE_OPERATION.sub("", status.message))
+        return to_exception(status)
+
+    return wrapped

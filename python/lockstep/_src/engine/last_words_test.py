@@ -1,0 +1,173 @@
+"""What a user sees of a job whose ranks train together, when one of them fails or he interrupts it."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lockstep._src.engine import last_words
+from lockstep.launch.base import notes
+from lockstep.testing.launching import finish, launchers, wait_for
+
+launch = pytest.fixture(launchers)
+
+_DEADLINE_S = 240
+_QUIET = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+# Trains and saves each step. Rank 0 fails by itself, where it is asked to, and its process ends after rank 1's.
+_WORKER = """
+import atexit, sys
+import tensorflow as tf
+import lockstep
+from lockstep.testing.launching import runs
+tf1 = tf.compat.v1
+tf.get_logger().setLevel("ERROR")
+rank, fails = int(os.environ["LOCKSTEP_RANK"]), os.environ["FAILS"] == "1"
+open(f"pid{rank}", "w").write(str(os.getpid()))
+
+def wait_for_rank_1():
+    while runs(int(open("pid1").read())): time.sleep(.01)
+
+if rank == 0 and fails:
+    atexit.register(wait_for_rank_1)  # called after the engine's, which leaves the job
+with tf.Graph().as_default(), lockstep.scope():
+    step = tf1.train.get_or_create_global_step()
+    weight = tf1.get_variable("weight", [10])
+    train = tf1.train.GradientDescentOptimizer(.01).minimize(tf.reduce_sum(weight ** 2), global_step=step)
+    with tf1.train.MonitoredTrainingSession(checkpoint_dir="saved", save_checkpoint_steps=1) as session:
+        while True:
+            reached = session.run([step, train])[0]
+            if reached >= 3 and not os.path.exists(f"trains{rank}"):
+                print("trains", file=sys.stderr)
+                open(f"trains{rank}", "w").close()
+            if reached >= 6 and rank == 0 and fails:
+                raise ValueError("the batch of step 6 is empty")
+"""
+
+
+def _said_by(stderr: list[str], rank: int) -> list[str]:
+    """The lines of a rank behind the one with which it said that it trains."""
+    lines = [line for line in stderr if line.startswith(f"[{rank}] ")]
+    return lines[lines.index(f"[{rank}] trains") + 1 :]
+
+
+def _interrupted(process: subprocess.Popen, folder: Path, times: int = 1) -> tuple[int, list[str], str]:
+    """Interrupts a job whose two ranks train. Returns its exit code, and its stderr as lines and as one text."""
+    wait_for(lambda: len([*folder.glob("trains*")]) == 2 or process.poll() is not None, "training", _DEADLINE_S)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process, _DEADLINE_S)
+    return code, stderr, "\n".join(stderr)
+
+
+def test_a_failure_shows_its_own_error_and_one_line_of_the_other_rank(launch, tmp_path):
+    process = launch("-n", "2", worker=_WORKER, variables={"FAILS": "1", **_QUIET})
+    code, _, stderr = finish(process, _DEADLINE_S)
+    said = "\n".join(stderr)
+    assert code == 1, said
+    assert _said_by(stderr, 0)[-1] == "[0] ValueError: the batch of step 6 is empty", said
+    assert len(_said_by(stderr, 1)) == 1 and "rank 0" in _said_by(stderr, 1)[0], said
+    assert [line for line in stderr if line.startswith("[lockstep] rank 0 (pid ")], said
+    assert not [line for line in stderr if line.startswith("[lockstep] rank 1")], said
+    saved = (tmp_path / "saved" / "checkpoint").read_text().split('"')[1]
+    assert stderr[-1].startswith(f"[lockstep] the job has failed; the last checkpoint is saved/{saved} (step "), said
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_is_a_line_for_each_rank_and_names_the_last_checkpoint(launch, tmp_path, times):
+    process = launch("-n", "2", worker=_WORKER, variables={"FAILS": "0", **_QUIET})
+    code, stderr, said = _interrupted(process, tmp_path, times)
+    assert code == 128 + signal.SIGINT, said
+    assert "Traceback" not in said
+    for rank in (0, 1):
+        assert len(_said_by(stderr, rank)) <= 1, said
+    assert stderr[-1].startswith("[lockstep] ended by SIGINT; the last checkpoint is saved/model.ckpt-"), said
+
+
+_FIT = """
+import sys
+import keras, numpy as np
+import lockstep
+class Tells(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 20:
+            open(f"trains{os.environ['LOCKSTEP_RANK']}", "w").close()
+with lockstep.scope():
+    model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    x = np.random.rand(2**12, 32).astype("f")
+    print("trains", file=sys.stderr)
+    model.fit(x, x.sum(1), batch_size=64, epochs=10**6, verbose=0, callbacks=[Tells()])
+"""
+
+
+@pytest.mark.newest_only
+def test_an_interrupt_of_fit_is_a_line_for_each_rank(launch, tmp_path):
+    process = launch("-n", "2", worker=_FIT, variables=_QUIET)
+    code, stderr, said = _interrupted(process, tmp_path)
+    assert code == 128 + signal.SIGINT, said
+    for rank in (0, 1):
+        assert len(_said_by(stderr, rank)) <= 1, said
+    assert stderr[-1].startswith("[lockstep] ended by SIGINT"), said
+
+
+# Rank 1 ends well. Rank 2 waits in vain for it, and rank 0 fails by itself once all know that.
+_AFTER_A_FAREWELL = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+from lockstep.testing.launching import wait_for
+hvd.init()
+hvd.allreduce(tf.ones([2]), name="x")
+if hvd.rank() == 0:
+    wait_for(lambda: os.path.exists("heard"), "rank 2's error", 120)
+    raise ValueError("the export has failed")
+if hvd.rank() == 2:
+    try:
+        hvd.allreduce(tf.ones([2]), name="y")
+    finally:
+        open("heard", "w").close()
+"""
+
+
+def test_an_error_of_its_own_is_shown_though_another_rank_has_left(launch):
+    code, _, stderr = finish(launch("-n", "3", worker=_AFTER_A_FAREWELL, variables=_QUIET), _DEADLINE_S)
+    said = "\n".join(stderr)
+    assert code == 1
+    assert "[0] ValueError: the export has failed" in stderr, said
+    assert "[0] Traceback (most recent call last):" in stderr, said
+    assert "[2] Traceback (most recent call last):" not in stderr, said
+    assert [line for line in stderr if line.startswith("[2] rank 1 left the job: it finished its program")], said
+    assert [line for line in stderr if line.startswith("[lockstep] rank 0 (pid ")], said
+
+
+# Rank 0 fails to save after Ctrl-C.
+_SAVES = """
+import tensorflow as tf
+import lockstep
+rank = int(os.environ["LOCKSTEP_RANK"])
+try:
+    while True:
+        lockstep.allreduce(tf.ones([2]), name="x")
+        open(f"trains{rank}", "w").close()
+except BaseException:
+    if rank == 0:
+        raise OSError(28, "No space left on device", "last.ckpt")
+    raise
+"""
+
+
+def test_a_failure_to_save_after_an_interrupt_is_shown(launch, tmp_path):
+    process = launch("-n", "2", worker=_SAVES, variables=_QUIET)
+    code, stderr, said = _interrupted(process, tmp_path)
+    assert code == 1, said
+    assert "[0] OSError: [Errno 28] No space left on device: 'last.ckpt'" in stderr, said
+    assert "[1] Traceback (most recent call last):" not in stderr, said
+
+
+def test_an_error_counts_for_an_interrupt_where_it_is_one():
+    replaced = RuntimeError("MISMATCH: ORIGINAL InternalError REPLACED BY KeyboardInterrupt: <EMPTY MESSAGE>")
+    for error in (KeyboardInterrupt(), replaced):
+        assert last_words._reason(error) == {"because": notes.INTERRUPT, "error": "interrupted"}
+    own = OSError(28, "No space left on device")
+    own.__context__ = KeyboardInterrupt()  # raised while that was handled
+    assert last_words._reason(own) == {"because": notes.ITSELF}

@@ -1,0 +1,184 @@
+"""Policies for the results of evaluations: ending training that no longer gets better, keeping the best checkpoint.
+
+They are called as a `Policy` is (`policies.py`), by an `EvaluationHook` that has them among its `policies`, on all
+workers, with worker 0's results; so all workers decide alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lockstep._src.collectives import agreement
+from lockstep._src.engine import arguments
+from lockstep._src.engine.context import context as _context
+from lockstep._src.saving import failures, latest, sealed
+from lockstep._src.scope import scope
+
+_tf1 = tf.compat.v1
+_gfile = tf.io.gfile
+
+
+class _Best:
+    """The best value of a result so far."""
+
+    def __init__(self, owner: str, metric: str, mode: str, min_delta: float) -> None:
+        if mode not in ("max", "min"):
+            raise ValueError(f"{owner}: mode is {mode!r}, wanted 'max' or 'min'")
+        arguments.text(owner, "metric", metric)
+        arguments.number(owner, "min_delta", min_delta)
+        if min_delta < 0:
+            raise ValueError(f"{owner}: min_delta is {min_delta}, wanted 0 or more")
+        self._owner, self.metric, self._sign, self._min_delta = owner, metric, 1 if mode == "max" else -1, min_delta
+        self.value: float | None = None
+
+    def improves(self, results: Mapping[str, Any]) -> bool:
+        """Whether the result is better than any before by more than `min_delta`; then it is the best. NaN never is."""
+        if self.metric not in results:
+            raise ValueError(
+                f"{self._owner}: the evaluation has no result {self.metric!r}, but {', '.join(sorted(results))}"
+            )
+        value = float(results[self.metric])
+        if np.isnan(value) or (self.value is not None and self._sign * (value - self.value) <= self._min_delta):
+            return False
+        self.value = value
+        return True
+
+
+class EarlyStopping:
+    """Ends training when an evaluation's result no longer gets better: a policy for `EvaluationHook(policies=[...])`.
+
+    All workers stop after the same step: they decide by worker 0's result.
+
+    Args:
+      metric: the result's name in the evaluation.
+      patience: how many evaluations in a row without a better result end training.
+      mode: 'max' where more is better, 'min' where less is.
+      min_delta: by how much a result has to be better to count.
+
+    Raises:
+      TypeError: an argument is of another type.
+      ValueError: a bad `mode`, `patience` or `min_delta`; later, an evaluation without such a result.
+
+    """
+
+    def __init__(self, metric: str, patience: int = 1, mode: str = "max", min_delta: float = 0.0) -> None:
+        arguments.integer("EarlyStopping", "patience", patience, 1, optional=False)
+        self._best = _Best("EarlyStopping", metric, mode, min_delta)
+        self._patience = patience
+        self._waited = 0
+
+    def begin(self) -> None:
+        """Forgets what an earlier session saw."""
+        self._best.value, self._waited = None, 0
+
+    def __call__(
+        self,
+        global_step: int,
+        metrics: dict[str, Any],
+        session: Any,
+        context: Any = None,
+        scaffold: Any = None,
+        writer: Any = None,
+    ) -> None:
+        """Looks at an evaluation's results; see `Policy.__call__`."""
+        del session, scaffold, writer
+        self._waited = 0 if self._best.improves(metrics) else self._waited + 1
+        if self._waited >= self._patience and context is not None:
+            _tf1.logging.info(
+                "EarlyStopping at step %d: %s was best at %s, %d evaluations ago",
+                *(global_step, self._best.metric, self._best.value, self._waited),
+            )
+            context.request_stop()
+
+
+class BestCheckpoint:
+    """Keeps the checkpoint with the best result of an evaluation: a policy for `EvaluationHook(policies=[...])`.
+
+    All workers save it together. Beside it lies `best.json`, with the 'metric', its 'value', the 'global_step' and the
+    name of the 'checkpoint'; training that starts again in the same directory compares with that.
+    `tf.train.latest_checkpoint(directory)` is the best one.
+
+    Args:
+      metric: the result's name in the evaluation.
+      directory: where to save, a folder of its own, the same for all workers.
+      mode: 'max' where more is better, 'min' where less is.
+      min_delta: by how much a result has to be better to count.
+      max_to_keep: how many of the best ones so far to keep.
+
+    Raises:
+      TypeError: an argument is of another type.
+      ValueError: a bad `mode` or `min_delta`; later, an evaluation without such a result.
+
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        directory: str | os.PathLike[str],
+        mode: str = "max",
+        min_delta: float = 0.0,
+        max_to_keep: int = 1,
+    ) -> None:
+        self._best = _Best("BestCheckpoint", metric, mode, min_delta)
+        self._directory = os.fspath(directory)
+        arguments.integer("BestCheckpoint", "max_to_keep", max_to_keep, 0)
+        self._max_to_keep = max_to_keep
+
+    def begin(self) -> None:
+        """Builds the saver, in the training graph, and reads what an earlier training found best."""
+        with scope():
+            self._saver = _tf1.train.Saver(max_to_keep=self._max_to_keep, save_relative_paths=True)
+        self._best.value = agreement.from_chief(self._read(), "best_checkpoint")
+        latest.of_the_job(self._directory, "best_latest")
+        saved = latest.checkpoint_state(self._directory) if _context.is_chief else None
+        if saved is not None:
+            self._saver.recover_last_checkpoints(saved.all_model_checkpoint_paths)  # so that they are deleted in turn
+
+    def __call__(
+        self,
+        global_step: int,
+        metrics: dict[str, Any],
+        session: Any,
+        context: Any = None,
+        scaffold: Any = None,
+        writer: Any = None,
+    ) -> None:
+        """Saves where the result is better; see `Policy.__call__`."""
+        del context, scaffold, writer
+        if not self._best.improves(metrics):
+            return
+        path = self._saver.save(session, os.path.join(self._directory, "best"), global_step, write_meta_graph=False)
+        if _context.is_chief:
+            best = {
+                "metric": self._best.metric,
+                "value": self._best.value,
+                "global_step": int(global_step),
+                "checkpoint": os.path.basename(path),
+            }
+            # Whole or not there, as the checkpoint.
+            aside = self._file + ".tmp"
+            with failures.of_the_job(f"{self._file} cannot be written"):
+                with _gfile.GFile(aside, "w") as file:
+                    file.write(sealed.seal(best))
+                _gfile.rename(aside, self._file, overwrite=True)
+
+    @property
+    def _file(self) -> str:
+        return os.path.join(self._directory, "best.json")
+
+    def _read(self) -> float | None:
+        if not (_context.is_chief and _gfile.exists(self._file)):
+            return None
+        with _gfile.GFile(self._file, "rb") as file:
+            best = sealed.unseal(file.read(), f"BestCheckpoint: {self._file}")
+        if best["metric"] != self._best.metric:
+            raise ValueError(
+                f"BestCheckpoint: {self._file} is of the metric {best['metric']!r}, wanted {self._best.metric!r}; "
+                "give each metric a directory of its own"
+            )
+        return best["value"]

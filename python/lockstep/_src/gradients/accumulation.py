@@ -1,0 +1,154 @@
+"""Gradients that are summed over several passes before they are exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.gradients import provenance
+from lockstep._src.gradients.graphs import LocalVariables, Track, after
+from lockstep._src.gradients.reducer import Gradient, Reducer
+from lockstep._src.gradients.variable_sets import key
+
+
+class Passes:
+    """Sums gradients; every n-th time exchanges the sums, which are what is applied then.
+
+    Passes over other variables are counted apart: one optimizer may train two parts of a model in turn.
+
+    The sums are variables that no checkpoint holds: of a step that isn't complete, nothing is kept, neither in a
+    checkpoint nor when this process joins a job, so that all ranks of it complete their steps together.
+
+    Args:
+      reducer: exchanges the sums.
+      track: as of `LocalVariables`.
+
+    Attributes:
+      counter: int32, passes since the last exchange, of the variables that a pass was made over last; a variable, None
+        before the first pass.
+    """
+
+    def __init__(self, reducer: Reducer, track: Track | None = None) -> None:
+        self._reducer = reducer
+        self._made = LocalVariables(track)
+        # By the keys of their variables; that of the last pass is the last.
+        self._parts: dict[tuple[int, ...], _Part] = {}
+        self.counter: tf.Variable | None = None
+
+    def _part(self, variables: Sequence[Any]) -> _Part:
+        keys = tuple(key(v) for v in variables)
+        self._parts[keys] = self._parts.pop(keys, None) or _Part(variables, self._made)
+        self.counter = self._parts[keys].counter
+        return self._parts[keys]
+
+    def add(self, gradients: Sequence[Gradient], variables: Sequence[Any]) -> list[Gradient]:
+        """Adds a pass.
+
+        Args:
+          gradients: of this rank; None adds nothing, and stays None where no pass had one.
+          variables: one for each.
+
+        Returns:
+          After the n-th pass what is to be applied, otherwise the sums of this rank so far.
+
+        Raises:
+          ValueError: slices, where `sparse_as_dense` isn't set.
+        """
+        exchange = self._reducer.exchange
+        part = self._part(variables)
+        dense = {i: self._dense(gradient) for i, gradient in enumerate(gradients) if gradient is not None}
+        for i, gradient in dense.items():
+            part.make_sum(i, gradient.dtype)
+        there = sorted(part.sums)
+        sums = [part.sums[i] for i in there]
+        with after(self._made.renewed()):
+            added = [part.sums[i].assign_add(gradient, read_value=False) for i, gradient in dense.items()]
+            with after(added), after([part.counter.assign_add(1, read_value=False)]):
+                count = part.counter.read_value()
+
+        def exchanged() -> list[tf.Tensor]:
+            values = [s.read_value() for s in sums]
+            of_all: list[Gradient] = [None] * len(gradients)
+            for i, value in zip(there, values, strict=True):
+                of_all[i] = value
+            all_reduced = self._reducer.reduce(of_all, variables)
+            reduced = [all_reduced[i] for i in there]
+            if exchange.average_passes:
+                reduced = [g / tf.cast(exchange.passes, g.dtype) for g in reduced]
+            with after(values), after(reduced):
+                cleared = [s.assign(tf.zeros_like(s), read_value=False) for s in sums]
+                cleared.append(part.counter.assign(0, read_value=False))
+            with after(cleared):
+                return [tf.identity(count), *(tf.identity(g) for g in reduced)]
+
+        def so_far() -> list[tf.Tensor]:
+            return [tf.identity(count), *(s.read_value() for s in sums)]
+
+        with after([count]):
+            # By a name of its own: what is exchanged inside is called after it, and ranks may have other conditionals.
+            outputs = tf.cond(tf.equal(count, exchange.passes), exchanged, so_far, f"{self._reducer.name}_passes")
+        result: list[Gradient] = [None] * len(gradients)
+        for i, output in zip(there, outputs[1:], strict=True):
+            result[i] = output
+        provenance.mark(result)
+        return result
+
+    def if_complete(
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+        apply: Callable[[], Any],
+        skip: Callable[[], Any],
+    ) -> tf.Tensor | tf.Operation:
+        """Does one of two things: as the last pass over `variables` was the n-th, or was not.
+
+        Args:
+          gradients: what `add` gave, or what was made of it.
+          variables: one for each; of those of the pass, some may be left out.
+          apply: done after the n-th.
+          skip: done after another.
+        """
+        keys = {key(v) for v in variables}
+        counter = next(part.counter for keys_of, part in reversed(self._parts.items()) if keys <= {*keys_of})
+
+        def run(action: Callable[[], Any]) -> Callable[[], tf.Tensor]:
+            def branch() -> tf.Tensor:
+                done = action()
+                with after([done]):
+                    return tf.constant(0)
+
+            return branch
+
+        with after([g for g in gradients if g is not None]):
+            is_complete = tf.equal(counter.read_value(), 0)
+            return tf.cond(is_complete, run(apply), run(skip))
+
+    def _dense(self, gradient: Any) -> tf.Tensor:
+        if isinstance(gradient, tf.IndexedSlices) and not self._reducer.exchange.sparse_as_dense:
+            raise ValueError(
+                f"{self._reducer.name}: got slices (tf.IndexedSlices), which are summed over several passes with "
+                "sparse_as_dense=True alone"
+            )
+        return tf.convert_to_tensor(gradient)
+
+
+class _Part:
+    """The sums of some variables, and of how many passes they are.
+
+    Attributes:
+      counter: int32, the passes.
+      sums: by the variable's place.
+    """
+
+    def __init__(self, variables: Sequence[Any], made: LocalVariables) -> None:
+        # Kept, so that they keep their keys.
+        self._variables, self._made = list(variables), made
+        self.counter = made.make("passes", [], tf.int32)
+        self.sums: dict[int, tf.Variable] = {}
+
+    def make_sum(self, i: int, dtype: tf.DType) -> None:
+        """Makes the sum of a variable, where there is none yet."""
+        if i not in self.sums:
+            self.sums[i] = self._made.make("sum", self._variables[i].shape, dtype)

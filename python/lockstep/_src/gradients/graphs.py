@@ -1,0 +1,83 @@
+"""What is written alike eagerly, in a `tf.function` and in a graph of TensorFlow 1."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from lockstep._src.engine import elastic
+
+# What is told of a variable made in a graph, so that it is initialized there.
+Track = Callable[[tf.Variable], None]
+
+
+class LocalVariables:
+    """Variables that no checkpoint holds, zeros when they are made and whenever this process has joined a job.
+
+    What ranks began together is worth nothing among others: those that come later have not begun it.
+
+    Args:
+      track: called with each that is made in a graph; without it they are local variables, which
+        `local_variables_initializer` initializes.
+    """
+
+    def __init__(self, track: Track | None = None) -> None:
+        self._track = track
+        self._eager: list[tf.Variable] = []
+        self._in_graphs: list[tf.Variable] = []
+        # In a graph of an elastic job, of which meeting the values are.
+        self._meeting: tf.Variable | None = None
+        elastic.forget_at_meetings(self)
+
+    def make(self, name: str, shape: Any, dtype: tf.DType) -> tf.Variable:
+        """A variable, which may be made in a function."""
+        with tf.init_scope():
+            zeros = tf.zeros(shape, dtype)
+            if tf.executing_eagerly():
+                variable = tf.Variable(zeros, trainable=False, name=name)
+                self._eager.append(variable)
+            else:
+                collections = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
+                variable = tf.compat.v1.Variable(
+                    zeros, trainable=False, name=name, collections=collections, use_resource=True
+                )
+                if self._track is not None:
+                    self._track(variable)
+                self._in_graphs.append(variable)
+        return variable
+
+    def forget(self) -> None:
+        """Makes them zeros; those of a graph of TensorFlow 1 are when it runs, by `renewed`."""
+        # A job may be joined while a graph is being built.
+        with context.eager_mode():
+            for variable in self._eager:
+                variable.assign(tf.zeros_like(variable))
+
+    def renewed(self) -> list[Any]:
+        """What has to run before they are used, when all have been made."""
+        if tf.compat.v1.executing_eagerly_outside_functions() or elastic.member() is None:
+            return []
+        if self._meeting is None:
+            self._meeting = self.make("meeting", [], tf.int64)
+        meeting = self._meeting
+        now = tf.numpy_function(lambda: np.int64(elastic.meetings), [], tf.int64)
+
+        def renew() -> tf.Tensor:
+            zeros = [v.assign(tf.zeros_like(v), read_value=False) for v in self._in_graphs if v is not meeting]
+            with after([*zeros, meeting.assign(now, read_value=False)]):
+                return tf.constant(0)
+
+        return [tf.cond(tf.equal(now, meeting.read_value()), lambda: tf.constant(0), renew)]
+
+
+def after(done: Sequence[Any]) -> Any:
+    """Inside, operations run after these; eagerly they have."""
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    elements = [getattr(element, "op", element) for element in done]
+    return tf.control_dependencies([e for e in elements if isinstance(e, tf.Operation)])

@@ -1,0 +1,297 @@
+"""Optimizers of Keras 3 and Keras 2 that exchange gradients by name.
+
+Nothing of it is for AutoGraph, which would convert what a program's `tf.function` calls, for seconds.
+
+An optimizer becomes one of a class made for it: a subclass of its own class, called the same, so that what is saved
+with it is loaded where this library is not. Imports no Keras.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from lockstep._src.engine import program_end
+from lockstep._src.gradients import keras_patches
+from lockstep._src.gradients.exchange import Exchange
+from lockstep._src.gradients.reducer import Gradient
+from lockstep._src.gradients.wrapped_updates import Updates
+
+_UPDATES = "_lockstep_updates"
+
+
+class _Exchanging:
+    """What the classes of all generations of Keras have. Beside an optimizer's class, before it."""
+
+    _lockstep_exchange: ClassVar[Exchange]
+    _lockstep_name: ClassVar[str]
+    # The optimizer's class.
+    _lockstep_base: ClassVar[type]
+
+    @property
+    def _updates(self) -> Updates:
+        # Made at first use, as Keras makes optimizers in several ways; past what it tracks for checkpoints.
+        if _UPDATES not in vars(self):
+            updates = Updates(self._lockstep_exchange, self._lockstep_name, keras_patches.tracker(self._lockstep_base))
+            updates.reducer.skips_steps = hasattr(self, "inner_optimizer")
+            updates.reducer.order = self._known_variables
+            vars(self)[_UPDATES] = updates
+            program_end.counts_steps(self)
+        return vars(self)[_UPDATES]
+
+    @property
+    def _agg_helper(self) -> Any:
+        """The sums over several passes, under the name by which Horovod's tests look at their `counter`."""
+        return self._updates.passes
+
+    def register_local_var(self, var: Any) -> None:
+        """From now on gradients of `var` stay on this rank."""
+        self._updates.reducer.local.add(var)
+
+    def register_local_layer(self, layer: Any) -> None:
+        """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
+        self._updates.reducer.local.add_layer(layer)
+
+    def _exchanged(self, grads_and_vars: Sequence[tuple[Gradient, Any]]) -> list[tuple[Gradient, Any]]:
+        variables = [v for _, v in grads_and_vars]
+        gradients = self._updates.compute([g for g, _ in grads_and_vars], variables)
+        return list(zip(gradients, variables, strict=True))
+
+    def _known_variables(self) -> Sequence[Any] | None:
+        # Those of Keras 2 forget at each step what they were built with.
+        return None
+
+    def _count_pass(self) -> Any:
+        # Of a pass that updates nothing: schedules of learning rates count passes.
+        return _iterations(self).assign_add(1)
+
+
+class CallableList(list):
+    """What Keras 2 has for an optimizer's `variables`, which programs call and programs read."""
+
+    def __call__(self) -> list[Any]:
+        """The list itself."""
+        return self
+
+
+class _Keras3(_Exchanging):
+    @property
+    def variables(self) -> CallableList:
+        """As Keras has them, or called."""
+        return CallableList(super().variables)
+
+    def _known_variables(self) -> Sequence[Any] | None:
+        return self._trainable_variables if self.built else None
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Exchanges gradients and applies them."""
+        apply = super().apply
+        self.apply_exchanged(self, grads, trainable_variables, lambda gradients: apply(gradients, trainable_variables))
+
+    def apply_exchanged(
+        self,
+        outer: Any,
+        grads: Sequence[Gradient],
+        trainable_variables: Sequence[Any] | None,
+        apply: Callable[[list[Gradient]], None],
+    ) -> None:
+        """Exchanges gradients, and applies them by `apply` of `outer`, which is this one or one around it."""
+        variables = trainable_variables
+        if variables is None and outer.built:
+            variables = self._trainable_variables
+        if not grads or variables is None:
+            return apply(list(grads))
+
+        def build() -> None:
+            if not outer.built:
+                outer.build(list(variables))
+                outer.built = True
+
+        self._updates.apply(list(grads), list(variables), apply, self._count_pass, build)
+        return None
+
+
+class _Keras2(_Exchanging):
+    @tf.autograph.experimental.do_not_convert
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
+        """Gradients to apply, and their variables."""
+        return self._exchanged(super().compute_gradients(loss, var_list, tape=tape))
+
+    @tf.autograph.experimental.do_not_convert
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Gradient, Any]]:
+        # As optimizers of before had it, and Horovod gives it to all.
+        if grad_loss is not None:
+            raise ValueError(f"{self.name}: grad_loss is known to legacy optimizers alone")
+        return self.compute_gradients(loss, var_list, tape)
+
+    @tf.autograph.experimental.do_not_convert
+    def get_gradients(self, loss: Any, params: Any) -> list[Gradient]:
+        """Gradients to apply, where the optimizer's class has this function."""
+        params = tf.nest.flatten(params)
+        return self._updates.compute(super().get_gradients(loss, params), params)
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """Applies gradients; those that were not exchanged are, first."""
+        apply = super().apply_gradients
+        return self.apply_exchanged(grads_and_vars, lambda pairs: apply(pairs, *args, **kwargs))
+
+    def apply_exchanged(self, grads_and_vars: Any, apply: Callable[[list[tuple[Gradient, Any]]], Any]) -> Any:
+        """Exchanges gradients, and applies them by `apply`, of this optimizer or of one around it."""
+        pairs = list(grads_and_vars)
+        if not pairs:
+            return apply(pairs)
+        variables = [v for _, v in pairs]
+
+        def apply_all(gradients: list[Gradient]) -> Any:
+            return apply(list(zip(gradients, variables, strict=True)))
+
+        def build() -> None:
+            with tf.init_scope():
+                self._make_variables(variables)
+
+        return self._updates.apply([g for g, _ in pairs], variables, apply_all, self._count_pass, build)
+
+    def _make_variables(self, variables: list[Any]) -> None:
+        self.build(variables)
+
+
+class _Keras2Legacy(_Keras2):
+    @tf.autograph.experimental.do_not_convert
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Gradient, Any]]:
+        return self._exchanged(super(_Keras2, self)._compute_gradients(loss, var_list, grad_loss, tape))
+
+    @tf.autograph.experimental.do_not_convert
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
+        """Gradients to apply, and their variables."""
+        return self._compute_gradients(loss, var_list, None, tape)
+
+    def _make_variables(self, variables: list[Any]) -> None:
+        self._create_all_weights(variables)
+
+
+def is_exchanging(optimizer: Any) -> bool:
+    """Whether an optimizer of Keras exchanges gradients by name."""
+    return isinstance(optimizer, _Exchanging)
+
+
+def _mixin(optimizer: Any) -> type:
+    if hasattr(optimizer, "stateless_apply"):
+        return _Keras3
+    if hasattr(optimizer, "compute_gradients") and hasattr(optimizer, "build"):
+        return _Keras2
+    if hasattr(optimizer, "_create_all_weights"):
+        return _Keras2Legacy
+    raise TypeError(f"got {optimizer!r}, wanted an optimizer of Keras or of tf.compat.v1.train")
+
+
+def _to_legacy(optimizer: Any) -> Any:
+    """What Keras 2 makes of an optimizer where TensorFlow 2's behaviour is switched off."""
+    for cls in type(optimizer).__mro__:
+        package, _, module = cls.__module__.rpartition(".")
+        if module == "optimizer" and hasattr(sys.modules.get(package), "convert_to_legacy_optimizer"):
+            return sys.modules[package].convert_to_legacy_optimizer(optimizer)
+    raise TypeError(f"got {optimizer!r}, wanted a legacy optimizer, as TensorFlow 2's behaviour is switched off")
+
+
+def _public_module(cls: type) -> str:
+    """Where what is saved says that a class is: for Keras' own the public module, of which it is loaded."""
+    module = cls.__module__
+    if module.startswith("keras.src.optimizers"):
+        from_keras = sys.modules.get("keras.src.api_export")
+        public = from_keras and from_keras.get_name_from_symbol(cls)
+        if public:
+            return public.rpartition(".")[0]
+    return module
+
+
+def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None) -> Any:
+    """An optimizer like this one that exchanges gradients before it applies them.
+
+    Args:
+      optimizer: of Keras 3, or of Keras 2 (`keras.optimizers` there, or `keras.optimizers.legacy`). With state of its
+        own (it has been built, or loaded), it hands that over and isn't to be used any more; otherwise the new one is
+        made of its config. One that exchanges already is taken for what it was before.
+      exchange: how.
+      name: begins the names of what is exchanged; default "Distributed" and the class's name.
+
+    Returns:
+      An optimizer of a subclass of the class, of the same name, with `register_local_var`.
+
+    Raises:
+      TypeError: it is no optimizer of Keras.
+    """
+    mixin = _mixin(optimizer)
+    if mixin is _Keras2 and not tf.__internal__.tf2.enabled():
+        # Keras would, when a model is compiled with it, and leave out what is done here.
+        optimizer, mixin = _to_legacy(optimizer), _Keras2Legacy
+    base = type(optimizer)._lockstep_base if is_exchanging(optimizer) else type(optimizer)
+    members = {
+        "__doc__": base.__doc__,
+        "__module__": _public_module(base),
+        "_lockstep_exchange": exchange,
+        "_lockstep_name": name or f"Distributed{base.__name__}",
+        "_lockstep_base": base,
+    }
+    cls = types.new_class(base.__name__, (mixin, base), exec_body=lambda namespace: namespace.update(members))
+    if mixin is _Keras3:
+        keras_patches.patch_keras3(is_exchanging)
+    else:
+        keras_patches.patch_keras2(keras_patches.root_of(base), is_exchanging)
+    made = None if _has_state(optimizer) else _from_config(cls, optimizer)
+    if made is None:
+        made = object.__new__(cls)
+        vars(made).update(vars(optimizer))
+        vars(made).pop(_UPDATES, None)
+    inner = getattr(made, "inner_optimizer", None)
+    if is_exchanging(inner):
+        # Of a LossScaleOptimizer that had state; once is enough.
+        inner.__class__ = inner._lockstep_base
+    return made
+
+
+def _has_state(optimizer: Any) -> bool:
+    # Of a LossScaleOptimizer, what is inside. Keras 3; Keras 2; Keras 2, legacy.
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
+
+
+def _from_config(cls: type, optimizer: Any) -> Any:
+    try:
+        config = optimizer.get_config()
+    except NotImplementedError:
+        return None
+    made = cls.from_config(config)
+    if tf.executing_eagerly() and isinstance(made, (_Keras3, _Keras2)) and not isinstance(made, _Keras2Legacy):
+        _iterations(made).assign(_iterations(optimizer))
+    return made
+
+
+def _iterations(optimizer: Any) -> Any:
+    """The variable that counts updates."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    found = getattr(optimizer, "_iterations", None)
+    return optimizer.iterations if found is None else found
+
+
+@functools.cache
+def make_variables_callable() -> None:
+    """Has `variables` of all optimizers of Keras 3 be a list that may be called, as in Keras 2, if Keras 3 is loaded.
+
+    For programs that say `optimizer.variables()`, as Horovod's documents do.
+    """
+    for module, name in (("base_optimizer", "BaseOptimizer"), ("loss_scale_optimizer", "LossScaleOptimizer")):
+        cls = getattr(sys.modules.get(f"keras.src.optimizers.{module}"), name, None)
+        if cls is not None and "variables" in vars(cls):
+            getter = vars(cls)["variables"].fget
+            cls.variables = property(functools.wraps(getter)(lambda self, getter=getter: CallableList(getter(self))))

@@ -1,0 +1,98 @@
+"""Norms of gradients, of which a worker may hold a part only.
+
+The gradient of a sharded table is spread over the workers like the table's rows: its norm is known when all have summed
+their parts. `tf.linalg.global_norm`, `tf.clip_by_global_norm` and `tf.clip_by_norm` would take the part for the whole,
+clip differently on each worker, and so let the replicated weights drift apart.
+
+A row that occurs several times among the slices counts as the sum of its slices, which is the gradient. TensorFlow
+counts the slices of a plain variable one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import clip_ops
+from tensorflow.python.training.experimental import loss_scale
+
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables import sharded as sharding
+
+
+def intercept_norms(interception: Interception) -> None:
+    """Makes TensorFlow's norms and clipping by norm right for gradients of sharded tables while it lasts."""
+    v1, v2 = tf.compat.v1, tf.compat.v2
+    for name, wrap, namespaces in (
+        ("global_norm", _wrap_global_norm, (clip_ops, tf.linalg, v1, v1.linalg, v2.linalg)),
+        ("clip_by_norm", _wrap_clip_by_norm, (clip_ops, tf, v1, v2)),
+    ):
+        interception.replace_alike(namespaces, name, wrap)
+
+    interception.replace(loss_scale, "_is_all_finite", _wrap_is_all_finite)
+
+
+def _wrap_is_all_finite(is_all_finite: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Of gradients that differ between workers, as those of sharded tables do, all workers' have to be finite.
+
+    A loss scale, which goes by it, would differ between workers otherwise, and so would the steps that are skipped.
+    """
+
+    @functools.wraps(is_all_finite)
+    def wrapped(grads: Sequence[Any]) -> tf.Tensor:
+        finite = is_all_finite(grads)
+        if context.world_size == 1 or tf.executing_eagerly():
+            return finite
+        return tf.cast(ordered.allreduce(tf.cast(finite, tf.int32), op="min", name="all_finite"), tf.bool)
+
+    return wrapped
+
+
+def _wrap_global_norm(global_norm: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    @functools.wraps(global_norm)
+    def wrapped(t_list: Sequence[Any], name: str | None = None) -> tf.Tensor:
+        sharded = [is_sharded_gradient(t) for t in t_list]
+        if not any(sharded):
+            return global_norm(t_list, name)
+        with tf.name_scope(name or "global_norm"):
+            squared = squared_norm([t for t, is_sharded in zip(t_list, sharded, strict=True) if is_sharded])
+            rest = [t for t, is_sharded in zip(t_list, sharded, strict=True) if t is not None and not is_sharded]
+            if rest:
+                squared += tf.square(tf.cast(global_norm(rest), squared.dtype))
+            return tf.sqrt(squared)
+
+    return wrapped
+
+
+def _wrap_clip_by_norm(clip_by_norm: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(clip_by_norm)
+    def wrapped(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+        if axes is not None or not is_sharded_gradient(t):
+            return clip_by_norm(t, clip_norm, axes, name)
+        with tf.name_scope(name or "clip_by_norm"):
+            norm = tf.sqrt(squared_norm([t]))
+            clip_norm = tf.cast(clip_norm, t.dtype)
+            values = t.values * (clip_norm / tf.maximum(tf.cast(norm, t.dtype), clip_norm))
+            return tf.IndexedSlices(values, t.indices, t.dense_shape)
+
+    return wrapped
+
+
+def is_sharded_gradient(gradient: Any) -> bool:
+    """Whether a gradient consists of slices for the rows of a sharded table that this worker holds."""
+    return isinstance(gradient, tf.IndexedSlices) and sharding.are_rows_of_the_shard(gradient.indices)
+
+
+def squared_norm(slices: Sequence[tf.IndexedSlices]) -> tf.Tensor:
+    """The squared norm of gradients of sharded tables, over all workers: a scalar, the same on each."""
+    parts = []
+    for gradient in slices:
+        rows, position = tf.unique(gradient.indices)
+        summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(rows))
+        parts.append(tf.reduce_sum(tf.square(tf.cast(summed, tf.float32))))
+    own = tf.add_n(parts)
+    return own if context.world_size == 1 else ordered.allreduce(own, op="sum", name="squared_norm")

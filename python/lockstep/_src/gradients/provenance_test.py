@@ -1,0 +1,107 @@
+"""Which gradients count as exchanged."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from lockstep._src.gradients import provenance
+from lockstep._src.gradients.provenance import Origin, mark
+from lockstep._src.gradients.variable_sets import Noted
+
+tf1 = tf.compat.v1
+
+
+def origin(gradient):
+    return provenance.origin(gradient, set())
+
+
+def origins(build):
+    """What `build(exchanged, local, variable)` gives for gradients, in a graph of TensorFlow 1 and in a function."""
+    result = []
+    with tf.Graph().as_default():
+        exchanged, local = tf1.placeholder(tf.float32, [2]) + 1.0, tf1.placeholder(tf.float32, [2])
+        mark([exchanged])
+        result.append([origin(g) for g in build(exchanged, local, tf1.get_variable("v", [2]))])
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def function(local):
+        exchanged = local + 1.0
+        mark([exchanged])
+        result.append([origin(g) for g in build(exchanged, local, variable)])
+
+    function(tf.zeros([2]))
+    assert result[0] == result[1]
+    return result[0]
+
+
+def test_what_is_computed_from_exchanged_gradients_alone_is_exchanged():
+    def build(exchanged, local, variable):
+        del local
+        clipped, _ = tf.clip_by_global_norm([exchanged, 2 * exchanged], 1.0)
+        conditional = tf.cond(tf.reduce_all(exchanged > 0), lambda: exchanged / 2, lambda: exchanged * variable)
+        slices = tf.IndexedSlices(exchanged, tf.constant([0, 1]))
+        called = tf.function(lambda x: x * 2)(exchanged)
+        return [exchanged, *clipped, exchanged + 0.1 * variable, conditional, slices, called]
+
+    assert set(origins(build)) == {Origin.EXCHANGED}
+
+
+def test_what_was_never_exchanged_is_local():
+    def build(exchanged, local, variable):
+        del exchanged
+        return [
+            local * variable,
+            tf.constant([1.0]),
+            tf.random.normal([2]),
+            tf.IndexedSlices(local, tf.constant([0, 1])),
+        ]
+
+    assert set(origins(build)) == {Origin.LOCAL}
+
+
+def test_what_has_something_of_this_rank_in_it_is_mixed():
+    def build(exchanged, local, variable):
+        del variable
+        return [exchanged + local, exchanged + tf.random.normal([2]), tf.stack([exchanged, local])]
+
+    assert set(origins(build)) == {Origin.MIXED}
+
+
+def test_inside_of_conditionals_and_functions():
+    """A branch sees where what it captures is from; an argument may be anything."""
+    seen = []
+
+    def look(gradient):
+        seen.append(origin(gradient))
+        return gradient
+
+    @tf.function
+    def function(local):
+        exchanged = local + 1.0
+        mark([exchanged])
+        tf.cond(tf.reduce_all(local > 0), lambda: look(exchanged * 2), lambda: look(exchanged + local))
+        tf.function(look)(exchanged)
+        tf.function(lambda: look(2 * exchanged))()
+
+    function(tf.zeros([2]))
+    assert seen == [Origin.EXCHANGED, Origin.MIXED, Origin.LOCAL, Origin.EXCHANGED]
+
+
+def test_eagerly_a_tensor_is_marked_itself():
+    gradient = tf.constant([1.0])
+    assert origin(gradient) is Origin.LOCAL
+    mark([gradient, None, tf.IndexedSlices(tf.constant([1.0]), tf.constant([0]))])
+    assert origin(gradient) is Origin.EXCHANGED
+    assert origin(gradient * 1.0) is Origin.LOCAL
+
+
+def test_what_was_delivered_is_forgotten_with_its_variable():
+    delivered = Noted()
+    variable, other = tf.Variable(1.0), tf.Variable(1.0)
+    delivered.add([variable, other])
+    assert variable in delivered
+    delivered.discard([other])
+    assert other not in delivered
+    del variable
+    assert not delivered._variables

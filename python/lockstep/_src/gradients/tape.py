@@ -1,0 +1,89 @@
+"""Gradient tapes whose `gradient` exchanges what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.gradients.exchange import Exchange
+from lockstep._src.gradients.reducer import Gradient, Reducer
+from lockstep._src.gradients.variable_sets import delivered_by_tapes
+
+_NONE = tf.UnconnectedGradients.NONE
+
+
+class _Exchanging:
+    """What the class of an exchanging tape has. Beside the tape's class, before it."""
+
+    _reducer: Reducer
+    _lockstep_base: type
+
+    @tf.autograph.experimental.do_not_convert
+    def register_local_source(self, source: Any) -> None:
+        """From now on gradients of `source` stay on this rank."""
+        self._reducer.local.add(source)
+
+    def register_local_layer(self, layer: Any) -> None:
+        """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
+        self._reducer.local.add_layer(layer)
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        unconnected_gradients: tf.UnconnectedGradients = _NONE,
+    ) -> Any:
+        """Gradients, exchanged.
+
+        Args:
+          target: what is derived.
+          sources: by what: variables or tensors, nested as they like.
+          output_gradients: of the target; None: ones.
+          use_generic_names: tensors travel as "grad_0", "grad_1", ...: two such calls must not overlap.
+          unconnected_gradients: what there is of sources that the target doesn't depend on. In the fourth place, as
+            TensorFlow has it, it is understood as well.
+
+        Returns:
+          Of the structure of `sources`.
+        """
+        if isinstance(use_generic_names, tf.UnconnectedGradients):
+            use_generic_names, unconnected_gradients = False, use_generic_names
+        gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        flat = tf.nest.flatten(sources)
+        reduced = self._reducer.reduce(tf.nest.flatten(gradients), flat, use_generic_names)
+        delivered_by_tapes.add([s for s in flat if not tf.is_tensor(s) or isinstance(s, tf.Variable)])
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    @tf.autograph.experimental.do_not_convert
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[tuple[Any, Gradient]], list[tuple[Any, Gradient]]]:
+        """Pairs of a source and its gradient: those of local sources, and the others."""
+        gradients = self.gradient(target, sources, output_gradients, use_generic_names)
+        local, others = [], []
+        for source, gradient, is_local in zip(sources, gradients, self._reducer.local.among(sources), strict=True):
+            (local if is_local else others).append((source, gradient))
+        return local, others
+
+
+def make_exchanging(tape: tf.GradientTape, exchange: Exchange, name: str) -> Any:
+    """A tape that has recorded what this one has, and whose `gradient` exchanges what it gives.
+
+    `jacobian` and `batch_jacobian` stay those of this rank.
+
+    Args:
+      tape: recorded or not; one that exchanges already is taken for what it was before.
+      exchange: how; a tape doesn't sum passes.
+      name: begins the names of what is exchanged.
+    """
+    base = getattr(type(tape), "_lockstep_base", type(tape))
+    cls = type(base.__name__, (_Exchanging, base), {"__doc__": base.__doc__, "_lockstep_base": base})
+    made = object.__new__(cls)
+    vars(made).update(vars(tape))
+    made._reducer = Reducer(exchange, name)
+    return made

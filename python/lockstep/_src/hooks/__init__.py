@@ -1,0 +1,1 @@
+"""Replacing symbols of TensorFlow and Keras, and putting them back."""

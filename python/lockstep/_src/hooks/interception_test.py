@@ -1,0 +1,46 @@
+import pytest
+
+from lockstep._src.hooks.interception import Interception
+
+
+class Base:
+    def f(self):
+        return "base"
+
+
+class Derived(Base):
+    pass
+
+
+def test_replaces_and_puts_back():
+    interception = Interception()
+    own = vars(Base)["f"]
+    interception.replace(Base, "f", lambda f: lambda self: "new " + f(self))
+    assert Derived().f() == "new base"
+    interception.undo()
+    assert vars(Base)["f"] is own
+
+
+def test_what_was_inherited_is_inherited_again():
+    interception = Interception()
+    interception.replace(Derived, "f", lambda f: lambda self: "derived over " + f(self))
+    assert Derived().f() == "derived over base" and Base().f() == "base"
+    interception.undo()
+    assert "f" not in vars(Derived) and Derived().f() == "base"
+
+
+def test_undoes_in_reverse_order_and_only_once():
+    interception = Interception()
+    interception.replace(Base, "f", lambda f: lambda self: "1" + f(self))
+    interception.replace(Base, "f", lambda f: lambda self: "2" + f(self))
+    assert Base().f() == "21base"
+    interception.undo()
+    interception.undo()
+    assert Base().f() == "base"
+
+
+def test_an_attribute_that_does_not_exist_is_an_error_and_changes_nothing():
+    interception = Interception()
+    with pytest.raises(AttributeError, match="no_such"):
+        interception.replace(Base, "no_such", lambda f: f)
+    assert not hasattr(Base, "no_such")

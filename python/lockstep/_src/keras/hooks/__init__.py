@@ -1,0 +1,1 @@
+"""Replacements inside Keras 3 while a scope is open."""

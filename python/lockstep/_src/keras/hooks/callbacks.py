@@ -1,0 +1,227 @@
+"""Callbacks of Keras 3 that write or delete files: worker 0 does it for the job.
+
+Callbacks run on all workers, so that a subclass may do what it likes beside. Their files are replaced:
+
+| callback | its files, on workers other than 0 |
+| --- | --- |
+| `CSVLogger`, `TensorBoard` | none: what is written is dropped, and nobody waits for another worker |
+| `ModelCheckpoint`, `BackupAndRestore` | worker 0's, which tells the others what it reads; they need all workers |
+| `OrbaxCheckpoint` | refused: Orbax writes for the jobs of JAX alone |
+
+Models are saved by `model_files.py`. Imports Keras: a scope imports this module where the program has Keras 3.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src import callbacks
+from keras.src.callbacks import backup_and_restore, csv_logger, model_checkpoint, tensorboard
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.saving import saving_api
+from keras.src.utils import file_utils
+
+from lockstep._src.collectives import agreement
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
+
+# Callbacks that need all workers: they save models, or read what was saved.
+_SAVERS = (callbacks.BackupAndRestore, callbacks.ModelCheckpoint)
+
+
+def intercept_callbacks(interception: Interception) -> None:
+    """Has worker 0 alone write the files of Keras' callbacks while the interception lasts."""
+    if context.world_size == 1:
+        return
+    for module in (backup_and_restore, model_checkpoint):
+        interception.replace(module, "file_utils", lambda _: _FilesOfTheJob())
+    restoring = _Restoring()
+    interception.replace(callbacks.BackupAndRestore, "on_train_begin", restoring.wrap)
+    interception.replace(saving_api, "load_weights", restoring.wrap_load)
+    interception.replace(callbacks.ModelCheckpoint, "_should_save_model", _wrap_decision)
+    interception.replace(CallbackList, "on_train_begin", _wrap_begin)
+    interception.replace(tensorboard.TensorBoard, "_log_weights", _wrap_histograms)
+    if context.is_chief:
+        return
+    for module in (csv_logger, tensorboard):
+        interception.replace(module, "file_utils", lambda _: _NoFiles())
+    for name in ("train", "val"):
+        interception.replace(tensorboard.TensorBoard, f"_{name}_writer", functools.partial(_without_file, name))
+    interception.replace(tensorboard.TensorBoard, "_start_profiler", lambda _: lambda self, logdir: None)
+
+
+class _Files:
+    """Keras' `file_utils`; subclasses replace what asks for files."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(file_utils, name)
+
+
+class _NoFiles(_Files):
+    """There are no files, and what is written is dropped."""
+
+    def exists(self, path: Any) -> bool:
+        return False
+
+    def File(self, path: Any, mode: str = "r") -> Any:  # noqa: N802  Keras' name
+        return open(os.devnull, mode)
+
+
+class _FilesOfTheJob(_Files):
+    """Worker 0's files. All workers call each method, in the same order; each raises OSError on all of them."""
+
+    def exists(self, path: Any) -> bool:
+        return _by_chief(file_utils.exists, path)
+
+    def copy(self, src: Any, dst: Any) -> None:
+        _by_chief(file_utils.copy, src, dst)
+
+    def makedirs(self, path: Any) -> None:
+        _by_chief(file_utils.makedirs, path)
+
+    def remove(self, path: Any) -> None:
+        _by_chief(file_utils.remove, path)
+
+    def rmtree(self, path: Any) -> None:
+        _by_chief(file_utils.rmtree, path)
+
+    def File(self, path: Any, mode: str = "r") -> Any:  # noqa: N802  Keras' name
+        return io.StringIO(_by_chief(_read, path)) if mode == "r" else _Written(path, mode)
+
+
+class _Written(io.StringIO):
+    """A text file that worker 0 writes when it is closed."""
+
+    def __init__(self, path: Any, mode: str) -> None:
+        super().__init__()
+        self._path, self._mode = path, mode
+
+    def close(self) -> None:
+        if not self.closed:
+            text = self.getvalue()
+            super().close()
+            _by_chief(_write, self._path, self._mode, text)
+
+
+def _read(path: Any) -> str:
+    with file_utils.File(path, "r") as file:
+        return file.read()
+
+
+def _write(path: Any, mode: str, text: str) -> None:
+    with file_utils.File(path, mode) as file:
+        file.write(text)
+
+
+def _by_chief(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls `function(*args)` on worker 0, and returns its result, fit for json, on every worker.
+
+    Raises:
+      OSError: worker 0 failed.
+    """
+    name, result = function.__name__.strip("_"), []
+    try:
+        agreement.on_chief(lambda: result.append(function(*args)), f"{name} {os.fspath(args[0])!r}", f"files_{name}")
+    except RuntimeError as error:
+        # It is an OSError on worker 0, and callbacks catch it.
+        raise OSError(str(error)) from None
+    return agreement.from_chief(result and result[0], f"files_{name}_result")
+
+
+class _Restoring(threading.local):
+    """`BackupAndRestore` while it restores: the weights are loaded by all workers, or by none."""
+
+    inside = False
+
+    def wrap(self, restore: Callable[..., None]) -> Callable[..., None]:
+        """Wraps the beginning of a training, which loads what was saved."""
+
+        @functools.wraps(restore)
+        def wrapped(*args: Any, **kwargs: Any) -> None:
+            self.inside = True
+            try:
+                restore(*args, **kwargs)
+            finally:
+                self.inside = False
+
+        return wrapped
+
+    def wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps the loading of weights, which each worker reads for itself."""
+
+        @functools.wraps(load)
+        def wrapped(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.inside:
+                return load(model, filepath, *args, **kwargs)
+            failure = None
+            try:
+                # Keras makes optimizers to compare with; a worker that cannot read the file makes none.
+                with of_this_worker():
+                    load(model, filepath, *args, **kwargs)
+            except Exception as error:
+                failure = error
+            told = agreement.of_all(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
+            for rank, text in enumerate(told):
+                if text is not None:
+                    raise failure or OSError(f"load_weights: worker {rank} failed: {text}")
+
+        return wrapped
+
+
+def _wrap_decision(decide: Callable[..., bool]) -> Callable[..., bool]:
+    """Wraps the decision of a `ModelCheckpoint` to save. A batch's values are of one worker, so worker 0 decides."""
+
+    @functools.wraps(decide)
+    def wrapped(*args: Any, **kwargs: Any) -> bool:
+        return agreement.from_chief(bool(decide(*args, **kwargs)), "callback_saves")
+
+    return wrapped
+
+
+def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
+    """Wraps the call that tells all callbacks of the beginning of training."""
+
+    @functools.wraps(tell)
+    def wrapped(self: CallbackList, *args: Any, **kwargs: Any) -> None:
+        # Not in all Keras 3.
+        of_jax = getattr(callbacks, "OrbaxCheckpoint", ())
+        if any(isinstance(callback, of_jax) for callback in self.callbacks):
+            raise NotImplementedError(
+                f"fit: OrbaxCheckpoint is not implemented for a job of {context.world_size} workers; use "
+                "BackupAndRestore or ModelCheckpoint"
+            )
+        mine = sorted(type(callback).__name__ for callback in self.callbacks if isinstance(callback, _SAVERS))
+        everyones = agreement.of_all(mine, "callbacks")
+        for rank, names in enumerate(everyones):
+            if names != everyones[0]:
+                raise ValueError(
+                    f"fit: callbacks that save models are {everyones[0] or 'none'} on rank 0 and {names or 'none'} on "
+                    f"rank {rank}; give the same ones to all workers, of which worker 0 writes the files"
+                )
+        tell(self, *args, **kwargs)
+
+    return wrapped
+
+
+def _wrap_histograms(log_weights: Callable[..., None]) -> Callable[..., None]:
+    """Wraps the writing of histograms of all weights. Tables are whole there, and all workers gather them."""
+
+    @functools.wraps(log_weights)
+    def wrapped(self: Any, epoch: int) -> None:
+        with whole_on_chief(sharded_variables(self.model.variables)):
+            if context.is_chief:
+                log_weights(self, epoch)
+
+    return wrapped
+
+
+def _without_file(name: str, original: Any) -> property:
+    del original
+    return property(lambda self: self._writers.setdefault(name, tf.summary.create_noop_writer()))

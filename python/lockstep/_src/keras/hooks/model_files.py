@@ -1,0 +1,49 @@
+"""Saving models of Keras 3: worker 0 writes the file, of whole tables; all workers take part.
+
+Imports Keras: a scope imports this module where the program has Keras 3.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from keras.src.saving import saving_api
+
+from lockstep._src.collectives import agreement
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
+from lockstep._src.tables.dynamic import is_dynamic, serialized
+from lockstep.launch.base import notes
+
+
+def intercept_saving(interception: Interception) -> None:
+    """Makes `model.save` and `model.save_weights` save for the job while the interception lasts."""
+    if context.world_size > 1:
+        for name in ("save_model", "save_weights"):
+            interception.replace(saving_api, name, _wrap_save)
+
+
+def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer = getattr(model, "optimizer", None)
+        tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
+        values = {id(v): getattr(v, "_value", None) for v in model.variables}
+        growing = [table for table in values.values() if is_dynamic(table)]
+
+        def save_alone() -> None:
+            # Keras makes optimizers to compare with.
+            with of_this_worker():
+                save(model, *args, **kwargs)
+            path = args[0] if args else kwargs.get("filepath")
+            if isinstance(path, str | os.PathLike):
+                notes.say({"is": "saved", "path": os.fspath(path)})
+
+        with whole_on_chief(tables), serialized.gathered(growing):
+            agreement.on_chief(save_alone, save.__name__, "model_saved")
+
+    return wrapped

@@ -1,0 +1,96 @@
+"""`fit`, `evaluate` and `predict` of Keras 3 end on all workers after the same batch when a callback of one says so.
+
+Callbacks end a pass over data by `model.stop_training` (`stop_evaluating`, `stop_predicting`), which Keras reads after
+each batch, and after each epoch. A worker's wish is taken back before Keras reads it, and travels with the exchange
+that precedes the next batch, which then all workers do without. After an epoch there is an exchange of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+
+# What callbacks set, by the method of the model's that it ends.
+ATTRIBUTES = {"fit": "stop_training", "evaluate": "stop_evaluating", "predict": "stop_predicting"}
+
+
+class Pass:
+    """A call of a model's `fit`, `evaluate` or `predict`.
+
+    Args:
+      model: the model.
+      attribute: which callbacks set, see `ATTRIBUTES`.
+    """
+
+    def __init__(self, model: Any, attribute: str) -> None:
+        self._model = model
+        self._attribute = attribute
+        self.asked = False
+
+    def take_back(self) -> None:
+        """Notes a wish of this worker's callbacks, and hides it from Keras."""
+        if getattr(self._model, self._attribute, False):
+            setattr(self._model, self._attribute, False)
+            self.asked = True
+
+    def agree(self, anyone_asked: bool) -> None:
+        """Tells Keras what all workers have agreed on."""
+        self.asked = False
+        if anyone_asked:
+            setattr(self._model, self._attribute, True)
+
+
+class Passes(threading.local):
+    """The passes that this thread is in: an evaluation may be inside of training."""
+
+    def __init__(self) -> None:
+        self.innermost: Pass | None = None
+
+    def wrap(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """What replaces a model's `fit`, `evaluate` or `predict`; the latter two take all data, however spread."""
+        options = {} if name == "fit" else {"mode": "eval"}
+
+        def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(method)
+            def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
+                outer, self.innermost = self.innermost, Pass(model, ATTRIBUTES[name])
+                try:
+                    with context.scope(**options):
+                        return method(model, *args, **kwargs)
+                finally:
+                    self.innermost = outer
+
+            return wrapped
+
+        return wrap
+
+    def wrap_batch_end(self, tell: Callable[..., Any]) -> Callable[..., Any]:
+        """What tells all callbacks of the end of a batch."""
+
+        @functools.wraps(tell)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            tell(*args, **kwargs)
+            if self.innermost is not None:
+                self.innermost.take_back()
+
+        return wrapped
+
+    def wrap_epoch_end(self, tell: Callable[..., Any]) -> Callable[..., Any]:
+        """What tells all callbacks of the end of an epoch."""
+
+        @functools.wraps(tell)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            tell(*args, **kwargs)
+            if self.innermost is not None:
+                self.innermost.take_back()
+                asked = tf.constant(int(self.innermost.asked))
+                self.innermost.agree(bool(ordered.allreduce(asked, op="max", name="stop_training").numpy()))
+
+        return wrapped

@@ -1,0 +1,380 @@
+"""`fit`, `evaluate` and `predict` of Keras 3 on all workers.
+
+| what | becomes |
+| --- | --- |
+| batches | come on all workers or on none: each says how many rows its next one has, or that it has none |
+| the loss's gradient | weighted by rows, so that the mean over workers is that over all rows |
+| `optimizer.apply` | exchanges gradients first (`in_scope.py`), and sums slices of one row, on one worker as well |
+| moments of batch normalization | of the rows of all workers |
+| results of metrics, at the end of an epoch or evaluation | of the counts of all workers |
+
+Imports Keras: a scope imports this module where the program has Keras 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from keras.src import backend, tree
+from keras.src.backend.common.stateless_scope import StatelessScope
+from keras.src.backend.tensorflow import trainer as backend_trainer
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.layers.normalization.batch_normalization import BatchNormalization
+from keras.src.losses import loss as loss_module
+from keras.src.metrics.reduction_metrics import Mean
+from keras.src.optimizers import base_optimizer
+from keras.src.trainers import trainer as base_trainer
+from keras.src.trainers.compile_utils import CompileLoss
+
+from lockstep._src.collectives import ordered
+from lockstep._src.data import sharing, sync
+from lockstep._src.engine import program_end
+from lockstep._src.engine.context import context
+from lockstep._src.gradients import in_scope, norms
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.keras.hooks import stopping
+from lockstep._src.saving import failures
+from lockstep._src.tables import sharded as sharding
+from lockstep._src.tables.updates import keras3 as updates
+
+_Trainer = backend_trainer.TensorFlowTrainer
+
+
+def intercept_training(interception: Interception) -> None:
+    """Makes models of Keras 3 train, evaluate and predict for the job while the interception lasts."""
+    applying, base = _Applying(), base_optimizer.BaseOptimizer
+    _replace_in_all(interception, base, "apply", applying.wrap)
+    interception.replace(base_trainer, "model_supports_jit", _wrap_supports_jit)
+    failures.intercept_callbacks(interception, CallbackList)
+    if context.world_size == 1:
+        return
+    step = _Step()
+    _replace_in_all(interception, base, "scale_loss", step.wrap_scale_loss)
+    interception.replace(loss_module, "reduce_values", _wrap_reduction)
+    interception.replace(CompileLoss, "call", step.wrap_losses)
+    interception.replace(Mean, "update_state", step.wrap_mean)
+    interception.replace(backend_trainer.TFEpochIterator, "_enumerate_iterator", lambda _: step.enumerate_batches)
+    for name in stopping.ATTRIBUTES:
+        interception.replace(_Trainer, name, step.passes.wrap(name))
+    for name in ("train", "test", "predict"):
+        interception.replace(CallbackList, f"on_{name}_batch_end", step.passes.wrap_batch_end)
+    interception.replace(CallbackList, "on_epoch_end", step.passes.wrap_epoch_end)
+    interception.replace(base_trainer.Trainer, "_get_metrics_result_or_logs", _wrap_results)
+    interception.replace(BatchNormalization, "_moments", lambda _: _moments_of_all)
+    interception.replace(base_optimizer, "global_norm", _wrap_global_norm)
+
+
+def _replace_in_all(interception: Interception, base: type, name: str, wrap: Callable[[Any], Any]) -> None:
+    for cls in [base, *in_scope.all_subclasses(base)]:
+        if name in vars(cls):
+            interception.replace(cls, name, wrap)
+
+
+class _Batch(NamedTuple):
+    """A batch of this worker, and its share of the rows times the number of workers."""
+
+    data: Any
+    weight: float
+
+
+class _Step(threading.local):
+    """The step that is being made."""
+
+    def __init__(self) -> None:
+        self._weight: backend.Variable | None = None
+        self._scaling = False
+        self._in_losses = False
+        self._compared = False  # whether the first batches of training have been
+        self.passes = stopping.Passes()
+
+    @property
+    def weight(self) -> backend.Variable:
+        """Of this worker's loss in the mean over workers; 1 outside of `fit`."""
+        if self._weight is None:
+            self._weight = backend.Variable(
+                lambda shape, dtype: tf.ones(shape, dtype),
+                shape=(),
+                dtype="float32",
+                trainable=False,
+                autocast=False,
+                synchronization="on_read",
+                name="weight_of_batch",
+            )
+        return self._weight
+
+    @property
+    def enumerate_batches(self) -> Callable[..., Any]:
+        """Takes the place of Keras' generator of (first step, last step, iterator over their batches)."""
+        step = self
+
+        def enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Iterator[Any]]]:
+            self.data_adapter.on_epoch_begin()
+            # With `steps_per_epoch`, an epoch goes on where the one before ended.
+            if self._current_iterator is None or self.steps_per_epoch is None:
+                self._current_iterator = iter(self._get_iterator())
+            is_share = sharing.is_share(getattr(self.data_adapter, "_dataset", None))
+            begin = 0
+            while self.steps_per_epoch is None or begin < self.steps_per_epoch:
+                wanted = self.steps_per_execution
+                if self.steps_per_epoch is not None:
+                    wanted = min(wanted, self.steps_per_epoch - begin)
+                batches = []
+                while (
+                    len(batches) < wanted and (batch := step.next_of_all(self._current_iterator, is_share)) is not None
+                ):
+                    batches.append(batch)
+                if batches:
+                    self._steps_seen = begin + len(batches)
+                    yield begin, begin + len(batches) - 1, step.one_by_one(batches)
+                    begin += len(batches)
+                if len(batches) < wanted:
+                    self._current_iterator = None
+                    break
+            self._num_batches = begin
+            self.data_adapter.on_epoch_end()
+
+        return enumerate_iterator
+
+    def next_of_all(self, iterator: Any, is_share: bool) -> _Batch | None:
+        """Returns the next batch of this worker.
+
+        It has no rows where others still have some, and is None where all workers stop.
+
+        Args:
+          iterator: of this worker's data.
+          is_share: whether these are known to be a share of the job's.
+        """
+        this = self.passes.innermost
+        mine = iterator.get_next_as_optional()
+        batch = mine.get_value() if mine.has_value() else None
+        is_first = not self._compared and context.options.mode == "train"
+        compared = sharing.fingerprint(batch) if is_first and batch is not None and not is_share else sharing.NOTHING
+        # Rows, or -1 for no batch; whether a callback has asked for the end; of the first batch, what tells it.
+        said = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
+        everyones = ordered.allgather(tf.constant(said, tf.int64), name="rows_of_batches").numpy()
+        rows, asked = everyones[:, 0], everyones[:, 1]
+        if is_first:
+            self._compared = True
+            sharing.compare([everyones[:, 2]])
+        if this is not None:
+            this.agree(asked.any())
+        until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
+        if asked.any() or (rows < 0).all() or (not until_the_last and (rows < 0).any()):
+            return None
+        if batch is None:
+            batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
+        total = np.maximum(rows, 0).sum()
+        return _Batch(batch, max(rows[context.rank], 0) * context.world_size / total if total else 1.0)
+
+    def one_by_one(self, batches: list[_Batch], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Iterator[Any]:
+        """Yields the batches' data; while one is used, its weight is `weight`."""
+        try:
+            for batch in batches:
+                self.weight.assign(batch.weight)
+                yield batch.data
+        finally:
+            # A step that an interrupt ended is closed when TensorFlow, and the globals here, may be gone.
+            if not is_finalizing():
+                self.weight.assign(1.0)
+
+    def wrap_scale_loss(self, scale_loss: Callable[..., Any]) -> Callable[..., Any]:
+        """What Keras calls between the loss that it reports and the one whose gradient it takes."""
+
+        @functools.wraps(scale_loss)
+        def wrapped(optimizer: Any, loss: Any) -> Any:
+            if self._scaling:
+                return scale_loss(optimizer, loss)
+            self._scaling = True
+            try:
+                loss = tf.convert_to_tensor(loss)
+                return scale_loss(optimizer, loss * tf.cast(self.weight.value, loss.dtype))
+            finally:
+                self._scaling = False
+
+        return wrapped
+
+    def wrap_losses(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What computes the losses of a model's outputs, and counts each of them, as much as it has rows."""
+
+        @functools.wraps(call)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self._in_losses = True
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._in_losses = False
+
+        return wrapped
+
+    def wrap_mean(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
+        """`Mean.update_state`, for which Keras gives no weight in a graph that does not know a batch's rows."""
+
+        @functools.wraps(update_state)
+        def wrapped(metric: Any, values: Any, sample_weight: Any = None) -> Any:
+            if self._in_losses and sample_weight is None:
+                sample_weight = self.weight.value
+            return update_state(metric, values, sample_weight)
+
+        return wrapped
+
+
+def _wrap_supports_jit(supports_jit: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """XLA cannot compile exchanges, nor lookups in tables."""
+
+    @functools.wraps(supports_jit)
+    def wrapped(model: Any) -> bool:
+        has_table = any(sharding.is_sharded(getattr(v, "_value", v)) for v in model.variables)
+        return context.world_size == 1 and not has_table and supports_jit(model)
+
+    return wrapped
+
+
+def _wrap_reduction(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a loss of the losses of a batch's rows: without rows, Keras gives a vector of none, here it is 0."""
+
+    @functools.wraps(reduce_values)
+    def wrapped(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
+        reduced = reduce_values(values, sample_weight, reduction)
+        no_rows = tuple(reduced.shape) == (0,) and reduction not in (None, "none")
+        return tf.reduce_sum(reduced) if no_rows else reduced
+
+    return wrapped
+
+
+def _rows(batch: Any) -> int:
+    for leaf in tf.nest.flatten(batch):
+        if isinstance(leaf, tf.SparseTensor):
+            return int(leaf.dense_shape[0])
+        if isinstance(leaf, tf.RaggedTensor):
+            return int(leaf.nrows())
+        if tf.is_tensor(leaf) and leaf.shape.rank:
+            return int(tf.shape(leaf)[0])
+    raise ValueError(f"a batch has no tensor with rows: {tf.nest.map_structure(type, batch)}")
+
+
+def _wrap_results(get_results: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(get_results)
+    def wrapped(self: Any, logs: Any) -> Any:
+        with _counts_of_all([v for metric in self.metrics for v in metric.variables]):
+            return get_results(self, logs)
+
+    return wrapped
+
+
+@contextlib.contextmanager
+def _counts_of_all(variables: list[Any]) -> Iterator[None]:
+    """Inside, metrics' variables have the values that one worker with all data would have counted."""
+    by_kind: dict[tuple[str, str], list[Any]] = {}
+    for v in {id(v): v for v in variables}.values():
+        if v.aggregation in ("sum", "mean"):
+            by_kind.setdefault((v.aggregation, v.dtype), []).append(v)
+    reduced = []
+    for (op, dtype), group in by_kind.items():
+        values = ordered.allreduce([tf.convert_to_tensor(v.value) for v in group], op=op, name=f"metrics_{dtype}")
+        reduced += zip(group, values, strict=True)
+    with StatelessScope(state_mapping=reduced):
+        yield
+
+
+def _moments_of_all(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance over the rows of all workers' batches, for batch normalization.
+
+    Args:
+      layer: the `BatchNormalization`.
+      inputs: [B, ..., C].
+      mask: [B, ...], which of them count; None: all.
+    """
+    axes, epsilon = layer._reduction_axes, 0.0
+    weights = tf.ones_like(inputs)
+    if mask is not None:
+        weights *= tf.cast(tf.cast(mask, tf.bool)[..., tf.newaxis], inputs.dtype)
+        epsilon = backend.epsilon()
+
+    def summed(values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(values * weights, axes, keepdims=True)
+
+    count, total = ordered.allreduce([summed(weights), summed(inputs)], op="sum", name="moments_mean")
+    mean = tf.math.divide_no_nan(total, count + epsilon)
+    squares = ordered.allreduce(summed(tf.square(inputs - mean)), op="sum", name="moments_variance")
+    variance = tf.math.divide_no_nan(squares, count + epsilon)
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+class _Applying(threading.local):
+    """Whether this thread is inside of an optimizer's `apply`: of nested ones the outermost exchanges.
+
+    A `LossScaleOptimizer` calls the one inside of it only where this worker's gradients are finite.
+    """
+
+    inside = False
+
+    def wrap(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """`apply` that first replaces the gradients by their means over the workers."""
+
+        @functools.wraps(apply)
+        def wrapped(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if self.inside or not grads:
+                return apply(optimizer, grads, trainable_variables)
+            variables = trainable_variables
+            if variables is None and optimizer.built:
+                variables = optimizer._trainable_variables
+            if variables is None:
+                return apply(optimizer, grads, trainable_variables)
+            variables = [getattr(v, "_value", v) for v in variables]
+            if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
+                _check_can_shard(optimizer)
+            pairs = list(zip(grads, variables, strict=True))
+            exchanged = [
+                g if updates.sums_slices(optimizer, g, v) else updates.summed(g)
+                for g, v in in_scope.exchange(pairs, context.options.grad_nbuckets)
+            ]
+            self.inside = True
+            program_end.counts_steps(optimizer)
+            try:
+                return apply(optimizer, exchanged, trainable_variables)
+            finally:
+                self.inside = False
+
+        return wrapped
+
+
+# Optimizers of Keras that compute with all of a variable, of which a worker has a part.
+_OF_WHOLE_VARIABLES = ("Adafactor", "Lamb", "Muon")
+
+
+def _check_can_shard(optimizer: Any) -> None:
+    if any(cls.__name__ in _OF_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
+        raise NotImplementedError(
+            f"{optimizer.name}: computes with norms or means of a whole variable, and is not implemented for sharded "
+            "tables, which are spread over the workers"
+        )
+    if getattr(optimizer, "use_ema", False):
+        raise NotImplementedError(f"{optimizer.name}: use_ema is not implemented for sharded tables")
+    if tf.executing_eagerly() and (optimizer.clipnorm or optimizer.global_clipnorm):
+        raise NotImplementedError(
+            f"{optimizer.name}: clipping by norm is not implemented for sharded tables outside of graphs; use "
+            "run_eagerly=False, or tf.function"
+        )
+
+
+def _wrap_global_norm(global_norm: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' norm over all gradients, of which those of sharded tables are spread over the workers."""
+
+    @functools.wraps(global_norm)
+    def wrapped(value_list: Any) -> Any:
+        sharded = [v for v in value_list if v is not None and norms.is_sharded_gradient(v)]
+        if not sharded:
+            return global_norm(value_list)
+        ids = set(map(id, sharded))
+        rest = [v for v in value_list if v is not None and id(v) not in ids]
+        squared = norms.squared_norm(sharded)
+        return tf.sqrt(squared + (tf.square(tf.cast(global_norm(rest), squared.dtype)) if rest else 0.0))
+
+    return wrapped

@@ -1,0 +1,225 @@
+"""Variables of Keras 3 layers: sharded ones, and the slots that its optimizers make for them.
+
+A `keras.Variable` holds a variable of TensorFlow. Where that is a sharded table, the `keras.Variable` becomes a
+`RowShardedVariable`: optimizers see the shard, and whoever loads, saves or looks at the weights sees the whole table.
+
+Imports Keras: a scope imports this module where the program has Keras 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras.src import backend
+from keras.src.backend.tensorflow import numpy as backend_numpy
+from keras.src.backend.tensorflow import optimizer as backend_optimizer
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
+from lockstep._src.tables.sharded.table import EitherShape, reading_shards
+
+
+class RowShardedVariable(backend.Variable):
+    """A weight of a layer whose rows are shared out over the workers, or an optimizer's slot for one.
+
+    It is not constructed: a `keras.Variable` becomes one. `numpy()` and `np.array(...)` give the whole table, and have
+    to be asked on all workers; `assign` takes the whole table or this worker's rows.
+    """
+
+    _slot_shard: Shard | None = None  # of a slot
+    _whole: np.ndarray | None = None  # see `whole_on_chief`
+
+    @property
+    def shard(self) -> Shard:
+        """Which rows this worker holds."""
+        return self._slot_shard or self._value.shard
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the shard, which also equals that of the whole table."""
+        local = self._value.shape
+        return EitherShape(local, tf.TensorShape([self.shard.rows, *local[1:]]))
+
+    def numpy(self) -> np.ndarray:
+        """The whole table. All workers have to ask."""
+        if self._whole is not None:
+            return self._whole
+        local = self._value.local_value() if isinstance(self._value, RowShardedTable) else self._value.value()
+        return np.asarray(local if self.shard.world_size == 1 else lookup_steps.gather_table(local, self.shard.rows))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        del copy
+        return np.asarray(self.numpy(), dtype)
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        if self._whole is not None:
+            return tf.convert_to_tensor(self._whole, dtype, name=name)
+        return super().__tf_tensor__(dtype, name)
+
+    def assign(self, value: Any) -> Any:
+        """Assigns the whole table, of which this worker takes its rows, or this worker's rows."""
+        value = self._convert_to_tensor(value, dtype=self._dtype)
+        if value.shape != self._value.shape and value.shape == self.shape:
+            value = self.shard.pick(value)
+        if value.shape != self._value.shape:
+            raise ValueError(f"{self.path}: got a value of shape {value.shape}, wanted {self.shape}, or the whole")
+        self._value.assign(value)
+        return value
+
+
+def sharded_variables(variables: Iterable[Any]) -> list[RowShardedVariable]:
+    """Those of Keras' variables that are sharded, each once."""
+    return list({id(v): v for v in variables if isinstance(v, RowShardedVariable)}.values())
+
+
+@contextlib.contextmanager
+def whole_on_chief(tables: Iterable[RowShardedVariable]) -> Iterator[None]:
+    """Gives worker 0 the whole tables, so that it may read them alone inside. All workers call it."""
+    tables = list(tables)
+    try:
+        for table in tables:
+            whole = table.numpy()
+            table._whole = whole if context.rank == 0 else None
+        yield
+    finally:
+        for table in tables:
+            table._whole = None
+
+
+class _Making(threading.local):
+    """What this thread is making."""
+
+    variable = False
+    local_variable = False
+
+
+_making = _Making()
+
+
+def is_making() -> bool:
+    """Whether this thread makes a variable of Keras 3."""
+    return _making.variable
+
+
+@contextlib.contextmanager
+def of_this_worker() -> Iterator[None]:
+    """Variables of Keras that are made inside begin as this worker's own, and no other has to make them."""
+    before, _making.local_variable = _making.local_variable, True
+    try:
+        yield
+    finally:
+        _making.local_variable = before
+
+
+def begins_as_worker_0s(kwargs: dict[str, Any]) -> bool:
+    """Whether a variable that is made eagerly is to begin as worker 0's; `kwargs` are its creator's.
+
+    Not those that a worker has of its own: counters of metrics, seeds, and slots of its shards.
+    """
+    initial_value = kwargs.get("initial_value")
+    dtype = tf.as_dtype(kwargs.get("dtype") or getattr(initial_value, "dtype", None) or tf.float32)
+    on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+    return dtype.is_floating and not on_read and not _making.local_variable
+
+
+def intercept_variables(interception: Interception) -> None:
+    """Makes layers, lookups and optimizers of Keras 3 know of sharded tables while the interception lasts."""
+    for name in ("_initialize", "_initialize_with_initializer"):
+        interception.replace(backend.Variable, name, _wrap_initialize)
+    interception.replace(backend_numpy, "take", _wrap_take)
+    interception.replace(backend_optimizer.TFOptimizer, "add_variable_from_reference", _wrap_add_slot)
+    interception.replace(backend_optimizer.TFOptimizer, "_backend_update_step", _wrap_update_step)
+
+
+@contextlib.contextmanager
+def _outside_of_functions() -> Iterator[None]:
+    """Inside, variables are made at once, and by the scope's creator, also while a `tf.function` is traced.
+
+    Its graph stays the default one in `tf.init_scope`, and its creator, which asks no other, would make them.
+    """
+    with tf.init_scope():
+        _, creator = min(ops.get_default_graph()._variable_creator_stack, key=lambda entry: entry[0])
+
+        def create(next_creator: Callable[..., Any], **kwargs: Any) -> tf.Variable:
+            del next_creator
+            return creator(functools.partial(resource_variable_ops.default_variable_creator_v2, None), **kwargs)
+
+        with tf.variable_creator_scope(create) if tf.executing_eagerly() else contextlib.nullcontext():
+            yield
+
+
+def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialize)
+    def wrapped(self: Any, value: Any) -> None:
+        # Layers may be built while a step is traced. What is made there is initialized by that graph, unseen.
+        is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
+        before, _making.variable = _making.variable, True
+        try:
+            with contextlib.nullcontext() if is_of_graph else _outside_of_functions():
+                initialize(self, value)
+        finally:
+            _making.variable = before
+        if isinstance(self._value, RowShardedTable):
+            self.__class__ = RowShardedVariable
+
+    return wrapped
+
+
+def _wrap_take(take: Callable[..., Any]) -> Callable[..., Any]:
+    """`keras.ops.take`, which would read the whole table to ask for its shape."""
+
+    @functools.wraps(take)
+    def wrapped(x: Any, indices: Any, axis: int | None = None) -> Any:
+        if not isinstance(x, RowShardedVariable) or axis not in (0, -x.ndim):
+            return take(x, indices, axis)
+        table, rows = x._value, x.shard.rows
+
+        def from_the_end(ids: tf.Tensor) -> tf.Tensor:
+            return tf.where(ids < 0, ids + tf.cast(rows, ids.dtype), ids)
+
+        if isinstance(indices, tf.SparseTensor):
+            dense_shape = indices.shape
+            indices = indices.with_values(from_the_end(indices.values))
+            found = tf.nn.safe_embedding_lookup_sparse(table, tf.sparse.expand_dims(indices, axis=-1), default_id=0)
+            found.set_shape(dense_shape + found.shape[dense_shape.rank :])
+        elif isinstance(indices, tf.RaggedTensor):
+            found = tf.nn.embedding_lookup(table, indices.with_flat_values(from_the_end(indices.flat_values)))
+        else:
+            found = table.sparse_read(from_the_end(tf.convert_to_tensor(indices)))
+        return tf.cast(found, x.dtype)
+
+    return wrapped
+
+
+def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(add_slot)
+    def wrapped(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(reference_variable, RowShardedVariable):
+            return add_slot(self, reference_variable, *args, **kwargs)
+        with of_this_worker():
+            slot = add_slot(self, reference_variable, *args, **kwargs)
+        slot.__class__ = RowShardedVariable
+        slot._slot_shard = reference_variable.shard
+        return slot
+
+    return wrapped
+
+
+def _wrap_update_step(update_step: Callable[..., None]) -> Callable[..., None]:
+    """What applies gradients, which are of the shard, to variables; some optimizers read a variable for it."""
+
+    @functools.wraps(update_step)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        with reading_shards():
+            update_step(*args, **kwargs)
+
+    return wrapped

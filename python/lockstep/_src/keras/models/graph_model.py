@@ -1,0 +1,477 @@
+"""Models with Keras' `compile`, `fit` and `evaluate` in graphs of TensorFlow 1, on all workers of a job.
+
+They follow HybridBackend's `hb.keras.Model`: the model is a function of tensors, in whatever layers or variables it is
+written; optimizers are those of `tf.compat.v1.train`; weights live in checkpoints. Keras itself is not needed.
+
+Everything is built in the program's default graph, where its layers are. `fit` builds the steps of training and of
+validation, and opens a session in which it goes over the data (`passes.py`), epoch by epoch:
+
+1. Training's iterator starts anew (unless an epoch is a number of steps), and so do the metrics.
+2. Steps until the data ends, on all workers together, or `steps_per_epoch` of them.
+3. Validation, on the same variables.
+4. A checkpoint, in which all workers take part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import variable_scope
+
+from lockstep._src.collectives import agreement
+from lockstep._src.engine.context import context
+from lockstep._src.keras.models.graph_parts import (
+    Best,
+    Callbacks,
+    Compiled,
+    History,
+    batches_of,
+    loading,
+    no_data,
+    report,
+    whole_shape,
+)
+from lockstep._src.keras.models.passes import Loss, Pass, feeding, measured
+from lockstep._src.saving import latest, saved_models
+from lockstep._src.scope import scope
+from lockstep._src.sessions.session_config import get_session_config
+
+_tf1 = tf.compat.v1
+_keys = _tf1.GraphKeys
+_log = logging.getLogger("lockstep")
+
+
+class Model:
+    """A model of a graph of TensorFlow 1: a subclass with `call(inputs)`, or the tensors `inputs` and `outputs`.
+
+    Every method but `export_saved_model`, `save` and `summary` is called on all workers together, in a scope or not.
+
+    Args:
+      inputs: of a model of tensors: a tensor or a structure of them, such as an iterator's features.
+      outputs: what it computes from them: a tensor. Both or neither.
+      name: for `summary`.
+      train_drop_remainder: whether an epoch ends with the first worker's data, or the last one's; None: as option
+        `data_sync_drop_remainder` says.
+      eval_drop_remainder: taken, and without effect: all data is evaluated.
+      predict_drop_remainder: taken, and without effect: all data is predicted.
+
+    Raises:
+      ValueError: one of `inputs` and `outputs` alone.
+    """
+
+    def __init__(
+        self,
+        inputs: Any = None,
+        outputs: Any = None,
+        name: str | None = None,
+        *,
+        train_drop_remainder: bool | None = None,
+        eval_drop_remainder: bool = False,
+        predict_drop_remainder: bool = False,
+    ) -> None:
+        del eval_drop_remainder, predict_drop_remainder
+        if (inputs is None) != (outputs is None):
+            raise ValueError("Model: got one of inputs and outputs, wanted both, or a subclass with call()")
+        if isinstance(outputs, (list, tuple)) and len(outputs) == 1:
+            (outputs,) = outputs
+        self.inputs, self.outputs = inputs, outputs
+        self.name = name or type(self).__name__.lower()
+        self.stop_training = False
+        self._drop = {} if train_drop_remainder is None else {"data_sync_drop_remainder": train_drop_remainder}
+        self._compiled: Compiled | None = None
+        self._weights: tuple[str, str | None, bool] | None = None
+        self._checkpoint_dir: str | None = None
+        self._default_names: tuple[tf.Graph, dict[str, int]] | None = None
+
+    def call(self, inputs: Any) -> Any:
+        """The outputs for a batch of inputs; to be overridden. It may take `training` as well."""
+        raise NotImplementedError(f"{type(self).__name__}.call")
+
+    def __call__(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
+        """The outputs for a batch of inputs. Called again in the same graph, it has the same variables."""
+        if self.outputs is not None:
+            raise NotImplementedError(f"{self.name}: a model of tensors cannot be called; write a subclass with call()")
+        parameters = inspect.signature(self.call).parameters.values()
+        if any(p.name == "training" or p.kind is p.VAR_KEYWORD for p in parameters):
+            kwargs["training"] = training
+        return self.call(inputs, **kwargs)
+
+    def compile(
+        self,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Sequence[Any] | None = None,
+        *,
+        target_tensors: Any = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        **of_keras: Any,
+    ) -> None:
+        """Says how to train.
+
+        Args:
+          optimizer: of `tf.compat.v1.train`.
+          loss: `loss(labels, outputs)`, whose mean over a batch is the loss, or the name of one of Keras'.
+          metrics: names ('auc', 'accuracy', or a loss's), functions as `loss`, or metrics of Keras 2.
+          target_tensors: labels, for a model of tensors.
+          clipnorm: clips each gradient, of all workers, to this norm.
+          clipvalue: clips each element of the gradients, of all workers.
+          **of_keras: Keras' other arguments, which have to be None.
+
+        Raises:
+          TypeError: the optimizer is none of `tf.compat.v1.train`.
+          ValueError: a negative bound for clipping; no loss.
+          NotImplementedError: others of Keras' arguments.
+        """
+        given = [name for name, value in of_keras.items() if value is not None]
+        if given:
+            raise NotImplementedError(f"compile: {', '.join(given)} is not implemented in graphs of TensorFlow 1")
+        if optimizer is not None and not isinstance(optimizer, _tf1.train.Optimizer):
+            raise TypeError(f"compile: optimizer is {optimizer!r}, wanted one of tf.compat.v1.train")
+        if loss is None:
+            raise ValueError("compile: loss is None, wanted a function of labels and outputs, or its name")
+        for name, bound in (("clipnorm", clipnorm), ("clipvalue", clipvalue)):
+            if bound is not None and bound < 0:
+                raise ValueError(f"compile: {name} is {bound}, wanted 0 or more")
+        if isinstance(target_tensors, (list, tuple)) and len(target_tensors) == 1:
+            (target_tensors,) = target_tensors
+        self._compiled = Compiled(optimizer, Loss(loss), list(metrics or ()), target_tensors, clipnorm, clipvalue)
+
+    def load_weights(self, checkpoint_dir: str, scope: str | None = None, skip_mismatched: bool = True) -> None:
+        """Has variables begin with the values of a checkpoint, by name, where training does not go on from its own.
+
+        Args:
+          checkpoint_dir: of the checkpoint, or its prefix.
+          scope: only variables below this name.
+          skip_mismatched: leaves out what the checkpoint lacks or has in another shape, with a warning.
+
+        Raises:
+          ValueError: there is no checkpoint; later: it lacks variables, with `skip_mismatched=False`.
+        """
+        path = latest.latest_checkpoint(checkpoint_dir) or os.fspath(checkpoint_dir)
+        if not tf.io.gfile.exists(f"{path}.index"):
+            raise ValueError(f"load_weights: there is no checkpoint in {checkpoint_dir!r}")
+        self._weights = (path, scope, skip_mismatched)
+
+    # Training.
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = 1,
+        callbacks: Sequence[Any] | None = None,
+        validation_data: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        *,
+        checkpoint_dir: str | None = None,
+        keep_checkpoint_max: int | None = None,
+        keep_checkpoint_every_n_hours: float | None = None,
+        monitor: str = "val_loss",
+        save_best_only: bool = False,
+        mode: str = "auto",
+    ) -> History:
+        """Trains on all workers, from the latest checkpoint in `checkpoint_dir` on where there is one.
+
+        Args:
+          x: a dataset of batches of (features, labels), of this worker; None for a model of tensors.
+          y: labels, for a model of tensors; None: the `target_tensors`.
+          batch_size: taken, and without effect: datasets have batches.
+          epochs: number of the last epoch.
+          verbose: 0 leaves out a line of the log for each epoch.
+          callbacks: of Keras; they are told of training, epochs and batches, and may set `model.stop_training`: any
+            worker's ends training on all of them after the epoch.
+          validation_data: a dataset of batches of (features, labels), evaluated after each epoch.
+          initial_epoch: the number of epochs that are taken as done.
+          steps_per_epoch: steps of an epoch; the next one goes on in the data. None: all of the data.
+          validation_steps: batches that a worker takes, at most; None: all of them.
+          checkpoint_dir: where a checkpoint is saved after each epoch; None: a temporary directory.
+          keep_checkpoint_max: how many are kept; None: 5.
+          keep_checkpoint_every_n_hours: keeps one of so many hours beside those.
+          monitor: which value says whether an epoch was the best; where there is none of that name, each epoch is
+            saved, with a warning.
+          save_best_only: saves after epochs that were better than all before, and keeps one checkpoint.
+          mode: 'max' where more of `monitor` is better, 'min' where less is; 'auto': by its name.
+
+        Returns:
+          The values of each epoch, over the data of all workers.
+
+        Raises:
+          ValueError: a bad argument, or no data on any worker.
+        """
+        del batch_size
+        compiled = self._checked("fit", x, y)
+        if compiled.optimizer is None:
+            raise ValueError("fit: the model has no optimizer; give one to compile()")
+        best = Best(monitor, mode) if save_best_only else None
+        directory = self._directory(checkpoint_dir)
+        with scope(mode="train", **self._drop), self._building():
+            training, saved = self._training(compiled, x, y)
+            validation = None
+            if validation_data is not None:
+                validation = self._evaluation(compiled, validation_data, validation_steps, "validation")
+            saver = _tf1.train.Saver(
+                max_to_keep=1 if save_best_only else 5 if keep_checkpoint_max is None else keep_checkpoint_max,
+                keep_checkpoint_every_n_hours=keep_checkpoint_every_n_hours or 10000,
+            )
+            history = History()
+            calls = Callbacks(self, callbacks or (), {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose})
+            step = _tf1.train.get_global_step()
+
+            def train(session: Any) -> None:
+                for epoch in range(initial_epoch, epochs):
+                    calls.tell("on_epoch_begin", epoch)
+                    anew = steps_per_epoch is None or not history.epoch
+                    values = training.run(session, steps_per_epoch, anew, calls.batch)
+                    if values is None:
+                        no_data("fit", history)
+                        break
+                    if validation is not None:
+                        found = validation.run(session) or no_data("fit: validation_data", History())
+                        values |= {f"val_{name}": value for name, value in found.items()}
+                    history.append(epoch, values)
+                    if verbose:
+                        report(f"epoch {epoch + 1}/{epochs}", values)
+                    if best is None or best.improves(values):
+                        saver.save(session, os.path.join(directory, "model.ckpt"), global_step=session.run(step))
+                    calls.tell("on_epoch_end", epoch, values)
+                    if agreement.any_worker(bool(self.stop_training), "stop_training"):
+                        break
+
+            calls.tell("on_train_begin")
+            self._run(train, directory, saver, saved)
+            calls.tell("on_train_end")
+        return history
+
+    def _training(self, compiled: Compiled, x: Any, y: Any) -> tuple[Pass, list[tf.Variable]]:
+        """A step of training, and the variables of the model."""
+        step = _tf1.train.get_or_create_global_step()
+        updates_before = set(_tf1.get_collection(_keys.UPDATE_OPS))
+        losses_before = {id(loss) for loss in _tf1.get_collection(_keys.REGULARIZATION_LOSSES)}
+        others = set(_tf1.global_variables())
+        if self.outputs is not None:
+            restart, features, outputs = None, self.inputs, self.outputs
+            labels = compiled.target if y is None else y
+            others = {step}
+        else:
+            restart, features, labels = batches_of(x, "fit")
+            outputs = self._outputs(features, training=True)
+            others = {v for v in others if v is step}
+        variables = [v for v in _tf1.global_variables() if v not in others]
+        loss = compiled.loss(labels, outputs)
+        regularization = [t for t in _tf1.get_collection(_keys.REGULARIZATION_LOSSES) if id(t) not in losses_before]
+        total = tf.add_n([loss, *regularization]) if regularization else loss
+        measures = measured(features, labels, outputs, total, compiled.metrics)
+        updates = [op for op in _tf1.get_collection(_keys.UPDATE_OPS) if op not in updates_before]
+        with tf.control_dependencies(updates):
+            gradients = compiled.optimizer.compute_gradients(total)
+        train_op = compiled.optimizer.apply_gradients(compiled.clipped(gradients), global_step=step)
+        return Pass(restart, measures, along={"train": train_op, "loss": total}), variables
+
+    # Evaluation and prediction.
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = 1,
+        steps: int | None = None,
+        *,
+        checkpoint_dir: str | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Evaluates on the data of all workers.
+
+        Args:
+          x: a dataset of batches of (features, labels), of this worker; None: a model of tensors goes on in its own.
+          y: labels, for a model of tensors; None: the `target_tensors`.
+          batch_size: taken, and without effect.
+          verbose: 0 leaves out the line of the log.
+          steps: batches that a worker takes, at most; None: all of them.
+          checkpoint_dir: of the checkpoint; None: that of `fit`, else what `load_weights` was given.
+          return_dict: return a dict of name to value.
+
+        Returns:
+          The loss, or a list of the loss and the metrics, as Keras does; the same on all workers.
+
+        Raises:
+          ValueError: no checkpoint, or no data on any worker.
+        """
+        del batch_size
+        compiled = self._checked("evaluate", x, y)
+        with scope(mode="eval"), self._building():
+            evaluation = self._evaluation(compiled, x, steps, "evaluation", y)
+            saver = _tf1.train.Saver(allow_empty=True)
+            results: list[Any] = []
+            directory = self._directory_of_weights("evaluate", checkpoint_dir)
+            self._run(lambda session: results.append(evaluation.run(session)), directory, saver, None)
+        values = results[0] or no_data("evaluate", History())
+        if verbose:
+            report("evaluation", values)
+        if return_dict:
+            return values
+        listed = list(values.values())
+        return listed if compiled.metrics else listed[0]
+
+    def _evaluation(self, compiled: Compiled, x: Any, steps: int | None, name: str, y: Any = None) -> Pass:
+        with context.scope(mode="eval"), tf.name_scope(name):
+            if self.outputs is None:
+                restart, features, labels = batches_of(x, name)
+                outputs = self._outputs(features, training=False)
+                return Pass(restart, measured(features, labels, outputs, compiled.loss, compiled.metrics), steps)
+            labels = compiled.target if y is None else y
+            measures = measured(self.inputs, labels, self.outputs, compiled.loss, compiled.metrics)
+            if x is None:
+                return Pass(None, measures, steps)
+            restart, *batch = batches_of(x, name)
+            return Pass(restart, measures, steps, feeds=feeding((self.inputs, labels), self.outputs, tuple(batch)))
+
+    def predict(
+        self, x: Any, batch_size: int | None = None, steps: int | None = None, *, checkpoint_dir: str | None = None
+    ) -> np.ndarray:
+        """The outputs for this worker's data; all workers predict together.
+
+        Args:
+          x: a dataset of batches of features, or of (features, labels), of this worker.
+          batch_size: taken, and without effect.
+          steps: batches that a worker takes, at most; None: all of them.
+          checkpoint_dir: as `evaluate`'s.
+        """
+        del batch_size
+        with scope(mode="eval"), self._building(), tf.name_scope("prediction"):
+            restart, features, _ = batches_of(x, "predict", labelled=False)
+            if self.outputs is None:
+                predicted, feeds = self._outputs(features, training=False), None
+            else:
+                predicted, feeds = self.outputs, feeding(self.inputs, self.outputs, features)
+            prediction = Pass(restart, None, steps, along={"outputs": predicted}, feeds=feeds)
+            found: list[np.ndarray] = []
+            directory = self._directory_of_weights("predict", checkpoint_dir)
+            saver = _tf1.train.Saver(allow_empty=True)
+            self._run(lambda s: found.extend(r["outputs"] for r in prediction.batches(s)), directory, saver, None)
+        return np.concatenate(found)
+
+    # Saving.
+
+    def export_saved_model(
+        self,
+        saved_model_path: str,
+        signature_def_fn: Callable[[], Any],
+        checkpoint_path: str | None = None,
+        custom_objects: Any = None,
+        as_text: bool = False,
+    ) -> str | None:
+        """Writes a SavedModel, as `hb.train.export` does; worker 0 alone.
+
+        Args:
+          saved_model_path: directory in which a new one is made.
+          signature_def_fn: builds the model in a new graph, and returns its signature.
+          checkpoint_path: prefix of the checkpoint; None: the latest of `fit`'s directory.
+          custom_objects: files to copy: path inside `assets.extra` to the path of the source.
+          as_text: write the graph as text.
+
+        Returns:
+          The directory of the SavedModel on worker 0; None, at once, on others.
+
+        Raises:
+          ValueError: there is no checkpoint, or it does not fit the model.
+        """
+        if context.rank != 0:
+            return None
+        if checkpoint_path is None and self._checkpoint_dir is not None:
+            checkpoint_path = latest.latest_checkpoint(self._checkpoint_dir)
+        return saved_models.export(
+            saved_model_path, checkpoint_path, signature_def_fn, assets_extra=custom_objects, as_text=as_text
+        )
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Not implemented: weights are in checkpoints, and `export_saved_model` writes SavedModels."""
+        raise NotImplementedError("Model.save: only SavedModels are written; use export_saved_model")
+
+    def summary(self, print_fn: Callable[[str], None] = print) -> None:
+        """Prints the trainable variables and their sizes."""
+        variables = _tf1.trainable_variables()
+        print_fn(f"Model: {self.name}")
+        for v in variables:
+            print_fn(f"  {v.op.name:60} {whole_shape(v)}")
+        print_fn(f"Trainable parameters: {sum(int(np.prod(whole_shape(v))) for v in variables):,}")
+
+    # Graphs and sessions.
+
+    def _checked(self, what: str, x: Any, y: Any) -> Compiled:
+        if self._compiled is None:
+            raise RuntimeError(f"{what}: compile the model first")
+        of_tensors = self.outputs is not None
+        if of_tensors and what == "fit" and x is not None:
+            raise NotImplementedError("fit: a model of tensors trains on the data of its tensors; x has to be None")
+        if not of_tensors and y is not None:
+            raise ValueError(f"{what}: y is given, wanted a dataset x of features and labels")
+        if of_tensors and y is None and self._compiled.target is None:
+            raise ValueError(f"{what}: a model of tensors needs y, or target_tensors of compile()")
+        return self._compiled
+
+    @contextlib.contextmanager
+    def _building(self) -> Iterator[None]:
+        """The program's graph, to which may be added, and in which a model called again has the same variables."""
+        graph = _tf1.get_default_graph()
+        # A session made it final; the one to come is another.
+        graph._unsafe_unfinalize()
+        reuse = _tf1.variable_scope(_tf1.get_variable_scope(), reuse=_tf1.AUTO_REUSE, auxiliary_name_scope=False)
+        with reuse:
+            yield
+
+    def _outputs(self, features: Any, training: bool) -> Any:
+        """The outputs, whose variables have the same names in each call."""
+        store = variable_scope.get_variable_scope_store()
+        graph = _tf1.get_default_graph()
+        if self._default_names is None or self._default_names[0] is not graph:
+            self._default_names = (graph, dict(store.variable_scopes_count))
+            return self(features, training=training)
+        # Names that TensorFlow gives to variable scopes are counted from where the first call began.
+        counts, store.variable_scopes_count = store.variable_scopes_count, dict(self._default_names[1])
+        try:
+            return self(features, training=training)
+        finally:
+            store.variable_scopes_count = counts
+
+    def _directory(self, checkpoint_dir: str | None) -> str:
+        if checkpoint_dir is None:
+            checkpoint_dir = agreement.from_chief(tempfile.mkdtemp() if context.rank == 0 else None, "checkpoint_dir")
+            _log.warning("fit: checkpoint_dir is not given; checkpoints go to %s", checkpoint_dir)
+        self._checkpoint_dir = os.fspath(checkpoint_dir)
+        return self._checkpoint_dir
+
+    def _directory_of_weights(self, what: str, checkpoint_dir: str | None) -> str | None:
+        directory = checkpoint_dir or self._checkpoint_dir
+        found = latest.latest_checkpoint(directory) is not None
+        if not found and self._weights is None:
+            raise ValueError(f"{what}: there is no checkpoint in {directory!r}; train first, or load_weights()")
+        return directory if found else None
+
+    def _run(
+        self, work: Callable[[Any], None], directory: str | None, saver: Any, variables: Sequence[tf.Variable] | None
+    ) -> None:
+        """Calls `work` with a session whose variables are those of the latest checkpoint in `directory`."""
+        init_fn = None
+        if self._weights is not None:
+            init_fn = loading(*self._weights, variables if variables is not None else _tf1.global_variables())
+        creator = _tf1.train.ChiefSessionCreator(
+            scaffold=_tf1.train.Scaffold(saver=saver, init_fn=init_fn),
+            config=get_session_config(),
+            checkpoint_filename_with_path=latest.of_the_job(directory, "checkpoint"),
+        )
+        with _tf1.train.MonitoredSession(creator) as session:
+            session.run_step_fn(lambda step_context: work(step_context.session))

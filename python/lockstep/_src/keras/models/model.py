@@ -1,0 +1,181 @@
+"""Models of Keras 3 that open the scope themselves, and save as HybridBackend's `hb.keras.Model` does.
+
+Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.models import functional
+
+from lockstep._src.collectives import agreement
+from lockstep._src.engine.context import context
+from lockstep._src.keras.models.graph_parts import Best
+from lockstep._src.scope import scope
+
+_gfile = tf.io.gfile
+_FILE = re.compile(r"epoch-(\d+)\.weights\.h5")
+
+
+class Model(keras.Model):
+    """A model of Keras 3, functional or a subclass, whose `fit`, `evaluate` and `predict` are those of the job.
+
+    Build it inside of a `scope`, with the layers whose weights are to be sharded in an `embedding_scope`. What Keras'
+    methods return they return here.
+    """
+
+    _restores = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # As Keras does for its own class: a functional model is of another one.
+        is_functional = len(args) >= 2 or {"inputs", "outputs"} & kwargs.keys()
+        return super().__new__(Functional if cls is Model and is_functional else cls, *args, **kwargs)
+
+    def fit(
+        self,
+        *args: Any,
+        checkpoint_dir: str | None = None,
+        keep_checkpoint_max: int | None = None,
+        monitor: str = "val_loss",
+        save_best_only: bool = False,
+        mode: str = "auto",
+        **kwargs: Any,
+    ) -> Any:
+        """Trains on all workers.
+
+        Args:
+          *args: of Keras' `fit`, in its order.
+          checkpoint_dir: where weights are saved after each epoch, with the optimizer's; training goes on from the
+            latest there. None: nowhere.
+          keep_checkpoint_max: how many are kept; None: 5.
+          monitor: which value says whether an epoch was the best.
+          save_best_only: saves after epochs that were better than all before, and keeps one.
+          mode: 'max' where more of `monitor` is better, 'min' where less is; 'auto': by its name.
+          **kwargs: of Keras' `fit`.
+
+        Returns:
+          Keras' History.
+        """
+        with scope(mode="train"):
+            own = []
+            if checkpoint_dir is not None:
+                own += self._restoring(_latest(checkpoint_dir))
+                keep = 1 if save_best_only else 5 if keep_checkpoint_max is None else keep_checkpoint_max
+                own.append(_Saving(checkpoint_dir, keep, Best(monitor, mode) if save_best_only else None))
+            return super().fit(*args, **_with(own, kwargs))
+
+    def evaluate(self, *args: Any, checkpoint_dir: str | None = None, **kwargs: Any) -> Any:
+        """Evaluates on the data of all workers; the weights are those of `fit`'s `checkpoint_dir`, where given."""
+        with scope():
+            return super().evaluate(*args, **_with(self._restoring_from("evaluate", checkpoint_dir), kwargs))
+
+    def predict(self, *args: Any, checkpoint_dir: str | None = None, **kwargs: Any) -> Any:
+        """The outputs for this worker's data; all workers predict together."""
+        with scope():
+            return super().predict(*args, **_with(self._restoring_from("predict", checkpoint_dir), kwargs))
+
+    def _restoring_from(self, what: str, directory: Any) -> list[Any]:
+        return [] if directory is None else self._restoring(_found(what, directory))
+
+    def _restoring(self, path: str | None) -> list[Any]:
+        """The callback that loads weights, if there are any."""
+        self._restores = path is not None
+        return [_Restoring(path)] if self._restores else []
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """What Keras calls before callbacks begin: here, a model whose weights are to be restored is built."""
+        if self._restores and not all(layer.built for layer in self._flatten_layers()):
+            self._symbolic_build(iterator=iterator, data_batch=data_batch)
+
+    def load_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """Loads a file of Keras', or the latest one in a `checkpoint_dir`."""
+        if _gfile.isdir(os.fspath(filepath)):
+            filepath = _found("load_weights", filepath)
+        return super().load_weights(filepath, *args, **kwargs)
+
+    def export_saved_model(self, *args: Any, **kwargs: Any) -> None:
+        """Not implemented for models of Keras 3."""
+        raise NotImplementedError(
+            "export_saved_model: lockstep.keras.export(model, directory), called on all workers, writes a SavedModel "
+            "with whole tables"
+        )
+
+
+class Functional(Model, functional.Functional):
+    """A model that is made of its inputs and outputs. Saved, it is one of Keras' own, which any Keras loads."""
+
+
+Functional.__module__ = functional.Functional.__module__
+
+
+class _Restoring(keras.callbacks.Callback):
+    """Loads weights when the model has been built, before it is used."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path: str | None = path
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        # Once: a validation begins within training.
+        path, self._path = self._path, None
+        if path is not None:
+            self.model._restores = False
+            self.model.load_weights(path)
+
+    on_test_begin = on_predict_begin = on_train_begin
+
+
+class _Saving(keras.callbacks.Callback):
+    """Saves weights after epochs. All workers take part."""
+
+    def __init__(self, directory: str, keep: int, best: Best | None) -> None:
+        super().__init__()
+        self._directory, self._keep, self._best = os.fspath(directory), keep, best
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if context.is_chief:
+            _gfile.makedirs(self._directory)
+            numbers = [int(_FILE.fullmatch(name)[1]) for name in _files(self._directory)]
+        self._number = agreement.from_chief(max(numbers, default=0) if context.is_chief else 0, "epochs_saved")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._best is not None and not self._best.improves(logs or {}):
+            return
+        self._number += 1
+        self.model.save_weights(os.path.join(self._directory, f"epoch-{self._number:06}.weights.h5"))
+        if context.is_chief and self._keep:
+            for name in _files(self._directory)[: -self._keep]:
+                _gfile.remove(os.path.join(self._directory, name))
+
+
+def _files(directory: Any) -> list[str]:
+    """Names of the saved weights, the latest last."""
+    directory = os.fspath(directory)
+    return sorted(filter(_FILE.fullmatch, _gfile.listdir(directory))) if _gfile.isdir(directory) else []
+
+
+def _latest(directory: Any) -> str | None:
+    names = agreement.from_chief(_files(directory), "saved_weights")
+    return os.path.join(os.fspath(directory), names[-1]) if names else None
+
+
+def _found(what: str, directory: Any) -> str:
+    latest = _latest(directory)
+    if latest is None:
+        raise ValueError(f"{what}: there are no weights in {os.fspath(directory)!r}")
+    return latest
+
+
+def _with(own: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A caller's arguments, with callbacks of this module in front of its own."""
+    if not own:
+        return kwargs
+    given = kwargs.get("callbacks") or []
+    if isinstance(given, keras.callbacks.CallbackList):
+        raise NotImplementedError("callbacks is a CallbackList, wanted a list of callbacks with checkpoint_dir")
+    return {**kwargs, "callbacks": [*own, *(given if isinstance(given, (list, tuple)) else [given])]}

@@ -1,0 +1,1 @@
+"""Variables that all workers hold, and the values that keep them alike."""

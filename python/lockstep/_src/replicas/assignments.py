@@ -1,0 +1,77 @@
+"""What a program itself assigns to variables that all workers hold, out of its batch: the same on all of them.
+
+A moving average or a counter that is written by hand, or a step of gradient descent without an optimizer, takes a value
+that each worker computes from its own part of the batch. It is exchanged before it is assigned, so that the variable
+stays in step, by the variable's `aggregation`, as TensorFlow's own strategies go by it:
+
+- MEAN, and NONE for floating point: the mean over workers, weighted by their rows, as gradients are;
+- SUM, and NONE for what is added to or subtracted from another type: the sum, so that rows are counted once;
+- ONLY_FIRST_REPLICA, and NONE for other types that are assigned: worker 0's.
+
+What was exchanged already, such as a gradient or a moment of the batch, is assigned as it is, and so is what no batch
+of an iterator of the scope has a part in. Variables that are local to a worker, and sharded tables, are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import ref_variable, resource_variable_ops, state_ops
+
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+from lockstep._src.graph import alike, row_weights
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables import sharded
+
+_NAMES = ("assign", "assign_add", "assign_sub")
+_Aggregation = tf.VariableAggregation
+
+
+def intercept_assignments(interception: Interception) -> None:
+    """Has assignments to variables that all workers hold assign the same on all while it lasts."""
+    for name in _NAMES:
+        # TensorFlow gives ResourceVariable some of its base's methods anew.
+        resource = resource_variable_ops
+        for owner in (resource.BaseResourceVariable, resource.ResourceVariable, ref_variable.RefVariable):
+            interception.replace(owner, name, functools.partial(_wrap, name))
+        interception.replace_alike((state_ops, tf.compat.v1), name, functools.partial(_wrap, name))
+
+
+def _wrap(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(assign)
+    def wrapped(variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return assign(variable, _of_all(variable, value, adds=name != "assign"), *args, **kwargs)
+
+    return wrapped
+
+
+def _of_all(variable: Any, value: Any, adds: bool) -> Any:
+    """What is to be assigned: a value of all workers, where this worker's may differ from the others'."""
+    if context.world_size == 1 or context.options.mode != "train" or tf.executing_eagerly():
+        return value
+    if not isinstance(value, tf.Tensor) or not _is_held_by_all(variable):
+        return value
+    if row_weights.of([value]) is None or not alike.differs(value):
+        return value
+    how = variable.aggregation
+    if how == _Aggregation.NONE:
+        other = _Aggregation.SUM if adds else _Aggregation.ONLY_FIRST_REPLICA
+        how = _Aggregation.MEAN if value.dtype.is_floating else other
+    with tf.name_scope(f"{variable.op.name}_of_all/"):
+        if how == _Aggregation.MEAN:
+            exchanged = ordered.allreduce(row_weights.weighted(value), op="mean", name="mean")
+        elif how == _Aggregation.SUM:
+            exchanged = ordered.allreduce(value, op="sum", name="sum")
+        else:
+            exchanged = ordered.broadcast(value, root=0, name="first")
+    alike.note(exchanged)
+    return exchanged
+
+
+def _is_held_by_all(variable: Any) -> bool:
+    replicated = any(variable is one for one in tf.compat.v1.global_variables())
+    return replicated and not sharded.is_sharded(variable)

@@ -1,0 +1,177 @@
+"""Statistics of a batch that are of all workers' batches, so that batch normalization is that of one worker.
+
+What a layer normalizes by, and the moving averages that it keeps for inference, depend on the whole batch of a step. If
+each worker took those of its own part, the layer would compute something else on two workers than on one, its moving
+averages would drift apart, and a part without rows would make them NaN.
+
+`tf.nn.moments` over the batch (axis 0 among its axes) is exchanged: one collective of a count, a mean and a sum of
+squared differences for each feature, merged after Chan, Golub and LeVeque (1979), and one of as much in the backward
+pass. `tf.nn.fused_batch_norm` is composed of it. Layer normalization, over other axes, is untouched.
+
+Moving averages of anything else that a batch gives are averaged over the workers before they are assigned. A batch that
+has rows on no worker, which a step of several batches may end with, moves none; the others move one after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import nn_impl
+from tensorflow.python.training import moving_averages
+
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+from lockstep._src.graph import alike, row_weights
+from lockstep._src.hooks.interception import Interception
+
+# Pairs of an average and what moves it.
+_MOVED = ("lockstep", "moved_averages")
+
+
+def intercept_batch_statistics(interception: Interception) -> None:
+    """Makes statistics of a batch those of all workers' batches while it lasts."""
+    v1, v2 = tf.compat.v1, tf.compat.v2
+    # tf.nn.moments of TensorFlow 2 calls what the module holds.
+    for name, wrap, namespaces in (
+        ("moments", _wrap_moments, (nn_impl, v1.nn)),
+        ("fused_batch_norm", _wrap_fused_batch_norm, (nn_impl, v1.nn)),
+    ):
+        interception.replace_alike(namespaces, name, wrap)
+    owners = (moving_averages, v2.__internal__.train)
+    interception.replace_alike(owners, "assign_moving_average", _wrap_moving_average)
+
+
+def _is_of_the_job() -> bool:
+    """Whether a batch of the graph may be a part of what is meant, or empty."""
+    options = context.options
+    in_parts = context.world_size > 1 or (options.data_batch_count > 1 and not options.data_sync_drop_remainder)
+    return in_parts and options.mode == "train" and not tf.executing_eagerly()
+
+
+def _wrap_moments(moments: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(moments)
+
+    @functools.wraps(moments)
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        if not _is_of_the_job():
+            return moments(*args, **kwargs)
+        given = signature.bind(*args, **kwargs).arguments
+        x = tf.convert_to_tensor(given["x"])
+        axes = tf.get_static_value(tf.convert_to_tensor(given["axes"]))
+        if x.shape.rank is None or axes is None or not x.dtype.is_floating:
+            return moments(*args, **kwargs)
+        axes = sorted({int(axis) % x.shape.rank for axis in axes.reshape(-1)})
+        if 0 not in axes:
+            return moments(*args, **kwargs)
+        with tf.name_scope(given.get("name") or "moments"):
+            mean, variance = _moments_of_all(x, axes)
+            if not (given.get("keepdims") or given.get("keep_dims")):
+                mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+            alike.note(mean)
+            alike.note(variance)
+            return mean, variance
+
+    return wrapped
+
+
+def _moments_of_all(x: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance over `axes`, which are kept with size 1, of all workers' `x`."""
+    dtype = x.dtype
+    y = tf.cast(x, tf.float32) if dtype.size < 4 else x
+
+    @tf.custom_gradient
+    def of_all(y: tf.Tensor) -> Any:
+        count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(y, out_type=tf.int64), axes)), y.dtype)
+        own_mean = tf.math.divide_no_nan(tf.reduce_sum(y, axes, keepdims=True), count)
+        own_squares = tf.reduce_sum(tf.math.squared_difference(y, own_mean), axes, keepdims=True)
+        size = tf.size(own_mean)
+        packed = tf.concat([[count], tf.reshape(own_mean, [-1]), tf.reshape(own_squares, [-1])], 0)
+        gathered = ordered.allgather(packed[tf.newaxis], name="moments")
+        counts, means, squares = gathered[:, :1], gathered[:, 1 : 1 + size], gathered[:, 1 + size :]
+        total = tf.reduce_sum(counts)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
+        squares = tf.reduce_sum(squares + counts * tf.math.squared_difference(means, mean), 0)
+        mean = tf.reshape(mean, tf.shape(own_mean))
+        variance = tf.reshape(tf.math.divide_no_nan(squares, total), tf.shape(own_mean))
+        for statistic in (mean, variance):
+            statistic.set_shape(own_mean.shape)
+
+        def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
+            # Each worker's loss counts by its weight, and this worker's gradient will be given its own weight later: by
+            # all batches that the loss is computed from, of which `x` may be one.
+            parts = [of_mean, of_variance]
+            weight = row_weights.of([x, *parts])
+            if weight is not None:
+                parts = [weight.times(part) for part in parts]
+            of_mean, of_variance = ordered.allreduce(parts, op="sum", name="moments_gradient")
+            of_y = tf.math.divide_no_nan(of_mean + 2.0 * (y - mean) * of_variance, total)
+            return of_y if weight is None else tf.math.divide_no_nan(of_y, tf.cast(weight.weight, y.dtype))
+
+        return (mean, variance), gradient
+
+    mean, variance = of_all(y)
+    return tf.cast(mean, dtype), tf.cast(variance, dtype)
+
+
+def _wrap_fused_batch_norm(fused_batch_norm: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(fused_batch_norm)
+
+    @functools.wraps(fused_batch_norm)
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if not _is_of_the_job() or given["is_training"] is not True:
+            return fused_batch_norm(*args, **kwargs)
+        x = tf.convert_to_tensor(given["x"])
+        channel = given["data_format"].index("C")
+        axes = [axis for axis in range(x.shape.rank) if axis != channel]
+        with tf.name_scope(given["name"] or "fused_batch_norm"):
+            y = tf.cast(x, tf.float32)
+            mean, variance = tf.compat.v1.nn.moments(y, axes, keepdims=True)
+            shape = [-1 if axis == channel else 1 for axis in range(x.shape.rank)]
+            offset, scale = (tf.reshape(given[name], shape) for name in ("offset", "scale"))
+            normalized = tf.nn.batch_normalization(y, mean, variance, offset, scale, given["epsilon"])
+            mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+            # The op's running variance is the unbiased one.
+            own = tf.cast(tf.size(y), tf.float32) / tf.cast(tf.shape(y)[channel], tf.float32)
+            count = ordered.allreduce(own, op="sum", name="rows_of_all")
+            alike.note(count)
+            variance *= count / tf.maximum(count - 1.0, 1.0)
+            factor = given["exponential_avg_factor"]
+            if factor != 1.0:
+                mean = given["mean"] * (1.0 - factor) + mean * factor
+                variance = given["variance"] * (1.0 - factor) + variance * factor
+            return tf.cast(normalized, x.dtype), mean, variance
+
+    return wrapped
+
+
+def _wrap_moving_average(assign_moving_average: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(assign_moving_average)
+    def wrapped(variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_of_the_job() and isinstance(value, tf.Tensor) and value.dtype.is_floating:
+            batch = row_weights.of([value])
+            if alike.differs(value):
+                value = ordered.allreduce(row_weights.weighted(value), op="mean", name="moving_average")
+            if batch is not None and context.options.data_batch_count > 1:
+                assign = functools.partial(assign_moving_average, variable)
+                return _in_turn(variable, value, batch, lambda value: assign(value, *args, **kwargs))
+        return assign_moving_average(variable, value, *args, **kwargs)
+
+    return wrapped
+
+
+def _in_turn(variable: Any, value: tf.Tensor, batch: Any, assign: Callable[[tf.Tensor], Any]) -> Any:
+    """Moves an average by one of a step's batches after it was moved by those before, and by none without rows."""
+    graph = tf.compat.v1.get_default_graph()
+    before = [moved for moved_variable, moved in graph.get_collection(_MOVED) if moved_variable is variable]
+    with tf.control_dependencies(before[-1:]):
+        now = tf.cast(variable.read_value(), value.dtype)
+        moved = assign(tf.where(batch.total > 0, value, now))
+    graph.add_to_collection(_MOVED, (variable, moved))
+    return moved

@@ -1,0 +1,339 @@
+"""SavedModels from checkpoints: stock TensorFlow operations and logical tensors, for servers without this library.
+
+The model is built once more in a graph of its own, where nothing is sharded. Its variables are not loaded: the bytes of
+their tensors are copied from the checkpoint to the SavedModel, a little at a time (`bundle.py`), so that tables larger
+than memory can be exported. Dynamic tables become a hash table and a matrix of rows (`stock_tables.py`).
+
+A SavedModel is complete or absent: it is made in a directory `temp-...` and renamed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training.saver import BulkSaverBuilder
+
+from lockstep._src.engine.arguments import listed
+from lockstep._src.engine.context import context
+from lockstep._src.saving import bundle, failures
+from lockstep._src.saving.stock_tables import StockTable
+from lockstep._src.tables import dynamic
+
+_tf1 = tf.compat.v1
+_gfile = tf.io.gfile
+
+# The spellings of TensorFlow's two classes of mode keys, and the SavedModel's tag for each mode.
+_MODES = {"infer": "infer", "predict": "infer", "train": "train", "eval": "eval", "test": "eval"}
+# The name of the signature for each mode, as TensorFlow's estimators give it.
+_KEYS = {"infer": tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY, "train": "train", "eval": "eval"}
+_TAGS = {"infer": tf.saved_model.SERVING, "train": tf.saved_model.TRAINING, "eval": "eval"}
+
+_SIGNATURE = type(_tf1.saved_model.build_signature_def())
+
+
+def export(
+    export_dir_base: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str],
+    signature_def_fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None = None,
+    as_text: bool = False,
+    clear_devices: bool = True,
+    strip_default_attrs: bool = True,
+    mode: str = "infer",
+) -> str | None:
+    """Writes a SavedModel with the values of a checkpoint; after HybridBackend's `export` (docs/distributed.md, 3.4).
+
+    Stock operations serve dynamic tables. A key without a row reads the default row of its table, as it does in
+    evaluation; `get_embedding_variable` says which row that is.
+
+    Args:
+      export_dir_base: directory in which a new one, named by the time in seconds, is made.
+      checkpoint_path: prefix of a checkpoint, as `tf.train.latest_checkpoint` gives it.
+      signature_def_fn: builds the model in the default graph and returns its signature (a SignatureDef), several (a
+        dict of name to SignatureDef), or a pair of either and the operation to run when the SavedModel is loaded, in
+        the place of the initialization of tables and local variables.
+      assets_extra: files to copy: path inside the SavedModel's `assets.extra` to the path of the source.
+      as_text: write the graph as text.
+      clear_devices: forget the devices of operations.
+      strip_default_attrs: leave out attributes that have their default value, for older TensorFlows.
+      mode: 'infer' (also 'predict'), 'train' or 'eval' (also 'test'): the option `mode` while the model is built.
+
+    Returns:
+      The directory of the SavedModel on the chief; None, at once, on other workers.
+
+    Raises:
+      ValueError: the checkpoint does not exist, or lacks variables of the model, or has them in another shape or type;
+        the graph holds operations that only this library can run; a bad argument.
+      FileNotFoundError: a file of `assets_extra` does not exist.
+      TypeError: `signature_def_fn` returned something else than signatures.
+
+    """
+    mode = _checked_mode(mode)
+    return _export(
+        *("export", export_dir_base, checkpoint_path, signature_def_fn, assets_extra),
+        as_text=as_text,
+        clear_devices=clear_devices,
+        strip_default_attrs=strip_default_attrs,
+        build_mode=mode,
+        default_key=_KEYS[mode],
+        modes=[mode],
+    )
+
+
+def export_all(
+    export_dir_base: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str],
+    signature_defs_and_main_op_fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None = None,
+    as_text: bool = False,
+    clear_devices: bool = True,
+    strip_default_attrs: bool = True,
+    modes: Sequence[str] | None = None,
+) -> str | None:
+    """Writes a SavedModel with signatures for several modes; after HybridBackend's `export_all`.
+
+    Args:
+      export_dir_base: as `export`'s, as are the arguments that are not listed here.
+      checkpoint_path: prefix of a checkpoint.
+      signature_defs_and_main_op_fn: builds the model in the default graph, for mode 'infer', and returns its signatures
+        by name, or a pair of them and the operation to run when the SavedModel is loaded. The signature of mode 'infer'
+        is named 'serving_default', those of the others 'train' and 'eval'. Signatures of other names are kept.
+      assets_extra: files to copy.
+      as_text: write the graph as text.
+      clear_devices: forget the devices of operations.
+      strip_default_attrs: leave out attributes that have their default value.
+      modes: of 'infer', 'train' and 'eval', with the spellings of `export`: the SavedModel has their tags, and no
+        signature of the other modes; None: of all modes that have a signature.
+
+    Returns:
+      The directory of the SavedModel on the chief; None, at once, on other workers.
+
+    Raises:
+      ValueError: as `export`; no signature of any of the modes.
+      FileNotFoundError: a file of `assets_extra` does not exist.
+      TypeError: the function returned something else than signatures.
+
+    """
+    return _export(
+        *("export_all", export_dir_base, checkpoint_path, signature_defs_and_main_op_fn, assets_extra),
+        as_text=as_text,
+        clear_devices=clear_devices,
+        strip_default_attrs=strip_default_attrs,
+        build_mode="infer",
+        default_key=None,
+        modes=None if modes is None else _checked_modes(modes),
+    )
+
+
+def _checked_modes(modes: Sequence[str]) -> list[str]:
+    texts = listed("export_all", "modes", modes, lambda mode: isinstance(mode, str), "a list of modes")
+    return [_checked_mode(mode) for mode in texts]
+
+
+def _checked_mode(mode: str) -> str:
+    if mode not in _MODES:
+        raise ValueError(f"export: mode is {mode!r}, wanted one of {', '.join(map(repr, _MODES))}")
+    return _MODES[mode]
+
+
+def _export(
+    name: str,
+    export_dir_base: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str],
+    fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None,
+    *,
+    as_text: bool,
+    clear_devices: bool,
+    strip_default_attrs: bool,
+    build_mode: str,
+    default_key: str | None,
+    modes: Sequence[str] | None,
+) -> str | None:
+    """Both exports. `default_key` names a signature that `fn` returns without a name; None: it has to give names."""
+    # Worker 0, or an evaluator beside the job.
+    if context.rank != 0:
+        return None
+    checkpoint = _Checkpoint(checkpoint_path)
+    extra = _checked_assets(assets_extra)
+    # The chief is alone here: the model's scopes and collectives must not wait for the other workers.
+    stock_tables_alone = dynamic.tables_made_by(functools.partial(StockTable, checkpoint))
+    scopes = context.scope(mode=build_mode, sharding=False), context.detached()
+    with tf.Graph().as_default() as graph, scopes[0], scopes[1], stock_tables_alone:
+        signatures, main_op = _signatures(fn(), default_key)
+        if default_key is None:
+            signatures, modes = _of_modes(name, signatures, modes)
+        checkpoint.check_variables(_tf1.global_variables())
+        if main_op is None:
+            main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
+        # TensorFlow would write the collection down, and look for the tables when it reads it.
+        graph.clear_collection(dynamic.TABLES)
+        saver = _CopyingSaver(checkpoint)
+        _check_operations(graph)
+
+        def write(directory: str) -> None:
+            builder = _tf1.saved_model.Builder(directory)
+            with _tf1.Session() as session:
+                builder.add_meta_graph_and_variables(
+                    session,
+                    tags=[_TAGS[mode] for mode in modes],
+                    signature_def_map=signatures,
+                    assets_collection=_tf1.get_collection(_tf1.GraphKeys.ASSET_FILEPATHS),
+                    clear_devices=clear_devices,
+                    main_op=main_op,
+                    strip_default_attrs=strip_default_attrs,
+                    saver=saver,
+                )
+            builder.save(as_text=as_text)
+            for destination, source in extra.items():
+                target = os.path.join(directory, "assets.extra", destination)
+                _gfile.makedirs(os.path.dirname(target))
+                _gfile.copy(source, target)
+
+        return _write_whole(os.fspath(export_dir_base), write)
+
+
+def _of_modes(
+    name: str, signatures: Mapping[str, Any], modes: Sequence[str] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The signatures without those of other modes, and the modes that have one."""
+    present = [mode for mode in _KEYS if _KEYS[mode] in signatures and (modes is None or mode in modes)]
+    if not present:
+        wanted = [_KEYS[mode] for mode in modes or _KEYS]
+        raise ValueError(f"{name}: the signatures are {sorted(signatures)}, wanted one of {wanted}")
+    others = {key for mode, key in _KEYS.items() if mode not in present}
+    return {key: signature for key, signature in signatures.items() if key not in others}, present
+
+
+def _write_whole(base: str, write: Callable[[str], None]) -> str:
+    """Calls `write` with a directory that becomes `base`/<seconds> when it has returned, and vanishes when it fails."""
+    with failures.raised(f"export to {base} failed"):
+        _gfile.makedirs(base)
+        temporary = os.path.join(base, f"temp-{time.time_ns()}-{os.getpid()}")
+        try:
+            write(temporary)
+            seconds = int(time.time())
+            while True:
+                directory = os.path.join(base, str(seconds))
+                if not _gfile.exists(directory):
+                    try:
+                        _gfile.rename(temporary, directory)
+                        return directory
+                    except tf.errors.OpError:
+                        if not _gfile.exists(directory):  # nobody else took the name: the rename itself fails
+                            raise
+                seconds += 1
+        finally:
+            if _gfile.exists(temporary):
+                _gfile.rmtree(temporary)
+
+
+def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
+    checked = {}
+    for destination, source in (assets or {}).items():
+        normal = os.path.normpath(os.fspath(destination))
+        if os.path.isabs(normal) or normal.split(os.sep)[0] in ("..", "."):
+            raise ValueError(f"export: assets_extra has {destination!r}, wanted a path inside of assets.extra")
+        if not _gfile.exists(source) or _gfile.isdir(source):
+            raise FileNotFoundError(f"export: assets_extra has {destination!r}: {source!r}, which is no file")
+        checked[normal] = os.fspath(source)
+    return checked
+
+
+def _signatures(returned: Any, default_key: str | None) -> tuple[dict[str, Any], tf.Operation | None]:
+    """What `signature_def_fn` returned, as (signatures by name, operation to run at loading or None).
+
+    `default_key` is the name of a signature that comes without one; None: there has to be one.
+    """
+    main_op = None
+    signatures = returned
+    if isinstance(returned, tuple) and len(returned) == 2:
+        signatures, main_op = returned
+    if isinstance(signatures, _SIGNATURE) and default_key is not None:
+        signatures = {default_key: signatures}
+    good = isinstance(signatures, Mapping) and all(isinstance(s, _SIGNATURE) for s in signatures.values())
+    if not good or not signatures:
+        raise TypeError(
+            f"export: signature_def_fn returned {type(returned).__name__} {str(returned)[:200]!r}, wanted "
+            f"{'a SignatureDef, ' if default_key else ''}a dict of name to SignatureDef, or a pair of "
+            f"{'one of them' if default_key else 'it'} and an operation"
+        )
+    return dict(signatures), main_op
+
+
+def _check_operations(graph: tf.Graph) -> None:
+    """ValueError that names the operations which stock TensorFlow does not have."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    ours = [f"{node.name} ({node.op})" for node in nodes if node.op.startswith("Lockstep")]
+    if ours:
+        raise ValueError(
+            f"export: the model has operations that run only with this library: {', '.join(ours[:5])}"
+            f"{' ...' if len(ours) > 5 else ''}; build it for mode 'infer', without metrics and collectives"
+        )
+
+
+class _Checkpoint:
+    """A checkpoint in the plain TensorFlow format, to check against and to copy from."""
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        if path is None:
+            raise ValueError("export: checkpoint_path is None: tf.train.latest_checkpoint found no checkpoint")
+        self.path = os.fspath(path)
+        if not _gfile.exists(f"{self.path}.index"):
+            raise ValueError(f"export: there is no checkpoint {self.path!r}; wanted the prefix of one")
+        reader = tf.train.load_checkpoint(self.path)
+        self.shapes = reader.get_variable_to_shape_map()
+        self.dtypes = reader.get_variable_to_dtype_map()
+
+    def check_variables(self, variables: Sequence[tf.Variable]) -> None:
+        """ValueError that names all variables which the checkpoint lacks, or has in another shape or type."""
+        problems = []
+        for variable in variables:
+            name, shape = variable.op.name, variable.shape.as_list()
+            part = variable._get_save_slice_info()  # of a variable made by a partitioner
+            if part is not None:
+                name, shape = part.full_name, list(part.full_shape)
+            dtype = variable.dtype.base_dtype
+            if name not in self.shapes:
+                problems.append(f"{name} is missing")
+            elif (list(self.shapes[name]), self.dtypes[name]) != (shape, dtype):
+                has = f"{self.dtypes[name].name}{list(self.shapes[name])}"
+                problems.append(f"{name} is {has}, the model has {dtype.name}{shape}")
+        if problems:
+            raise ValueError(f"export: checkpoint {self.path!r} does not fit the model: {'; '.join(problems)}")
+
+    def copy(self, names: Sequence[str], target: str) -> None:
+        """Writes the tensors `names` to a checkpoint `target`, a little at a time."""
+        missing = sorted(set(names) - set(self.shapes))
+        if missing:
+            raise ValueError(f"export: checkpoint {self.path!r} lacks {', '.join(missing)}")
+        bundle.copy_tensors(self.path, set(names), target)
+
+
+class _CopyingSaver(_tf1.train.Saver):
+    """A Saver of the default graph whose `save` copies from a checkpoint, rather than reading variables."""
+
+    def __init__(self, checkpoint: _Checkpoint) -> None:
+        graph = _tf1.get_default_graph()
+        before = set(graph.get_operations())
+        # A builder of its own: scopes give savers without one the builder that saves for the whole job.
+        super().__init__(allow_empty=True, builder=BulkSaverBuilder())
+        self._checkpoint = checkpoint
+        # What it restores is what has to be there: variables by their logical names, tables and other saveables.
+        self._names: list[str] = []
+        for op in graph.get_operations():
+            if op not in before and op.type == "RestoreV2":
+                self._names += [name.decode() for name in tf.get_static_value(op.inputs[1])]
+
+    def save(self, sess: Any, save_path: str, *args: Any, **kwargs: Any) -> str:
+        """Writes the tensors of the model to `save_path`, from the checkpoint."""
+        del sess, args, kwargs
+        if self._names:
+            self._checkpoint.copy(self._names, save_path)
+        return save_path

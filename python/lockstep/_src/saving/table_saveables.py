@@ -1,0 +1,132 @@
+"""Dynamic tables in the checkpoints of a job (tf/checkpoint/table_layout.h says what tensors a table has there).
+
+A save begins a snapshot of all tables at once: rows, slots, counts and filters of one moment. Every worker writes its
+rows to a file of its own, a piece at a time, and worker 0 merges it with the others. When the checkpoint is complete,
+the tables are told: the next incremental one builds on it.
+
+A restore makes the tables anew, and each worker takes the keys that it owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.training.saving import saveable_object
+
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
+from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic
+
+# How many rows are looked at in one go; 0: as many as take some megabytes.
+PART_ROWS = 0
+
+
+class TableSaveable(saveable_object.SaveableObject):
+    """A dynamic table under its name in the checkpoint. It has no tensors that TensorFlow could write."""
+
+    def __init__(self, table: DynamicVariable, name: str) -> None:
+        self.table = table
+        super().__init__(table.handle.op, [], name)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
+        """Does nothing: `restore` of this module restores all tables together."""
+        del restored_tensors, restored_shapes
+        return tf.no_op()
+
+
+class Writing(NamedTuple):
+    """The first half of a save.
+
+    Attributes:
+      written: this worker's file is there.
+      link: the number of the checkpoint.
+      has_rows: bool scalar, whether anything lies in the file. One in which nothing does is none of a checkpoint.
+    """
+
+    written: tf.Operation
+    link: tf.Tensor
+    has_rows: tf.Tensor
+
+
+def take_tables(names_to_saveables: Any) -> tuple[dict[str, TableSaveable], Any]:
+    """Parts what a saver saves: dynamic tables by their names in the checkpoint, and all else, as it came."""
+    if isinstance(names_to_saveables, dict):
+        tables, rest = {}, {}
+        for name, value in names_to_saveables.items():
+            one = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+            if is_dynamic(one):
+                tables[name] = TableSaveable(one, name)
+            else:
+                rest[name] = value
+        return tables, rest
+    flat = tf.nest.flatten(list(names_to_saveables))
+    tables = {v.logical_name: TableSaveable(v, v.logical_name) for v in flat if is_dynamic(v)}
+    return tables, [v for v in flat if not is_dynamic(v)]
+
+
+def write(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: bool, track: bool) -> Writing:
+    """Writes this worker's rows to a file of its own.
+
+    Args:
+      saveables: the tables; the same on all workers.
+      prefix: of the file.
+      changes: only what changed since the last checkpoint.
+      track: from now on the tables record what changes.
+    """
+    tables = _arguments(saveables, changes)
+    counts, link = ops.lockstep_begin_snapshots(**tables, track=track)
+    if context.world_size > 1:
+        mine = tf.concat([tf.reshape(counts, [1, -1]), [[link]]], 1)
+        of_all = ordered.allgather(mine, name="save_tables")
+        counts = tf.reshape(of_all[:, :-1], [context.world_size, *counts.shape])
+        link = of_all[0, -1]
+    else:
+        counts = counts[tf.newaxis]
+    has_rows = ops.lockstep_write_tables(prefix, counts, link, **tables, rank=context.rank, part_rows=PART_ROWS)
+    return Writing(has_rows.op, link, has_rows)
+
+
+def join_strings(saveables: Sequence[TableSaveable], prefixes: Sequence[tf.Tensor], joined: tf.Tensor) -> list[Any]:
+    """Makes one file of the string keys that all workers have written; worker 0 calls it.
+
+    Args:
+      saveables: the tables.
+      prefixes: that of `write`, of each worker.
+      joined: of the file.
+
+    Returns:
+      The file's prefix when it is there, [1]; none where there are no string keys, or those of one worker, which has
+      them with its rows.
+    """
+    if len(prefixes) == 1 or not any(saveable.table.key_dtype == tf.string for saveable in saveables):
+        return []
+    with tf.control_dependencies([ops.lockstep_join_strings(tf.stack(prefixes), joined)]):
+        return [tf.reshape(joined, [1])]
+
+
+def end(saveables: Sequence[TableSaveable], link: tf.Tensor, *, changes: bool) -> tf.Operation:
+    """Tells the tables that the checkpoint is complete."""
+    return ops.lockstep_end_snapshots(link, **_arguments(saveables, changes))
+
+
+def restore(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: bool, track: bool) -> tf.Operation:
+    """Restores tables: anew from a checkpoint, or by the changes of an incremental one.
+
+    Args:
+      saveables: the tables.
+      prefix: of the checkpoint.
+      changes: the checkpoint is incremental, and the tables hold the one that it builds on.
+      track: from now on the tables record what changes.
+    """
+    with tf.control_dependencies([] if changes else [saveable.table.initializer for saveable in saveables]):
+        return ops.lockstep_restore_tables(
+            prefix, **_arguments(saveables, changes), rank=context.rank, world_size=context.world_size, track=track
+        )
+
+
+def _arguments(saveables: Sequence[TableSaveable], changes: bool) -> dict[str, Any]:
+    handles = [saveable.table.handle for saveable in saveables]
+    return {"tables": handles, "names": [saveable.name for saveable in saveables], "changes": changes}

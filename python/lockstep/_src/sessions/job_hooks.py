@@ -1,0 +1,352 @@
+"""Hooks of a caller's, as a worker of the job runs them.
+
+| hook | on several workers |
+| --- | --- |
+| `CheckpointSaverHook` | all workers save, when worker 0's clock says so |
+| `SummarySaverHook` | worker 0 writes; all compute, by worker 0's clock, what stems from an exchange |
+| `LoggingTensorHook` | by worker 0's clock, where its tensors stem from an exchange |
+| `NanTensorHook` | says nothing of a batch without rows |
+| `GlobalStepWaiterHook` | left out: no worker takes steps while another waits |
+| any that asks for the end | all workers end (`stop_together.py`) |
+
+TensorFlow's other hooks with a clock, `StepCounterHook` and `ProfilerHook`, run no more than what is this worker's own:
+each goes by the clock that it has.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import basic_session_run_hooks
+
+from lockstep._src.collectives import agreement, ordered
+from lockstep._src.engine import program_end
+from lockstep._src.engine.context import context
+from lockstep._src.graph import row_weights
+from lockstep._src.graph.ancestry import communicates
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.saving import data_positions, failures
+from lockstep._src.sessions import resumed, stop_together
+from lockstep.launch.base import notes
+
+_tf1 = tf.compat.v1
+_log = logging.getLogger("lockstep")
+_SAVER_HOOK = _tf1.train.CheckpointSaverHook
+_SUMMARY_HOOK = _tf1.train.SummarySaverHook
+_LOGGING_HOOK = _tf1.train.LoggingTensorHook
+
+
+def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_from: str | None = None) -> list[Any]:
+    """A session's hooks as this worker of the job runs them, with what ends the session on all workers together.
+
+    All workers call it together, in the default graph of the session.
+
+    Args:
+      hooks: the caller's, of this worker; none of them is changed for good.
+      chief_only: those among them that are for worker 0. Other workers run what they have to take part in.
+      restored_from: the directory from which the session restores its checkpoint.
+
+    Returns:
+      The hooks, in their order.
+    """
+    if context.world_size == 1:
+        return [_for_the_job(hook, restored_from) for hook in hooks]
+    chiefs = set(map(id, chief_only))
+    shared = _logged_by_all(hooks)
+    found = []
+    for hook in hooks:
+        mine = context.rank == 0 or id(hook) not in chiefs
+        if type(hook) is _tf1.train.GlobalStepWaiterHook:
+            _log.warning("GlobalStepWaiterHook: left out, as all workers take each step together")
+            continue
+        if id(hook) in shared:
+            hook = hook if mine else _silent(hook)
+            found.append(ByWorker0sClock(hook) if _goes_by_clock(hook) else hook)
+            continue
+        hook = _for_the_job(hook, restored_from)
+        if mine or isinstance(hook, (PeriodicJobHook, data_positions.PositionHook)):
+            found.append(hook)
+    return stop_together.stop_together(found)
+
+
+def _for_the_job(hook: Any, restored_from: str | None) -> Any:
+    if isinstance(hook, _tf1.train.NanTensorHook):
+        return _NanHookOfRows(hook)
+    if not isinstance(hook, (_SAVER_HOOK, _SUMMARY_HOOK)):
+        return hook
+    saves_to = getattr(hook, "_checkpoint_dir", None)
+    return PeriodicJobHook(hook, restored=saves_to is not None and saves_to == restored_from)
+
+
+def _logged_by_all(hooks: Sequence[Any]) -> set[int]:
+    """Ids of the `LoggingTensorHook`s whose tensors stem from an exchange, and that all workers have.
+
+    One that a worker has alone goes by itself: its tensors may be such as each step computes anyway.
+    """
+    described = [(json.dumps(_exchanging(hook)), hook) for hook in hooks if isinstance(hook, _LOGGING_HOOK)]
+    everyones = agreement.of_all(sorted(text for text, _ in described if text != "null"), "logging_hooks")
+    common = collections.Counter(everyones[0])
+    for others in everyones[1:]:
+        common &= collections.Counter(others)
+    shared = set()
+    for text, hook in described:
+        if common[text]:
+            common[text] -= 1
+            shared.add(id(hook))
+    return shared
+
+
+def _exchanging(hook: Any) -> list[Any] | None:
+    """What tells a `LoggingTensorHook` whose tensors stem from an exchange from others; None for one without any."""
+    graph = _tf1.get_default_graph()
+    try:
+        elements = [
+            graph.as_graph_element(basic_session_run_hooks._as_graph_element(tensor))
+            for tensor in hook._tensors.values()
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None  # its begin says what is wrong, unless another hook makes the tensor until then
+    if not communicates(elements):
+        return None
+    timer = hook._timer
+    periods = [getattr(timer, name, None) for name in ("_every_secs", "_every_steps")]
+    return [*periods, hook._log_at_end, *sorted(element.name for element in elements)]
+
+
+def _silent(hook: Any) -> Any:
+    """A `LoggingTensorHook` that computes what the given one does, and logs nothing."""
+    hook = copy.copy(hook)
+    hook._timer = copy.copy(hook._timer)
+    hook._log_tensors = lambda values: hook._timer.update_last_triggered_step(hook._iter_count)
+    return hook
+
+
+def _goes_by_clock(hook: Any) -> bool:
+    return getattr(hook._timer, "_every_secs", None) is not None
+
+
+class _AgreedTimer:
+    """Stands in for a timer by the clock, which differs between workers: triggers where worker 0's would."""
+
+    def __init__(self, timer: Any) -> None:
+        self.timer = timer
+        self.agreed = False
+
+    def wants_to_trigger(self) -> bool:
+        # Which step a run ends with is not known before it; any but the last one acted upon lets the clock decide.
+        return self.timer.should_trigger_for_step((self.timer.last_triggered_step() or 0) + 1)
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        # Before the first time all workers' clocks say the same.
+        last = self.timer.last_triggered_step()
+        return last is None or (self.agreed and last != step)
+
+    def update_last_triggered_step(self, step: int) -> Any:
+        self.agreed = False
+        return self.timer.update_last_triggered_step(step)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.timer, name)
+
+
+class ByWorker0sClock(_tf1.train.SessionRunHook):
+    """Runs a hook, which acts every so many steps or seconds, after the same steps on all workers.
+
+    One that acts by steps does so as it is. One that acts by seconds asks worker 0's clock, whose answer travels with
+    each step. All workers have the hook.
+
+    Args:
+      hook: a hook of TensorFlow's with a `SecondOrStepTimer`.
+    """
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+        self.stops_alike = not stop_together.may_stop_alone(hook)
+
+    def begin(self) -> None:
+        self._hook.begin()
+        self._ask_clock()
+
+    def _ask_clock(self) -> None:
+        """Adds the exchange of worker 0's answer, where a clock counts."""
+        self._by_clock: _AgreedTimer | None = None
+        timer = self._hook._timer
+        if isinstance(timer, _AgreedTimer):  # of a session that failed
+            self._hook._timer = timer = timer.timer
+        if context.world_size > 1 and _goes_by_clock(self._hook):
+            self._by_clock = _AgreedTimer(timer)
+            self._wish = _tf1.placeholder(tf.int32, (), name="act_wish")
+            self._agreed = ordered.broadcast(self._wish, root=0, name="act_agreed")
+
+    def _acts_on_all(self) -> bool:
+        """Whether the hook acts on all workers, rather than on worker 0 alone; known when there is a session."""
+        return True
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        together = self._acts_on_all()
+        self._takes_part = together or context.rank == 0
+        if not together:
+            self._by_clock = None
+        if self._by_clock is not None:
+            self._hook._timer = self._by_clock
+        if self._takes_part:
+            self._hook.after_create_session(session, coord)
+
+    def before_run(self, run_context: Any) -> Any:
+        if not self._takes_part:
+            return None
+        args = self._hook.before_run(run_context)
+        if self._by_clock is None:
+            return args
+        args = args or _tf1.train.SessionRunArgs(None)
+        feeds = {**(args.feed_dict or {}), self._wish: int(self._by_clock.wants_to_trigger())}
+        fetches = {"agreed": self._agreed}
+        if args.fetches is not None:
+            fetches["hook"] = args.fetches
+        return _tf1.train.SessionRunArgs(fetches, feeds, args.options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if not self._takes_part:
+            return
+        if self._by_clock is not None:
+            self._by_clock.agreed = bool(run_values.results["agreed"])
+            run_values = run_values._replace(results=run_values.results.get("hook"))
+        self._hook.after_run(run_context, run_values)
+
+    def end(self, session: Any) -> None:
+        if self._takes_part:
+            self._hook.end(session)
+        if self._by_clock is not None:
+            self._hook._timer = self._by_clock.timer
+
+
+class _NoWriter:
+    """A summary writer that writes nothing: workers other than 0 have no summaries of their own."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+class _TellsLauncher(_tf1.train.CheckpointSaverListener):
+    """Has the launcher's last line say which checkpoint of a `CheckpointSaverHook` is the last."""
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        step = int(global_step_value)
+        notes.say({"is": "saved", "path": f"{self._hook._save_path}-{step}", "step": step, "resumes": True})
+
+
+class LastStepHook(_tf1.train.SessionRunHook):
+    """Notes the global step with which a session ends, for the other workers, should they go on."""
+
+    stops_alike = True
+
+    def begin(self) -> None:
+        """Finds the global step, where the graph has one."""
+        self._step = _tf1.train.get_global_step()
+
+    def end(self, session: Any) -> None:
+        """Reads it."""
+        if self._step is not None:
+            program_end.ended_with(int(session.run(self._step)))
+
+
+class PeriodicJobHook(ByWorker0sClock):
+    """Saves checkpoints or writes summaries for the job, rather than for each worker.
+
+    Checkpoints are saved by all workers together, at the same steps. So are summaries that stem from a collective, such
+    as those of a sharded table or of a batch that all workers take together; others are computed by worker 0 alone. In
+    either case worker 0 alone writes them.
+
+    Args:
+      hook: a `CheckpointSaverHook` or `SummarySaverHook`.
+      restored: the session has restored the latest checkpoint of the directory to which the hook saves, if there is
+        one.
+    """
+
+    def __init__(self, hook: Any, restored: bool = False) -> None:
+        super().__init__(hook)
+        self.stops_alike = True
+        self._restored = restored
+        self._name = f"{type(hook).__name__} of {getattr(hook, '_checkpoint_dir', None) or hook._output_dir}"
+        if context.rank == 0 and isinstance(hook, _SAVER_HOOK):
+            hook._listeners = [*hook._listeners, _TellsLauncher(hook)]
+
+    def begin(self) -> None:
+        if context.rank == 0:
+            with failures.of_the_job(self._name):
+                self._hook.begin()
+        else:
+            # Its begin would open an event file of this worker.
+            with _replaced(basic_session_run_hooks.SummaryWriterCache, "get", staticmethod(lambda _: _NoWriter())):
+                self._hook.begin()
+            if self._hook._summary_writer is not None:  # the caller's own
+                self._hook._summary_writer = _NoWriter()
+            self._hook._save_graph_def = False
+        self._ask_clock()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        leaving = resumed.leaving_what_is_there(self._hook) if self._restored else contextlib.nullcontext()
+        with failures.of_the_job(self._name), leaving:
+            super().after_create_session(session, coord)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        with failures.of_the_job(self._name):
+            super().after_run(run_context, run_values)
+
+    def end(self, session: Any) -> None:
+        with failures.of_the_job(self._name):
+            super().end(session)
+            if self._hook._summary_writer is not None:
+                self._hook._summary_writer.flush()  # of a CheckpointSaverHook, TensorFlow does not
+
+    def _acts_on_all(self) -> bool:
+        # Only now is the scaffold's summary known.
+        return isinstance(self._hook, _SAVER_HOOK) or communicates(self._hook._get_summary_op() or ())
+
+
+class _replaced:  # noqa: N801
+    """An attribute replaced within a `with` block."""
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._interception = Interception()
+        self._args = (owner, name, lambda _: value)
+
+    def __enter__(self) -> None:
+        self._interception.replace(*self._args)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._interception.undo()
+
+
+class _NanHookOfRows(_tf1.train.SessionRunHook):
+    """A `NanTensorHook` that says nothing of a batch without rows, whose mean is no number.
+
+    Args:
+      hook: the caller's.
+    """
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+
+    def begin(self) -> None:
+        self._hook.begin()
+        weight = row_weights.of([self._hook._loss_tensor])
+        self._rows = tf.constant(1) if weight is None else weight.rows
+
+    def before_run(self, run_context: Any) -> Any:
+        args = self._hook.before_run(run_context)
+        return args._replace(fetches={"hook": args.fetches, "rows": self._rows})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.results["rows"]:
+            self._hook.after_run(run_context, run_values._replace(results=run_values.results["hook"]))

@@ -1,0 +1,191 @@
+"""`tf.compat.v1.train.MonitoredTrainingSession` for a job: every worker initializes, restores and saves, in step.
+
+TensorFlow's own session has one chief that initializes and saves while the others wait for it. Here every worker holds
+a share of the model, so every worker is a chief of its own session; what may exist once (summaries, the graph's
+description, the checkpoint's state file) is written by worker 0 alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import monitored_session
+
+from lockstep._src.collectives import agreement
+from lockstep._src.data import ending, sharing, sync
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.saving import data_positions, incremental, latest
+from lockstep._src.sessions import job_hooks, policies
+from lockstep._src.sessions.session_config import get_session_config
+
+_SAVER_HOOK = tf.compat.v1.train.CheckpointSaverHook
+_SUMMARY_HOOK = tf.compat.v1.train.SummarySaverHook
+
+
+def _period(args: dict[str, Any], name: str, default: dict[str, float]) -> dict[str, float]:
+    """How often to act, for a hook's arguments `save_steps` and `save_secs`; empty for never.
+
+    Taken out of the session's arguments `args`, where both are then None, with the meaning that TensorFlow gives them.
+    """
+    unset = monitored_session.USE_DEFAULT
+    given = {f"save_{unit}": args.get(f"{name}_{unit}", unset) for unit in ("steps", "secs")}
+    args.update({f"{name}_steps": None, f"{name}_secs": None})
+    given = {key: value for key, value in given.items() if value is not unset}
+    return {key: float(value) for key, value in (given or default).items() if value and value > 0}
+
+
+def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
+    """The hooks for summaries and checkpoints that TensorFlow's session would make of `args`, which makes none then.
+
+    Worker 0's directories and periods count for all workers.
+    """
+    decided = agreement.from_chief(
+        {
+            "checkpoint_dir": _path(args.get("checkpoint_dir")),
+            "summary_dir": _path(args.get("summary_dir")),
+            "summaries": _period(args, "save_summaries", {"save_steps": 100}),
+            "checkpoints": _period(args, "save_checkpoint", {"save_secs": 600}),
+        },
+        "session_arguments",
+    )
+    args["checkpoint_dir"] = checkpoint_dir = decided["checkpoint_dir"]
+    # Before TensorFlow looks, which takes a damaged state file for none and would begin anew.
+    latest.of_the_job(checkpoint_dir, "session_latest")
+    summary_dir = decided["summary_dir"] or checkpoint_dir
+    hooks = []
+    if summary_dir and decided["summaries"]:
+        hooks.append(_SUMMARY_HOOK(scaffold=args["scaffold"], output_dir=summary_dir, **decided["summaries"]))
+    if checkpoint_dir and decided["checkpoints"]:
+        hooks.append(
+            _SAVER_HOOK(
+                checkpoint_dir,
+                scaffold=args["scaffold"],
+                listeners=context.saving_listeners,
+                save_graph_def=args.get("save_graph_def", True),
+                **decided["checkpoints"],
+            )
+        )
+    return hooks
+
+
+def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with which this worker of the job calls TensorFlow's MonitoredTrainingSession.
+
+    Args:
+      args: the caller's, by name; neither it nor a list in it is changed.
+    """
+    args = dict(args)
+    args["scaffold"] = args.get("scaffold") or tf.compat.v1.train.Scaffold()
+    chief_only = list(args.pop("chief_only_hooks", None) or ())
+    # In TensorFlow's order.
+    hooks = [*chief_only, *_periodic_hooks(args), *(args.get("hooks") or ())]
+    args["hooks"] = job_hooks.of_the_job(hooks, chief_only, args["checkpoint_dir"])
+    if context.rank != 0:
+        args.update(log_step_count_steps=None)
+    return args
+
+
+def _path(value: Any) -> str | None:
+    return None if value is None else tf.compat.path_to_str(value)
+
+
+# Arguments that a session of the job takes beside those of TensorFlow's, with what they are where they are not given.
+EXTRA_ARGUMENTS = {
+    # Evaluates `eval_fn` every so many runs, as an `EvaluationHook` does; summaries go to 'eval' below the session's.
+    "eval_every_n_iter": None,
+    "eval_fn": None,
+    "eval_steps": 100,
+    # How many checkpoints the default saver keeps; None: as the options say.
+    "keep_checkpoint_max": None,
+    "keep_checkpoint_every_n_hours": None,
+    # How often to save what of dynamic tables has changed since the last checkpoint (saving/incremental.py).
+    "save_incremental_checkpoint_secs": None,
+    "save_incremental_checkpoint_steps": None,
+}
+
+
+def _evaluation_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
+    every, fn = extra["eval_every_n_iter"], extra["eval_fn"]
+    if (every is None) != (fn is None):
+        missing = "eval_fn" if fn is None else "eval_every_n_iter"
+        raise ValueError(f"MonitoredTrainingSession: {missing} is not given, wanted both it and its fellow or neither")
+    if fn is None:
+        return []
+    from lockstep._src.evaluation.hook import EvaluationHook  # of a layer above
+
+    summary_dir = args.get("summary_dir") or args.get("checkpoint_dir")
+    summary_dir = None if summary_dir is None else os.path.join(_path(summary_dir), "eval")
+    return [EvaluationHook(fn, steps=extra["eval_steps"], every_n_iter=every, summary_dir=summary_dir)]
+
+
+def _incremental_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
+    periods = {unit: extra[f"save_incremental_checkpoint_{unit}"] for unit in ("secs", "steps")}
+    given = {f"save_{unit}": period for unit, period in periods.items() if period}
+    if not given:
+        return []
+    if len(given) > 1:
+        raise ValueError("MonitoredTrainingSession: save_incremental_checkpoint_secs and _steps are given, wanted one")
+    return [incremental.IncrementalCheckpointHook(_path(args["checkpoint_dir"]), args["scaffold"], **given)]
+
+
+def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A maker of sessions with the arguments of TensorFlow's MonitoredTrainingSession, whose sessions are the job's.
+
+    It takes `EXTRA_ARGUMENTS` as well. None of its arguments, nor a list among them, is changed.
+    """
+    if getattr(original, "_lockstep", False):
+        return original
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        extra = {name: kwargs.pop(name, default) for name, default in EXTRA_ARGUMENTS.items()}
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        # Some spell the keyword arguments of theirs as **kwargs.
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given.update(given.pop(name, {}))
+        if given.get("checkpoint_dir") is None and context.options.model_dir is not None:
+            given["checkpoint_dir"] = context.options.model_dir
+        given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra), ending.EndOfDataHook()]
+        if given.get("checkpoint_dir") is not None:
+            # Before the hook that saves a checkpoint as soon as there is a session.
+            given["scaffold"] = given.get("scaffold") or tf.compat.v1.train.Scaffold()
+            increments = _incremental_hooks(given, extra)
+            newest = increments[0].newest if increments else None
+            first = [data_positions.PositionHook(_path(given["checkpoint_dir"]), newest), *increments]
+            given["chief_only_hooks"] = [*first, *(given.get("chief_only_hooks") or ())]
+        # One worker alone would wait for a chief as well.
+        given["is_chief"] = True
+        given = policies.with_triggers(given)
+        if given.get("config") is None:
+            given["config"] = get_session_config()
+        if context.world_size > 1:
+            given["hooks"] += [sharing.FirstBatchHook(), job_hooks.LastStepHook()]
+            sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
+        # One worker alone has to have its listeners told, and its last checkpoint kept, as well.
+        if context.world_size > 1 or context.saving_listeners or given.get("checkpoint_dir") is not None:
+            given = job_session_arguments(given)
+        keep = ("keep_checkpoint_max", "keep_checkpoint_every_n_hours")
+        with context.scope(**{name: extra[name] for name in keep if extra[name] is not None}):
+            return original(**given)
+
+    wrapped._lockstep = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def monitored_training_session(*args: Any, **kwargs: Any) -> Any:
+    """TensorFlow's present MonitoredTrainingSession: in a scope, the job's."""
+    return tf.compat.v1.train.MonitoredTrainingSession(*args, **kwargs)
+
+
+def intercept_sessions(interception: Interception) -> None:
+    """Makes `tf.compat.v1.train.MonitoredTrainingSession` the job's while the interception lasts."""
+    for owner in (tf.compat.v1.train, monitored_session):
+        interception.replace(owner, "MonitoredTrainingSession", of_the_job)

@@ -1,0 +1,213 @@
+"""Where optimizers of Keras 3 meet dynamic tables.
+
+Keras asks nobody how a variable is optimized; so methods of its optimizers are replaced when the first table is made
+(`tensorflow1_adapter.py`). What they do for a table: its gradient is applied by a fused rule, or by a stand-in
+(`standins.py`), and then the step ends in the table. Slots are columns of the table; those that Keras makes for it, of
+one row, are where a stand-in's values pass through.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from lockstep._src.collectives import ordered
+from lockstep._src.engine.context import context
+from lockstep._src.tables import updates
+from lockstep._src.tables.dynamic import standins
+from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic
+
+# Of each optimizer: a table's id -> what stands in for it, and its slots.
+_stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tuple[tf.Variable, list[standins.Slot]]]]
+_stand_ins = weakref.WeakKeyDictionary()
+
+
+def ensure_interception(intercept: Callable[[Any, str, Callable[[Any], Any]], None]) -> None:
+    """Makes optimizers of Keras 3 know of dynamic tables, where the program has it.
+
+    Args:
+      intercept: replaces `owner.name` by what the last argument makes of it, once.
+    """
+    module = sys.modules.get("keras.src.backend.tensorflow.optimizer")
+    if module is None or not hasattr(module, "TFOptimizer"):
+        return
+    for name, wrap in (
+        ("_backend_update_step", _wrap_update_step),
+        ("_backend_apply_gradients", _wrap_apply),
+        ("_clip_gradients", _wrap_clip),
+        ("add_variable_from_reference", _wrap_add_slot),
+    ):
+        intercept(module.TFOptimizer, name, wrap)
+    intercept(sys.modules["keras"].optimizers.LossScaleOptimizer, "check_finite", _wrap_check_finite)
+
+
+def _table_of(variable: Any) -> Any:
+    """The dynamic table that is, or is in, a variable; None for others."""
+    variable = getattr(variable, "_value", variable)
+    return variable if is_dynamic(variable) else None
+
+
+def _wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def wrapped(self: Any, grads: Any, trainable_variables: Any) -> Any:
+        tables = [_table_of(v) is not None for v in trainable_variables]
+        if any(tables):
+            for option in ("gradient_accumulation_steps", "use_ema", "weight_decay"):
+                if getattr(self, option, None):
+                    raise NotImplementedError(f"{self.name}: {option} is not implemented for dynamic tables")
+            # Those that come out of a tf.cond have one.
+            grads = [_without_dense_shape(g) if is_table else g for g, is_table in zip(grads, tables, strict=True)]
+        return apply(self, grads, trainable_variables)
+
+    return wrapped
+
+
+def _without_dense_shape(gradient: Any) -> Any:
+    is_slices = isinstance(gradient, tf.IndexedSlices)
+    return tf.IndexedSlices(gradient.values, gradient.indices) if is_slices else gradient
+
+
+def _wrap_check_finite(check_finite: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a table's gradient its slices are checked, and in a job those of all workers, each of which has a part."""
+
+    @functools.wraps(check_finite)
+    def wrapped(self: Any, grads: Any) -> Any:
+        slices = [isinstance(g, tf.IndexedSlices) for g in grads]
+        if not any(slices):
+            return check_finite(self, grads)
+        finite = check_finite(self, [g.values if is_slices else g for g, is_slices in zip(grads, slices, strict=True)])
+        if context.world_size == 1:
+            return finite
+        return tf.cast(ordered.allreduce(tf.cast(finite, tf.int32), op="min", name="all_finite"), tf.bool)
+
+    return wrapped
+
+
+def _wrap_update_step(update_step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(update_step)
+    def wrapped(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+        pairs = list(zip(grads, trainable_variables, strict=True))
+        others = [(g, v) for g, v in pairs if _table_of(v) is None]
+        if others:
+            update_step(self, *map(list, zip(*others, strict=True)), learning_rate)
+        ended = {}
+        for gradient, variable in pairs:
+            table = _table_of(variable)
+            if table is not None:
+                _apply(self, table, gradient, learning_rate)
+                ended[id(table)] = table
+        for table in ended.values():
+            if table.has_step:
+                table.end_step()
+
+    return wrapped
+
+
+def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
+    """Remembers the slots that an optimizer makes for a table."""
+
+    @functools.wraps(add_slot)
+    def wrapped(self: Any, reference_variable: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+        slot = add_slot(self, reference_variable, name, *args, **kwargs)
+        table = _table_of(reference_variable)
+        if table is not None:
+            _, slots = _stand_in_of(self, table)
+            # Also while a step is traced, which is when Keras may build its optimizers.
+            with tf.init_scope():
+                begins_with = _number(kwargs.get("initializer", args[0] if args else "zeros"), table)
+                # Of as many rows as a step touches. A worker's own, so no scope's creator is asked.
+                value = resource_variable_ops.ResourceVariable(
+                    tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
+                )
+            slot._value = value
+            slot.__class__ = _class_of_slots(type(slot))
+            slots.append(standins.Slot(name, value, begins_with))
+        return slot
+
+    return wrapped
+
+
+@functools.cache
+def _class_of_slots(cls: type) -> type:
+    """Keras' class of variables, for those that values of a table pass through: Keras' files have nothing of them.
+
+    There they are zeros, of the shape that Keras knows them by, which another such slot takes.
+    """
+
+    def numpy(self: Any) -> np.ndarray:
+        return np.zeros(self.shape, self.dtype)
+
+    return type(cls.__name__, (cls,), {"numpy": numpy})
+
+
+def _number(initializer: Any, table: DynamicVariable) -> float:
+    """What an initializer of Keras gives, which is to be one number for all elements."""
+    drawn = sys.modules["keras"].initializers.get(initializer)((1, table.dim), dtype="float32").numpy()
+    if drawn.min() != drawn.max():
+        raise NotImplementedError(
+            f"table '{table.logical_name}': a slot of an optimizer begins with {initializer}, wanted a constant"
+        )
+    return float(drawn[0, 0])
+
+
+def _wrap_clip(clip_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' clipping, which makes slices dense: of a table the sums of its touched rows are clipped."""
+
+    @functools.wraps(clip_gradients)
+    def wrapped(self: Any, grads: Any) -> Any:
+        # Slices of others have a dense shape.
+        tables = [i for i, g in enumerate(grads) if isinstance(g, tf.IndexedSlices) and g.dense_shape is None]
+        if not tables or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
+            return clip_gradients(self, grads)
+        if context.world_size > 1 and not self.clipvalue:
+            raise NotImplementedError(
+                f"{self.name}: clipping by norm is not implemented for dynamic tables on several workers, each of "
+                "which has a part of the gradient"
+            )
+        numbers, summed = {}, list(grads)
+        for i in tables:
+            numbers[i], summed[i] = standins.touched(grads[i])
+        clipped = list(clip_gradients(self, summed))
+        for i in tables:
+            clipped[i] = tf.IndexedSlices(clipped[i], numbers[i][:-1])
+        return clipped
+
+    return wrapped
+
+
+def _stand_in_of(optimizer: Any, table: DynamicVariable) -> tuple[tf.Variable, list[standins.Slot]]:
+    made = _stand_ins.setdefault(optimizer, {})
+    if id(table) not in made:
+        made[id(table)] = standins.make(table), []
+    return made[id(table)]
+
+
+def _apply(optimizer: Any, table: DynamicVariable, gradient: Any, learning_rate: Any) -> None:
+    if not isinstance(gradient, tf.IndexedSlices):
+        raise NotImplementedError(
+            f"table '{table.logical_name}' is dynamic: its gradient is tf.IndexedSlices, got {gradient}"
+        )
+    if updates.apply_sparse(optimizer, table, gradient.values, gradient.indices) is not None:
+        return
+    stand_in, slots = _stand_in_of(optimizer, table)
+    slots = standins.in_table(optimizer, table, slots)
+    # The optimizer finds its slots by the variable.
+    indices = optimizer._trainable_variables_indices
+    indices[optimizer._var_key(stand_in)] = indices[optimizer._var_key(table)]
+    numbers, summed = standins.touched(gradient)
+    summed = tf.concat([summed, tf.zeros([1, table.dim])], 0)
+    with tf.control_dependencies(_of_graph(standins.take(table, numbers, stand_in, slots))):
+        optimizer.update_step(summed, stand_in, learning_rate)
+    # The writes read the variables, behind the updates: TensorFlow keeps that order by itself.
+    standins.put(table, numbers, stand_in, slots)
+
+
+def _of_graph(operations: list[Any]) -> list[Any]:
+    return [] if tf.executing_eagerly() else operations

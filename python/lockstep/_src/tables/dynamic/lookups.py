@@ -1,0 +1,96 @@
+"""How keys become rows: in this process, or in a job by way of the workers that own them."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.engine.context import context
+from lockstep._src.tables.dynamic import local_lookup
+from lockstep._src.tables.sharded import lookup_steps as sharding_steps
+
+
+class Lookups:
+    """The lookups of a table.
+
+    Args:
+      handle: of the table.
+      name: of the table.
+      key_dtype: of its keys.
+      attributes: what `options.attributes` makes of its options.
+    """
+
+    def __init__(self, handle: tf.Tensor, name: str, key_dtype: tf.DType, attributes: dict[str, Any]) -> None:
+        self._handle, self._name, self._key_dtype = handle, name, key_dtype
+        self._filters = attributes.get("min_frequency", 0) > 1
+        # Whether it matters how often a key is seen in a lookup.
+        self._counts = attributes["record_frequency"] or self._filters or attributes.get("order") == "lfu"
+        self._in_job = context.world_size > 1
+        # The names of operations: an operation would keep its graph alive.
+        self._last: weakref.WeakKeyDictionary[tf.Graph, str] = weakref.WeakKeyDictionary()
+
+    def rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        """Rows by key.
+
+        Args:
+          keys: of any shape.
+          training: whether keys are counted and taken in.
+
+        Returns:
+          [keys..., D] float32.
+        """
+        return self._exchanged(keys, training) if self._in_job else self._here(keys, training)
+
+    def _here(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        if not training:
+            return local_lookup.lookup(self._handle, keys)
+        before = local_lookup.times_seen(keys) if self._counts else None
+        times = None if before is None else tf.math.bincount(before[1], minlength=tf.size(keys), dtype=tf.int64)
+        return self._resolved(keys, times)
+
+    def _exchanged(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        """Each distinct key goes to its owner, and its row comes back."""
+        if not training:
+            route = self._route(keys, counts=False)
+            return sharding_steps.combine(local_lookup.lookup(self._handle, route.local_rows), route)
+        before = local_lookup.times_seen(keys) if self._counts else None
+        route = self._route(keys if before is None else before[0], self._counts)
+        served = self._resolved(route.local_rows, route.times if self._counts else None)
+        if before is not None:
+            # All places of a distinct key have the same place among what travels.
+            route = route.with_places(lambda places: tf.math.unsorted_segment_max(places, before[1], tf.size(keys)))
+        return sharding_steps.combine(served, route)
+
+    def _route(self, keys: tf.Tensor, counts: bool) -> sharding_steps.Route:
+        """The route of keys, which `counts` how often each was asked for."""
+        if self._key_dtype == tf.string:
+            return sharding_steps.route_strings(keys, self._name)
+        rows = sharding_steps.COUNTED_KEYS if counts else sharding_steps.ANY_KEY
+        return sharding_steps.route(keys, rows, self._name)
+
+    def _resolved(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
+        if not self._filters:
+            return local_lookup.resolve(self._handle, keys, times)[0]
+        with self._after_the_one_before():
+            rows, numbers = local_lookup.resolve(self._handle, keys, times)
+        self._note(rows)
+        # No gradient of keys that are not admitted: it would count in norms.
+        admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(keys), [1]], 0))
+        return tf.where(admitted, rows, tf.stop_gradient(rows))
+
+    def _after_the_one_before(self) -> Any:
+        """Lookups that decide what is taken in run in the order in which they were built: it decides with them."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        before = None if graph is None else self._last.get(graph)
+        if before is None:
+            return contextlib.nullcontext()
+        return tf.control_dependencies([graph.get_operation_by_name(before)])
+
+    def _note(self, rows: tf.Tensor) -> None:
+        graph = None if tf.executing_eagerly() else rows.graph
+        # In the branches and loops of TensorFlow 1 an edge from one to another would kill what waits for it.
+        if graph is not None and graph._get_control_flow_context() is None:
+            self._last[graph] = rows.op.name

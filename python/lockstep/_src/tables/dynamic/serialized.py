@@ -1,0 +1,181 @@
+"""A dynamic table as strings, for `tf.train.Checkpoint` and Keras' files, which name tensors before they know them.
+
+Which slots a table has is known when an optimizer has trained it, and how many tensors there are follows from its
+options. So the table comes as the two files of a checkpoint that holds it alone (tf/checkpoint/table_layout.h): rows,
+slots, counts, filters and the clock, all that there is. They pass through memory; `tf.compat.v1.train.Saver` streams.
+
+In a job of several workers the parts of all are gathered on worker 0, which makes the same two files of them. From
+these any number of workers restores, each the keys that it owns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lockstep._src.collectives import ordered
+from lockstep._src.engine import library
+from lockstep._src.engine.context import context
+from lockstep._src.tables import updates
+
+_NAME = "table"
+_FILES = ("table.index", "table.data-00000-of-00001")
+# The attribute of a table that is gathered.
+_WHOLE = "_lockstep_whole_table"
+
+
+def to_strings(table: Any) -> tf.Tensor:
+    """All that a table holds: string [2].
+
+    Raises:
+      NotImplementedError: the job has several workers, and the table is not `gathered`; or it is one of a graph.
+    """
+    _check_is_eager(table)
+    whole = getattr(table, _WHOLE, None)
+    if whole is not None:
+        return whole
+    if context.world_size > 1:
+        raise NotImplementedError(
+            f"table '{table.logical_name}': tf.train.Checkpoint saves no dynamic tables of a job of "
+            f"{context.world_size} workers, nor do Keras' files outside of a scope; call Keras' save_weights on all "
+            "workers, in a scope, or use tf.compat.v1.train.Saver in a graph"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        counts, link = library.ops.lockstep_begin_snapshots(**_arguments(table))
+        _write(table, os.path.join(folder, _NAME), counts[tf.newaxis], link)
+        return _read(folder)
+
+
+def from_strings(table: Any, strings: tf.Tensor) -> None:
+    """Makes the table what `to_strings` gave; in a job of several workers this one's part of it.
+
+    Raises:
+      NotImplementedError: the table is one of a graph.
+      tf.errors.OpError: the strings are damaged, or of another table.
+    """
+    _check_is_eager(table)
+    with tempfile.TemporaryDirectory() as folder:
+        for file, content in zip(_FILES, tf.unstack(strings, len(_FILES)), strict=True):
+            tf.io.write_file(os.path.join(folder, file), content)
+        table.create_anew()
+        library.ops.lockstep_restore_tables(
+            os.path.join(folder, _NAME), **_arguments(table), rank=context.rank, world_size=context.world_size
+        )
+    updates.note_restored(table)
+
+
+@contextlib.contextmanager
+def gathered(tables: Sequence[Any]) -> Iterator[None]:
+    """Inside, `to_strings` gives on worker 0 what all workers hold. All enter it, with the same tables."""
+    try:
+        for table in tables:
+            _check_is_eager(table)
+            setattr(table, _WHOLE, _gather(table))
+        yield
+    finally:
+        for table in tables:
+            setattr(table, _WHOLE, None)
+
+
+def _gather(table: Any) -> tf.Tensor | None:
+    """`to_strings` of all workers together, on worker 0; None on the others."""
+    rank, workers = context.rank, context.world_size
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [os.path.join(folder, f"part-{r:05d}") for r in range(workers)]
+        counts, link = library.ops.lockstep_begin_snapshots(**_arguments(table))
+        counts = ordered.allgather(counts[tf.newaxis], name="table_counts")
+        link = ordered.allgather(link[tf.newaxis], name="table_link")[0]
+        has_rows = _write(table, parts[rank], counts, link)
+        mine = np.frombuffer(_pack(has_rows, Path(folder)), np.uint8)
+        to_worker_0 = tf.constant([len(mine)] + [0] * (workers - 1), tf.int64)
+        received, sizes = ordered.alltoall(tf.constant(mine), to_worker_0, name="table_parts")
+        if rank != 0:
+            return None
+        merged = []
+        for sender, (part, packed) in enumerate(zip(parts, tf.split(received, sizes), strict=True)):
+            try:
+                has_rows, files = _unpack(packed.numpy().tobytes(), os.path.basename(part))
+            except ValueError as error:
+                raise ValueError(f"table '{table.logical_name}': the part of rank {sender}: {error}") from error
+            merged += [part] if has_rows else []
+            for name, content in files.items():
+                Path(folder, name).write_bytes(content)
+        if table.key_dtype == tf.string:
+            merged.append(os.path.join(folder, "strings"))
+            library.ops.lockstep_join_strings(parts, merged[-1])
+        return _as_one(folder, merged)
+
+
+def _pack(has_rows: bool, folder: Path) -> bytes:
+    """Returns a worker's part as bytes: length of the JSON that follows (8, little endian), JSON, files' contents."""
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    about = {"has_rows": has_rows, "files": {name: len(content) for name, content in files.items()}}
+    header = json.dumps(about).encode()
+    return b"".join([len(header).to_bytes(8, "little"), header, *files.values()])
+
+
+def _unpack(packed: bytes, prefix: str) -> tuple[bool, dict[str, bytes]]:
+    """Returns whether the part has rows, and its files; names must begin with `prefix`. ValueError: it is no part."""
+    end = 8 + int.from_bytes(packed[:8], "little")
+    try:
+        about = json.loads(packed[8:end])
+        has_rows, sizes = about["has_rows"], dict(about["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"got {len(packed)} bytes that do not begin with a part's description: {error}") from error
+    if not isinstance(has_rows, bool) or not all(type(size) is int and size >= 0 for size in sizes.values()):
+        raise ValueError(f"got the description {about}, wanted whether there are rows, and sizes of files")
+    files = {}
+    for name, size in sizes.items():
+        if name != os.path.basename(name) or not name.startswith(prefix):
+            raise ValueError(f"got a file {name!r}, wanted names that begin with {prefix!r}")
+        files[name] = packed[end : end + size]
+        end += size
+    if end != len(packed):
+        raise ValueError(f"got {len(packed)} bytes, wanted the {end} that its description adds up to")
+    return has_rows, files
+
+
+def _as_one(folder: str, prefixes: Sequence[str]) -> tf.Tensor:
+    """The two files of the checkpoint that several are parts of."""
+    merged = os.path.join(folder, "merged")
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=merged, delete_old_dirs=False)
+    reader = tf.train.load_checkpoint(merged)
+    names = sorted(reader.get_variable_to_shape_map())
+    tf.raw_ops.SaveV2(
+        prefix=os.path.join(folder, _NAME),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[reader.get_tensor(name) for name in names],
+    )
+    return _read(folder)
+
+
+def _arguments(table: Any) -> dict[str, Any]:
+    return {"tables": [table.handle], "names": [_NAME]}
+
+
+def _write(table: Any, prefix: str, counts: tf.Tensor, link: tf.Tensor) -> bool:
+    """Writes this worker's part, and says whether anything lies in it."""
+    has_rows = library.ops.lockstep_write_tables(prefix, counts, link, **_arguments(table), rank=context.rank)
+    library.ops.lockstep_end_snapshots(link, **_arguments(table))
+    return bool(has_rows)
+
+
+def _read(folder: str) -> tf.Tensor:
+    return tf.stack([tf.io.read_file(os.path.join(folder, file)) for file in _FILES])
+
+
+def _check_is_eager(table: Any) -> None:
+    if not tf.executing_eagerly():
+        raise NotImplementedError(
+            f"table '{table.logical_name}': tf.train.Checkpoint and Keras' files have no dynamic tables of a graph; "
+            "tf.compat.v1.train.Saver saves them"
+        )

@@ -1,0 +1,221 @@
+"""Where optimizers of `tf.compat.v1.train` meet dynamic tables.
+
+TensorFlow asks nobody how a variable is optimized, so some things are replaced when the first table is made, and when
+a scope that has replaced them itself ends; for other variables they do what they did:
+
+| what | does for a table |
+| --- | --- |
+| `optimizer._get_processor` | applies its gradient: by a fused rule, or by a stand-in (`standins.py`) |
+| `Optimizer.apply_gradients` | ends the step in the table when all updates have been made |
+| an optimizer's `_create_slots`, while it applies | makes none where there is a rule: they are columns of the table |
+| `embedding_lookup_sparse_impl` | tells a table what ids there were before duplicates were dropped |
+| `gen_resource_variable_ops.variable_shape` | says [0, D], which is what a table's handle says, and asks no variable |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import embedding_ops, gen_resource_variable_ops, handle_data_util
+from tensorflow.python.training import optimizer as tf_optimizer
+from tensorflow.python.training import saver as tf_saver
+
+from lockstep._src.tables import updates
+from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
+from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
+
+_lock = threading.Lock()
+_wanted = False  # guarded by _lock
+# Of each optimizer: table -> its stand-in.
+_stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tf.Variable]] = weakref.WeakKeyDictionary()
+
+
+def ensure_interception() -> None:
+    """Makes optimizers know of dynamic tables, from now on. Called again, it replaces what has been put back."""
+    global _wanted
+    with _lock:
+        _wanted = True
+        _intercept(tf_optimizer, "_get_processor", _wrap_get_processor)
+        _intercept(tf_optimizer.Optimizer, "apply_gradients", _wrap_apply)
+        _intercept(embedding_ops, "embedding_lookup_sparse_impl", _wrap_pooling)
+        _intercept(gen_resource_variable_ops, "variable_shape", _wrap_variable_shape)
+        keras_adapter.ensure_interception(_intercept)
+        from lockstep._src.saving import checkpoint  # which knows of tables
+
+        _intercept(tf_saver.Saver, "_build", checkpoint.build_of_tables)
+
+
+def keep_interception() -> None:
+    """To be called when a scope has put back what was there when it began."""
+    if _wanted:
+        ensure_interception()
+
+
+def _intercept(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    present = function = getattr(owner, name)
+    while function is not None:
+        if getattr(function, "_lockstep_knows_tables", False):
+            return
+        function = getattr(function, "__wrapped__", None)
+    wrapped = wrap(present)
+    wrapped._lockstep_knows_tables = True
+    setattr(owner, name, wrapped)
+
+
+def _wrap_pooling(pool: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(pool)
+
+    @functools.wraps(pool)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = parameters.bind(*args, **kwargs).arguments
+        is_table = len(given["params"]) == 1 and is_dynamic(given["params"][0])
+        with local_lookup.pooling(given["ids"]) if is_table else contextlib.nullcontext():
+            return pool(*args, **kwargs)
+
+    return wrapped
+
+
+def _wrap_variable_shape(variable_shape: Callable[..., Any]) -> Callable[..., Any]:
+    """For gradients of TensorFlow 1's branches, which make zeros of that shape."""
+
+    @functools.wraps(variable_shape)
+    def wrapped(input: Any, out_type: Any = tf.int32, name: str | None = None) -> Any:
+        if isinstance(input, tf.Tensor) and not hasattr(input, "numpy"):
+            data = handle_data_util.get_resource_handle_data(input)
+            shape = tf.TensorShape(data.shape_and_type[0].shape if data.is_set else None)
+            if shape.is_fully_defined() and shape.num_elements() == 0:
+                return tf.constant(shape.as_list(), out_type, name=name)
+        return variable_shape(input, out_type, name)
+
+    return wrapped
+
+
+def _wrap_get_processor(get_processor: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(get_processor)
+    def wrapped(v: Any) -> Any:
+        return _TableProcessor(v) if is_dynamic(v) else get_processor(v)
+
+    return wrapped
+
+
+class _TableProcessor(tf_optimizer._OptimizableVariable):
+    """What an optimizer asks about a table."""
+
+    def __init__(self, table: DynamicVariable) -> None:
+        self._table = table
+
+    def target(self) -> DynamicVariable:
+        return self._table
+
+    def update_op(self, optimizer: Any, g: Any) -> Any:
+        if not isinstance(g, tf.IndexedSlices):
+            raise NotImplementedError(
+                f"table '{self._table.logical_name}' is dynamic: its gradient is tf.IndexedSlices, got {g}"
+            )
+        applied = updates.apply_sparse(optimizer, self._table, g.values, g.indices)
+        return _apply_by_stand_in(optimizer, self._table, g) if applied is None else applied
+
+
+def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(apply_gradients)
+    def wrapped(self: Any, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        pairs = list(grads_and_vars)
+        tables = [v for g, v in pairs if is_dynamic(v) and g is not None]
+        if not tables:
+            return apply_gradients(self, pairs, global_step, name)
+        with _slots_in_tables(self):
+            applied = apply_gradients(self, pairs, global_step, name)
+        return _end_step(applied, tables, global_step)
+
+    return wrapped
+
+
+@contextlib.contextmanager
+def _slots_in_tables(optimizer: Any) -> Iterator[None]:
+    """Inside, an optimizer makes no slots for tables that it has a rule for, and for others those of a stand-in."""
+    create_slots = optimizer._create_slots
+
+    def create(variables: list[Any]) -> None:
+        has_rule = updates.rule_of(optimizer) is not None
+        # With a rule they are in the list for what optimizers make once for all variables.
+        others = [v for v in variables if has_rule or not is_dynamic(v)]
+        if others:
+            with shapes_of_one_row(), _no_slots_of_tables(optimizer):
+                create_slots(others)
+        made = _stand_ins.setdefault(optimizer, {})
+        for table in variables:
+            if is_dynamic(table) and not has_rule:
+                if id(table) not in made:
+                    made[id(table)] = standins.make(table)
+                with standins.growing_slots(table.dim):
+                    create_slots([made[id(table)]])
+
+    optimizer._create_slots = create
+    try:
+        yield
+    finally:
+        del optimizer._create_slots
+
+
+@contextlib.contextmanager
+def _no_slots_of_tables(optimizer: Any) -> Iterator[None]:
+    names = ("_zeros_slot", "_get_or_make_slot", "_get_or_make_slot_with_initializer")
+
+    def unless_table(make_slot: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda variable, *args, **kwargs: None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
+
+    for name in names:
+        setattr(optimizer, name, unless_table(getattr(optimizer, name)))
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(optimizer, name)
+
+
+def _end_step(applied: Any, tables: list[DynamicVariable], global_step: Any) -> Any:
+    """Ends the step in all tables behind `applied`."""
+    tables = [table for table in {id(t): t for t in tables}.values() if table.has_step]
+    if not tables:
+        return applied
+    if tf.executing_eagerly():
+        for table in tables:
+            table.end_step(-1 if global_step is None else global_step)
+        return applied
+    with tf.control_dependencies([applied]):
+        step = -1 if global_step is None else tf.identity(_read(global_step))
+        return tf.group(*[table.end_step(step) for table in tables], name="end_step_in_tables")
+
+
+def _read(global_step: Any) -> tf.Tensor:
+    return global_step.read_value() if hasattr(global_step, "read_value") else tf.convert_to_tensor(global_step)
+
+
+def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
+    stand_in = _stand_ins[optimizer][id(table)]
+    slots = [
+        standins.Slot(name, variable, _initial_of(variable))
+        for name in optimizer.get_slot_names()
+        if (variable := optimizer.get_slot(stand_in, name)) is not None
+    ]
+    slots = standins.in_table(optimizer, table, slots)
+    numbers, summed = standins.touched(gradient)
+    with tf.control_dependencies(standins.take(table, numbers, stand_in, slots)):
+        applied = optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, tf.range(tf.size(numbers) - 1))
+    with tf.control_dependencies([] if applied is None or tf.executing_eagerly() else [applied]):
+        return tf.group(*standins.put(table, numbers, stand_in, slots))
+
+
+def _initial_of(slot: tf.Variable) -> Any:
+    if not tf.executing_eagerly():
+        return slot.initial_value
+    if not hasattr(slot, "_lockstep_initial"):
+        slot._lockstep_initial = float(tf.reduce_max(slot))  # before the first step
+    return slot._lockstep_initial

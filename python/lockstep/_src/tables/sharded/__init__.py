@@ -1,0 +1,26 @@
+"""Embedding tables whose rows are shared out over the workers of the job, by the type of the variable.
+
+`sharding_scope` makes the variables that are created in it `RowShardedTable`s, where that pays; TensorFlow's own
+lookups then work on them unchanged.
+"""
+
+from lockstep._src.tables.sharded.lookup_steps import gather_table, relayout
+from lockstep._src.tables.sharded.scatters import are_rows_of_the_shard, intercept_scatters
+from lockstep._src.tables.sharded.shard import Shard, is_sharded, shard_of, tables
+from lockstep._src.tables.sharded.sharding_rules import ShardingRules, intercept_creation, sharding_scope
+from lockstep._src.tables.sharded.table import RowShardedTable
+
+__all__ = [
+    "RowShardedTable",
+    "Shard",
+    "ShardingRules",
+    "are_rows_of_the_shard",
+    "gather_table",
+    "intercept_creation",
+    "intercept_scatters",
+    "is_sharded",
+    "relayout",
+    "shard_of",
+    "sharding_scope",
+    "tables",
+]

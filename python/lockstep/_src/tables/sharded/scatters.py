@@ -1,0 +1,62 @@
+"""TensorFlow's scatters into sharded tables: rows of the shard, as gradients have them, or an error.
+
+An optimizer scatters into the rows that a gradient names, which are those of this worker's shard. A program that says
+`tf.compat.v1.scatter_update(table, [3], ...)` means the row of id 3, which is another one. The two are told apart by
+where the indices come from.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import state_ops
+
+from lockstep._src.engine.context import context
+from lockstep._src.graph import ancestry
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables.sharded import shard
+
+# What gives the rows of a shard that a lookup reads, which its gradient's slices are for.
+_ROUTES = ("LockstepRoute", "LockstepCheckIds", "LockstepDynamicTableResolve")
+
+
+def are_rows_of_the_shard(indices: Any) -> bool:
+    """Whether a graph's tensor of indices is computed from rows that a lookup read, as those of its gradient are.
+
+    A lookup in a branch or a loop's body counts for all that comes out of it.
+    """
+    if not hasattr(indices, "graph"):
+        return False
+    behind: set[tf.Operation] = set()
+    return ancestry.stems_from(indices.op, lambda op: op.type in _ROUTES, behind) or any(
+        node.op in _ROUTES for node in ancestry.nodes_of_functions(behind)
+    )
+
+
+def check_scatter(variable: Any, indices: Any, what: str) -> None:
+    """NotImplementedError for a scatter into a sharded table, or a slot, by other indices than rows of the shard."""
+    if context.world_size == 1 or not shard.is_sharded(variable) or are_rows_of_the_shard(indices):
+        return
+    raise NotImplementedError(
+        f"table '{variable.name}': {what} takes rows of this worker's shard, as the indices of a gradient are; got "
+        f"others ({getattr(indices, 'name', indices)!r}), which are ids perhaps: assign a whole table instead"
+    )
+
+
+def intercept_scatters(interception: Interception) -> None:
+    """Makes TensorFlow's functions that scatter into a variable refuse what they would get wrong, while it lasts."""
+    for name in dir(state_ops):
+        if name.startswith(("scatter_", "batch_scatter_")):
+            interception.replace_alike((state_ops, tf.compat.v1), name, functools.partial(_guard, name))
+
+
+def _guard(name: str, scatter: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(scatter)
+    def wrapped(ref: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        check_scatter(ref, indices, f"tf.{name}")
+        return scatter(ref, indices, *args, **kwargs)
+
+    return wrapped

@@ -1,0 +1,377 @@
+"""The variable class of a sharded table."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from lockstep._src.engine.context import context
+from lockstep._src.tables.sharded import initial_values, lookup_steps, scatters, shard
+
+
+class EitherShape(tf.TensorShape):
+    """The shape of the shard, which passes for the shape of the whole table as well.
+
+    Feature columns compare the shape of a variable that they reuse with the one that they would create.
+    """
+
+    def __init__(self, shape: tf.TensorShape, logical: tf.TensorShape) -> None:
+        super().__init__(shape)
+        self._logical = logical
+
+    def __eq__(self, other: Any) -> bool:
+        return tf.TensorShape.__eq__(self, other) is True or self._logical == other
+
+    def __ne__(self, other: Any) -> bool:
+        return not self == other
+
+    def is_compatible_with(self, other: Any) -> bool:
+        return super().is_compatible_with(other) or self._logical.is_compatible_with(other)
+
+    __hash__ = tf.TensorShape.__hash__
+
+    def __reduce__(self) -> Any:
+        return tf.TensorShape, (self.as_list(),)
+
+
+class _SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
+    """The slice of the whole table that a worker would hold if rows were placed by ranges, which they are not."""
+
+    @property
+    def spec(self) -> str:
+        """What TensorFlow's own savers ask for, to write the shard's rows in a range where they don't belong."""
+        raise RuntimeError(
+            f"table '{self.full_name}' is sharded: a tf.train.Saver that saves it has to be made inside the scope"
+        )
+
+
+class _Reading(threading.local):
+    shards = False
+
+
+_reading = _Reading()
+
+
+@contextlib.contextmanager
+def reading_shards() -> Iterator[None]:
+    """Inside, what reads a table as a tensor gets the shard: for optimizers, whose gradients and slots are of it."""
+    before, _reading.shards = _reading.shards, True
+    try:
+        yield
+    finally:
+        _reading.shards = before
+
+
+class RowShardedTable(resource_variable_ops.BaseResourceVariable):
+    """A table [rows, D...] of which this worker holds the rows `rank`, `rank + R`, `rank + 2R`, ... of R workers.
+
+    To optimizers, initializers and savers it is an ordinary variable of the shape of the shard, with ordinary slots and
+    ordinary gradients. What is asked of its value speaks of the whole table, and has to be asked on all workers:
+
+    | asked by | happens |
+    | --- | --- |
+    | `tf.nn.embedding_lookup*`, `tf.gather` on axis 0, `tf.gather_nd` | rows are fetched from their owners |
+    | any other use as a tensor: matmul, `v[i]`, `read_value()`, `session.run(v)` | the whole table is gathered |
+    | `assign*` of a whole table or of a shard | this worker's rows are assigned |
+    | `scatter_add`, `scatter_sub`, `scatter_update` | rows of the shard: what gradients and optimizers speak of |
+    | other scatters, `v[i].assign`, `tf.train.Checkpoint`, `copy.deepcopy`, moving averages | NotImplementedError |
+
+    Gradients of either kind of read are the mean over the workers, and come as `tf.IndexedSlices` with rows of the
+    shard, or as a dense tensor of its shape.
+
+    It is a `BaseResourceVariable` and not a `ResourceVariable`, because TensorFlow's eager operations read the handle
+    of the latter without asking the object.
+
+    Args:
+      initial_value: of the whole table, a value or a function without arguments that gives one; see `initial`.
+      trainable: as for `tf.Variable`; None is True.
+      collections: of the graph; `GLOBAL_VARIABLES` where None. Trainable tables join `TRAINABLE_VARIABLES` as well.
+      name: as for `tf.Variable`.
+      dtype: of the table; None for that of the initial value.
+      constraint: applied to the whole table after an update with a dense gradient.
+      synchronization: as for `tf.Variable`.
+      aggregation: as for `tf.Variable`.
+      shape: of the whole table; None where the initial value tells.
+      **unused: other arguments of `tf.Variable`.
+
+    Raises:
+      ValueError: the shape is not known, or the initial value has another.
+    """
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool | None = None,
+        collections: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        constraint: Any = None,
+        synchronization: tf.VariableSynchronization = tf.VariableSynchronization.AUTO,
+        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
+        shape: Any = None,
+        **unused: Any,
+    ) -> None:
+        del unused
+        name = name or "Variable"
+        self._logical_shape = initial_values.shape_of(initial_value, shape)
+        if not self._logical_shape.rank or not self._logical_shape.is_fully_defined():
+            raise ValueError(f"table '{name}': shape {self._logical_shape}; a sharded table's is known and has rows")
+        self._shard = shard.Shard(self._logical_shape.as_list()[0], context.rank, context.world_size)
+        # A stock variable makes the handle, the initializer and the reading op; it joins no collection.
+        local = resource_variable_ops.ResourceVariable(
+            initial_value=initial_values.own_rows(
+                initial_value, self._logical_shape, dtype, self._shard, _unique_name(name)
+            ),
+            trainable=False,
+            collections=[],
+            name=name,
+            dtype=dtype,
+        )
+        super().__init__(
+            trainable=trainable,
+            shape=local.shape,
+            dtype=local.dtype,
+            handle=local.handle,
+            constraint=constraint,
+            synchronization=synchronization,
+            aggregation=aggregation,
+            distribute_strategy=local._distribute_strategy,
+            unique_id=local._unique_id,
+            handle_name=local.name.split(":")[0],
+            graph_element=local._graph_element,
+            initial_value=local._initial_value,
+            initializer_op=local._initializer_op,
+            is_initialized_op=local._is_initialized_op,
+            in_graph_mode=local._in_graph_mode,
+        )
+        # The handle refers to it weakly.
+        self._local = local
+        if self._in_graph_mode:
+            with ops.init_scope():
+                self._join_graph(collections)
+
+    def _join_graph(self, collections: Any) -> None:
+        names = list(collections or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES])
+        if self.trainable and tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES not in names:
+            names.append(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+        ops.add_to_collections(names, self)
+        shard.register(self)
+        if self._shard.world_size == 1:
+            return
+        with ops.name_scope(self.logical_name + "/Whole/"):
+            # What session.run(table) fetches.
+            self._graph_element = lookup_steps.gather_table(self._graph_element, self._shard.rows)
+        # Slots inherit it, by which their table is known (shard.py).
+        offset, length = self._shard.contiguous_range
+        dims = self._logical_shape.as_list()[1:]
+        self._set_save_slice_info(
+            _SliceOfTable(self.logical_name, [self._shard.rows, *dims], [offset, *([0] * len(dims))], [length, *dims])
+        )
+
+    @property
+    def shard(self) -> shard.Shard:
+        """Which rows this worker holds."""
+        return self._shard
+
+    @property
+    def logical_shape(self) -> tf.TensorShape:
+        """Shape of the whole table; `shape` is that of the shard."""
+        return self._logical_shape
+
+    @property
+    def logical_name(self) -> str:
+        """Name of the table, the same on all workers; what a checkpoint calls it."""
+        return self._shared_name
+
+    @property
+    def device(self) -> str:
+        """Where the shard is, in a spelling of its own ("/CPU:0" for "/device:CPU:0").
+
+        `embedding_lookup_sparse` reads the whole variable where its device equals that of the ids. It must not.
+        """
+        return self.handle.device.replace("/device:", "/") or "/CPU:0"
+
+    def get_shape(self) -> tf.TensorShape:
+        """The shape of the shard, which also equals that of the whole table."""
+        return EitherShape(self._shape, self._logical_shape)
+
+    def __repr__(self) -> str:
+        s = self._shard
+        return (
+            f"<RowShardedTable '{self.name}' shape={self._logical_shape} dtype={self.dtype.name}, "
+            f"{s.local_rows} rows on rank {s.rank} of {s.world_size}>"
+        )
+
+    @property
+    def initial_value(self) -> NoReturn:
+        """Not to be had: raises NotImplementedError."""
+        self._refuse("initial_value, nor tf.train.ExponentialMovingAverage", "a moving average would be of the shard")
+
+    # Reads.
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Rows of the table by id.
+
+        Args:
+          indices: int32 or int64 of any shape, each in [0, rows).
+          name: of the operation.
+
+        Returns:
+          [indices..., D...]. Running it raises InvalidArgumentError on all workers for an id out of range on one.
+        """
+        with ops.name_scope("Gather" if name is None else name):
+            ids = tf.convert_to_tensor(indices)
+            if self._shard.world_size == 1:
+                return super().sparse_read(lookup_steps.check_ids(ids, self._shard.rows, self.logical_name))
+            route = lookup_steps.route(ids, self._shard.rows, self.logical_name)
+            return lookup_steps.combine(super().sparse_read(route.local_rows), route)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Rows or elements of the table, as `tf.gather_nd` has it: the first coordinate is the id.
+
+        Args:
+          indices: int32 or int64 [..., K].
+          name: of the operation.
+        """
+        with ops.name_scope("GatherNd" if name is None else name):
+            indices = tf.convert_to_tensor(indices)
+            coordinates = tf.compat.dimension_value(indices.shape[-1])
+            if coordinates is None or coordinates == 0:
+                return tf.gather_nd(self.read_value(), indices)
+            rows = self.sparse_read(indices[..., 0])
+            if coordinates == 1:
+                return rows
+            # The other coordinates pick from each id's row.
+            flat = tf.reshape(indices, [-1, coordinates])[:, 1:]
+            width = self._logical_shape[1:]
+            picked = tf.gather_nd(tf.reshape(rows, [-1, *width.as_list()]), flat, batch_dims=1)
+            shape = tf.concat([tf.shape(indices)[:-1], tf.constant(width[coordinates - 1 :].as_list(), tf.int32)], 0)
+            picked = tf.reshape(picked, shape)
+            picked.set_shape(indices.shape[:-1].concatenate(width[coordinates - 1 :]))
+            return picked
+
+    def local_value(self) -> tf.Tensor:
+        """The shard, [L, D...]: asks nothing of the other workers."""
+        return self._read_variable_op()
+
+    def value(self) -> tf.Tensor:
+        """The whole table, by id. All workers have to ask."""
+        local = self.local_value()
+        if self._shard.world_size == 1 or _reading.shards:
+            return local
+        return lookup_steps.gather_table(local, self._shard.rows)
+
+    def read_value(self) -> tf.Tensor:
+        """The whole table, by id. All workers have to ask."""
+        with ops.name_scope("Read"):
+            return tf.identity(self.value())
+
+    def read_value_no_copy(self) -> tf.Tensor:
+        """The whole table, by id. All workers have to ask."""
+        return self.read_value()
+
+    # Writes.
+
+    def assign(self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+        """Assigns this worker's rows.
+
+        Args:
+          value: the whole table, or this worker's shard.
+          use_locking: not used.
+          name: of the operation.
+          read_value: not used.
+
+        Returns:
+          The operation; the table under eager execution.
+        """
+        return super().assign(self._own_rows(value), use_locking, name, read_value=False) or self
+
+    def assign_add(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+        """Adds to this worker's rows; see `assign`."""
+        return super().assign_add(self._own_rows(delta), use_locking, name, read_value=False) or self
+
+    def assign_sub(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+        """Subtracts from this worker's rows; see `assign`."""
+        return super().assign_sub(self._own_rows(delta), use_locking, name, read_value=False) or self
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Loads this worker's rows from an array of the whole table or of the shard."""
+        super().load(self._own_rows(value) if tf.executing_eagerly() else self._pick(value, value.shape), session)
+
+    def _own_rows(self, value: Any) -> tf.Tensor:
+        value = tf.convert_to_tensor(value, self.dtype)
+        return self._pick(value, value.shape)
+
+    def _pick(self, value: Any, shape: Any) -> Any:
+        shape = tf.TensorShape(shape)
+        if shape.is_fully_defined():
+            if shape == self._shape:
+                return value
+            if shape == self._logical_shape:
+                return self._shard.pick(value)
+        raise ValueError(
+            f"table '{self.logical_name}': got a value of shape {shape}, wanted {self._logical_shape}, the whole "
+            f"table, or {self._shape}, rank {self._shard.rank}'s rows"
+        )
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        raise NotImplementedError(f"table '{self.logical_name}' is sharded: no {what}; {instead}")
+
+    def _strided_slice_assign(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse("assignment to a slice", "assign the whole table, or scatter rows of the shard")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self._refuse("copy.deepcopy", "make another table in the same scope and assign this one's value")
+
+    def _serialize_to_tensors(self) -> NoReturn:
+        self._refuse("tf.train.Checkpoint", "save with tf.compat.v1.train.Saver")
+
+    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse(
+            "tf.saved_model.save",
+            "lockstep.keras.export writes a SavedModel of a Keras model, hb.train.export one of a checkpoint",
+        )
+
+
+def _of_the_shard(method: str) -> Any:
+    scatter = getattr(resource_variable_ops.BaseResourceVariable, method)
+
+    @functools.wraps(scatter)
+    def wrapped(self: RowShardedTable, sparse_delta: tf.IndexedSlices, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            scatters.check_scatter(self, sparse_delta.indices, method)
+        return scatter(self, sparse_delta, *args, **kwargs)
+
+    return wrapped
+
+
+for _method in ("scatter_add", "scatter_sub", "scatter_update"):
+    setattr(RowShardedTable, _method, _of_the_shard(_method))
+
+
+def _refusing(method: str) -> Any:
+    def refuse(self: RowShardedTable, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse(method, "scatter_add, scatter_sub and scatter_update take rows of the shard")
+
+    refuse.__doc__ = "Raises NotImplementedError."
+    return refuse
+
+
+for _method in ("max", "min", "mul", "div", "nd_sub", "nd_add", "nd_update", "nd_max", "nd_min"):
+    setattr(RowShardedTable, f"scatter_{_method}", _refusing(f"scatter_{_method}"))
+RowShardedTable.batch_scatter_update = _refusing("batch_scatter_update")
+
+
+def _unique_name(name: str) -> str:
+    """The name that a variable made here with this `name` will have."""
+    with ops.init_scope():
+        if tf.executing_eagerly():
+            return "/".join(filter(None, [ops.get_name_scope(), name]))
+        return ops.get_default_graph().unique_name(name, mark_as_used=False)

@@ -1,0 +1,35 @@
+"""Where optimizers apply sparse gradients, and what a scope puts there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import optimizer as tf_optimizer
+
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables.updates.apply import apply_sparse
+
+
+def intercept_updates(interception: Interception) -> None:
+    """Makes optimizers of `tf.compat.v1.train` apply sparse gradients by fused updates while the interception lasts.
+
+    It is asked once for each variable, before the optimizer's own methods are.
+    """
+    interception.replace(tf_optimizer._DenseResourceVariableProcessor, "update_op", _wrap_update)
+
+
+def _wrap_update(update_op: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(update_op)
+    def wrapped(self: Any, optimizer: Any, g: Any) -> Any:
+        # TensorFlow refuses sparse gradients of variables with constraints.
+        if context.options.fused_updates and isinstance(g, tf.IndexedSlices) and self._v.constraint is None:
+            applied = apply_sparse(optimizer, self._v, g.values, g.indices)
+            if applied is not None:
+                return applied
+        return update_op(self, optimizer, g)
+
+    return wrapped

@@ -1,0 +1,132 @@
+"""Where optimizers of Keras 2 apply sparse gradients, and which of its optimizers have which rule.
+
+Those since Keras 2.11 have Keras 3's rules (`keras_rules.py`); those of `tf.keras.optimizers.legacy` are TensorFlow 1's
+with another momentum and epsilons.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables.updates import keras_rules
+from lockstep._src.tables.updates.apply import apply_rule
+from lockstep._src.tables.updates.rules import Rule, Slot, has_method_of
+
+_DESCRIPTIONS: dict[str, keras_rules.Description] = {
+    "sgd.SGD": keras_rules.sgd_with_slot,
+    "adagrad.Adagrad": keras_rules.adagrad,
+    "adam.Adam": keras_rules.adam,
+    "adamw.AdamW": keras_rules.adam,
+    "ftrl.Ftrl": keras_rules.ftrl,
+    "rmsprop.RMSprop": keras_rules.rmsprop,
+}
+
+
+def intercept_updates(interception: Interception, keras: ModuleType) -> None:
+    """Makes optimizers of Keras 2 apply sparse gradients by fused updates while the interception lasts.
+
+    Args:
+      interception: takes the replacements.
+      keras: the package, `keras` or `tf_keras`.
+    """
+    for name, describe in _DESCRIPTIONS.items():
+        wrap = functools.partial(_wrap_update_step, describe)
+        interception.replace(_class(keras, name), "update_step", wrap)
+    known = {_class(keras, f"legacy.{name}"): describe for name, describe in _LEGACY.items()}
+    wrap_sparse = functools.partial(_wrap_sparse, known)
+    for name in ("legacy.optimizer_v2.OptimizerV2", "legacy.gradient_descent.SGD"):
+        interception.replace(_class(keras, name), "_resource_apply_sparse_duplicate_indices", wrap_sparse)
+
+
+def _class(keras: ModuleType, name: str) -> type:
+    module, _, name = name.rpartition(".")
+    return getattr(importlib.import_module(f"{keras.__name__}.src.optimizers.{module}"), name)
+
+
+def _wrap_update_step(describe: keras_rules.Description, update_step: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(update_step)
+    def wrapped(self: Any, gradient: Any, variable: Any) -> None:
+        if context.options.fused_updates and isinstance(gradient, tf.IndexedSlices):
+            rule = describe(self, self.learning_rate)
+            if rule is not None and apply_rule(rule, variable, gradient.values, gradient.indices) is not None:
+                return
+        update_step(self, gradient, variable)
+
+    return wrapped
+
+
+# Coefficients are what a legacy optimizer has computed for a step.
+Coefficients = dict[str, tf.Tensor]
+
+
+def _rule(o: Any, name: str, slots: Sequence[str], values: Sequence[Any], all_rows: bool = False) -> Rule:
+    # A legacy optimizer's slots are always made by itself: their initial values are its own.
+    return Rule(o, name, tuple(Slot(slot, 0.0) for slot in slots), lambda: values, o.get_slot, all_rows)
+
+
+def _sgd(o: Any, c: Coefficients) -> Rule:
+    if not o._momentum:
+        return _rule(o, "sgd", [], [c["lr_t"]])
+    name = "keras_nesterov" if o.nesterov else "keras_momentum"
+    return _rule(o, name, ["momentum"], [c["lr_t"], c["momentum"]])
+
+
+def _adagrad(o: Any, c: Coefficients) -> Rule:
+    return _rule(o, "adagrad", ["accumulator"], [c["lr_t"], c["epsilon"]])
+
+
+def _adam(o: Any, c: Coefficients) -> Rule | None:
+    values = [c[name] for name in ("lr_t", "beta_1_t", "beta_2_t", "epsilon", "beta_1_power", "beta_2_power")]
+    return None if o.amsgrad else _rule(o, "adam", ["m", "v"], values, all_rows=True)
+
+
+def _ftrl(o: Any, c: Coefficients) -> Rule:
+    rate, l2 = c["lr_t"], c["l2_regularization_strength"] + c["beta"] / (2.0 * c["lr_t"])
+    l1, shrinkage = c["l1_regularization_strength"], c["l2_shrinkage_regularization_strength"]
+    return _rule(o, "ftrl", ["accumulator", "linear"], [rate, c["learning_rate_power"], l1, l2, shrinkage])
+
+
+def _rmsprop(o: Any, c: Coefficients) -> Rule | None:
+    if not o._momentum:
+        # Decays in all rows, and has epsilon outside of the root: no rule does.
+        return None
+    slots = ["rms", "momentum", "mg"] if o.centered else ["rms", "momentum"]
+    values = [c["lr_t"], c["rho"], c["momentum"], c["epsilon"], c["one_minus_rho"]]
+    return _rule(o, "centered_rms_prop" if o.centered else "rms_prop", slots, values)
+
+
+_LEGACY: dict[str, Callable[[Any, Coefficients], Rule | None]] = {
+    "gradient_descent.SGD": _sgd,
+    "adagrad.Adagrad": _adagrad,
+    "adam.Adam": _adam,
+    "ftrl.Ftrl": _ftrl,
+    "rmsprop.RMSprop": _rmsprop,
+}
+
+
+def _wrap_sparse(known: dict[type, Any], apply_sparse: Callable[..., Any]) -> Callable[..., Any]:
+    """What gets gradients with duplicates, of the legacy optimizers' base and of the one that overrides it."""
+
+    @functools.wraps(apply_sparse)
+    def wrapped(self: Any, grad: tf.Tensor, handle: Any, indices: tf.Tensor, **kwargs: Any) -> Any:
+        if context.options.fused_updates:
+            key = (handle.device, handle.dtype.base_dtype)
+            coefficients = kwargs.get("apply_state", {}).get(key) or self._fallback_apply_state(*key)
+            for cls, describe in known.items():
+                if not isinstance(self, cls) or not has_method_of(self, cls, "_resource_apply_sparse"):
+                    continue
+                rule = describe(self, coefficients)
+                applied = None if rule is None else apply_rule(rule, handle, grad, indices)
+                if applied is not None:
+                    return applied
+        return apply_sparse(self, grad, handle, indices, **kwargs)
+
+    return wrapped

@@ -1,0 +1,93 @@
+"""Where optimizers of Keras 3 apply sparse gradients, and which of its optimizers have which rule (`keras_rules.py`).
+
+Imports Keras: a scope imports this module where the program has Keras 3.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.optimizers import adagrad, adam, base_optimizer, ftrl, rmsprop, sgd
+
+from lockstep._src.engine.context import context
+from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables.updates import keras_rules
+from lockstep._src.tables.updates.apply import apply_rule, is_fit
+from lockstep._src.tables.updates.lazy_adam_keras import LazyAdam
+from lockstep._src.tables.updates.rules import Rule, has_method_of
+
+# The class that defines `update_step`, and the rule that it computes.
+_KNOWN: dict[type, keras_rules.Description] = {
+    sgd.SGD: keras_rules.sgd,
+    adagrad.Adagrad: keras_rules.adagrad,
+    adam.Adam: keras_rules.adam,
+    ftrl.Ftrl: keras_rules.ftrl,
+    rmsprop.RMSprop: keras_rules.rmsprop,
+    LazyAdam: keras_rules.lazy_adam,
+}
+
+
+def rule_of(optimizer: Any) -> Rule | None:
+    """The rule by which an optimizer of Keras 3 applies sparse gradients; None where it is not known.
+
+    A subclass has its base's rule where it has its base's `update_step`.
+    """
+    describe = _description_of(optimizer)
+    return None if describe is None else describe(optimizer, optimizer._get_current_learning_rate())
+
+
+def _description_of(optimizer: Any) -> keras_rules.Description | None:
+    known = (cls for cls in _KNOWN if isinstance(optimizer, cls) and has_method_of(optimizer, cls, "update_step"))
+    return _KNOWN.get(next(known, None))
+
+
+def summed(gradient: Any) -> Any:
+    """The gradient, of slices with one for each row.
+
+    Keras squares slice by slice, where a row has several: what an optimizer does would depend on how a batch's rows are
+    spread over workers, and differ from what it does with the same gradient in dense form.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, position = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+def sums_slices(optimizer: Any, gradient: Any, variable: Any) -> bool:
+    """Whether all that `optimizer.apply` does with a gradient is a fused update, which sums slices of one row."""
+    if not context.options.fused_updates or not isinstance(gradient, tf.IndexedSlices) or not is_fit(variable):
+        return False
+    clips = optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm
+    if clips or optimizer.gradient_accumulation_steps:
+        return False
+    describe = _description_of(optimizer)
+    own_apply = has_method_of(optimizer, base_optimizer.BaseOptimizer, "apply")
+    return own_apply and describe is not None and describe(optimizer, None) is not None
+
+
+def intercept_updates(interception: Interception) -> None:
+    """Makes optimizers of Keras 3 apply sparse gradients by fused updates while the interception lasts.
+
+    What is replaced is the `update_step` of the known classes: a subclass that overrides it and calls it with a
+    gradient of its own making gets that applied.
+    """
+    for cls, describe in _KNOWN.items():
+        interception.replace(cls, "update_step", functools.partial(_wrap_update_step, describe))
+
+
+def _wrap_update_step(describe: keras_rules.Description, update_step: Callable[..., None]) -> Any:
+    @functools.wraps(update_step)
+    def wrapped(self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        if context.options.fused_updates and isinstance(gradient, tf.IndexedSlices):
+            rule = describe(self, learning_rate)
+            gradient = tf.cast(gradient, variable.dtype)
+            if rule is not None and apply_rule(rule, variable, gradient.values, gradient.indices) is not None:
+                return
+            gradient = summed(gradient)
+        update_step(self, gradient, variable, learning_rate)
+
+    return wrapped

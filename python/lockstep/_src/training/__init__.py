@@ -1,1 +1,0 @@
-"""What happens to optimizers, gradients and sessions in a scope."""
