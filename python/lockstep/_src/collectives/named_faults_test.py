@@ -118,7 +118,7 @@ def forks():
 WAITS = """
 import sys, threading, time
 import tensorflow as tf
-from lockstep._src import named, named_job
+from lockstep._src.collectives import named, named_job
 if sys.argv[1] == "job":
     named_job.start()
 else:

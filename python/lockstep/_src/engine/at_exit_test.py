@@ -7,7 +7,7 @@ import pytest
 from lockstep._src.engine import at_exit
 
 _PROGRAM = """
-from lockstep._src import at_exit
+from lockstep._src.engine import at_exit
 at_exit.register(lambda: print("left", flush=True))
 gone = lambda: print("taken back", flush=True)
 at_exit.register(gone)

@@ -16,7 +16,7 @@ _DEADLINE_S = 240
 # The interpreter's own part of the end takes ten minutes; the program's parts of it are done all the same.
 _SLOW = """
 import atexit, sys, threading, time
-from lockstep._src import program_end
+from lockstep._src.engine import program_end
 class Slow:
     def __del__(self, sleep=time.sleep):
         sleep(600)
