@@ -16,11 +16,11 @@ _EXPORTS = {
     "broadcast": "lockstep._src.collectives.ordered",
     "buildinfo": "lockstep._src.engine.build",
     "context": "lockstep._src.engine.context",
-    "embedding_scope": "lockstep._src.scope",
+    "embedding_scope": "lockstep.train",
     "init": "lockstep._src.engine.context",
     "rank": "lockstep._src.engine.context",
     "reducescatter": "lockstep._src.collectives.ordered",
-    "scope": "lockstep._src.scope",
+    "scope": "lockstep.train",
     "shutdown": "lockstep._src.engine.context",
     "size": "lockstep._src.engine.context",
 }

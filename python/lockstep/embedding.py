@@ -3,6 +3,7 @@
 Names are DeepRec's; docs/deeprec.md says what they mean here.
 """
 
+import lockstep._assembly  # noqa: F401
 from lockstep._src.tables.dynamic.creation import get_embedding_variable
 from lockstep._src.tables.dynamic.modes import evaluating
 from lockstep._src.tables.dynamic.table_options import (

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import lockstep._assembly  # noqa: F401
 from lockstep._src.compat.deeprec.collective_strategy import CollectiveStrategy
 from lockstep._src.compat.hybridbackend.optimizers import names as _names_of_optimizers
 from lockstep._src.compat.hybridbackend.optimizers import optimizer as _optimizer

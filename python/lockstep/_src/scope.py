@@ -51,6 +51,14 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _depth = 0  # guarded by _lock
 _interception = Interception()  # guarded by _lock
+# The class that takes the place of Keras 2's `Model` in graphs of TensorFlow 1. It registers itself.
+_model_of_graphs: type | None = None
+
+
+def replace_model_by(model: type) -> None:
+    """Registers the class that takes the place of Keras 2's `Model` in graphs of TensorFlow 1: one of a layer above."""
+    global _model_of_graphs
+    _model_of_graphs = model
 
 
 @takes_options
@@ -182,8 +190,8 @@ def _intercept_keras(interception: Interception) -> None:
         keras2.intercept_updates(interception, keras_2)
         if tf.executing_eagerly():
             return
-        from lockstep._src.keras.models.graph_model import Model
-
+        if _model_of_graphs is None:
+            raise RuntimeError("scope: the program uses Keras 2, but lockstep._assembly has not been imported")
         keras = tf.compat.v1.keras
         for owner in (keras, keras.models):
-            interception.replace(owner, "Model", lambda _: Model)
+            interception.replace(owner, "Model", lambda _: _model_of_graphs)

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as _tf
 
+import lockstep._assembly  # noqa: F401
 from lockstep.keras import layers
 
 __all__ = ["DynamicEmbedding", "LazyAdam", "Model", "export", "layers"]

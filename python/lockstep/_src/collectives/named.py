@@ -380,6 +380,3 @@ def _run(
     outputs = op(tensors, process_set=group, name=name or kind, **called, **arguments)
     _leave_unordered(tf.nest.flatten(outputs)[0])
     return (list(outputs.results), list(outputs.received)) if kind == "alltoall" else list(outputs)
-
-
-from lockstep._src.collectives import named_gradients  # noqa: E402, F401  registers them

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 
 from lockstep._src.collectives import named
 from lockstep._src.collectives.named_bytes import gather_bytes
-from lockstep._src.engine import at_exit, elastic, error_messages, program_end
+from lockstep._src.engine import at_exit, elastic, error_messages, failures, program_end
 from lockstep._src.engine.cluster import Cluster
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.saving import failures
 
 
 class NotStartedError(ValueError):

@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
-from lockstep._src.estimator import warm_start
+from lockstep._src.estimator import evaluations, warm_start
 from lockstep._src.estimator.exporters import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.estimator.warm_start import WarmStartSettings
@@ -435,9 +435,7 @@ class Estimator:
         self, train_spec: Any, eval_spec: Any, eval_every_n_iter: int | None = None, eval_history: Any = None
     ) -> tuple[dict[str, Any] | None, list[Any]]:
         """See `train_and_evaluate`, the function."""
-        from lockstep._src.estimator.evaluations import train_and_evaluate
-
-        return train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
+        return evaluations.train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
 
     def _place(self) -> contextlib.AbstractContextManager[None]:
         """Puts this process where the estimator trains: into its job."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
-from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.specs import EvalSpec, TrainSpec
 from lockstep._src.evaluation.hook import EvaluationHook
+
+if TYPE_CHECKING:
+    from lockstep._src.estimator.estimator import Estimator
 
 _tf1 = tf.compat.v1
 

@@ -36,6 +36,7 @@ from lockstep._src.evaluation.batches import takes_data
 from lockstep._src.evaluation.counters import combine_counters
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.scope import scope
+from lockstep._src.sessions import session
 from lockstep._src.sessions.job_hooks import of_the_job
 
 _tf1 = tf.compat.v1
@@ -394,3 +395,6 @@ def _restartable_iterators() -> Iterator[list[tf.Operation]]:
         yield initializers
     finally:
         interception.undo()
+
+
+session.evaluate_with(EvaluationHook)

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
-from lockstep._src.engine import arguments
+from lockstep._src.engine import arguments, failures
 from lockstep._src.engine.context import context as _context
-from lockstep._src.saving import failures, latest, sealed
+from lockstep._src.saving import latest, sealed
 from lockstep._src.scope import scope
 
 _tf1 = tf.compat.v1

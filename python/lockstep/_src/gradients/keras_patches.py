@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.engine import failures
 from lockstep._src.gradients.graphs import Track
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.saving import failures
 
 IsExchanging = Callable[[Any], bool]
 

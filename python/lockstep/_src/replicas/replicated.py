@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.ops import variables as tf_variables
@@ -20,6 +19,27 @@ _BEGINS_AS_WORKER_0S = "lockstep/begin_as_worker_0s"
 
 # What TensorFlow initializes variables with: operations of (variable, value).
 _ASSIGN = ("Assign", "AssignVariableOp")
+
+
+class EagerVariables(NamedTuple):
+    """Questions about variables that are made eagerly, which only those of Keras 3 may be.
+
+    Attributes:
+      is_making: whether this thread makes a variable of Keras 3.
+      begins_as_worker_0s: whether the variable with these arguments of its creator begins as worker 0's.
+    """
+
+    is_making: Callable[[], bool]
+    begins_as_worker_0s: Callable[[dict[str, Any]], bool]
+
+
+_eager: EagerVariables | None = None
+
+
+def allow_eager(variables: EagerVariables) -> None:
+    """Registers Keras 3, which lies above: variables that it makes eagerly are held by all workers."""
+    global _eager
+    _eager = variables
 
 
 def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
@@ -55,15 +75,14 @@ def _begin_as_worker_0s(variable: tf.Variable) -> None:
 
 def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
     """Makes a variable of Keras 3, whose value is worker 0's from the beginning."""
-    keras_variables = sys.modules.get("lockstep._src.keras.hooks.variables")
-    if keras_variables is None or not keras_variables.is_making():
+    if _eager is None or not _eager.is_making():
         raise NotImplementedError(
             f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, or "
             "models of Keras 3, and this variable is made eagerly, where nothing would keep the workers in step. Build "
             "the program in a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
         )
     variable = next_creator(**kwargs)
-    if keras_variables.begins_as_worker_0s(kwargs):
+    if _eager.begins_as_worker_0s(kwargs):
         variable.assign(ordered.broadcast(variable.read_value(), root=0))
     return variable
 

@@ -29,14 +29,16 @@ from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from lockstep._src.collectives import ordered
+from lockstep._src.engine import failures
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.saving import data_positions, failures
+from lockstep._src.saving import data_positions
 from lockstep._src.saving import table_saveables as dynamic_tables
 from lockstep._src.saving.chain import end_chain
 from lockstep._src.saving.data_positions import PositionSaveable, is_position
 from lockstep._src.tables import sharded
+from lockstep._src.tables.dynamic import tensorflow1_adapter
 
 
 class _ShardSaveable(saveable_object.SaveableObject):
@@ -309,6 +311,9 @@ def build_of_tables(original: Callable[..., None]) -> Callable[..., None]:
         (for_the_job if has_tables else original)(self, *args, **kwargs)
 
     return wrapped
+
+
+tensorflow1_adapter.also_intercept(tf_saver.Saver, "_build", build_of_tables)
 
 
 def intercept_savers(interception: Interception) -> None:

@@ -17,8 +17,9 @@ import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
 from lockstep._src.collectives import agreement
+from lockstep._src.engine import failures
 from lockstep._src.engine.context import context
-from lockstep._src.saving import failures, latest
+from lockstep._src.saving import latest
 
 _tf1 = tf.compat.v1
 # No string: exported graphs leave it out.

@@ -30,9 +30,10 @@ from tensorflow.python.ops import variables
 from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src.collectives import agreement, ordered
+from lockstep._src.engine import failures
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
-from lockstep._src.saving import checkpoint, failures, latest
+from lockstep._src.saving import checkpoint, latest
 from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.table_saveables import take_tables
 from lockstep._src.tables import dynamic

@@ -18,9 +18,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
+from lockstep._src.engine import failures
 from lockstep._src.engine.arguments import listed
 from lockstep._src.engine.context import context
-from lockstep._src.saving import bundle, failures
+from lockstep._src.saving import bundle
 from lockstep._src.saving.stock_tables import StockTable
 from lockstep._src.tables import dynamic
 

@@ -27,12 +27,12 @@ import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks
 
 from lockstep._src.collectives import agreement, ordered
-from lockstep._src.engine import program_end
+from lockstep._src.engine import failures, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 from lockstep._src.graph.ancestry import communicates
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.saving import data_positions, failures
+from lockstep._src.saving import data_positions
 from lockstep._src.sessions import resumed, stop_together
 from lockstep.launch.base import notes
 

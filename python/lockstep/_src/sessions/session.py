@@ -110,6 +110,16 @@ EXTRA_ARGUMENTS = {
 }
 
 
+# The class `EvaluationHook`, which registers itself.
+_make_evaluation_hook: Callable[..., Any] | None = None
+
+
+def evaluate_with(make_hook: Callable[..., Any]) -> None:
+    """Registers what makes the hook that evaluates along with training: a class of a layer above."""
+    global _make_evaluation_hook
+    _make_evaluation_hook = make_hook
+
+
 def _evaluation_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
     every, fn = extra["eval_every_n_iter"], extra["eval_fn"]
     if (every is None) != (fn is None):
@@ -117,11 +127,11 @@ def _evaluation_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
         raise ValueError(f"MonitoredTrainingSession: {missing} is not given, wanted both it and its fellow or neither")
     if fn is None:
         return []
-    from lockstep._src.evaluation.hook import EvaluationHook  # of a layer above
-
+    if _make_evaluation_hook is None:
+        raise RuntimeError("MonitoredTrainingSession: got eval_fn, but lockstep._assembly has not been imported")
     summary_dir = args.get("summary_dir") or args.get("checkpoint_dir")
     summary_dir = None if summary_dir is None else os.path.join(_path(summary_dir), "eval")
-    return [EvaluationHook(fn, steps=extra["eval_steps"], every_n_iter=every, summary_dir=summary_dir)]
+    return [_make_evaluation_hook(fn, steps=extra["eval_steps"], every_n_iter=every, summary_dir=summary_dir)]
 
 
 def _incremental_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.training import training as tf_training
 
+from lockstep._src.estimator import apart
+from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.gradients import in_scope
 from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer
 
@@ -14,7 +16,7 @@ Class = TypeVar("Class", bound=type)
 
 _OPTIMIZER = tf.compat.v1.train.Optimizer
 _PHASES = ("compute_gradients", "apply_gradients")
-_TENSORFLOWS_ESTIMATORS = ("tensorflow_estimator.python.estimator.estimator", "lockstep._src.estimator.apart")
+_TENSORFLOWS_ESTIMATORS = ("tensorflow_estimator.python.estimator.estimator", apart.__name__)
 # Classes that are not a program's own, by name; and those made of them on demand, once.
 _OFFERED = {**vars(tf_training), LazyAdamOptimizer.__name__: LazyAdamOptimizer}
 _made: dict[type, type] = {}
@@ -67,8 +69,6 @@ def wraps(cls: Class) -> Class:
     if issubclass(cls, _OPTIMIZER):
         return wraps_optimizer(cls)
     if cls.__module__ in _TENSORFLOWS_ESTIMATORS:
-        from lockstep._src.estimator.estimator import Estimator  # of a layer above
-
         return Estimator  # type: ignore[return-value]
     if any(base.__module__.partition(".")[0] == "tensorflow_estimator" for base in cls.__mro__):
         raise NotImplementedError(

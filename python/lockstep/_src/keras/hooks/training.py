@@ -35,12 +35,11 @@ from keras.src.trainers.compile_utils import CompileLoss
 
 from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
-from lockstep._src.engine import program_end
+from lockstep._src.engine import failures, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.gradients import in_scope, norms
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.keras.hooks import stopping
-from lockstep._src.saving import failures
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
 

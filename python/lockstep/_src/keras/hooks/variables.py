@@ -24,6 +24,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine.context import context
 from lockstep._src.hooks.interception import Interception
+from lockstep._src.replicas.replicated import EagerVariables, allow_eager
 from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
 from lockstep._src.tables.sharded.table import EitherShape, reading_shards
 
@@ -129,6 +130,9 @@ def begins_as_worker_0s(kwargs: dict[str, Any]) -> bool:
     dtype = tf.as_dtype(kwargs.get("dtype") or getattr(initial_value, "dtype", None) or tf.float32)
     on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
     return dtype.is_floating and not on_read and not _making.local_variable
+
+
+allow_eager(EagerVariables(is_making, begins_as_worker_0s))
 
 
 def intercept_variables(interception: Interception) -> None:

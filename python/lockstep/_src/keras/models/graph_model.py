@@ -41,7 +41,7 @@ from lockstep._src.keras.models.graph_parts import (
 )
 from lockstep._src.keras.models.passes import Loss, Pass, feeding, measured
 from lockstep._src.saving import latest, saved_models
-from lockstep._src.scope import scope
+from lockstep._src.scope import replace_model_by, scope
 from lockstep._src.sessions.session_config import get_session_config
 
 _tf1 = tf.compat.v1
@@ -475,3 +475,6 @@ class Model:
         )
         with _tf1.train.MonitoredSession(creator) as session:
             session.run_step_fn(lambda step_context: work(step_context.session))
+
+
+replace_model_by(Model)

@@ -25,7 +25,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import embedding_ops, gen_resource_variable_ops, handle_data_util
 from tensorflow.python.training import optimizer as tf_optimizer
-from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
@@ -33,6 +32,7 @@ from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, s
 
 _lock = threading.Lock()
 _wanted = False  # guarded by _lock
+_of_others: list[tuple[Any, str, Callable[[Any], Any]]] = []  # guarded by _lock
 # Of each optimizer: table -> its stand-in.
 _stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tf.Variable]] = weakref.WeakKeyDictionary()
 
@@ -47,9 +47,19 @@ def ensure_interception() -> None:
         _intercept(embedding_ops, "embedding_lookup_sparse_impl", _wrap_pooling)
         _intercept(gen_resource_variable_ops, "variable_shape", _wrap_variable_shape)
         keras_adapter.ensure_interception(_intercept)
-        from lockstep._src.saving import checkpoint  # which knows of tables
+        for owner, name, wrap in _of_others:
+            _intercept(owner, name, wrap)
 
-        _intercept(tf_saver.Saver, "_build", checkpoint.build_of_tables)
+
+def also_intercept(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Registers a replacement of `owner.name` by `wrap(owner.name)` wherever there are dynamic tables.
+
+    For modules above this one that know of tables: savers do.
+    """
+    with _lock:
+        _of_others.append((owner, name, wrap))
+        if _wanted:
+            _intercept(owner, name, wrap)
 
 
 def keep_interception() -> None:

@@ -5,8 +5,8 @@ Inside a scope, what TensorFlow's and Keras' known optimizers do with `tf.Indexe
 rule once. Other optimizers, and subclasses that do something of their own with such gradients, keep their way.
 """
 
-from lockstep._src.tables.updates.apply import apply_sparse, rule_of
 from lockstep._src.tables.updates.interceptions import intercept_updates
+from lockstep._src.tables.updates.known_rules import apply_sparse, rule_of
 from lockstep._src.tables.updates.owners import note_restored, slot_names
 from lockstep._src.tables.updates.rules import Rule, Slot
 

@@ -11,7 +11,7 @@ from tensorflow.python.training import optimizer as tf_optimizer
 
 from lockstep._src.engine.context import context
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.tables.updates.apply import apply_sparse
+from lockstep._src.tables.updates.known_rules import apply_sparse
 
 
 def intercept_updates(interception: Interception) -> None:

@@ -6,7 +6,7 @@ import resource
 import pytest
 import tensorflow as tf
 
-from lockstep._src.saving import failures
+from lockstep._src.engine import failures
 
 _FULL = "/a/model.ckpt-1.index; File too large"
 
