@@ -33,12 +33,6 @@ auto Guard(const std::string& who, const Call& call) -> decltype(call()) {
   }
 }
 
-// How messages name a file and a column of it.
-inline std::string FileText(const std::string& path) { return "file '" + path + "'"; }
-inline std::string ColumnText(const std::string& path, const std::string& name) {
-  return FileText(path) + " column '" + name + "'";
-}
-
 // Rows that are decoded at once only to get past them. Bounds the memory; kMostPieceRows in source.cc is as many.
 inline constexpr int64_t kSkipRows = 65536;
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/columnar/arrow_convert.h"
-
 namespace lockstep::columnar {
 namespace {
 

@@ -34,6 +34,12 @@ struct FileColumn {
   Result<ColumnType> type;
 };
 
+// How messages name a file and a column of it.
+inline std::string FileText(const std::string& path) { return "file '" + path + "'"; }
+inline std::string ColumnText(const std::string& path, const std::string& name) {
+  return FileText(path) + " column '" + name + "'";
+}
+
 // Whether it says that what was read is damaged, or not what it should be; and not that there was no memory, or that
 // somebody wanted no more.
 inline bool IsCorruption(const Status& status) {
