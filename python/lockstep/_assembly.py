@@ -1,4 +1,4 @@
-"""The modules that register themselves with modules below them, imported by every public module that needs them.
+"""The modules that register themselves with modules below them. Public modules that need one import this module.
 
 | module | registers | with |
 | --- | --- | --- |

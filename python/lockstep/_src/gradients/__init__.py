@@ -1,1 +1,1 @@
-"""Wrappers that exchange gradients by name: for optimizers of TensorFlow 1, Keras 2 and Keras 3, and for tapes."""
+"""Exchanges of gradients: in a scope, and by name for wrapped optimizers of TensorFlow 1, Keras 2 and 3, and tapes."""

@@ -1,1 +1,1 @@
-"""Keras 3 in a scope."""
+"""Keras 3 on all workers of a job: layers of dynamic tables, exports, and below them models and replacements."""

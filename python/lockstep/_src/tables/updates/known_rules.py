@@ -13,7 +13,7 @@ from lockstep._src.tables.updates.rules import Rule
 
 
 def rule_of(optimizer: Any) -> Rule | None:
-    """The rule by which an optimizer applies sparse gradients; None where none is known to be the same.
+    """Returns the rule by which an optimizer applies sparse gradients; None where none is known to be the same.
 
     Args:
       optimizer: of `tf.compat.v1.train` or of Keras 3.
