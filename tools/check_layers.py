@@ -232,6 +232,8 @@ def _places(folders: Sequence[str]) -> str:
 class PythonRules:
     """The rules of Python files.
 
+    Imports inside of functions count as all others do.
+
     Args:
       table: The part `python` of layers.toml.
       paths: All of the project's files: they tell modules from names that modules define.
@@ -244,8 +246,27 @@ class PythonRules:
         self._programs: list[str] = table["programs"]
         self._standard_only: list[str] = table["standard_library_only"]
         self._may_load_tensorflow: list[str] = table["may_load_tensorflow_by_name"]
+        self._areas: list[str] = table["areas"]
+        self._built: list[str] = table["built"]
         self._modules = {self._module(path) for path in paths if path.endswith(".py")}
+        self._packages = {self._module(path) for path in paths if path.endswith("/__init__.py")}
         self._ours = {layer.partition(".")[0] for layer in self._layers} | set(self._programs)
+        # The imports of all files but tests: between folders, and between files.
+        self.folders = Uses()
+        self._files = Uses()
+
+    def circles(self) -> Iterator[Violation]:
+        """Yields the imports that make circles, in all files that were checked."""
+        yield from self.folders.circles("folders")
+        yield from self._files.circles("files")
+
+    def check_rows(self) -> Iterator[Violation]:
+        """Yields what is wrong in the table of layers, and packages of an area that have no row."""
+        exist = {*self._modules, *(module.partition(".")[0] for module in self._modules), *self._built}
+        yield from check_rows(self._layers, exist.__contains__)
+        for package in sorted(self._packages - set(self._layers)):
+            if layer_of(package, self._areas, "."):
+                yield Violation("tools/layers.toml", 1, f"{package} has no row")
 
     def _module(self, path: str) -> str:
         """Returns the name under which a file is imported."""
@@ -265,19 +286,36 @@ class PythonRules:
         if layer is None:
             yield Violation(path, 1, f"module {module} lies in no layer of tools/layers.toml")
             return
-        is_test = path.endswith("_test.py")
+        is_test = path.endswith(("_test.py", "/conftest.py"))
         allowed = {layer, *self._layers[layer]}
         if is_test:
             allowed.update(self._tests_may_import)
+            area = layer_of(module, self._areas, ".")
+            allowed.update(other for other in self._layers if area and layer_of(other, [area], "."))
         package = module if path.endswith("__init__.py") else module.rpartition(".")[0]
-        for number, target, by_name in self._imports(ast.parse(text, path), package):
+        tree = ast.parse(text, path)
+        typing_only = set(_lines_for_typing(tree))
+        for number, target, by_name in self._imports(tree, package):
             top = target.partition(".")[0]
             if top in self._ours:
                 target_layer = layer_of(target, [*self._layers, *self._programs], ".")
                 if target_layer not in allowed:
                     yield Violation(path, number, f"{layer} may not import {target} ({target_layer})")
-            elif layer in self._standard_only and not is_test and not self._is_standard(module, top, by_name):
+                if not is_test and number not in typing_only:
+                    self._note_import(path, number, module, target)
+            elif self._is_standard_only(layer) and not is_test and not self._is_standard(module, top, by_name):
                 yield Violation(path, number, f"{layer} may import the standard library only, not {target}")
+
+    def _note_import(self, path: str, number: int, module: str, target: str) -> None:
+        if target in self._modules:
+            self._files.add(module, target, path, number)
+            self.folders.add(self._folder(module), self._folder(target), path, number)
+
+    def _folder(self, module: str) -> str:
+        return module if module in self._packages else module.rpartition(".")[0]
+
+    def _is_standard_only(self, layer: str) -> bool:
+        return layer_of(layer, self._standard_only, ".") is not None
 
     def _is_standard(self, module: str, top: str, by_name: bool) -> bool:
         loads_tensorflow = by_name and module in self._may_load_tensorflow and top.startswith("tensorflow")
@@ -304,11 +342,20 @@ class PythonRules:
                     yield node.lineno, str(first.value), True
 
 
+def _lines_for_typing(tree: ast.Module) -> Iterator[int]:
+    """Yields the lines below `if TYPE_CHECKING:`, whose imports never run."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for statement in node.body:
+                yield from range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+
+
 class Findings(NamedTuple):
     """The state of the project's layers."""
 
     violations: list[Violation]
     cpp_folders: list[list[str]]  # in layers, the lowest first
+    python_folders: list[list[str]]  # likewise
 
 
 def check(root: Path, table: dict[str, Any]) -> Findings:
@@ -330,28 +377,29 @@ def check(root: Path, table: dict[str, Any]) -> Findings:
         lines = text.count("\n")
         if lines > table["style"]["max_lines"]:
             violations.append(Violation(path, lines, f"{lines} lines, at most {table['style']['max_lines']}: split it"))
-    violations += cpp.circles()
-    return Findings(violations, cpp.folders.layers())
+    violations += [*cpp.circles(), *python.circles()]
+    return Findings(violations, cpp.folders.layers(), python.folders.layers())
 
 
 def check_table(root: Path, table: dict[str, Any]) -> list[Violation]:
     """Checks the table itself against the project below `root`."""
-    return list(check_rows(table["cpp"]["layers"], lambda folder: (root / folder).is_dir()))
+    python = PythonRules(table["python"], tracked_files(root))
+    return [*check_rows(table["cpp"]["layers"], lambda folder: (root / folder).is_dir()), *python.check_rows()]
 
 
 def main() -> int:
     """Checks the project, or the folder that the command line names."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent)
     table = tomllib.loads((Path(__file__).parent / "layers.toml").read_text(encoding="utf-8"))
-    violations, cpp_folders = check(root, table)
+    violations, *languages = check(root, table)
     violations += check_table(root, table)
-    print("Folders of C++, each above all that it includes:")
-    for level, folders in enumerate(cpp_folders):
-        print(f"  {level}  {'  '.join(folders)}")
+    for language, layers in zip(("C++", "Python"), languages, strict=True):
+        print(f"Folders of {language}, each above all that it uses:")
+        for level, folders in enumerate(layers):
+            print(f"  {level}  {'  '.join(folders)}")
     for violation in violations:
         print(violation)
-    if violations:
-        print(f"{len(violations)} violations of tools/layers.toml")
+    print(f"{len(violations)} violations of tools/layers.toml" if violations else "no circles")
     return 1 if violations else 0
 
 

@@ -102,6 +102,7 @@ def test_a_right_cpp_line_passes(tmp_path, path, line):
     ("path", "line", "message"),
     [
         ("python/lockstep/launch/x.py", "import tensorflow as tf", "standard library only, not tensorflow"),
+        ("python/lockstep/launch/local/x.py", "import numpy", "standard library only, not numpy"),
         (
             "python/lockstep/launch/x.py",
             "from lockstep._src import context",
@@ -171,6 +172,31 @@ def test_an_include_that_closes_a_circle_is_found(tmp_path):
     ]
     found = check_layers.check(tmp_path, TABLE)
     assert found.cpp_folders == [["core/base"], ["core/testing"]]
+
+
+def test_an_import_that_closes_a_circle_is_found(tmp_path):
+    files = {
+        "python/lockstep/_src/engine/__init__.py": "",
+        "python/lockstep/_src/graph/__init__.py": "",
+        "python/lockstep/_src/engine/a.py": "def f():\n    from lockstep._src.engine import b",  # lazily
+        "python/lockstep/_src/engine/b.py": "from lockstep._src.engine.a import f",
+        "python/lockstep/_src/graph/c.py": "if TYPE_CHECKING:\n    from lockstep._src.graph.d import D",  # never runs
+        "python/lockstep/_src/graph/d.py": "from lockstep._src.graph.c import C\nfrom lockstep._src.engine import a",
+        "python/lockstep/_src/engine/a_test.py": "from lockstep._src.graph import c",  # tests close none
+    }
+    assert _check(tmp_path, {path: text + "\n" for path, text in files.items()}) == [
+        f"python/lockstep/_src/engine/{place} uses lockstep._src.engine.{used}: one of a circle of 2 files"
+        for place, used in (("a.py:2: lockstep._src.engine.a", "b"), ("b.py:1: lockstep._src.engine.b", "a"))
+    ]
+    found = check_layers.check(tmp_path, TABLE)
+    assert found.python_folders == [["lockstep._src.engine"], ["lockstep._src.graph"]]
+
+
+def test_a_package_without_a_row_is_found(tmp_path):
+    _check(tmp_path, {"python/lockstep/_src/attic/__init__.py": "", "python/lockstep/_src/attic/x.py": ""})
+    found = [violation.message for violation in check_layers.check_table(tmp_path, TABLE)]
+    assert "lockstep._src.attic has no row" in found
+    assert "lockstep._src.engine does not exist" in found
 
 
 def test_a_wrong_row_is_found():
