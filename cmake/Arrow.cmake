@@ -1,6 +1,6 @@
 # Arrow and Parquet from the installed pyarrow wheel: headers, and the versioned libraries beside its Python modules.
-# The wheel is only located, never imported (it may refuse the NumPy that TensorFlow pins).
-# The SONAME carries the major version, so what is built here runs with that major version alone.
+# The wheel is only located, never imported, because it may refuse the NumPy that TensorFlow pins. The SONAME carries
+# the major version, so our library runs with that major version of pyarrow alone.
 execute_process(
   COMMAND "${Python3_EXECUTABLE}" -c "import importlib.util as u; print(u.find_spec('pyarrow').submodule_search_locations[0])"
   OUTPUT_VARIABLE LOCKSTEP_PYARROW_DIR OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE result ERROR_VARIABLE error)

@@ -1,6 +1,6 @@
-# One helper for every folder of the core: a static library of its *.cc files, a test binary of its *_test.cc, a
-# benchmark binary of its *_benchmark.cc and a program of each of its *_fuzz.cc and, for tests, of each of its *_main.cc, all
-# with the same flags.
+# One helper for every folder of the core. It builds, with the same flags, a static library of the folder's *.cc files,
+# a test binary of its *_test.cc and a benchmark binary of its *_benchmark.cc. Each *_fuzz.cc becomes a program, and for
+# tests each *_main.cc does too.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -21,8 +21,8 @@ endif()
 
 # lockstep_library(<name> [DEPS <libraries>] [TEST_DEPS <libraries>] [TEST_PARTS <number>])
 #
-# Makes lockstep_<name> of the folder that calls it. Tests see the folder's deps, TEST_DEPS and GoogleTest. They run in
-# TEST_PARTS parts at a time: of use where tests wait more than they compute.
+# Makes lockstep_<name> of the calling folder. Tests link the folder's DEPS, TEST_DEPS and GoogleTest. They run as
+# TEST_PARTS processes at a time, which helps where tests wait more than they compute.
 function(lockstep_library name)
   cmake_parse_arguments(ARG "" "TEST_PARTS" "DEPS;TEST_DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cc")

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Messages as bytes: numbers in little-endian order, strings behind their length of 4 bytes. Written and read by
-// shifts, so that the order is that of the protocol and not the machine's. Thread-compatible.
+// Writes messages as bytes: numbers in little-endian order, strings after their length of 4 bytes. Numbers are written
+// and read by shifts, so the order is the protocol's and not the machine's. Thread-compatible.
 //
 //   ByteWriter writer;
 //   writer.Number(uint32_t{7});
@@ -38,9 +38,9 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Reads what ByteWriter wrote, from somebody who may lie: lengths are compared with what is there before they are used.
-// After the first thing that is not there, everything reads as zero or empty and good() is false: a decoder reads all
-// fields in a row and asks once, at the end. A view: the bytes have to outlive it.
+// Reads what ByteWriter wrote. The sender is not trusted: a length is compared with the bytes that are left before it
+// is used. After the first value that is missing, all further values read as zero or empty and good() is false. So a
+// decoder reads all fields in a row and checks once, at the end. The reader is a view: the bytes have to outlive it.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
@@ -53,16 +53,16 @@ class ByteReader {
     return value;
   }
   std::string String() { return std::string(Raw(Number<uint32_t>())); }
-  // How many bytes are left: what a list may have at most, before memory for it is taken.
+  // Returns the number of bytes that are left. It bounds the length of a list before memory for the list is allocated.
   size_t left() const { return good_ ? bytes_.size() : 0; }
-  // Whether all of the bytes, and no more, were read.
+  // Returns whether the message was read to its last byte, with no byte missing.
   bool Complete() const { return good_ && bytes_.empty(); }
   bool good() const { return good_; }
-  // What was read can't be meant.
+  // Marks the message as damaged, for a caller that read an impossible value.
   void Spoil() { good_ = false; }
 
  private:
-  // The next `size` bytes, without a copy.
+  // Returns a view of the next `size` bytes.
   std::string_view Raw(size_t size) {
     if (!good_ || size > bytes_.size()) {
       good_ = false;
@@ -77,13 +77,13 @@ class ByteReader {
   bool good_ = true;
 };
 
-// A status is its code (4 bytes) and its message.
+// Writes a status: its code (4 bytes) and its message.
 inline void WriteStatus(const Status& status, ByteWriter& writer) {
   writer.Number(static_cast<uint32_t>(status.code()));
   writer.String(status.message());
 }
 
-// Spoils the reader where there is no such code.
+// Reads a status. Spoils the reader if the code is unknown.
 inline Status ReadStatus(ByteReader& reader) {
   const auto code = reader.Number<uint32_t>();
   std::string message = reader.String();

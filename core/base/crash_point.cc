@@ -12,7 +12,7 @@ namespace {
 struct Asked {
   std::mutex mutex;
   std::string name;  // guarded by mutex
-  int passes = 0;    // guarded by mutex; how many are left
+  int passes = 0;    // guarded by mutex; the passes that are left
 };
 
 Asked& TheAsked() {

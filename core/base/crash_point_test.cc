@@ -10,7 +10,7 @@ namespace {
 using testing::ExitedWithCode;
 using testing::KilledBySignal;
 
-// Passes 'a', 'b', 'a', 'b' in a process of its own, which asks for a crash before and ends with code 0 without one.
+// Passes 'a', 'b', 'a', 'b' in a process of its own, which asks for a crash first. Without a crash it ends with code 0.
 [[noreturn]] void PassFour(const char* asked = "", int passes = 1) {
   if (!CrashAt(asked, passes).ok()) _exit(1);
   for (int i = 0; i < 2; ++i) {

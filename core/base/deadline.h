@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// A point in monotonic time by which something has to be done. It is set once, where a wait begins, and passed down to
-// each system call of it, so that many short waits do not add up to more than the one long wait that was promised:
+// A point in monotonic time by which something has to be done. It is set once, where a wait begins, and is passed down
+// to each system call of the wait. So many short waits do not add up to more than the promised one.
 //
 //   const Deadline deadline = Deadline::After(options.timeout_s);
 //   while (!done()) {
@@ -15,22 +15,23 @@ namespace lockstep {
 //     poll(&entry, 1, deadline.PollMs());  // may wake early: the loop looks again
 //   }
 //
-// All times are seconds, but for PollMs. A value; thread-compatible.
+// All times are in seconds, except PollMs. A value; thread-compatible.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // From now on. Zero or less has passed already: what is tried with it is tried once, without waiting.
+  // A deadline that many seconds from now. Zero or less has already passed: an attempt with it runs once, without
+  // waiting.
   static Deadline After(double seconds) { return Deadline(seconds); }
 
-  // Seconds since the deadline was set.
+  // Returns the seconds since the deadline was set.
   double Elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  // Seconds that are left, never negative.
+  // Returns the seconds that are left, never negative.
   double Left() const { return std::max(0.0, seconds_ - Elapsed()); }
   bool Passed() const { return Left() <= 0; }
-  // What is left, at most `most_s`, as poll(2) wants it: milliseconds, rounded up, so that a wait of a fraction of a
-  // millisecond sleeps instead of turning round. The limit keeps a very long deadline inside an int; a caller whose
-  // poll comes back without an event asks Passed(), as it may be the limit that ended it.
+  // Returns the time that is left, at most `most_s`, in milliseconds for poll(2). The number is rounded up, so that a
+  // wait of a fraction of a millisecond sleeps and does not spin. `most_s` keeps a very long deadline inside an int. If
+  // poll ends without an event, the caller checks Passed(), because `most_s` may have ended the wait.
   int PollMs(double most_s = 3600) const { return static_cast<int>(std::ceil(std::min(Left(), most_s) * 1e3)); }
 
  private:

@@ -11,8 +11,8 @@ struct Traits {
   bool floating_point;
 };
 
-// In the order of the enumerators, whose values are the indices. One that is left out at the end would not be noticed
-// by the compiler: its name would be empty and its size 0.
+// In the order of the enumerators, whose values are the indices. The compiler does not notice a type that is missing at
+// the end: its name would be empty and its size 0.
 constexpr std::array<Traits, kDTypeCount> kTraits = {{
     {"float32", 4, true},
     {"float64", 8, true},

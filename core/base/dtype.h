@@ -5,12 +5,12 @@
 
 namespace lockstep {
 
-// The element types that the core computes with or carries. Kernels dispatch on it once, at their edge. A bool is a
-// byte: results are 0 or 1, and any other input than 0 is taken for true.
+// The element types that the core computes with or carries. Kernels dispatch on the type once, at their edge. A bool is
+// a byte: results are 0 or 1, and every input other than 0 is true.
 //
-// The values are indices: of the table in dtype.cc and of the reductions in comm/collective/reduce.cc, which are
-// written in this order. Ranks also compare them with each other (comm/shm/calls.h) and read them in shared memory, so
-// ranks of one job have to be of one build. A new type goes to the end, into both tables and kDTypeCount, and raises
+// The values are indices into the table in dtype.cc and into that of the reductions (comm/collective/reduce.cc), which
+// both follow this order. Ranks also compare the values with each other and read them in shared memory, so the ranks of
+// one job have to run the same build. A new type goes to the end, into both tables and kDTypeCount, and raises
 // kLayoutVersion (comm/shm/layout.h).
 enum class DType : uint8_t {
   kFloat32,
@@ -28,16 +28,16 @@ enum class DType : uint8_t {
   kUInt64,
 };
 
-// How many there are: the length of tables by DType.
+// The number of types: the length of tables indexed by DType.
 inline constexpr int kDTypeCount = 13;
 
-// Bytes of one element. All three functions take any enumerator and cannot fail. Thread-safe.
+// Returns the bytes of one element. All three functions take any enumerator and cannot fail. Thread-safe.
 int64_t DTypeSize(DType dtype);
 
-// "float32", "bfloat16", ...: TensorFlow's names. The text lives as long as the program.
+// Returns TensorFlow's name of the type: "float32", "bfloat16", ... The text lives as long as the program.
 std::string_view DTypeName(DType dtype);
 
-// Whether values have fractions: those types alone have a mean.
+// Returns whether the type has fractions. Only such types have a mean.
 bool IsFloatingPoint(DType dtype);
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ Status Sync(const std::string& path, int flags) {
   }
   if (fsync(file.get()) == 0) return OkStatus();
   const int error = errno;
-  // Some file systems cannot sync a folder, and need not.
+  // Some file systems cannot sync a folder and do not need to.
   if (error == EINVAL && (flags & O_DIRECTORY)) return OkStatus();
   return ErrnoStatus("syncing " + path, error);
 }

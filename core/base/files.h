@@ -6,11 +6,11 @@
 
 namespace lockstep {
 
-// Returns when what was written to a file has reached its disk, whichever process wrote it (fsync): it is there after
-// a loss of power, too. NOT_FOUND where there is no such file. Blocks; any thread.
+// Waits until all writes to a file have reached its disk (fsync), whichever process wrote them. They then survive a
+// loss of power too. NOT_FOUND if there is no such file. Blocks; any thread.
 Status SyncFile(const std::string& path);
 
-// The same for the names in a folder: files that were made, renamed or removed there. "" is the working folder.
+// Does the same for the names in a folder: files that were made, renamed or removed there. "" is the working folder.
 Status SyncFolder(const std::string& path);
 
 }  // namespace lockstep

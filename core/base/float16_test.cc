@@ -8,7 +8,8 @@
 namespace lockstep {
 namespace {
 
-// binary16 by its definition, in double arithmetic, in which every half and every middle of two is exact: the oracle.
+// The oracle: binary16 by its definition, in double arithmetic, where each half and each midpoint of two halves is
+// exact.
 double ValueOfHalf(uint16_t half) {
   const int exponent = (half >> 10) & 31, fraction = half & 1023;
   const double sign = half & 0x8000 ? -1 : 1;
@@ -17,7 +18,7 @@ double ValueOfHalf(uint16_t half) {
   return sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
-// All 65536 of them; zeros keep their sign.
+// Covers all 65536 halves; zeros keep their sign.
 TEST(Float16Test, EveryHalfHasItsValueAndComesBack) {
   for (int bits = 0; bits < 65536; ++bits) {
     const uint16_t half = static_cast<uint16_t>(bits);
@@ -34,13 +35,13 @@ TEST(Float16Test, EveryHalfHasItsValueAndComesBack) {
   }
 }
 
-// The middle between each pair of neighbours is the tie; the floats next to it must fall to either side. Together with
-// the values themselves that fixes the rounding of every float, as rounding is monotonic.
+// The midpoint between each pair of neighbours is the tie; the floats next to it must round to either side. Because
+// rounding is monotonic, this and the values themselves determine the rounding of every float.
 TEST(Float16Test, RoundsBetweenNeighboursToNearestAndTiesToEven) {
   for (int bits = 0; bits < 0x7c00; ++bits) {
     const uint16_t low = static_cast<uint16_t>(bits);
     const float a = static_cast<float>(ValueOfHalf(low));
-    // Above the largest half lies the value that the next exponent would have: it rounds to infinity from half-way on.
+    // Above the largest half lies the value of the next exponent: floats from half-way on round to infinity.
     const float b = bits + 1 == 0x7c00 ? 65536.0f : static_cast<float>(ValueOfHalf(low + 1));
     const float middle = (a + b) / 2;
     const uint16_t even = low % 2 == 0 ? low : low + 1;
@@ -51,8 +52,8 @@ TEST(Float16Test, RoundsBetweenNeighboursToNearestAndTiesToEven) {
   }
 }
 
-// The same by bits, as a bfloat16 is the upper half of a float. The last line is a NaN whose only set bit is rounded
-// off.
+// The same test by bits, as a bfloat16 is the upper half of a float. The last line is a NaN whose only set bit is lost
+// by rounding.
 TEST(Float16Test, BFloat16RoundsToNearestAndTiesToEven) {
   for (int bits = 0; bits < 0x7f80; ++bits) {
     const uint16_t low = static_cast<uint16_t>(bits);

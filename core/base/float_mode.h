@@ -4,9 +4,9 @@
 
 namespace lockstep {
 
-// While it lives, this thread computes with numbers near zero as IEEE 754 says, and then again as before. TensorFlow
-// has its threads take such numbers for zero, others don't: what is to come out the same on all ranks must not depend
-// on whose thread computes it.
+// While this object lives, its thread computes with numbers near zero as IEEE 754 says; afterwards as before.
+// TensorFlow makes its threads treat such numbers as zero, other threads do not. A result that has to be equal on all
+// ranks must not depend on the thread that computes it.
 class GradualUnderflow {
  public:
   GradualUnderflow() : before_(_mm_getcsr()) { _mm_setcsr(before_ & ~(kFlushToZero | kDenormalsAreZero)); }

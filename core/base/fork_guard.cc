@@ -15,7 +15,7 @@ uint32_t ForkGuard::Forks() { return g_forks.load(std::memory_order_relaxed); }
 
 uint32_t ForkGuard::Watched() {
   static const int watched = pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });
-  (void)watched;  // Without memory for it nobody is told that they are in a fork.
+  (void)watched;  // without memory for the handler, forks go unnoticed
   return Forks();
 }
 

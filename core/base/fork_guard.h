@@ -4,9 +4,9 @@
 
 namespace lockstep {
 
-// Whether this process is a fork of the one that made the object: what it is part of has threads, locks that they hold,
-// and sockets that are still the parent's, none of which a child may touch. Asking is a comparison, without a system
-// call. (Children that only begin another program, as by posix_spawn, have nobody to ask.)
+// Tells whether this process is a fork of the one that made the object. The object that contains the guard has threads,
+// locks that they hold, and sockets that still belong to the parent. A child may touch none of them. InFork is one
+// comparison, without a system call. Children that only start another program, as by posix_spawn, never call it.
 //
 //   if (guard_.InFork()) return FailedPrecondition("...");
 //
@@ -17,7 +17,7 @@ class ForkGuard {
   bool InFork() const { return made_ != Forks(); }
 
  private:
-  // How many forks lie between this process and the first; Watched begins to count.
+  // Forks counts the forks between this process and the first one; Watched starts the count.
   static uint32_t Watched();
   static uint32_t Forks();
 

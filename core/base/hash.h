@@ -6,12 +6,12 @@
 
 namespace lockstep {
 
-// Hash functions of the embedding tables. What they give is stored nowhere but decides the order in which keys are
-// visited and the initial values of tables, which have to be the same on all machines of a job: they never change with
-// the processor or the run. Pure functions; thread-safe.
+// Hash functions of the embedding tables. Their results are not stored. They decide the order in which keys are visited
+// and the initial values of tables, which have to be the same on all machines of a job. So they never depend on the
+// processor or the run. Pure functions; thread-safe.
 
-// A permutation of the 64-bit numbers that spreads keys which differ in any few bits over all bits of the result: the
-// 64-bit finalizer of MurmurHash3 (Appleby, public domain).
+// A permutation of the 64-bit numbers. If keys differ in any few bits, all bits of their results differ: the 64-bit
+// finalizer of MurmurHash3 (Appleby, public domain).
 inline uint64_t MixBits(uint64_t x) {
   x ^= x >> 33;
   x *= 0xFF51AFD7ED558CCDu;
@@ -21,8 +21,8 @@ inline uint64_t MixBits(uint64_t x) {
   return x;
 }
 
-// 64 bits that stand for a string, another number for every salt. Two strings may have the same: who relies on it
-// compares the bytes as well.
+// Returns a hash of 64 bits, different for every salt. Two strings may have the same hash, so callers that need
+// certainty compare the bytes as well.
 inline uint64_t Fingerprint(std::string_view bytes, uint64_t salt = 0) {
   // Each step multiplies 64 by 64 bits and folds the product's halves: one multiplication for 8 bytes.
   const auto fold = [](uint64_t a, uint64_t b) {

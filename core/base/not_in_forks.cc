@@ -10,17 +10,18 @@
 
 namespace lockstep {
 
-// What fork(2) calls. It holds the mutex while it copies the process, so that the list is whole in the child, whose
-// only thread is the one that forked and holds it. The child may make system calls, but take no memory.
+// The handlers that fork(2) calls. They hold the mutex while the process is copied, so the list is complete in the
+// child. The child's only thread is the one that forked, and it holds the mutex. The child may make system calls, but
+// must not allocate memory.
 struct ForkHandlers {
-  // Never destroyed: a fork may come after the static objects have gone.
+  // Never destroyed: a fork may happen after static objects are destroyed.
   static ForkHandlers& Get() {
     static auto* const handlers = new ForkHandlers();
     return *handlers;
   }
 
   ForkHandlers() {
-    // Without memory for the handlers, forks keep their copies.
+    // Without memory for the handlers, forks keep their copies of the descriptors.
     (void)pthread_atfork([] { Get().mutex.lock(); }, [] { Get().mutex.unlock(); },
                          [] {
                            Get().Drop();

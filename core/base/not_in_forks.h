@@ -4,15 +4,14 @@
 
 namespace lockstep {
 
-// Keeps sockets of this process out of those forked from it (which run on without another program: what is executed
-// keeps none anyway, by close on exec). A fork that held a copy would keep the connection open after this process has
-// died, and its peer could not see the death.
+// Keeps sockets of this process out of its forks. (Programs that a process executes get none anyway, by close on exec.)
+// A fork with a copy would keep the connection open after this process has died, and the peer could not see the death.
 //
 //   UniqueFd socket_;
-//   NotInForks not_in_forks_{{socket_.get()}};  // behind what it names: it has to go first
+//   NotInForks not_in_forks_{{socket_.get()}};  // declared after socket_, because it has to be destroyed first
 //
-// In a fork the descriptors are there and valid, so that whoever owns them may close them, but lead nowhere
-// (/dev/null). Negative descriptors are ignored. Thread-safe; forks by clone(2) or vfork(2) are not seen.
+// In a fork the descriptors stay valid, so that their owners may close them, but they lead to /dev/null. Negative
+// descriptors are ignored. Thread-safe. Forks by clone(2) or vfork(2) are not seen.
 class NotInForks {
  public:
   explicit NotInForks(std::vector<int> descriptors);

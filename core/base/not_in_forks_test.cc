@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// A child that lives until it is let go; what it found comes as its exit code.
+// A child that lives until it is let go; its exit code carries its result.
 class Child {
  public:
   template <typename Body>
@@ -48,7 +48,7 @@ bool SeesEnd(int socket, int wait_ms = 0) {
   return poll(&entry, 1, wait_ms) > 0 && recv(socket, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-// A second socket, which nobody keeps from forks, shows what would be without.
+// A second socket, which is not kept from forks, shows the behaviour without NotInForks.
 TEST(NotInForksTest, AConnectionEndsWithItsProcessThoughAForkOfItLives) {
   int kept[2], shared[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, kept), 0);
@@ -56,7 +56,7 @@ TEST(NotInForksTest, AConnectionEndsWithItsProcessThoughAForkOfItLives) {
   const UniqueFd kept_peer(kept[1]), shared_peer(shared[1]);
   UniqueFd ours(kept[0]), others(shared[0]);
   auto keep = std::make_unique<NotInForks>(std::vector<int>{ours.get(), -1});
-  // In the child the descriptor can be used, without an effect.
+  // The child can use the descriptor, without effect.
   Child child([&] { return write(ours.get(), "x", 1) == 1 && fcntl(ours.get(), F_GETFD) == FD_CLOEXEC ? 0 : 1; });
   EXPECT_FALSE(SeesEnd(kept_peer.get())) << "the fork ended the connection of its parent";
   EXPECT_EQ(send(ours.get(), "y", 1, 0), 1);

@@ -4,9 +4,9 @@
 
 namespace lockstep {
 
-// Asks for the cache line of `address`, to be read or written soon; any address will do. The empty statement of
-// assembly keeps the compiler from taking a function that only prefetches for one without effect, whose calls it would
-// drop.
+// Prefetches the cache line of `address`, which will be read or written soon; any address is allowed. The empty
+// assembly statement keeps the compiler from treating a function that only prefetches as one without effect, and
+// dropping its calls.
 [[gnu::always_inline]] inline void PrefetchForRead(const void* address) {
   __builtin_prefetch(address);
   asm volatile("");
@@ -17,7 +17,7 @@ namespace lockstep {
   asm volatile("");
 }
 
-// The same of all lines of `bytes` bytes.
+// The same for all lines of `bytes` bytes.
 [[gnu::always_inline]] inline void PrefetchForRead(const void* address, int64_t bytes) {
   for (int64_t line = 0; line < bytes; line += 64) PrefetchForRead(static_cast<const char*>(address) + line);
 }

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <string>
 
-// A message is padded to blocks of 64 bytes; each block is mixed into a state of eight 32-bit words, which in the end
-// is the digest. All numbers are big-endian. The names a to h, w, s0, s1, t1 and t2 are those of the standard.
+// A message is padded to blocks of 64 bytes. Each block is mixed into a state of eight 32-bit words, which is the
+// digest in the end. All numbers are big-endian. The names a to h, w, s0, s1, t1 and t2 are those of the standard.
 
 namespace lockstep {
 namespace {
@@ -26,8 +26,8 @@ constexpr uint32_t kRound[64] = {
 
 using State = std::array<uint32_t, 8>;
 
-// Mixes one block of 64 bytes into the state (FIPS 180-4, section 6.2.2): 16 words of the block are expanded to 64, of
-// which each round takes one and turns the state by a word; what comes out is added to what went in.
+// Mixes one block of 64 bytes into the state (FIPS 180-4, section 6.2.2). The 16 words of the block are expanded to 64.
+// Each of 64 rounds takes one word and rotates the state by a word; the result is added to the former state.
 void Compress(const uint8_t* block, State& state) {
   uint32_t w[64];
   for (int t = 0; t < 16; ++t) {
@@ -59,7 +59,7 @@ Digest Sha256(std::string_view message) {
   return stream.Finish();
 }
 
-// Whole blocks of the piece are mixed where they lie; only what is between two pieces is copied.
+// Whole blocks of the piece are mixed in place; only a block that spans two pieces is copied.
 void Sha256Stream::Update(std::string_view piece) {
   bytes_ += piece.size();
   const auto mix = [&](std::string_view block) { Compress(reinterpret_cast<const uint8_t*>(block.data()), state_); };
@@ -87,8 +87,8 @@ Digest Sha256Stream::Finish() {
   return digest;
 }
 
-// H(key ^ 5c.. + H(key ^ 36.. + message)): the outer hash keeps a stranger from appending to a message whose plain hash
-// it knows. The key fills one block; one that is longer is replaced by its digest.
+// H(key ^ 5c.. + H(key ^ 36.. + message)): because of the outer hash, a peer without the key cannot append to a message
+// whose plain hash it knows. The key fills one block; a longer key is replaced by its digest.
 Digest HmacSha256(std::string_view key, std::string_view message) {
   std::string block(key);
   if (key.size() > kBlockBytes) block = AsBytes(Sha256(key));
@@ -100,7 +100,7 @@ Digest HmacSha256(std::string_view key, std::string_view message) {
   return Sha256(outer.append(AsBytes(hash)));
 }
 
-// All bytes are looked at, whatever the first ones were: no early return.
+// Compares all bytes, without an early return.
 bool SameDigest(const Digest& a, const Digest& b) {
   uint8_t difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];

@@ -7,19 +7,19 @@
 
 namespace lockstep {
 
-// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104). Own code, because a system with nothing but a compiler has no
-// library for it; written for clarity and not for speed. Pure functions; thread-safe. Keys and copies of them are not
-// wiped from memory.
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104). The code is our own, because a system with only a compiler has no
+// library for it. It is written for clarity, not for speed. Pure functions; thread-safe. Keys and copies of them are
+// not wiped from memory.
 using Digest = std::array<uint8_t, 32>;
 
-// Returns the digest of any bytes, zeros among them; "" has one as well.
+// Returns the digest of any bytes, including zeros and the empty text.
 Digest Sha256(std::string_view message);
 
-// The same of a message that comes in pieces, of any sizes. Not thread-safe.
+// The digest of a message that comes in pieces of any size. Not thread-safe.
 class Sha256Stream {
  public:
   void Update(std::string_view piece);
-  // The digest of all pieces. Nothing may be called after it.
+  // Returns the digest of all pieces. No method may be called after it.
   Digest Finish();
 
  private:
@@ -30,16 +30,16 @@ class Sha256Stream {
   uint64_t bytes_ = 0;
 };
 
-// Proves to who has the same `key` that the sender of `message` has it, and that nobody changed it on the way. Keys are
-// of any length. What is proven is the bytes and nothing else: a message says in itself what it is for ("lockstep
-// guest:", ...) and for whom, so that a proof is worth nothing in another place.
+// Returns a proof, for a receiver with the same `key`, that the sender of `message` has the key and that the message
+// was not changed on the way. Keys have any length. The proof covers only the bytes. So a message names its purpose
+// ("lockstep guest:", ...) and its receiver, and its proof is useless elsewhere.
 Digest HmacSha256(std::string_view key, std::string_view message);
 
-// Compares in a time that does not depend on where the digests differ, so that a stranger cannot guess byte by byte.
-// Everything that came from outside is compared by this and not by ==.
+// Compares in a time that does not depend on where the digests differ, so that a peer cannot guess a digest byte by
+// byte. Digests from outside are always compared by this function, never by ==.
 bool SameDigest(const Digest& a, const Digest& b);
 
-// The 32 bytes as a string, for a message or as the key of another digest. A view: `digest` has to outlive it.
+// Returns a view of the 32 bytes, for a message or as the key of another digest; `digest` has to outlive it.
 inline std::string_view AsBytes(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }

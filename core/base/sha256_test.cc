@@ -17,7 +17,7 @@ std::string Hex(const Digest& digest) {
   return text;
 }
 
-// The examples that come with FIPS 180-4, and the empty message. The one of 56 bytes needs a block more for its length.
+// The examples of FIPS 180-4, and the empty message. The message of 56 bytes needs one more block for its length.
 TEST(Sha256Test, EqualsThePublishedExamples) {
   EXPECT_EQ(Hex(Sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(Hex(Sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

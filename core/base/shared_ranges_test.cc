@@ -38,7 +38,7 @@ TEST(SharedRanges, NobodyWaitsForAHelperThatDoesNotCome) {
     ranges->Take();
     ranges->Wait();
   }
-  std::thread late([ranges] { ranges->Take(); });  // `work` is gone
+  std::thread late([ranges] { ranges->Take(); });  // `work` is destroyed
   late.join();
   EXPECT_EQ(done, 10);
 }

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-// The names are spelled as TensorFlow spells its codes: describe_parquet hands them to Python, which looks them up
+// The names are spelled as TensorFlow spells its codes: describe_parquet passes them to Python, which looks them up
 // there.
 
 namespace lockstep {
@@ -23,8 +23,8 @@ std::string_view StatusCodeName(StatusCode code) {
     case StatusCode::kUnavailable: return "UNAVAILABLE";
     case StatusCode::kDataLoss: return "DATA_LOSS";
   }
-  // Behind the switch and not a default in it, so that the compiler warns of a code that has no name. A number from a
-  // peer that is no code at all ends here.
+  // This return is behind the switch, not a default in it, so that the compiler warns of a code without a name. A
+  // number from a peer that is no valid code ends here.
   return "UNKNOWN";
 }
 

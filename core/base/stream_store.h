@@ -6,15 +6,15 @@
 
 namespace lockstep {
 
-// Stores that go around the caches, for output that is larger than what they would keep of it: the line that is written
-// is not read first, and nothing else is driven out. Whoever hands the output to another thread fences before.
+// Stores that bypass the caches, for output that is larger than the caches. The written line is not read first, and no
+// other line is evicted. A thread that hands the output to another thread calls StreamFence first.
 inline constexpr int64_t kStreamedLine = 64;
 
 inline bool IsLineAligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(kStreamedLine) == 0;
 }
 
-// 64 bytes; `to` is aligned to them.
+// Stores 64 bytes; `to` is aligned to 64 bytes.
 inline void StreamLine(const void* from, void* to) {
   const auto* in = static_cast<const __m128i*>(from);
   auto* out = static_cast<__m128i*>(to);

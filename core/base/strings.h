@@ -5,10 +5,9 @@
 
 namespace lockstep {
 
-// The text of all parts, one after another, as operator<< writes them: what messages are made of. So a char or uint8_t
-// is a character and not a number, a bool is 0 or 1, a double has six digits, and a pointer is an address; a const
-// char* may not be null. It sets up a stream for each call: for messages and names, not for what happens in every step.
-// Thread-safe.
+// Returns the text of all parts, one after another, as operator<< writes them. So a char or uint8_t is written as a
+// character, a bool as 0 or 1, a double with six digits, and a pointer as an address. A const char* may not be null.
+// Each call sets up a stream, so use it for messages and names, not in each step. Thread-safe.
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   std::ostringstream text;
@@ -16,8 +15,8 @@ std::string StrCat(const Parts&... parts) {
   return std::move(text).str();
 }
 
-// "1, 2 and 5"; "" of an empty range. For lists that people read, as of the ranks that are missing. `items` is anything
-// that std::size and a loop take.
+// Returns "1, 2 and 5", or "" for an empty range, for lists that people read, such as the missing ranks. `items` is
+// anything that std::size and a range loop accept.
 template <typename Range>
 std::string JoinWithAnd(const Range& items) {
   std::ostringstream text;
@@ -31,7 +30,7 @@ std::string JoinWithAnd(const Range& items) {
   return std::move(text).str();
 }
 
-// A text that may be missing, behind what joins it to another: "" where it is.
+// Returns `joint` + `text`, or "" if `text` is empty.
 inline std::string Behind(std::string_view joint, std::string_view text) {
   return text.empty() ? "" : StrCat(joint, text);
 }

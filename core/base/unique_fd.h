@@ -6,18 +6,18 @@
 
 namespace lockstep {
 
-// Owns one file descriptor and closes it. Move-only; thread-compatible. Errors of close(2) are not reported: it is for
+// Owns one file descriptor and closes it. Move-only; thread-compatible. Errors of close(2) are not reported: use it for
 // sockets, pidfds and memory, which have nothing to lose then, and not for files that were written.
 //
-//   UniqueFd fd(socket(...));                         // takes over what the call returned, -1 included
+//   UniqueFd fd(socket(...));                         // takes ownership of the result, -1 included
 //   if (!fd.valid()) return ErrnoStatus("socket", errno);
 class UniqueFd {
  public:
   UniqueFd() = default;
-  // Negative: owns nothing.
+  // A negative value owns nothing.
   explicit UniqueFd(int fd) : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  // Swaps: what was owned before is closed with `other`, which for a temporary is at the end of the statement.
+  // Swaps: the former descriptor is closed with `other`, which for a temporary happens at the end of the statement.
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
@@ -27,9 +27,9 @@ class UniqueFd {
   }
 
   bool valid() const { return fd_ >= 0; }
-  // For system calls, and -1 where there is none. Stays owned: don't close it, and don't keep it longer than this.
+  // Returns the descriptor for system calls, or -1 if there is none. It stays owned: do not close it or keep it longer.
   int get() const { return fd_; }
-  // For who takes it over, and closes it.
+  // Returns the descriptor and gives up its ownership: the caller closes it.
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
 
  private:

@@ -3,12 +3,12 @@
 #include <memory>
 #include <thread>
 
-// Debian's libgloo-dev (0.0~git20220518) leaves this header out, which others of its headers include. Here are the
-// three classes that it declares, as the library was compiled with them: each is a shared or weak pointer and nothing
-// else. It is looked for behind all others (cmake/Gloo.cmake): a package that has the header has its own used.
+// Debian's libgloo-dev (0.0~git20220518) lacks this header, which its other headers include. This replacement declares
+// the same three classes as the compiled library: each holds one shared or weak pointer and nothing else. It is
+// searched after all other include folders (cmake/Gloo.cmake), so a package that has the header uses its own.
 //
-// They keep an object that somebody else destroys alive for the moment in which another thread uses it: the owner's
-// destructor waits for those moments to end, and whoever comes later finds nothing.
+// The classes keep an object alive for the moment in which a thread uses it while another thread owns and destroys it.
+// The owner's destructor waits for such uses to end; a later use finds a null pointer.
 namespace gloo {
 
 template <typename T>
@@ -16,7 +16,7 @@ class WeakNonOwningPtr;
 template <typename T>
 class ShareableNonOwningPtr;
 
-// A moment of use, or null.
+// A use of the object that keeps it alive, or null if it is gone.
 template <typename T>
 class NonOwningPtr final {
  public:
@@ -29,13 +29,13 @@ class NonOwningPtr final {
   std::shared_ptr<T> ptr_;
 };
 
-// What others keep of the object.
+// The weak reference that other objects keep.
 template <typename T>
 class WeakNonOwningPtr final {
  public:
   WeakNonOwningPtr() {}
   explicit WeakNonOwningPtr(const ShareableNonOwningPtr<T>& object) : ptr_(object.ptr_) {}
-  // Whether it is of any object, be that alive or not.
+  // Returns whether it refers to any object, alive or not.
   explicit operator bool() const noexcept {
     const std::weak_ptr<T> none;
     return ptr_.owner_before(none) || none.owner_before(ptr_);
@@ -46,7 +46,7 @@ class WeakNonOwningPtr final {
   friend class NonOwningPtr<T>;
 };
 
-// What the object has of itself.
+// The owner's reference to the object.
 template <typename T>
 class ShareableNonOwningPtr final {
  public:
