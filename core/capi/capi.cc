@@ -21,14 +21,14 @@
 #include "core/comm/liveness/peer_end.h"
 #include "core/comm/options.h"
 
-// The functions of capi.h are a shell: they turn C strings into options, a Status into a code and a text of the thread,
-// and keep the pointers to the default context and the lanes. What they do is done by Context, Communicator and
-// NamedLane.
+// The functions of capi.h are a thin shell. They turn C strings into options, and a Status into a code and a text of
+// the thread. They keep the pointers to the default context and the lanes. Context, Communicator and NamedLane do the
+// work.
 
 namespace lockstep {
 namespace {
 
-// The process-wide state: which context is the default, and which group has which named lane.
+// The process-wide state: the default context, and below the named lane of each group.
 struct Holder {
   std::mutex mutex;
   std::shared_ptr<Context> context;  // guarded by mutex
@@ -41,14 +41,15 @@ struct Lanes {
   std::map<int, std::shared_ptr<NamedLane>> of_groups;  // guarded by mutex
 };
 
-// Never destroyed: at the end of the process, and in a fork of it that exits, no destructor may wait for a lane's
-// thread. Who wants a farewell calls lockstep_shutdown.
+// Never destroyed: no destructor may wait for a lane's thread at the end of the process, or in a fork that exits. A
+// program that wants a farewell message calls lockstep_shutdown.
 Holder& TheHolder() {
   static Holder* const holder = new Holder;
   return *holder;
 }
 
-// In a fork, others: those of the parent are left alone, as their threads, who may hold the lock, are not here.
+// A fork gets lanes of its own. The parent's are not touched, because the threads that may hold their lock are not
+// here.
 Lanes& TheLanes() {
   static std::atomic<Lanes*> current{new Lanes{{}, false, {}, {}}};
   Lanes* lanes = current.load(std::memory_order_acquire);
@@ -61,7 +62,7 @@ Lanes& TheLanes() {
 
 thread_local std::string last_error;
 
-// Ends every function that can fail: leaves the text to lockstep_last_error and returns the code.
+// Ends every function that can fail: keeps the text for lockstep_last_error and returns the code.
 int Report(const Status& status) {
   last_error = status.ok() ? "" : status.message();
   return static_cast<int>(status.code());
@@ -73,15 +74,15 @@ std::shared_ptr<Context> CurrentContext() {
   return holder.context;
 }
 
-// Looks twice whether there is a context: before the meeting, to fail at once and not after a minute of waiting, and
-// after it, as two threads may have met at the same time. The second loses, and its context's destructor leaves the
-// job.
+// Checks twice whether there is a context. The first check, before the rendezvous, fails at once instead of after a
+// minute of waiting. The second check is needed because two threads may have joined at the same time. The second thread
+// loses, and its context's destructor leaves the job.
 Status Init(const ContextOptions& options) {
   if (CurrentContext() != nullptr) {
     return FailedPrecondition("Lockstep is initialised already; shut it down before another init");
   }
   peer_end::Forget();
-  // The lock is not held while the ranks meet: rank() and the like answer in the meantime.
+  // The lock is not held during the rendezvous, so that rank() and the like answer meanwhile.
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Context> context, Context::Create(options));
   Holder& holder = TheHolder();
   std::lock_guard lock(holder.mutex);
@@ -97,7 +98,7 @@ std::shared_ptr<NamedLane> CurrentLane(int group) {
   return found == lanes.of_groups.end() ? nullptr : found->second;
 }
 
-// As Init.
+// Like Init, checks twice.
 Status OpenLane(int group, const ContextOptions& options, const NamedLaneOptions& lane_options) {
   const auto taken = [&] { return FailedPrecondition(StrCat("group ", group, " has a named lane already")); };
   if (CurrentLane(group) != nullptr) return taken();
@@ -142,7 +143,7 @@ Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group) {
   if (lane == nullptr && TheLanes().in_fork) {
     return FailedPrecondition(
         "the named collectives are not initialized in this process: it is a fork of another one, "
-        "and has no part in what that exchanges");
+        "and takes no part in its exchanges");
   }
   if (lane == nullptr) {
     return FailedPrecondition(group == 0 ? "the named collectives are not initialized: call init() first"
@@ -198,7 +199,7 @@ long long lockstep_next_number(int group, const char* text) {
 const char* lockstep_lost_peer(const char* text) {
   thread_local std::string why;
   why = lockstep::peer_end::In(TextOf(text));
-  return why.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): the thread's, until its next call
+  return why.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): belongs to the thread, until its next call
 }
 
 int lockstep_lane_is_broken(int group) {
@@ -216,7 +217,7 @@ int lockstep_stop_timeline(int group) {
   return Report(lane == nullptr ? lockstep::OkStatus() : lane->StopTimeline());
 }
 
-// The pointer is taken out under the lock, and everything that may wait happens without it.
+// Takes the pointer out under the lock; everything that may wait happens without it.
 int lockstep_shutdown(const char* how) {
   std::shared_ptr<lockstep::Context> context;
   {
@@ -226,7 +227,7 @@ int lockstep_shutdown(const char* how) {
     holder.context = nullptr;
   }
   if (context == nullptr) return Report(lockstep::OkStatus());
-  // Kernels may hold the context for a while yet: what they wait for ends now.
+  // Kernels may hold the context a little longer. Their waits end now.
   context->communicator().Leave(TextOf(how));
   return Report(lockstep::OkStatus());
 }
@@ -251,7 +252,7 @@ int lockstep_abort(const char* reason) {
   const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
   if (!context.ok()) return Report(context.status());
   lockstep::AfterLoss::ProgramKnows();
-  // Not through the lane, where the collective that is to be ended may run: Abort is for any thread.
+  // Calls the communicator, not the lane, because the collective to be aborted may run there. Abort is for any thread.
   (*context)->communicator().Abort(lockstep::Cancelled(TextOf(reason)));
   return Report(lockstep::OkStatus());
 }

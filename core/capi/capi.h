@@ -4,17 +4,17 @@
 #include "core/comm/job/context.h"
 #include "core/comm/named/named_lane.h"
 
-// The few functions that are no tensor operation, for ctypes: Python's lockstep._src.engine.library is their only
-// caller, and declares their types a second time. They are the only symbols that the op library shows (tf/exports.map).
+// The few functions that are not TensorFlow ops, for ctypes. Their only caller is lockstep/_src/engine/library.py,
+// which declares their types a second time. They are the only symbols that the op library exports (tf/exports.map).
 //
-// Errors: none throws. Those that make or end something return 0, or the StatusCode of the error (base/status.h), whose
-// text lockstep_last_error gives to the calling thread until its next such call. The getters (is_initialized, rank,
-// size) cannot fail and leave that text alone.
+// Errors: no function throws. A function that makes or ends something returns 0 or the StatusCode of its error
+// (base/status.h). lockstep_last_error returns the error's text to the same thread, until the thread's next such call.
+// The getters (is_initialized, rank, size) cannot fail and do not change that text.
 //
-// Forks: a child has none of its parent's lanes, and may open its own; the parent's stay as they are.
+// Forks: a child has none of its parent's lanes and may open its own; the parent's lanes are not affected.
 //
-// Threads: all may be called from any thread at any time; ctypes lets go of Python's lock meanwhile. Strings are
-// copied, end with a zero byte, and may be null, which means "".
+// Threads: any thread may call any function at any time; ctypes releases Python's lock meanwhile. Strings are copied
+// and end with a zero byte. They may be null, which means "".
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -37,92 +37,95 @@ typedef struct {
   int listener;
 } LockstepContextOptions;
 
-// Meets the other ranks and makes the default context. Blocks until all ranks are there, or up to rendezvous_timeout_s
-// and a little longer for rank 0's report of who is missing. Waits without a lock: other threads may ask for the rank
-// meanwhile, and hear -1. The options are not kept.
+// Joins the other ranks at the rendezvous and makes the default context. Blocks until all ranks are there, or up to
+// rendezvous_timeout_s; rank 0's report of the missing ranks may take a little longer. Waits without a lock: other
+// threads that ask for the rank meanwhile get -1. The options are not kept.
 //
-// FAILED_PRECONDITION when there is a context already, or when another thread made one meanwhile (this call's own then
-// leaves the job again); the errors of Context::Create otherwise. After an error there is no context, and init may be
-// called again, on all ranks.
+// FAILED_PRECONDITION if there is already a context, or if another thread made one meanwhile (this call's own context
+// then leaves the job again). Otherwise returns the errors of Context::Create. After an error there is no context, and
+// init may be called again on all ranks.
 int lockstep_init(const LockstepContextOptions* options);
 
-// Leaves the job: collectives that still run end with CANCELLED, peers that wait for this rank are told. Does nothing
-// without a context. The context itself goes with its last owner, who may be a kernel that still runs; where that is
-// this call, it returns after the lane has ended. Then lockstep_init may join another job.
+// Leaves the job: running collectives end with CANCELLED, and peers that wait for this rank are notified. Does nothing
+// without a context. The context is destroyed with its last owner, which may be a kernel that still runs. If this call
+// is the last owner, it returns after the lane has ended. Then lockstep_init may join another job.
 //
-// The library does not call it at the end of a process: a rank that ends without it looks, to the peers that wait for
-// it, like one that died. They hear `how` it left (Communicator::Leave).
+// The library does not call it at the end of a process. To peers that wait for it, a rank that ends without the call
+// looks like one that died. `how` tells the peers how the rank left (Communicator::Leave).
 int lockstep_shutdown(const char* how = nullptr);
 
-// Ends the process after so many seconds, if it has not ended by then, as it is: with this exit code, or by this signal
-// where the number is negative. For the end of a program, behind its exit handlers: to take a process with TensorFlow
-// apart costs seconds on a busy machine, for which the other ranks would have to wait.
+// Ends the process after that many seconds if it has not ended by then. `code` is the exit code, or the negative number
+// of a signal. It is for the end of a program, after its exit handlers: to tear down a process with TensorFlow takes
+// seconds on a busy machine, and the other ranks would have to wait for it.
 int lockstep_end_within(double seconds, int code);
 
-// Aborts the default context's collectives with `reason`, on all ranks: for a program that fails outside of a
-// collective, so that no peer waits for it in vain. The context stays, broken: every later collective returns CANCELLED
-// with this reason. FAILED_PRECONDITION without a context.
+// Aborts the default context's collectives with `reason` on all ranks. It is for a program that fails outside of a
+// collective, so that no peer waits for it in vain. The context stays, but broken: every later collective returns
+// CANCELLED with this reason. FAILED_PRECONDITION without a context.
 int lockstep_abort(const char* reason);
 
-// 1 with a default context, also an aborted one; else 0.
+// Returns 1 with a default context, including an aborted one; else 0.
 int lockstep_is_initialized();
 
-// This process's rank, in [0, R), and the number R of ranks. -1 without a context.
+// Return this process's rank, in [0, R), and the number R of ranks; -1 without a context.
 int lockstep_rank();
 int lockstep_size();
 
-// The part of an error's text that says how a communicator or a lane of this process has ended because a peer had
-// (comm/liveness/peer_end.h); "" where none does. Belongs to the calling thread; valid until its next call.
+// Returns the part of an error's text that says how a communicator or a lane of this process ended because of a peer
+// (comm/liveness/peer_end.h); "" if there is no such part. Belongs to the calling thread; valid until its next call.
 const char* lockstep_lost_peer(const char* text);
 
-// The number of hosts that the ranks are on (comm/collective/communicator.h). -1 without a context.
+// Returns the number of hosts on which the ranks run (comm/collective/communicator.h); -1 without a context.
 int lockstep_num_hosts();
 
-// Meets the ranks of a group and makes its named lane (comm/named/named_lane.h), which the named ops of this `group`
-// use: 0 for all ranks of the job, other numbers for process sets. Rank and size of the options are those in the group;
-// the other arguments are fields of NamedLaneOptions. Warnings of stalls go to stderr. Blocks like lockstep_init.
-// FAILED_PRECONDITION where the group has a lane; otherwise NamedLane::Create's errors.
+// Joins the ranks of a group at the rendezvous and makes the group's named lane (comm/named/named_lane.h), which the
+// named ops of this `group` use. Group 0 is all ranks of the job; other numbers are process sets. Rank and size in the
+// options are those within the group; the other arguments are fields of NamedLaneOptions. Warnings of stalls go to
+// stderr. Blocks like lockstep_init. FAILED_PRECONDITION if the group already has a lane; otherwise NamedLane::Create's
+// errors.
 int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
                        double named_stall_warning_s, double named_stall_timeout_s, const char* label);
 
-// Leaves the group, as lockstep_shutdown: what this rank waits for ends with CANCELLED, and the lane is gone when the
-// kernels that wait are. Nothing without a lane.
+// Leaves the group as lockstep_shutdown leaves the job: this rank's waits end with CANCELLED. The lane is destroyed
+// when its waiting kernels have ended. Does nothing without a lane.
 int lockstep_close_lane(int group, const char* how = nullptr);
 
-// Gives up the join that this rank waits in, with CANCELLED and `why`: for a program that is interrupted. Nothing
-// without a lane or a join.
+// Ends this rank's waiting join with CANCELLED and `why`, for a program that is interrupted. Does nothing without a
+// lane or a join.
 int lockstep_cancel_join(int group, const char* why);
 
-// NamedLane::NextNumber of the group's lane; -1 without one, and the text of that error.
+// Returns NamedLane::NextNumber of the group's lane; without a lane -1, with a text for lockstep_last_error.
 long long lockstep_next_number(int group, const char* text);
 
-// 1 where the group has a lane that can't be used any more, as a rank died or left; else 0.
+// Returns 1 if the group's lane cannot be used any more because a rank died or left; else 0.
 int lockstep_lane_is_broken(int group);
 
-// Writes down what the group's lane does, into a file that viewers of Chrome traces show (comm/named/timeline.h): on
-// rank 0 of the group; on the others nothing. `mark_cycles` is 0 or 1. FAILED_PRECONDITION without a lane; otherwise
-// NamedLane::StartTimeline's errors. Stopping ends the file, as closing the lane does; nothing without a lane.
+// Records the activity of the group's lane in a file for viewers of Chrome traces (comm/named/timeline.h). Only rank 0
+// of the group writes; on the others it does nothing. `mark_cycles` is 0 or 1. FAILED_PRECONDITION without a lane;
+// otherwise NamedLane::StartTimeline's errors. Stopping ends the file, as closing the lane does; it does nothing
+// without a lane.
 int lockstep_start_timeline(int group, const char* path, int mark_cycles);
 int lockstep_stop_timeline(int group);
 
-// CrashAt (base/crash_point.h), for tests that end their own process in the midst of its work.
+// Calls CrashAt (base/crash_point.h), for tests that kill their own process in the middle of its work.
 int lockstep_crash_at(const char* point, int passes);
 
-// "" after a call that went well. Belongs to the calling thread; valid until its next call of one that reports.
+// Returns the last error's text, or "" after a successful call. Belongs to the calling thread; valid until its next
+// call of a function that reports errors.
 const char* lockstep_last_error();
 }
 #pragma GCC visibility pop
 
 namespace lockstep {
 
-// The process's one default context, which the TensorFlow ops use; FAILED_PRECONDITION that says how to make one.
-// Shared, so that a shutdown cannot take it from under a running kernel. Hold it for the length of a call and not
-// longer: the last owner that lets go ends the engine, and waits for what is posted on its lane. Takes a mutex for the
-// time of a copy; thread-safe.
+// Returns the process's one default context, which the TensorFlow ops use. FAILED_PRECONDITION without one; its text
+// says how to make one. The pointer is shared, so that a shutdown cannot destroy the context under a running kernel.
+// Hold it only during a call: the last owner ends the engine and waits for the work that is posted on its lane. Holds a
+// mutex during a copy; thread-safe.
 Result<std::shared_ptr<Context>> DefaultContext();
 
-// The named lane of a group, to be held as DefaultContext; FAILED_PRECONDITION where there is none, also in a fork of
-// the process that has it.
+// Returns the named lane of a group, to be held like DefaultContext's result. FAILED_PRECONDITION if there is none,
+// which includes a fork of the process that has it.
 Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group);
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// A job of one rank: it meets nobody, so neither address nor secret is needed.
+// A job of one rank: there is no rendezvous, so it needs neither address nor secret.
 LockstepContextOptions OptionsOf(int rank, int size) {
   return {.rank = rank,
           .size = size,
@@ -35,7 +35,7 @@ int Init(int rank, int size) {
 }
 int InitAlone() { return Init(0, 1); }
 
-// The tests of this file share the process's one context: each leaves none behind.
+// The tests of this file share the process's one context; each test ends without one.
 TEST(CapiTest, WithoutAContextTheErrorSaysHowToMakeOne) {
   EXPECT_EQ(lockstep_is_initialized(), 0);
   EXPECT_EQ(lockstep_rank(), -1);
@@ -46,7 +46,7 @@ TEST(CapiTest, WithoutAContextTheErrorSaysHowToMakeOne) {
   EXPECT_STREQ(lockstep_last_error(), "");
 }
 
-// With an exit code, or by a signal, whatever the process does.
+// The process ends with an exit code or by a signal, whatever it does at that time.
 TEST(CapiTest, AProcessEndsWithinTheTimeThatItGivesItself) {
   for (const int code : {3, -SIGINT}) {
     const pid_t child = fork();
@@ -67,7 +67,7 @@ TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {
   EXPECT_EQ(lockstep_rank(), 0);
   EXPECT_EQ(lockstep_size(), 1);
   EXPECT_EQ(InitAlone(), static_cast<int>(StatusCode::kFailedPrecondition));
-  // A kernel that holds the context when it is shut down can go on calling it, and is told.
+  // A kernel that holds the context at shutdown can still call it, and gets an error.
   const std::shared_ptr<Context> held = *DefaultContext();
   EXPECT_EQ(lockstep_shutdown(), 0);
   EXPECT_EQ(lockstep_is_initialized(), 0);
@@ -78,7 +78,7 @@ TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {
   EXPECT_EQ(lockstep_shutdown(), 0);
 }
 
-// ctypes calls from any of Python's threads: another one's error must not be told to this one.
+// ctypes calls from any of Python's threads: a thread must not see another thread's error.
 TEST(CapiTest, BadOptionsComeBackAsCodeAndTextOfTheCallingThread) {
   EXPECT_EQ(Init(3, 2), static_cast<int>(StatusCode::kInvalidArgument));
   EXPECT_NE(std::string(lockstep_last_error()).find("rank is 3"), std::string::npos) << lockstep_last_error();

@@ -9,9 +9,8 @@
 namespace lockstep {
 namespace {
 
-// A JSON string. Quotes, backslashes and control characters are escaped, as JSON demands; all other bytes are handed
-// through, so that a path in another encoding than UTF-8 comes to Python unchanged. Writing this little is no reason
-// for a library.
+// Appends a JSON string. Quotes, backslashes and control characters are escaped, as JSON demands. All other bytes are
+// copied, so that a path in an encoding other than UTF-8 reaches Python unchanged. So little output needs no library.
 void AppendJson(const std::string& text, std::string* out) {
   *out += '"';
   for (unsigned char c : text) {
@@ -27,7 +26,7 @@ void AppendJson(const std::string& text, std::string* out) {
   *out += '"';
 }
 
-// One entry of "columns": its type, or why it has none.
+// Appends one entry of "columns": its type, or the reason why it has none.
 void AppendColumn(const columnar::FileColumn& column, std::string* out) {
   *out += "{\"name\": ";
   AppendJson(column.name, out);
@@ -46,7 +45,7 @@ void AppendColumn(const columnar::FileColumn& column, std::string* out) {
   }
 }
 
-// Opens the first file alone, however many the names stand for: the others are looked at when they are read.
+// Opens only the first file, however many files the names match; the others are checked when they are read.
 Result<std::string> Describe(const std::vector<std::string>& names) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> files, columnar::ExpandPaths(names));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<columnar::ParquetFile> file,
@@ -73,10 +72,10 @@ std::string ErrorText(const Status& status) {
 }  // namespace lockstep
 
 const char* lockstep_describe_parquet(const char* const* names, int count) {
-  // Keeps the answer alive after the return: of each thread its own, so that nobody's text is changed under them.
+  // Keeps the answer alive after the return. It is thread-local, so that no call changes another thread's text.
   thread_local std::string text;
   auto described = lockstep::Describe(std::vector<std::string>(names, names + count));
   text = described.ok() ? *std::move(described) : lockstep::ErrorText(described.status());
-  // The text outlives the call, and with the next one this pointer ends.
+  // The text outlives the call; the next call of this thread invalidates the pointer.
   return text.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer)
 }

@@ -7,7 +7,7 @@
 namespace lockstep::fuzzing {
 namespace {
 
-// SplitMix64: the same numbers with every standard library, unlike its distributions.
+// SplitMix64: unlike the distributions of the standard library, it gives the same numbers with every library.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -19,14 +19,14 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
   }
-  // Below `end`, which is 1 or more. Small numbers are a little more likely: no harm here.
+  // Returns a number below `end`, which is 1 or more. Small numbers are slightly more likely, which does no harm here.
   size_t Below(size_t end) { return Next() % end; }
 
  private:
   uint64_t state_;
 };
 
-// Values at which lengths and counts go wrong.
+// Values at which errors in lengths and counts show.
 constexpr uint64_t kEdges[] = {0,
                                1,
                                2,
@@ -57,7 +57,7 @@ void Change(Random& random, const std::vector<std::string>& seeds, std::string* 
     case 1:  // a byte
       if (!bytes->empty()) (*bytes)[at] = static_cast<char>(random.Next());
       break;
-    case 2: {  // a number of 1 to 8 bytes, little-endian, at or beside an edge
+    case 2: {  // a little-endian number of 1 to 8 bytes, at or beside an edge
       const uint64_t value = kEdges[random.Below(std::size(kEdges))] + random.Below(3) - 1;
       const size_t width = size_t{1} << random.Below(4);
       for (size_t i = 0; i < width && at + i < bytes->size(); ++i) {
@@ -65,7 +65,7 @@ void Change(Random& random, const std::vector<std::string>& seeds, std::string* 
       }
       break;
     }
-    case 3: bytes->resize(at); break;  // the end is missing
+    case 3: bytes->resize(at); break;  // truncation
     case 4: bytes->erase(at, length); break;
     case 5: bytes->insert(at, std::string(length, static_cast<char>(random.Next()))); break;
     case 6: bytes->insert(random.Below(bytes->size() + 1), bytes->substr(at, length)); break;
@@ -90,7 +90,7 @@ void Change(Random& random, const std::vector<std::string>& seeds, std::string* 
 
 void Require(bool holds, std::string_view what) {
   if (holds) return;
-  std::fprintf(stderr, "fuzz: does not hold: %.*s\n", static_cast<int>(what.size()), what.data());
+  std::fprintf(stderr, "fuzz: this should hold and does not: %.*s\n", static_cast<int>(what.size()), what.data());
   std::abort();
 }
 

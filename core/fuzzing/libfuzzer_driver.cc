@@ -1,5 +1,5 @@
-// A target as libFuzzer wants it. Before libFuzzer reads the folder of its corpus, the first argument that is no
-// option, the target's seeds are written there.
+// Adapts a target to libFuzzer. Writes the target's seeds into the folder of the corpus, which is the first argument
+// that is not an option, before libFuzzer reads it.
 #include <sys/stat.h>
 
 #include <fstream>

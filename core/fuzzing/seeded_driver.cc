@@ -2,10 +2,10 @@
 //
 //   x_fuzz [--seed 1] [--first 0] [--inputs N] [--seconds S] [FILE...]
 //
-// As many as are asked for, or for as long; without either 100000, and no longer than 1.5 s: that is the share of a
-// target of `make test`. With files, over these alone: inputs that libFuzzer has kept. Ends with one line that says how
-// much was done. An input on which the target dies, or takes longer than 20 s, is named by its number, by which it can
-// be had again; one that takes too much memory dies of it.
+// Runs as many inputs as asked for, or for as long as asked for. Without either option it runs 100000 inputs for at
+// most 1.5 s, which is a target's share of `make test`. With files, it runs these alone: inputs that libFuzzer has
+// kept. It ends with one line that sums up the run. If the target dies on an input, or takes longer than 20 s, the
+// driver names the input's number, by which the run can be repeated. An input that takes too much memory dies of it.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -26,13 +26,14 @@ namespace lockstep::fuzzing {
 namespace {
 
 constexpr unsigned kMostSeconds = 20;
-// Beyond what the process has when it begins: more than any target needs, and less than what hostile lengths ask for.
+// The limit above the process's memory at the start: more than any target needs, and less than what hostile lengths ask
+// for.
 constexpr rlim_t kMostBytes = rlim_t{1} << 30;
 
-// The input of now: read by the signal handler.
+// The current input, read by the signal handler.
 volatile uint64_t now_seed = 0, now_number = 0;
 
-// A text without allocation, as a signal may come inside of one.
+// Writes without allocating, as the signal may have interrupted an allocation.
 void WriteNumber(uint64_t number) {
   char digits[20];
   size_t at = sizeof(digits);
@@ -51,7 +52,7 @@ extern "C" void OnDeath(int signal) {
   WriteText(" --first ");
   WriteNumber(now_number);
   WriteText(" --inputs 1\n");
-  raise(signal == SIGALRM ? SIGKILL : signal);  // the handler was for one signal: this one ends the process
+  raise(signal == SIGALRM ? SIGKILL : signal);  // the handler is already removed, so this signal ends the process
 }
 
 void Watch() {
@@ -59,7 +60,7 @@ void Watch() {
   action.sa_handler = OnDeath;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
-  // Sanitizers reserve address space without end.
+  // Sanitizers reserve huge parts of the address space.
   if (LOCKSTEP_SANITIZED) return;
   long pages = 0;
   if (!(std::ifstream("/proc/self/statm") >> pages)) return;

@@ -8,14 +8,15 @@
 namespace lockstep {
 namespace {
 
-// A sample of a group; groups are sorted by it.
+// A sample of a group; the samples are sorted by prediction.
 struct Sample {
   double prediction;
   bool label;
 };
 
-// Walks up the predictions of a group. At each value, every positive sample there wins against all negative ones that
-// came before, and half against those of the same value. N log N for N samples; `group` is sorted.
+// Adds the AUC of one group, walking up its predictions. At each value, every positive sample counts one win for each
+// negative sample with a lower prediction, and half a win for each with the same one. N log N for N samples; sorts
+// `group`.
 void AddGroup(std::vector<Sample>& group, GroupedAuc& sum) {
   std::sort(group.begin(), group.end(),
             [](const Sample& left, const Sample& right) { return left.prediction < right.prediction; });

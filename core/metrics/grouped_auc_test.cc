@@ -17,14 +17,14 @@ struct Batch {
   std::vector<int64_t> groups;
 
   Result<GroupedAuc> Compute() const {
-    // vector<bool> has no array.
+    // vector<bool> has no array of bools.
     const auto flags = std::make_unique<bool[]>(labels.size() + 1);
     for (size_t i = 0; i < labels.size(); ++i) flags[i] = labels[i] != 0;
     return ComputeGroupedAuc({static_cast<int64_t>(labels.size()), flags.get(), predictions.data(), groups.data()});
   }
 };
 
-// The definition: all pairs of a positive and a negative sample, of each run of equal groups.
+// The definition: counts all pairs of a positive and a negative sample in each run of equal groups.
 GroupedAuc Naive(const Batch& batch) {
   GroupedAuc sum;
   for (size_t begin = 0, end = 0; begin < batch.labels.size(); begin = end) {
