@@ -1,5 +1,5 @@
-// Buffers come from Arrow's pool, as what Arrow decodes does: it keeps pages that were given back. A batch of lists has
-// megabytes, and the C library would ask the kernel for fresh pages, zeroed one by one, for each.
+// Buffers come from Arrow's pool, like Arrow's decoded data, because the pool keeps pages that were given back. The
+// lists of a batch take megabytes; the C library would ask the kernel for fresh, zeroed pages each time.
 #include <arrow/memory_pool.h>
 
 #include <memory>
@@ -10,7 +10,7 @@
 namespace lockstep::columnar {
 namespace {
 
-// A cache line, the width of the widest vector registers, and what TensorFlow expects of a tensor.
+// A cache line, the width of the widest vector registers, and the alignment that TensorFlow expects of a tensor.
 constexpr int64_t kAlignment = 64;
 
 }  // namespace

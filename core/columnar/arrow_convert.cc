@@ -14,27 +14,27 @@
 
 #include "core/base/strings.h"
 
-// An array is taken apart from the outside in: each list level leaves its offsets and hands the range of values that
-// they span to the next level, until the leaf's buffer is reached. Whatever position the outside has, a null or a list
-// of the wrong length must name its row: `Walk` keeps the splits so far, to find it.
+// An array is taken apart from the outside in. Each list level stores its offsets and passes the range of values that
+// they span to the next level, until the leaf's buffer is reached. An error in a nested list must name the row of the
+// file, at any depth. For that, `Walk` keeps the splits so far.
 //
 //   list<fixed_size_list<float>[2]>, wanted as {kFloat32, 1, {2}}
 //
-//   ListArray            offsets 3 4 6   (a slice)   ->  splits[0]  0 1 3, goes on with elements [3, 6)
-//   FixedSizeListArray   size 2 is the dimension     ->  goes on with values [6, 12)
+//   ListArray            offsets 3 4 6   (a slice)   ->  splits[0]  0 1 3, continues with elements [3, 6)
+//   FixedSizeListArray   size 2 is the dimension     ->  continues with values [6, 12)
 //   FloatArray           offset 6, buffer            ->  values: 6 floats, buffer + 6 * 4, no copy
 //
-// What is copied, and why: splits, because Arrow's are 32 bits wide and begin anywhere; offsets of strings, because
-// they are 32 bits wide as well; bools, which Arrow packs into bits; numbers and strings with nulls that a default
-// replaces. All other bytes stay where Arrow decoded them, and the array is their owner.
+// These parts are copied: splits, because Arrow's are 32 bits wide and begin anywhere; offsets of strings, which are 32
+// bits wide as well; bools, which Arrow packs into bits; numbers and strings whose nulls are replaced by a default. All
+// other bytes stay where Arrow decoded them, and the array owns them.
 //
-// Nothing that comes from a file is trusted. Pages without checksums may be damaged in such a way that Arrow decodes
-// them without an error, so offsets are checked to be ascending and inside of their values before anybody follows them.
-// One pass over 4 or 8 bytes for each list or string is cheap beside its decoding.
+// No content of a file is trusted. A damaged page without a checksum may be decoded by Arrow without an error. So
+// offsets are checked to be ascending and inside of their values before they are used. One pass over 4 or 8 bytes for
+// each list or string is cheap beside its decoding.
 namespace lockstep::columnar {
 namespace {
 
-// The form of a type that is neither nested nor a dictionary; nothing where it has none.
+// Returns the value type of a type that is neither nested nor a dictionary, or nothing if it has none.
 std::optional<ValueType> LeafType(const arrow::DataType& type) {
   switch (type.id()) {
     case arrow::Type::BOOL: return ValueType::kBool;
@@ -66,7 +66,7 @@ std::optional<ValueType> LeafType(const arrow::DataType& type) {
   }
 }
 
-// An extension type as it is stored; any other as it is.
+// Returns the storage type of an extension type; any other type unchanged.
 const arrow::DataType& Storage(const arrow::DataType& type) {
   if (type.id() != arrow::Type::EXTENSION) return type;
   return Storage(*static_cast<const arrow::ExtensionType&>(type).storage_type());
@@ -78,13 +78,13 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-// Memory of an array, of which it is a part, as a buffer.
+// Returns memory inside of an array as a buffer that owns the array.
 template <typename T>
 Buffer Owned(std::shared_ptr<arrow::Array> array, const T* data, int64_t bytes) {
   return {data, bytes, std::move(array)};
 }
 
-// One pass over an array. An object holds the column so far, because messages look back at its levels, and is used
+// One pass over an array. The object keeps the column so far, because messages look back at its levels. It is used
 // once.
 class Walk {
  public:
@@ -111,9 +111,9 @@ class Walk {
   }
 
  private:
-  // "row 17": the row, in the file, of element `index` of the level that is being read. The way back from the inside
-  // out: fixed dimensions divide the index; of each ragged level it is the last element that begins at or before the
-  // index. Searching beyond the equal positions steps over empty lists, which begin there too but hold nothing.
+  // Returns "row 17": the row, in the file, of element `index` of the level that is being read. It walks from the
+  // inside out: fixed dimensions divide the index; in each ragged level the search finds the last element that begins
+  // at or before the index. upper_bound steps over empty lists, which begin at the same position but hold nothing.
   std::string Row(int64_t index) const {
     for (int64_t dimension : fixed_) index /= dimension;
     for (size_t level = column_.splits.size(); level-- > 0;) {
@@ -124,7 +124,7 @@ class Walk {
     return "row " + std::to_string(file_row_(index));
   }
 
-  // Checks that no element is null, unless the field has a default. `what` an element is where it is not the whole row.
+  // Checks that no element is null, unless the field has a default. `what` names an element that is not a whole row.
   Status CheckNulls(const arrow::Array& array, std::string_view what) const {
     if (array.null_count() == 0 || field_.default_value) return OkStatus();
     int64_t index = 0;
@@ -134,15 +134,15 @@ class Walk {
                            " is null, and the field has no default_value"));
   }
 
-  // One level of lists with 32- or 64-bit offsets. Becomes a ragged level as long as the field wants one more, and a
-  // fixed dimension after that. A null list that passes has no values: Parquet stores none for it, so that it is an
-  // empty list. Returns the values that the lists span.
+  // Reads one level of lists with 32- or 64-bit offsets. It becomes a ragged level as long as the field wants one more,
+  // and a fixed dimension after that. A null list that is allowed becomes an empty list, because Parquet stores no
+  // values for it. Returns the values that the lists span.
   template <typename ListArray>
   Result<std::shared_ptr<arrow::Array>> Lists(const ListArray& lists) {
     LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "list"));
     const auto* offsets = lists.raw_value_offsets();
     const int64_t length = lists.length(), first = offsets[0], last = offsets[length];
-    // Offsets that fall anywhere in between are damage, even where first and last look good.
+    // Descending offsets in between are damage, even if the first and the last one look good.
     for (int64_t i = 0; i < length; ++i) {
       if (offsets[i + 1] < offsets[i]) return DataLoss(Row(i) + " has a list of negative length");
     }
@@ -164,8 +164,8 @@ class Walk {
     return lists.values()->Slice(first, last - first);
   }
 
-  // One level of lists that all have the length of their type. They have no offsets, so there is nothing to keep but
-  // the dimension. A null list takes as many values as others; those of them that are null get the default at the leaf.
+  // Reads one level of lists that all have the length of their type. They have no offsets, so only the dimension is
+  // kept. A null list takes as many values as other lists; its null values get the default at the leaf.
   Result<std::shared_ptr<arrow::Array>> FixedSizeLists(const arrow::FixedSizeListArray& lists) {
     LOCKSTEP_RETURN_IF_ERROR(CheckNulls(lists, "list"));
     LOCKSTEP_ASSIGN_OR_RETURN(int64_t dimension, NextDimension());
@@ -180,18 +180,18 @@ class Walk {
     return lists.values()->Slice(lists.value_offset(0), lists.length() * size);
   }
 
-  // What the field wants of the next fixed dimension. ParquetFile::Check has compared the depths: running out of
+  // Returns the next fixed dimension that the field wants. ParquetFile::Check has compared the depths, so a lack of
   // dimensions is a bug.
   Result<int64_t> NextDimension() const {
     if (fixed_.size() < field_.type.shape.size()) return field_.type.shape[fixed_.size()];
     return Internal("lists are nested deeper than " + field_.type.ToString());
   }
 
-  // The values themselves, once all lists are taken off.
+  // Reads the values themselves, below all lists.
   Status Leaf(std::shared_ptr<arrow::Array> array) {
     if (array->type_id() == arrow::Type::DICTIONARY) {
       const auto& type = static_cast<const arrow::DictionaryType&>(*array->type());
-      // A dictionary of strings saves memory that a tensor of strings needs anyhow.
+      // A dictionary of strings would save memory, but a tensor of strings needs that memory anyway.
       LOCKSTEP_RETURN_IF_ERROR(Cast(type.value_type(), &array));
     }
     if (array->type_id() == arrow::Type::STRING_VIEW || array->type_id() == arrow::Type::BINARY_VIEW) {
@@ -213,7 +213,7 @@ class Walk {
     }
   }
 
-  // The array in another type, in new memory. A value that the other type cannot hold would be an error.
+  // Replaces the array by a copy in another type. A value that the other type cannot hold is an error.
   Status Cast(const std::shared_ptr<arrow::DataType>& type, std::shared_ptr<arrow::Array>* array) {
     auto cast = arrow::compute::Cast(**array, type, arrow::compute::CastOptions::Safe());
     if (!cast.ok()) return FromArrow(cast.status());
@@ -221,8 +221,8 @@ class Walk {
     return OkStatus();
   }
 
-  // Values of a fixed size: shared as they are, or copied to put the default in place of nulls. What Arrow leaves in
-  // the bytes of a null is not specified.
+  // Reads values of a fixed size: shares them, or copies them to replace nulls by the default. Arrow does not specify
+  // the bytes of a null.
   Status Numbers(const std::shared_ptr<arrow::Array>& array) {
     const int64_t size = ValueTypeSize(column_.type), bytes = column_.count * size;
     const arrow::ArrayData& data = *array->data();
@@ -241,7 +241,7 @@ class Walk {
     return OkStatus();
   }
 
-  // Arrow has a bit for each, tensors have a byte.
+  // Reads bools: Arrow has a bit for each, tensors have a byte.
   Status Bools(const arrow::BooleanArray& array) {
     void* data = nullptr;
     LOCKSTEP_ASSIGN_OR_RETURN(column_.values, AllocateBuffer(column_.count, &data));
@@ -254,8 +254,8 @@ class Walk {
     return OkStatus();
   }
 
-  // Strings with 32- or 64-bit offsets; the offsets are widened, the bytes shared. A slice's offsets begin anywhere:
-  // they are kept as they are, together with the whole buffer of bytes.
+  // Reads strings with 32- or 64-bit offsets: the offsets are widened, the bytes are shared. A slice's offsets begin
+  // anywhere; they keep their values, and the column shares the whole buffer of bytes.
   template <typename BinaryArray>
   Status Strings(const std::shared_ptr<arrow::Array>& array) {
     const auto& strings = static_cast<const BinaryArray&>(*array);
@@ -275,7 +275,7 @@ class Walk {
     return array->null_count() == 0 ? OkStatus() : FillStrings(*array);
   }
 
-  // Strings of one size have no offsets in Arrow; they are made up, counted from the array's first byte.
+  // Reads strings of one size. They have no offsets in Arrow, so offsets are made, counted from the array's first byte.
   Status FixedSizeStrings(const std::shared_ptr<arrow::Array>& array) {
     const auto& strings = static_cast<const arrow::FixedSizeBinaryArray&>(*array);
     const int64_t size = strings.byte_width();
@@ -286,8 +286,8 @@ class Walk {
     return array->null_count() == 0 ? OkStatus() : FillStrings(*array);
   }
 
-  // Writes strings and their offsets anew, with the default in place of nulls. The old buffers are held until the end,
-  // as the new ones take their places in the column.
+  // Copies strings and their offsets with the default in place of nulls. The old buffers are held until the end,
+  // because the new ones replace them in the column.
   Status FillStrings(const arrow::Array& array) {
     const Buffer old_values = column_.values, old_offsets = column_.offsets;
     const auto* from = old_offsets.as<int64_t>();
@@ -311,7 +311,7 @@ class Walk {
   const Field& field_;
   const std::function<int64_t(int64_t)>& file_row_;
   Column column_;
-  // Fixed dimensions entered so far, outermost first.
+  // The fixed dimensions entered so far, outermost first.
   std::vector<int64_t> fixed_;
 };
 
@@ -333,7 +333,7 @@ Result<ColumnType> TypeFromArrow(const arrow::DataType& type) {
   const auto no_form = [&] { return Unimplemented("type " + type.ToString() + " has no form as a tensor"); };
   while (true) {
     if (level->id() == arrow::Type::LIST || level->id() == arrow::Type::LARGE_LIST) {
-      // A tensor's dimensions behind a fixed one would be ragged.
+      // In a tensor, dimensions inside a fixed one cannot be ragged.
       if (!result.shape.empty()) return no_form();
       ++result.ragged_rank;
     } else if (level->id() == arrow::Type::FIXED_SIZE_LIST) {

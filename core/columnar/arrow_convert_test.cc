@@ -8,7 +8,7 @@
 namespace lockstep::columnar {
 namespace {
 
-// Lists of two: [1, 2], null, [3, null]; as a column of three rows, or as the one row of a list around them.
+// Returns lists of two, [1, 2], null, [3, null]: as a column of three rows, or inside a list as a column of one row.
 std::shared_ptr<arrow::Array> Pairs(bool in_a_list) {
   auto values = std::make_shared<arrow::Int64Builder>();
   auto pairs = std::make_shared<arrow::FixedSizeListBuilder>(arrow::default_memory_pool(), values, 2);

@@ -1,5 +1,5 @@
-// Nothing of comparing is done here: values become Arrow's scalars of the types that pyarrow gives them, so that the
-// same filter keeps the same rows there.
+// This file compares nothing itself. Values become Arrow's scalars of the types that pyarrow gives them, so that the
+// same filter keeps the same rows here and there.
 #include "core/columnar/arrow_filter.h"
 
 #include <arrow/array/builder_base.h>
@@ -37,8 +37,8 @@ std::shared_ptr<arrow::DataType> TypeOf(FilterValue::Kind kind) {
   return arrow::null();
 }
 
-// The type in which values of a kind are compared with a column. What uint64 and int64 have in common is int64, which
-// does not hold all that such columns do: numbers are of the column's type there.
+// Returns the type in which values of a kind are compared with a column. Numbers take the type of a uint64 column: its
+// common type with int64 would be int64, which cannot hold all values of the column.
 std::shared_ptr<arrow::DataType> TypeFor(FilterValue::Kind kind, const arrow::DataType& column) {
   const bool is_unsigned = kind == FilterValue::Kind::kInt64 && column.id() == arrow::Type::UINT64;
   return is_unsigned ? arrow::uint64() : TypeOf(kind);
@@ -46,12 +46,12 @@ std::shared_ptr<arrow::DataType> TypeFor(FilterValue::Kind kind, const arrow::Da
 
 arrow::Result<std::shared_ptr<arrow::Scalar>> ScalarOf(const FilterValue& value,
                                                        const std::shared_ptr<arrow::DataType>& type) {
-  // Parsing would look for UTF-8.
+  // Scalar::Parse would require UTF-8.
   if (value.kind == FilterValue::Kind::kBinary) return std::make_shared<arrow::BinaryScalar>(value.text);
   return arrow::Scalar::Parse(type, value.text);
 }
 
-// The set of values behind `in`. Python has given them one kind, besides nulls.
+// Returns the set of values of an `in` term. Python has given them one kind, besides nulls.
 arrow::Result<std::shared_ptr<arrow::Array>> ArrayOf(const std::vector<FilterValue>& values,
                                                      const arrow::DataType& column) {
   auto type = arrow::null();
@@ -70,7 +70,7 @@ arrow::Result<std::shared_ptr<arrow::Array>> ArrayOf(const std::vector<FilterVal
   return builder->Finish();
 }
 
-// What the term comes to where the column is null in every row.
+// Returns the result of the term for a column that is null in every row.
 cp::Expression OfNulls(const FilterTerm& term) {
   if (term.op < FilterTerm::Op::kIn) return cp::literal(std::make_shared<arrow::BooleanScalar>());
   const bool found = std::any_of(term.values.begin(), term.values.end(),
@@ -78,7 +78,7 @@ cp::Expression OfNulls(const FilterTerm& term) {
   return cp::literal(found == (term.op == FilterTerm::Op::kIn));
 }
 
-// Whether a NaN in the column may pass.
+// Returns whether a NaN in the column may pass.
 bool KeepsNan(const Filter& filter, const std::string& column) {
   return std::any_of(filter.begin(), filter.end(), [&](const std::vector<FilterTerm>& conjunction) {
     return std::any_of(conjunction.begin(), conjunction.end(), [&](const FilterTerm& term) {
@@ -106,8 +106,8 @@ arrow::Result<cp::Expression> ToArrow(const FilterTerm& term, const arrow::DataT
   }
 }
 
-// The functions that are not part of Arrow's own library are registered by its library of functions. Once, and for the
-// process; it does no harm where somebody else has done it.
+// Registers the functions that are not part of Arrow's core library, once per process. A second registration by other
+// code does no harm.
 Status HaveFunctions() {
   static const Status status = FromArrow(cp::Initialize());
   return status;
@@ -136,7 +136,7 @@ Result<BoundFilter> BoundFilter::Bind(const Filter& filter, const arrow::Schema&
     for (const FilterTerm& term : conjunction) {
       const auto field = bound.schema_->GetFieldByName(term.column);
       auto expression = field == nullptr ? OfNulls(term) : ToArrow(term, *field->type());
-      // Each by itself, so that the one which cannot be is named.
+      // Binds each term by itself, so that the message names the one that fails.
       if (expression.ok()) expression = expression->Bind(*bound.schema_);
       if (!expression.ok()) {
         return InvalidArgument(term.ToString() + ": the column is " +

@@ -1,14 +1,14 @@
-// Parquet through Arrow. Each column stream has a FileReader of its own, over one shared file descriptor and one shared
-// footer: Arrow's readers are not thread-safe, and decoding columns side by side is where the speed comes from. The
-// reader is made over a subset of the footer that has the stream's row groups alone, so that what Arrow calls the whole
-// column is just the run of rows that is wanted, and it never opens other row groups.
+// Reads Parquet through Arrow. Each column stream has a FileReader of its own, over one shared file descriptor and one
+// shared footer. Arrow's readers are not thread-safe, and the speed comes from decoding columns in parallel. The reader
+// sees a subset of the footer with only the stream's row groups. So Arrow's "whole column" is exactly the wanted run of
+// rows, and other row groups are never opened.
 //
-// Arrow's own threads and its pre-buffering are off. Threads would decode the columns of one batch together and then
-// wait, and know nothing of the decoder's limits; pre-buffering would hold the compressed bytes of a whole row group of
-// all columns in memory at once.
+// Arrow's own threads and its pre-buffering are off. Its threads would decode the columns of one batch together and
+// then wait, without regard to the decoder's limits. Pre-buffering would hold the compressed bytes of a whole row group
+// of all columns in memory at once.
 //
-// Errors. Arrow reports most of what can be wrong by Status, and Parquet's lower layer by exceptions; damaged files
-// bring out both. Whatever comes from a file runs inside of Guard.
+// Errors: Arrow reports most failures by Status, and Parquet's lower layer by exceptions. A damaged file can cause
+// both, so all code that handles a file's content runs inside of Guard.
 #include <arrow/array.h>
 #include <arrow/chunked_array.h>
 #include <arrow/dataset/file_parquet.h>
@@ -35,8 +35,8 @@
 namespace lockstep::columnar {
 namespace {
 
-// A file through Arrow's reader. OpenRows may be called by several threads: ReadableFile reads at positions, without
-// a cursor that could be shared, and the footer is only read.
+// A file through Arrow's reader. Several threads may call OpenRows: ReadableFile reads at positions, without a shared
+// cursor, and the footer is only read.
 class ArrowParquetFile : public ArrowFile {
  public:
   // Public for Open, which runs it inside of Guard.
@@ -51,7 +51,7 @@ class ArrowParquetFile : public ArrowFile {
 
   int64_t contents() const override { return contents_; }
 
-  // A column may have several leaves where it is of a type that cannot be read, and else has one.
+  // Only a column of a type that cannot be read has several leaves.
   Result<int64_t> RowBytes(const std::vector<Field>& fields) const override {
     return Guard(FileText(path_), [&]() -> Result<int64_t> {
       std::map<std::string, int> leaves;
@@ -61,7 +61,8 @@ class ArrowParquetFile : public ArrowFile {
       int64_t bytes = 0;
       for (const Field& field : fields) {
         const auto leaf = leaves.find(field.name);
-        // Sizes in the footer are those of encoded values, which may be far smaller. A column of the default has none.
+        // Sizes in the footer are those of encoded values, which may be far smaller. A missing column has no size
+        // there.
         bytes += std::max<int64_t>(8, leaf == leaves.end() ? 0 : LeafBytes(leaf->second));
       }
       return std::max<int64_t>(1, bytes);
@@ -83,7 +84,8 @@ class ArrowParquetFile : public ArrowFile {
     });
   }
 
-  // What Arrow's datasets make of the statistics. Only columns that are no lists or structs have them.
+  // Returns what Arrow's datasets derive from the statistics. Only columns that are not lists or structs have
+  // statistics.
   Result<arrow::compute::Expression> Guarantee(int group, const std::vector<int>& columns) const override {
     std::vector<arrow::compute::Expression> known;
     const auto metadata = footer_->RowGroup(group);
@@ -99,15 +101,15 @@ class ArrowParquetFile : public ArrowFile {
   }
 
  private:
-  // What a file that is no Parquet file, or whose footer is damaged, is reported as.
+  // Returns the error for a file that is no Parquet file, or whose footer is damaged.
   Status NotReadable(const arrow::Status& status) const {
     return FromArrow(status).WithPrefix(FileText(path_) + ": not a readable Parquet file: ");
   }
 
-  // A reader of what `footer` says; without one it reads the file's.
+  // Returns a reader with the given footer; without one it reads the file's footer.
   Result<std::unique_ptr<parquet::arrow::FileReader>> NewReader(std::shared_ptr<parquet::FileMetaData> footer) const {
     parquet::ReaderProperties properties = parquet::default_reader_properties();
-    // Where a writer left checksums, they turn silent damage into an error.
+    // If a writer stored checksums, they turn silent damage into an error.
     properties.set_page_checksum_verification(true);
     parquet::ArrowReaderProperties arrow_properties;
     arrow_properties.set_use_threads(false);
@@ -120,8 +122,8 @@ class ArrowParquetFile : public ArrowFile {
     return *std::move(reader);
   }
 
-  // The bytes of one leaf's values in the row group in which its rows are widest, by row. What a damaged footer says is
-  // cut to what can be added up.
+  // Returns the bytes per row of one leaf's values, in the row group where its rows are widest. Sizes of a damaged
+  // footer are limited, so that they can be added.
   int64_t LeafBytes(int leaf) const {
     constexpr int64_t kMost = int64_t{1} << 40;
     int64_t bytes = 0;
@@ -133,8 +135,8 @@ class ArrowParquetFile : public ArrowFile {
     return bytes;
   }
 
-  // Takes over what the footer says, as far as it makes sense: sizes are used to allocate and to divide, so that a
-  // damaged one must not get by.
+  // Keeps the footer's numbers after checking them: sizes are used to allocate and to divide, so a damaged one must not
+  // pass.
   Status ReadFooter() {
     int64_t rows = 0;
     Fingerprint contents;
@@ -158,7 +160,7 @@ class ArrowParquetFile : public ArrowFile {
     return OkStatus();
   }
 
-  // Statistics as they are stored: what Arrow takes them for may change with its version.
+  // Statistics are hashed in their stored form, because Arrow's interpretation may change with its version.
   static void AddContents(const parquet::RowGroupMetaData& group, Fingerprint& contents) {
     contents.Add(group.num_rows());
     for (int column = 0; column < group.num_columns(); ++column) {
@@ -180,7 +182,7 @@ class ArrowParquetFile : public ArrowFile {
   parquet::arrow::SchemaManifest manifest_;
 };
 
-// Sorts out what Arrow would report as an I/O error with a text of its own, so that each has its code. Pipes and
+// Finds errors that Arrow would report as an I/O error with a text of its own, so that each has its code. Pipes and
 // devices are left to Arrow.
 Status CheckReadable(const std::string& path) {
   namespace fs = std::filesystem;
@@ -201,7 +203,7 @@ Result<std::shared_ptr<ParquetFile>> ParquetFile::Open(const std::string& path) 
   return Guard(FileText(path) + ": not a readable Parquet file", [&]() -> Result<std::shared_ptr<ParquetFile>> {
     if (!IsRemote(path)) LOCKSTEP_RETURN_IF_ERROR(CheckReadable(path));
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<arrow::io::RandomAccessFile> input, OpenFile(path));
-    // Formats are told apart by their first bytes. What has neither's is reported by Parquet's reader.
+    // The first bytes tell the formats apart. Parquet's reader reports a file of neither format.
     char magic[3] = {};
     const auto read = input->ReadAt(0, sizeof(magic), magic);
     if (read.ok() && std::string_view(magic, sizeof(magic)) == "ORC") return OpenOrc(path, std::move(input));

@@ -1,5 +1,5 @@
-// Rows that a filter does not keep are taken out before Arrow's arrays become columns: a null, or a list of the wrong
-// length, in such a row is nobody's error. Where a filter keeps all rows of a piece nothing is copied.
+// Rows that a filter drops are removed before Arrow's arrays become columns. So a null in such a row, or a list of the
+// wrong length, is no error. If a filter keeps all rows of a piece, nothing is copied.
 #include "core/columnar/arrow_stream.h"
 
 #include <arrow/array/concatenate.h>
@@ -10,7 +10,7 @@
 namespace lockstep::columnar {
 namespace {
 
-// A column that a file lacks, of the field's default. Has no end of its own: the rows of a run are counted elsewhere.
+// A column that a file lacks, filled with the field's default. It has no end; its callers count the rows.
 class DefaultStream : public ColumnStream {
  public:
   explicit DefaultStream(Field field) : field_(std::move(field)) {}
@@ -35,7 +35,7 @@ class ArrowStream : public ColumnStream {
   Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept, Refused* refused) override {
     if (kept != nullptr && kept->size() == static_cast<size_t>(rows)) kept = nullptr;
     std::vector<Column> parts;
-    int64_t first = 0;  // of the array, among these rows
+    int64_t first = 0;  // first row of the array, among these rows
     const auto convert = [&](std::shared_ptr<arrow::Array> array) -> Status {
       std::vector<int64_t> indices;  // in the array
       const int64_t begin = first;
@@ -65,9 +65,9 @@ class ArrowStream : public ColumnStream {
   Status Skip(int64_t rows) override { return rows_.Skip(rows); }
 
  private:
-  // Appends the column of the array. If it cannot be, its halves, down to the single rows that `refuse` takes on
-  // itself: few rows are bad among many, and what is wrong with them is known to ColumnFromArrow alone. The array's
-  // first row is number `offset` to the functions.
+  // Appends the column of the array. If the conversion fails, converts its halves, down to single rows, which `refuse`
+  // records. Few rows are bad among many, and only ColumnFromArrow knows what is wrong with them. To both functions,
+  // the array's first row is number `offset`.
   template <typename FileRow, typename Refuse>
   Status Convert(const std::shared_ptr<arrow::Array>& array, int64_t offset, const FileRow& file_row,
                  const Refuse& refuse, std::vector<Column>* parts) const {

@@ -18,10 +18,11 @@
 #include "core/columnar/arrow_filter.h"
 #include "core/columnar/parquet_file.h"
 
-// What the formats have in common that Arrow reads. For arrow_stream.cc, arrow_parquet_file.cc and orc_file.cc alone.
+// The common part of the formats that Arrow reads. Only arrow_stream.cc, arrow_parquet_file.cc and orc_file.cc include
+// it.
 namespace lockstep::columnar {
 
-// Runs `call`, which returns our Status or Result, and turns what Arrow or the standard library throws into a Status.
+// Runs `call`, which returns our Status or Result. Exceptions of Arrow or the standard library become a Status.
 template <typename Call>
 auto Guard(const std::string& who, const Call& call) -> decltype(call()) {
   try {
@@ -33,16 +34,16 @@ auto Guard(const std::string& who, const Call& call) -> decltype(call()) {
   }
 }
 
-// Rows that are decoded at once only to get past them. Bounds the memory; kMostPieceRows in source.cc is as many.
+// The number of rows that Skip decodes at once. It bounds the memory; kMostPieceRows in source.cc has the same value.
 inline constexpr int64_t kSkipRows = 65536;
 
-// The next rows of a column, at most as many as asked for; null or none at the end. Owns the reader.
+// Returns the next rows of a column, at most `rows`; null or no rows at the end. Owns the reader.
 using NextRows = std::function<arrow::Result<std::shared_ptr<arrow::ChunkedArray>>(int64_t rows)>;
 
-// A column that Arrow decodes: what it hands out by whatever reader, counted.
+// A column that Arrow decodes, with a count of the rows that its reader has returned.
 class ArrowRows {
  public:
-  // A run of row numbers of the file: the stream's rows from `begin` on are the file's from `file_row` on.
+  // A run of row numbers: rows of the stream from `begin` on are rows of the file from `file_row` on.
   struct Run {
     int64_t begin;
     int64_t file_row;
@@ -53,9 +54,9 @@ class ArrowRows {
 
   const std::string& who() const { return who_; }
 
-  // Hands the next `rows` rows to `use`, in one or more arrays of `at_once` rows at most. Arrow gives several chunks
-  // where a column's strings are more than 2 GB. An end before the footer's number of rows is a damaged file; without
-  // the check for it the loop would never end.
+  // Passes the next `rows` rows to `use`, in one or more arrays of at most `at_once` rows. Arrow returns several chunks
+  // if a column's strings have more than 2 GB. A column that ends before the footer's number of rows is a damaged file.
+  // Without the check for it the loop would never end.
   template <typename Use>
   Status Take(int64_t rows, int64_t at_once, const Use& use) {
     return Guard(who_, [&]() -> Status {
@@ -65,7 +66,7 @@ class ArrowRows {
         const std::shared_ptr<arrow::ChunkedArray>& chunks = *next;
         if (chunks == nullptr || chunks->length() == 0 || chunks->length() > rows) {
           return DataLoss(who_ + ": the data ends at row " + std::to_string(FileRow(0)) + " of the file, " +
-                          std::to_string(rows) + " rows before what the footer says");
+                          std::to_string(rows) + " rows before the end that the footer gives");
         }
         for (const std::shared_ptr<arrow::Array>& array : chunks->chunks()) {
           if (array->length() == 0) continue;
@@ -82,8 +83,8 @@ class ArrowRows {
     return Take(rows, kSkipRows, [](const std::shared_ptr<arrow::Array>&) { return OkStatus(); });
   }
 
-  // The number, in the file, of the row `offset` behind the position. Row groups without rows begin where the next one
-  // does: the last of those that begin at or before the row is meant.
+  // Returns the number, in the file, of the row `offset` after the position. A row group without rows begins where the
+  // next one does, so the search takes the last run that begins at or before the row.
   int64_t FileRow(int64_t offset) const {
     const int64_t row = position_ + offset;
     auto next = std::upper_bound(runs_.begin(), runs_.end(), row,
@@ -98,7 +99,7 @@ class ArrowRows {
   int64_t position_ = 0;  // rows read
 };
 
-// What the formats have in common: they differ in how the footer is read, and in what hands out a column's rows.
+// The common part of the formats. They differ in how the footer is read and in what returns a column's rows.
 class ArrowFile : public ParquetFile {
  public:
   Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) final;
@@ -106,13 +107,13 @@ class ArrowFile : public ParquetFile {
   Result<std::unique_ptr<RowSelector>> OpenSelector(const std::vector<int>& groups, const Filter& filter) final;
 
  protected:
-  // Takes over the columns of the footer.
+  // Keeps the footer's columns.
   void SetSchema(std::shared_ptr<arrow::Schema> schema);
 
-  // The rows of column number `column` of the schema, of `groups`. May throw.
+  // Returns the rows of column number `column` of the schema in `groups`. May throw.
   virtual Result<NextRows> OpenRows(const std::vector<int>& groups, int column) const = 0;
 
-  // What the footer says of the values that columns `columns` have in a row group; `true` where it says nothing. May
+  // Returns what the footer knows about the values of `columns` in a row group, or `true` if it knows nothing. May
   // throw.
   virtual Result<arrow::compute::Expression> Guarantee(int group, const std::vector<int>& columns) const = 0;
 
@@ -122,7 +123,7 @@ class ArrowFile : public ParquetFile {
   std::shared_ptr<arrow::Schema> schema_;
 };
 
-// An ORC file, of which ParquetFile::Open has seen that it is one.
+// Opens an ORC file; ParquetFile::Open has checked that it is one.
 Result<std::shared_ptr<ParquetFile>> OpenOrc(const std::string& path,
                                              std::shared_ptr<arrow::io::RandomAccessFile> file);
 

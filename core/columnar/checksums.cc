@@ -14,10 +14,10 @@
 namespace lockstep::columnar {
 namespace {
 
-// Read at once. Large enough for a disk or an object store, small beside what a reader holds.
+// The bytes of one read: large enough for a disk or an object store, small beside the memory of a reader.
 constexpr int64_t kReadBytes = 4 << 20;
 
-// Remote names stay as they are.
+// Returns the absolute name of a local file; remote names stay unchanged.
 std::string Absolute(const std::string& name) {
   if (IsRemote(name)) return name;
   constexpr std::string_view kScheme = "file://";

@@ -12,22 +12,23 @@
 
 namespace lockstep::columnar {
 
-// The SHA-256 that files must have, by their names: "data/a.orc" and "/home/me/data/a.orc" are the same file in the
-// folder /home/me. Thread-safe.
+// The SHA-256 that files must have, by their names. In the folder /home/me, "data/a.orc" and "/home/me/data/a.orc" are
+// the same file. Thread-safe.
 class Checksums {
  public:
-  // Words in pairs: the name of a file, and its SHA-256 as 64 hexadecimal digits. INVALID_ARGUMENT where they are not.
+  // Parses pairs of words: the name of a file and its SHA-256 as 64 hexadecimal digits. INVALID_ARGUMENT for anything
+  // else.
   static Result<std::shared_ptr<Checksums>> Parse(const std::vector<std::string>& words);
 
-  // Whether there are none, and any file is good.
+  // Returns whether there are no checksums, so that every file is accepted.
   bool empty() const { return entries_.empty(); }
 
-  // INVALID_ARGUMENT that names a file which has no checksum, unless there are none at all.
+  // Returns INVALID_ARGUMENT with the name of a file that has no checksum, unless there are none at all.
   Status CheckHas(const std::vector<std::string>& paths) const;
 
-  // Reads a whole file, the first time that it is asked for, and returns DATA_LOSS where the file is not what it should
-  // be; later the same verdict, at once. Others that ask for this file meanwhile wait. A file that cannot be read is an
-  // error as of OpenFile, which is not remembered.
+  // Reads the whole file at the first call and returns DATA_LOSS if its checksum is wrong. Later calls return the same
+  // result at once; concurrent calls for this file wait. A file that cannot be read gives OpenFile's error, which is
+  // not remembered.
   Status Verify(const std::string& path);
 
  private:
@@ -37,7 +38,7 @@ class Checksums {
     std::optional<Status> verdict;  // guarded by mutex
   };
 
-  // By absolute names. Constant once made, but for what an entry guards.
+  // By absolute names. Constant after construction, except what the entries guard.
   std::map<std::string, std::unique_ptr<Entry>> entries_;
 };
 

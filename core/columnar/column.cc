@@ -1,6 +1,6 @@
 // Cutting and joining columns. Both come down to moving positions: splits and string offsets are ascending int64
-// positions into the level below, and a piece of them, cut out or put behind another, differs from the original by one
-// constant (Rebase).
+// positions into the level below. A piece of them that is cut out, or appended to another, differs from the original by
+// one constant (Rebase).
 //
 //   Slice of rows [2, 4):      splits[0]   0 2 [2 3 4]   ->  0 1 2      begin, end = 2, 4 of the level below
 //                              splits[1]   0 2 [2 3 6]   ->  0 1 4      begin, end = 2, 6 of the values
@@ -8,7 +8,7 @@
 //   Gather of rows 3 and 0:    0 2 2 3 4                 ->  0 1 3      the lengths of the runs, added up
 //
 // The level's range [begin, end) of elements is mapped through the splits to the next level's range, until the values
-// are reached. All sizes are known before a buffer is allocated, so that every byte is written once.
+// are reached. All sizes are known before a buffer is allocated, so every byte is written once.
 #include "core/columnar/column.h"
 
 #include <array>
@@ -41,14 +41,14 @@ constexpr std::array<Traits, 13> kTraits = {{
     {"string", 0},
 }};
 
-// Copies `count` + 1 positions, moved so that they begin at `start`, to `out`. Where `out` continues a run, its first
-// position is written a second time, with the same value.
+// Copies `count` + 1 positions to `out`, moved so that they begin at `start`. If `out` continues a run, its first
+// position is written a second time with the same value.
 void Rebase(const int64_t* positions, int64_t count, int64_t start, int64_t* out) {
   const int64_t shift = start - positions[0];
   for (int64_t i = 0; i <= count; ++i) out[i] = positions[i] + shift;
 }
 
-// Elements [begin, end) of the level at hand in one column: a run of rows on its way to the values.
+// Elements [begin, end) of the current level of one column: a run of rows on its way to the values.
 struct Span {
   const Column* column;
   int64_t begin;
@@ -61,8 +61,8 @@ int64_t CountOf(const std::vector<Span>& spans) {
   return count;
 }
 
-// The positions of all spans as one run from 0. `positions(column)` gives a column's; the spans become what they span
-// in the level below.
+// Returns the positions of all spans as one run from 0. `positions(column)` returns a column's positions. Each span
+// becomes the range that it covers in the level below.
 template <typename Positions>
 Result<Buffer> GatherPositions(std::vector<Span>* spans, const Positions& positions) {
   void* data = nullptr;
@@ -79,8 +79,8 @@ Result<Buffer> GatherPositions(std::vector<Span>* spans, const Positions& positi
   return gathered;
 }
 
-// The bytes of all spans, whose positions count elements of `size` bytes. With the size known to the compiler, single
-// elements are moved by an instruction instead of a call.
+// Copies the bytes of all spans, whose positions count elements of `size` bytes. If the compiler knows the size, a
+// single element is moved by an instruction and not by a call.
 template <int64_t kSize>
 void CopySpans(const std::vector<Span>& spans, int64_t size, char* out) {
   if constexpr (kSize > 0) size = kSize;
@@ -120,7 +120,7 @@ Result<Column> Slice(const Column& column, int64_t first, int64_t rows) {
   out.rows = rows;
   out.width = column.width;
   int64_t begin = first, end = first + rows;
-  // The range of elements that the slice takes of the level at hand: of the rows at first, of the values in the end.
+  // The range of elements that the slice takes of the current level: rows at first, values in the end.
   for (const Buffer& level : column.splits) {
     const auto* splits = level.as<int64_t>();
     void* data = nullptr;
@@ -133,7 +133,7 @@ Result<Column> Slice(const Column& column, int64_t first, int64_t rows) {
   begin *= column.width;
   out.count = end * column.width - begin;
   out.values = column.values;
-  // The offsets' own values stay: they are positions in `values`, which is shared whole.
+  // The offsets keep their values: they are positions in `values`, which is shared whole.
   if (column.type == ValueType::kString) {
     out.offsets = {column.offsets.as<int64_t>() + begin, (out.count + 1) * 8, column.offsets.owner};
   } else {
@@ -167,7 +167,7 @@ Result<Column> Gather(const std::vector<RowRun>& runs) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         out.offsets, GatherPositions(&spans, [](const Column& column) { return column.offsets.as<int64_t>(); }));
   }
-  // Bytes of an element of what the spans count now: a byte of a string, or the fixed dimensions of a value.
+  // The bytes of one element that the spans count now: a byte of a string, or a value with its fixed dimensions.
   const int64_t size = out.type == ValueType::kString ? 1 : out.width * ValueTypeSize(out.type);
   void* data = nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(out.values, AllocateBuffer(CountOf(spans) * size, &data));
@@ -189,7 +189,7 @@ Result<Column> DefaultColumn(const Field& field, int64_t rows) {
   out.width = field.type.width();
   int64_t elements = rows;
   void* data = nullptr;
-  // One empty list for each row; no element is left for the levels below, whose splits are the single 0.
+  // One empty list for each row. The levels below have no elements; their splits are the single 0.
   for (int level = 0; level < field.type.ragged_rank; ++level) {
     LOCKSTEP_ASSIGN_OR_RETURN(Buffer splits, AllocateBuffer((elements + 1) * 8, &data));
     std::memset(data, 0, splits.bytes);

@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// What a column holds, as plain vectors: the tests' way in and out.
+// Conversions between columns and plain vectors, for the tests' input and output.
 Field FieldOf(ColumnType type, std::string default_value) {
   Field field;
   field.name = "a";
@@ -43,8 +43,8 @@ std::vector<std::string> StringsOf(const Column& column) {
   return strings;
 }
 
-// [[1, 2], []], [], [[3]], [[4, 5, 6]]: the example of column.h. Empty lists stand on both levels, because those are
-// what goes wrong when positions are moved.
+// [[1, 2], []], [], [[3]], [[4, 5, 6]]: the example of column.h. Both levels have empty lists, which reveal errors in
+// moved positions.
 Column NestedLists() {
   Column column;
   column.type = ValueType::kInt32;
@@ -70,7 +70,7 @@ Column Strings(const std::vector<std::string>& values) {
   return column;
 }
 
-// The last line holds the address against the original's: a slice of numbers must not copy them.
+// The last line compares the address with the original's: a slice of numbers must not copy them.
 TEST(Column, SliceOfNestedListsHasSplitsFromZeroAndSharesItsValues) {
   const Column column = NestedLists();
   auto slice = Slice(column, 2, 2);
@@ -83,7 +83,7 @@ TEST(Column, SliceOfNestedListsHasSplitsFromZeroAndSharesItsValues) {
   EXPECT_EQ(slice->values.data, column.values.as<int32_t>() + 2);
 }
 
-// Every cut, also those that leave an empty part before or behind.
+// Tries every cut, including those that leave an empty part at the start or the end.
 TEST(Column, ConcatenationOfSlicesIsTheWhole) {
   const Column column = NestedLists();
   for (int64_t cut = 0; cut <= 4; ++cut) {
@@ -97,7 +97,7 @@ TEST(Column, ConcatenationOfSlicesIsTheWhole) {
   }
 }
 
-// The second half first, so that offsets are joined that begin in the middle of their bytes.
+// The second half comes first, so that offsets are joined that begin in the middle of their bytes.
 TEST(Column, StringsAreSlicedAndConcatenated) {
   const Column column = Strings({"a", "", "long enough to be told from others", "d"});
   auto joined = Concatenate({*Slice(column, 2, 2), *Slice(column, 0, 2)});
@@ -118,7 +118,7 @@ TEST(Column, RowsOfFixedWidthStayTogether) {
   EXPECT_THAT(ValuesOf<float>(slice->values), ElementsAre(3, 4));
 }
 
-// Fixed dimensions are filled; of nested lists the outer level has a position for each row, the inner one none.
+// Fixed dimensions are filled. In nested lists the outer level has a position for each row, the inner level has none.
 TEST(Column, DefaultFillsRowsAndLeavesListsEmpty) {
   const int64_t seven = 7;
   const std::string bytes(reinterpret_cast<const char*>(&seven), sizeof(seven));

@@ -1,23 +1,21 @@
-// How work is shared out. The unit is a column of a piece, because it is the smallest that can be decoded by itself: a
-// Parquet column is a stream without random access inside a row group, so the pieces of one column of a file follow one
-// another (`Stretch::decoded`), while its columns have nothing to do with each other.
+// How work is divided. A unit is a column of a piece, which is the smallest part that can be decoded on its own. A
+// Parquet column is a stream without random access inside a row group, so the pieces of one column of a file are
+// decoded one after another (`Stretch::decoded`). The columns are independent of each other.
 //
-// A thread that looks for work goes through the tasks in order and takes the first column whose piece before is done.
-// So the piece that the consumer waits for always goes first, and a thread turns to a later one only where there is
-// nothing to be done for it. Where nothing can be claimed, it schedules one more piece, if the limit lets it, and else
-// waits.
+// A thread that looks for work walks through the tasks in order and takes the first column whose former piece is done.
+// So the piece that the consumer waits for has priority, and a thread takes a later one only if that piece needs no
+// more work. If no column can be claimed, the thread schedules one more piece if the limit allows it, and else waits.
 //
-// Wake-ups. work_ says that there may be something to claim or room to schedule: a piece was scheduled or taken, a
-// column done. ready_ says that the front may be done, an error has come, or the plan has ended. Waiters look again
-// under mutex_ for whatever they wait for, so a needless notification costs a look and none can be lost.
+// Wake-ups. work_ signals that a column may be ready to claim or that there may be room to schedule. That is after a
+// piece was scheduled or taken, or a column is done. ready_ signals that the front may be done, an error occurred, or
+// the plan ended. Waiters check their condition again under mutex_, so a needless notification costs one check and none
+// is lost.
 //
-// What threads share without the mutex: a stream and its column of a piece belong to who claimed the column, until it
-// raises `decoded` under mutex_. That is also what hands the stream to the next thread, and the columns to the
-// consumer.
+// Data shared without the mutex: a stream and its column of a piece belong to the thread that claimed the column, until
+// it raises `decoded` under mutex_. This also passes the stream to the next thread, and the columns to the consumer.
 //
-// Rows that a share leaves out inside a file (other ranks' batches, with PartitionBy::kBatches) are part of the
-// stretch: they are passed over by pieces that are not `wanted`, which are skipped column by column and never handed
-// out.
+// A share may leave out rows inside a file (batches of other ranks, with PartitionBy::kBatches). Such rows are part of
+// the stretch: pieces that are not `wanted` pass over them. These are skipped column by column and never returned.
 #include "core/columnar/decoder.h"
 
 #include <pthread.h>
@@ -33,45 +31,45 @@
 
 namespace lockstep::columnar {
 
-// A file's run that is being read. A column's stream is opened by whoever decodes the column's first piece, and only
-// one thread works on a column at a time: `decoded` says which piece of it is next.
+// A file's run that is being read. The thread that decodes a column's first piece opens its stream. Only one thread
+// works on a column at a time; `decoded` gives the next piece of each column.
 struct Decoder::Stretch {
   int file = 0;
   const Run* run = nullptr;
   int64_t piece_rows = 1;
   int64_t first_end = 0;  // where the first piece ends, in the run
 
-  // Guarded by open_mutex: the file, and why it could not be opened.
+  // Guarded by open_mutex: the opened file.
   std::mutex open_mutex;
   std::shared_ptr<ParquetFile> opened;
 
-  // Of the fields, and what finds the rows that the filter keeps.
+  // The streams of the fields, and the selector of the rows that the filter keeps.
   std::vector<TolerantStream<ColumnStream>> streams;
   std::optional<TolerantStream<RowSelector>> selector;
 
   // Guarded by the decoder's mutex_.
   int64_t tasks = 0;             // pieces scheduled
-  int64_t scheduled = 0;         // rows of the run that they reach to
+  int64_t scheduled = 0;         // the row of the run up to which they reach
   std::vector<int64_t> decoded;  // pieces, for each column; with a filter, it is the first column
 };
 
-// A piece in the making. Counters and error are guarded by the decoder's mutex_, the columns of `piece` and
-// `refused` belong to their claimers until `done` counts them. The others do not change.
+// A piece that is being decoded. Counters and error are guarded by the decoder's mutex_. The columns of `piece` and
+// `refused` belong to their claimers until `done` counts them. The other members do not change.
 struct Decoder::Task {
   std::shared_ptr<Stretch> stretch;
   int64_t index = 0;    // of the piece in its stretch
-  bool wanted = false;  // else decoded only to get past it
+  bool wanted = false;  // if not, it is only passed over
   std::shared_ptr<Piece> piece;
-  std::vector<Refused> refused;  // by each column
+  std::vector<Refused> refused;  // rows refused by each column
   size_t claimed = 0;            // columns
   size_t done = 0;               // columns
-  Status error;                  // the first
+  Status error;                  // the first error
 };
 
 namespace {
 
-// Two pieces keep all threads busy as long as there are more columns than threads: one is finished while the next is
-// begun. With fewer columns than threads the rest works on later files.
+// Two pieces keep all threads busy if there are more columns than threads: one is finished while the next begins. With
+// fewer columns than threads, the remaining threads work on later files.
 int64_t LeastPieces(int64_t threads, int64_t columns) { return 2 + (threads + columns - 1) / columns; }
 
 }  // namespace
@@ -94,8 +92,8 @@ Decoder::Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared
       pthread_setname_np(threads_.back().native_handle(), "lockstep-data");
     }
   } catch (const std::system_error& error) {
-    // Fewer threads do as well, but for none.
-    if (threads_.empty()) error_ = ResourceExhausted(std::string("no thread to decode in: ") + error.what());
+    // Fewer threads suffice, but none does not.
+    if (threads_.empty()) error_ = ResourceExhausted(std::string("cannot start a thread to decode: ") + error.what());
   }
 }
 
@@ -118,7 +116,7 @@ Result<std::shared_ptr<const Piece>> Decoder::Next() {
     if (!error_.ok()) return error_;
     if (!tasks_.empty()) {
       const std::shared_ptr<Task> task = tasks_.front();
-      // The threads have nothing left to do: no piece behind an error is handed out.
+      // No piece after an error is returned, so the threads have nothing left to do.
       if (!task->error.ok()) {
         error_ = task->error;
         stopped_ = true;
@@ -148,22 +146,23 @@ void Decoder::Work() {
       if (!ScheduleNext()) work_.wait(lock);
       continue;
     }
-    // The only time-consuming part, and the only one without the lock.
+    // Decoding is the only slow part, and the only one without the lock.
     lock.unlock();
     Status status = Decode(*task, column);
     lock.lock();
-    // The last one puts the piece together; nobody else is at it any more.
+    // The thread of the last column completes the piece; no other thread works on it any more.
     if (status.ok() && task->error.ok() && task->done + 1 == columns_ && source_->options().skip_corrupted) {
       lock.unlock();
       status = DropRefused(*task);
       lock.lock();
     }
     ++task->stretch->decoded[column];
-    // The column counts as decoded even where it failed: nobody claims behind an error, and who waits is woken.
+    // The column counts as decoded even if it failed: no thread claims work after an error, and waiting threads are
+    // woken.
     if (task->error.ok()) task->error = std::move(status);
     ++task->done;
     if (task->done == columns_ || !task->error.ok()) ready_.notify_all();
-    // The column's next piece can be claimed now, by someone who found nothing before; behind the filter, all columns.
+    // A waiting thread can now claim the column's next piece; after the filter, all columns of this piece.
     if (column < filtered_) {
       work_.notify_all();
     } else {
@@ -172,12 +171,12 @@ void Decoder::Work() {
   }
 }
 
-// The first column, in the order of the pieces, that is not being decoded and whose piece before has been decoded. The
-// columns of a piece are claimed in the order of the fields, so that one number says which are left. With a filter no
-// field is claimed before the filter, which is the first column, is done.
+// Returns the first column, in the order of the pieces, that no thread decodes yet and whose former piece is decoded. A
+// piece's columns are claimed in the order of the fields, so one number says which are left. With a filter, which is
+// the first column, no field is claimed before the filter is done.
 std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
   for (const std::shared_ptr<Task>& task : tasks_) {
-    // Behind an error there is nothing to be gained.
+    // After an error no more work is useful.
     if (!task->error.ok()) return nullptr;
     if (task->claimed == columns_ || task->stretch->decoded[task->claimed] != task->index) continue;
     if (task->claimed >= filtered_ && task->done < filtered_) continue;
@@ -187,9 +186,9 @@ std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
   return nullptr;
 }
 
-// Schedules the next piece of the plan's ranges. False where there is no room or no more range. A range may need
-// several pieces, or none where the last one reaches beyond it; range_ stays until pieces reach its end. The limit is
-// looked at before a piece and not after: it is exceeded by one piece at most.
+// Schedules the next piece of the plan's ranges. Returns false if there is no room or no more range. A range may need
+// several pieces, or none if the last piece reaches beyond it. range_ stays until pieces reach its end. The limit is
+// checked before a piece and not after it, so it is exceeded by at most one piece.
 bool Decoder::ScheduleNext() {
   if (plan_ended_) return false;
   if (!range_) range_ = plan_.Next();
@@ -205,7 +204,7 @@ bool Decoder::ScheduleNext() {
   std::shared_ptr<Stretch>& stretch = stretches_[range_->file];
   if (stretch == nullptr) stretch = NewStretch(*range_);
   const int64_t begin = stretch->run->Position(*range_), end = begin + range_->rows;
-  // A range that ends in the piece in which the one before ended needs no new piece.
+  // A range that ends in the last scheduled piece needs no new piece.
   if (stretch->scheduled < end) {
     tasks_.push_back(NewTask(stretch, begin));
     rows_ahead_ += tasks_.back()->piece->rows;
@@ -219,10 +218,10 @@ bool Decoder::ScheduleNext() {
   return true;
 }
 
-// What is read of the file in which `range` lies. Its first piece begins at the first row that is wanted and ends where
-// a batch ends: batches are counted over the whole share, so that a file mostly begins in the middle of one,
-// `position_` modulo the batch size into it. The pieces that follow are whole batches and end at borders by themselves.
-// That is a matter of copies alone: a batch that lies in two pieces is right as well.
+// Returns the stretch of the file in which `range` lies. Its first piece begins at the first wanted row and ends at the
+// end of a batch. Batches are counted over the whole share, so a file usually begins in the middle of one, at
+// `position_` modulo the batch size. The later pieces are whole batches. The alignment only saves copies: a batch that
+// lies in two pieces is correct as well.
 std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) const {
   const Source::File& file = source_->files()[range.file];
   const int64_t batch_size = source_->options().plan.batch_size;
@@ -233,7 +232,7 @@ std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) con
   stretch->scheduled = stretch->run->Position(range);
   stretch->first_end = stretch->scheduled + file.piece_rows;
   if (file.piece_rows % batch_size == 0) stretch->first_end -= position_ % batch_size;
-  // Streams outlive no stretch, hence the plain pointers.
+  // No stream outlives its stretch, so plain pointers suffice.
   const bool tolerant = source_->options().skip_corrupted;
   Stretch* const whole = stretch.get();
   for (const Field& field : source_->options().fields) {
@@ -252,7 +251,7 @@ std::shared_ptr<Decoder::Stretch> Decoder::NewStretch(const RowRange& range) con
   return stretch;
 }
 
-// The next piece of a stretch. It is wanted where it reaches beyond row `first_wanted` of the run.
+// Returns the next piece of a stretch. It is wanted if it reaches beyond row `first_wanted` of the run.
 std::shared_ptr<Decoder::Task> Decoder::NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const {
   const int64_t end = stretch->tasks == 0 ? stretch->first_end : stretch->scheduled + stretch->piece_rows;
   auto task = std::make_shared<Task>();
@@ -274,7 +273,8 @@ Status Decoder::Decode(Task& task, size_t column) {
   return column < filtered_ ? Select(task) : DecodeField(task, column - filtered_);
 }
 
-// Reads or passes over a field's rows of the piece. The stream stands, between two tasks, where the next piece begins.
+// Reads or passes over a field's rows of the piece. Between two tasks the stream stands at the beginning of the next
+// piece.
 Status Decoder::DecodeField(Task& task, size_t field) {
   TolerantStream<ColumnStream>& stream = task.stretch->streams[field];
   Piece& piece = *task.piece;
@@ -307,7 +307,7 @@ Status Decoder::DecodeField(Task& task, size_t field) {
   return OkStatus();
 }
 
-// A filter that keeps all rows of a piece is as none: `kept` is a list to be gone through.
+// If the filter keeps all rows of a piece, `kept` stays empty: a list would have to be walked through.
 Status Decoder::Select(Task& task) {
   Piece& piece = *task.piece;
   std::vector<int64_t> kept;
@@ -323,8 +323,8 @@ Status Decoder::Select(Task& task) {
   return OkStatus();
 }
 
-// Takes rows that any column refused out of all others. Rows that the filter leaves out are refused by nobody, unless
-// it is the filter itself that could not look at them.
+// Removes the rows that any column refused from all other columns. Rows that the filter drops are refused by no field;
+// only the filter itself refuses rows that it could not read.
 Status Decoder::DropRefused(Task& task) const {
   Piece& piece = *task.piece;
   std::vector<bool> bad(piece.rows, false);
@@ -360,9 +360,8 @@ Status Decoder::DropRefused(Task& task) const {
   return OkStatus();
 }
 
-// Opens the file for all columns, once; threads that come meanwhile wait for it, and try again if it failed. A file
-// that was replaced since the Source looked it through would give other rows than the plan counts, hence the
-// comparison.
+// Opens the file once for all columns. Threads that come meanwhile wait for it, and try again if it failed. A file that
+// was replaced after the Source read its footer would give other rows than the plan counts, hence the comparison.
 Result<std::shared_ptr<ParquetFile>> Decoder::Open(Stretch& stretch) const {
   std::lock_guard lock(stretch.open_mutex);
   if (stretch.opened != nullptr) return stretch.opened;

@@ -19,30 +19,30 @@
 
 namespace lockstep::columnar {
 
-// Rows of one file that were decoded together, all fields. Immutable once Next has returned it; columns of batches
-// share its memory, so it lives as long as any of them does.
+// Rows of one file that were decoded together, with all fields. Immutable once Next has returned it. Columns of batches
+// share its memory, so it lives as long as any of them.
 struct Piece {
   int file = 0;
   int64_t first = 0;  // in the file's run
   int64_t rows = 0;
 
-  // Which of these rows the columns have, by their positions among them, ascending. Nothing: all.
+  // The rows that the columns have, by their positions in the piece, ascending. No value means all rows.
   std::optional<std::vector<int64_t>> kept;
-  // In the order of the fields. Without meaning where no row is kept.
+  // The columns in the order of the fields. Undefined if no row is kept.
   std::vector<Column> columns;
-  // Rows that could not be read, of whatever columns: they are not kept.
+  // The rows that could not be read in any column; they are not kept.
   Refused refused;
 
-  // Rows of the columns that come before position `row`.
+  // Returns the number of rows that the columns have before position `row`.
   int64_t KeptBefore(int64_t row) const;
-  // The position behind the columns' row `index`, up to which nothing else is kept.
+  // Returns the position after the columns' row `index`; no row between the two is kept.
   int64_t Behind(int64_t index) const { return (kept ? (*kept)[index] : index) + 1; }
 };
 
-// Decodes ahead of its consumer in threads of its own. A unit of work is one column of one piece, so that files of any
-// shape keep all threads busy: columns are decoded beside each other, each from front to back, and the next file is
-// begun while the last columns of the one before are still at work. Pieces come out in the order in which the plan
-// first touches them, whichever thread ends first. They end where a batch ends, but for the last of a file.
+// Decodes ahead of its consumer in its own threads. A unit of work is one column of one piece, so that files of any
+// shape keep all threads busy. Columns are decoded in parallel, each from front to back. The next file begins while the
+// last columns of the former one are still in work. Pieces come out in the order in which the plan first touches them,
+// whichever thread ends first. A piece ends at the end of a batch, except the last one of a file.
 //
 //   plan --ranges--> ScheduleNext --> tasks_    piece 7   piece 8   piece 9             in the order of the plan
 //                                     column 0  done      done      at work
@@ -50,48 +50,48 @@ struct Piece {
 //                                                 |
 //   consumer <-- Next <---------------------------+       the front, when all its columns are done
 //
-// With a filter the first unit of a piece is to find the rows that it keeps, and the columns come after it: they have
-// these rows alone, and are passed over where there are none.
+// With a filter the first unit of a piece is to find the rows that it keeps. The columns come after it: they read only
+// these rows, and are passed over if there are none.
 //
-// Pieces that were decoded and not yet taken count against a limit of rows, which bounds the memory to some 100 MB
-// besides what the consumer holds. Next is for one thread; Cancel may be called from any.
+// Decoded pieces that are not yet taken count against a limit of rows. It bounds the memory to some 100 MB, besides
+// what the consumer holds. Only one thread calls Next; any thread may call Cancel.
 //
-// Errors: what ParquetFile says, and FAILED_PRECONDITION where a file's row groups are no longer those that the Source
-// saw. An error takes the place of its piece: all pieces before it come out first. CANCELLED comes at once.
+// Errors: those of ParquetFile, and FAILED_PRECONDITION if a file's row groups differ from those that the Source read.
+// An error takes the place of its piece, so all pieces before it come out first. CANCELLED comes at once.
 class Decoder {
  public:
-  // Starts the threads. `plan` stands `position` rows behind the beginning of the share, and `runs` are what it reads
-  // from there.
+  // Starts the threads. `plan` stands `position` rows after the beginning of the share, and `runs` are what it reads
+  // from there on.
   Decoder(std::shared_ptr<const Source> source, RowPlan plan, std::shared_ptr<const Runs> runs, int64_t position);
 
-  // Cancels and waits for the threads: for at most one column of one piece each.
+  // Cancels and waits for the threads, each of which decodes at most one more column of one piece.
   ~Decoder();
 
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  // The next piece, waiting for it; null when the plan has no more. After an error the same error again. Taking a piece
-  // makes room for more to be decoded.
+  // Waits for the next piece and returns it; null at the end of the plan. After an error it returns the same error
+  // again. Taking a piece makes room for more.
   Result<std::shared_ptr<const Piece>> Next();
 
-  // Ends the work; Next returns CANCELLED, also where it waits. What is being decoded is not interrupted. An error that
-  // Next has returned before stays.
+  // Ends the work: Next returns CANCELLED, even if it already waits. A column that is being decoded is not interrupted.
+  // If Next has already returned an error, that error stays.
   void Cancel();
 
  private:
-  // A file that is being read, and a piece in the making: both in decoder.cc.
+  // A file that is being read, and a piece that is being decoded; both are defined in decoder.cc.
   struct Stretch;
   struct Task;
 
-  // What a thread does until the end: claim a column and decode it, else schedule a piece, else wait. mutex_ is held
-  // but for decoding.
+  // Runs in each thread until the end: claims a column and decodes it, else schedules a piece, else waits. Holds mutex_
+  // except while decoding.
   void Work();
   // These need mutex_:
   std::shared_ptr<Task> Claim(size_t* column);
   bool ScheduleNext();
   std::shared_ptr<Stretch> NewStretch(const RowRange& range) const;
   std::shared_ptr<Task> NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const;
-  // These run without mutex_, and take what they need from members that don't change or that they alone may touch:
+  // These run without mutex_. They use members that do not change or that they alone may touch:
   Status Decode(Task& task, size_t column);
   Status Select(Task& task);
   Status DecodeField(Task& task, size_t field);
@@ -100,15 +100,16 @@ class Decoder {
 
   const std::shared_ptr<const Source> source_;
   const std::shared_ptr<const Runs> runs_;
-  // Units of a piece: the fields and, with a filter, one before them (filtered_ of them, 0 or 1).
+  // The units of a piece: the fields, and with a filter one unit before them. filtered_ is their number before the
+  // fields, 0 or 1.
   const size_t filtered_;
   const size_t columns_;
-  // Pieces that may be scheduled and not yet taken, however many rows they have: what keeps the threads busy where
-  // pieces are larger than the limit of rows.
+  // The number of pieces that may be scheduled and not yet taken, however many rows they have. It keeps the threads
+  // busy if pieces are larger than the limit of rows.
   const int64_t least_pieces_;
 
-  // Guards what is marked below, and the counters of stretches and tasks. It is held for moments alone: whole columns
-  // are decoded between two locks.
+  // Guards the members below and the counters of stretches and tasks. It is held only for moments: whole columns are
+  // decoded between two locks.
   std::mutex mutex_;
   std::condition_variable work_;   // there may be a column to decode
   std::condition_variable ready_;  // a piece may be ready
@@ -123,7 +124,8 @@ class Decoder {
   std::deque<std::shared_ptr<Task>> tasks_;            // in order, not taken yet
   int64_t rows_ahead_ = 0;                             // of tasks_
 
-  // Started when all else is there, and joined before anything goes. Only constructor and destructor touch it.
+  // Started after all other members exist, and joined before any is destroyed. Only constructor and destructor touch
+  // it.
   std::vector<std::thread> threads_;
 };
 

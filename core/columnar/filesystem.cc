@@ -1,6 +1,6 @@
-// A remote name is taken apart into what makes a file system (scheme, authority, options) and a path inside it; which
-// of it is which only Arrow knows, as a bucket is the authority of s3:// and the beginning of its paths. So names are
-// put together again from the text before the path and behind it, and never by Arrow.
+// A remote name consists of a file system (scheme, authority, options) and a path inside it. Only Arrow knows where one
+// ends: for s3:// the bucket is the authority and also the beginning of its paths. So this file, and not Arrow, builds
+// names again: from the text before the path, the path, and the text after it.
 #include "core/columnar/filesystem.h"
 
 #include <arrow/filesystem/filesystem.h>
@@ -41,7 +41,7 @@ struct Name {
   std::string With(const std::string& other) const { return before + other + behind; }
 };
 
-// Since version 26 Arrow's S3 is a library of its own, beside libarrow.
+// Since version 26 Arrow's S3 is a separate library beside libarrow.
 void LoadSeparateFileSystems() {
   Dl_info info;
   if (::dladdr(reinterpret_cast<const void*>(&arrow::fs::EnsureFinalized), &info) == 0) return;
@@ -51,23 +51,23 @@ void LoadSeparateFileSystems() {
   if (name.rfind(prefix, 0) != 0) return;
   const auto s3 = library.parent_path() / ("libarrow_s3.so" + name.substr(prefix.size()));
   std::error_code error;
-  // What cannot be loaded is a scheme that Arrow will not know: reported where a name has it.
+  // If it cannot be loaded, Arrow does not know its scheme; the error is reported for a name with that scheme.
   if (std::filesystem::exists(s3, error)) (void)arrow::fs::LoadFileSystemFactories(s3.c_str());
 }
 
-// The file system of a name, and the path of it there. One is kept for each scheme, authority and options.
+// Returns the file system of a name, and the name's path in it. One is kept for each scheme, authority and options.
 Result<std::pair<FileSystem, std::string>> FileSystemOf(const std::string& name) {
   static std::once_flag loaded;
   std::call_once(loaded, [] {
     LoadSeparateFileSystems();
-    // Connections and threads of the clients must end before the process does.
+    // The clients' connections and threads must end before the process does.
     std::atexit(arrow::fs::EnsureFinalized);
   });
   static std::mutex mutex;
   static auto& systems = *new std::map<std::string, FileSystem>();
   const Name parts(name);
   const std::string key = parts.With(parts.path.substr(0, parts.path.find('/')));
-  // Of a pattern only the authority makes the file system; brackets would be no URI.
+  // Only the authority of a pattern makes the file system; its brackets would not be a valid URI.
   const std::string authority = parts.path.substr(0, parts.path.find('/'));
   std::string path;
   std::lock_guard lock(mutex);
@@ -80,7 +80,7 @@ Result<std::pair<FileSystem, std::string>> FileSystemOf(const std::string& name)
     return Unavailable(message);
   }
   if (system == nullptr) system = *std::move(made);
-  // What Arrow makes of "authority/" is where paths begin: "bucket" of s3, nothing or "/" of hdfs.
+  // Arrow's result for "authority/" is the beginning of its paths: "bucket" for s3, nothing or "/" for hdfs.
   while (!path.empty() && path.back() == '/') path.pop_back();
   return std::pair(system, path + parts.path.substr(authority.size()));
 }
@@ -91,7 +91,7 @@ Result<arrow::fs::FileInfo> InfoOf(const FileSystem& system, const std::string& 
   return *std::move(info);
 }
 
-// Whether a part of `path` behind `folder` begins with '.' or '_', where the pattern does not as well.
+// Returns whether a part of `path` below `folder` begins with '.' or '_' while the pattern's part does not.
 bool Hidden(const std::string& path, const std::string& folder, const std::string& pattern) {
   const std::filesystem::path rest(path.substr(std::min(path.size(), folder.size())));
   const std::filesystem::path wanted(pattern.substr(std::min(pattern.size(), folder.size())));
@@ -104,8 +104,8 @@ bool Hidden(const std::string& path, const std::string& folder, const std::strin
   return false;
 }
 
-// Paths of the files below `folder`, all of them or those that `pattern` (a whole path) matches, sorted. What a pattern
-// matches may be a folder as well, which stands for its files.
+// Returns the paths of the files below `folder`, sorted: all of them, or those that `pattern` (a whole path) matches. A
+// pattern may also match a folder, which stands for its files.
 Result<std::vector<std::string>> List(const FileSystem& system, const std::string& folder, const std::string& pattern,
                                       const std::string& name) {
   arrow::fs::FileSelector selector;
@@ -120,7 +120,7 @@ Result<std::vector<std::string>> List(const FileSystem& system, const std::strin
     if (!info.IsFile() || Hidden(info.path(), folder, pattern)) continue;
     std::string path = info.path();
     if (!pattern.empty()) {
-      // The file itself, or the folder on its way that is as deep as the pattern.
+      // The file itself, or its parent folder at the depth of the pattern.
       std::string beginning = path;
       while (depth(beginning) > depth(pattern)) beginning.resize(beginning.rfind('/'));
       if (::fnmatch(pattern.c_str(), beginning.c_str(), FNM_PATHNAME) != 0) continue;
@@ -134,7 +134,7 @@ Result<std::vector<std::string>> List(const FileSystem& system, const std::strin
 }  // namespace
 
 bool IsRemote(std::string_view name) {
-  // A scheme has its "://" before any other '/': "a/b://c" is a strange, but local name.
+  // A scheme's "://" comes before any other '/': "a/b://c" is an odd, but local name.
   const size_t scheme = name.find("://");
   return scheme != std::string_view::npos && name.find('/') > scheme && name.substr(0, scheme) != "file";
 }
@@ -173,7 +173,7 @@ Result<std::vector<std::string>> ExpandRemote(const std::string& name) {
                               List(system, folder == std::string::npos ? "" : path.substr(0, folder), path, name));
     if (paths.empty()) return NotFound("no file matches '" + name + "'");
   }
-  // Arrow's paths end as the name's do, and begin where its own path begins.
+  // Arrow's paths end like the name's path, but may lack its beginning.
   const size_t same = parts.path.size() >= path.size() ? parts.path.size() - path.size() : 0;
   for (std::string& each : paths) each = parts.With(parts.path.substr(0, same) + each);
   return paths;

@@ -13,7 +13,7 @@ constexpr std::array<std::string_view, 8> kOps = {"==", "!=", "<", "<=", ">", ">
 // In the order of FilterValue::Kind.
 constexpr std::string_view kKinds = "nbiufsydtz";
 
-// Takes the words one by one; what is missing or no number is an error.
+// Takes the words one by one. A missing word, or a word that should be a number and is not, is an error.
 class Words {
  public:
   explicit Words(const std::vector<std::string>& words) : words_(words) {}

@@ -6,11 +6,11 @@
 
 namespace lockstep::columnar {
 
-// A number that stands for a sequence of strings and numbers: FNV-1a. Good against accidents, not against intent.
-// Values are kept in checkpoints, so what goes into one can only be changed at the price of positions that were saved.
+// A hash of a sequence of strings and numbers (FNV-1a). It protects against accidents, not against intent. Values are
+// kept in checkpoints, so a change of what is hashed makes saved positions useless.
 class Fingerprint {
  public:
-  // After each string comes a byte that UTF-8 does not have, so that "ab" and "c" are not "a" and "bc".
+  // After each string comes a byte that UTF-8 does not use, so that "ab", "c" differs from "a", "bc".
   void Add(std::string_view bytes) {
     for (unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 1099511628211u;
     hash_ = (hash_ ^ 0xff) * 1099511628211u;

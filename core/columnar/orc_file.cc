@@ -1,6 +1,6 @@
-// ORC through Arrow. A stripe is what a row group is to Parquet. Arrow decodes a column of a stripe at once, so that a
-// stream holds one column of one stripe. Each stream has a reader of its own over the shared file, as these are not
-// thread-safe. ORC has no checksums: what is decoded is held against the statistics of its stripe.
+// Reads ORC through Arrow. A stripe corresponds to a row group of Parquet. Arrow decodes a column of a stripe at once,
+// so a stream holds one column of one stripe. Each stream has its own reader over the shared file, as readers are not
+// thread-safe. ORC has no checksums, so decoded values are compared with the statistics of their stripe.
 #include <arrow/adapters/orc/adapter.h>
 #include <arrow/io/interfaces.h>
 #include <arrow/record_batch.h>
@@ -89,7 +89,7 @@ class OrcFile : public ArrowFile {
 
   int64_t contents() const override { return contents_; }
 
-  // The footer has no sizes of columns: all are taken to be compressed alike, to a third.
+  // The footer has no sizes of columns: it is assumed that all compress equally, to a third.
   Result<int64_t> RowBytes(const std::vector<Field>& fields) const override {
     const int64_t rows = std::max<int64_t>(1, std::accumulate(group_rows_.begin(), group_rows_.end(), int64_t{0}));
     const auto columns = static_cast<int64_t>(std::max<size_t>(1, columns_.size()));
@@ -103,7 +103,7 @@ class OrcFile : public ArrowFile {
     return NextRows([rows](int64_t count) { return rows->Next(count); });
   }
 
-  // Statistics tell damage here, and exclude no stripe.
+  // Statistics only detect damage here; they exclude no stripe.
   Result<arrow::compute::Expression> Guarantee(int, const std::vector<int>&) const override {
     return arrow::compute::literal(true);
   }

@@ -1,6 +1,6 @@
-// The postscript says where the statistics lie and how they are compressed, the footer which columns there are. Both
-// are taken from Arrow, which has decoded them; the statistics are decompressed and decoded here. Each kind of value
-// has a function that computes what the statistics hold, and Compare says where they differ.
+// The postscript tells where the statistics lie and how they are compressed; the footer lists the columns. Arrow has
+// decoded both. The statistics are decompressed and decoded here. Each kind of value has a function that computes the
+// statistics of decoded values, and Compare reports where they differ.
 #include "core/columnar/orc_statistics.h"
 
 #include <arrow/array.h>
@@ -19,16 +19,16 @@
 namespace lockstep::columnar {
 namespace {
 
-// The format gives the length of a block of compressed bytes 23 bits, and decompressed it is no longer.
+// The format has 23 bits for the length of a compressed block, and no decompressed block is longer.
 constexpr uint64_t kMostBlockBytes = 1 << 23;
 
-// The kinds of columns that are looked at, by the numbers of the format.
+// The kinds of columns that are checked, by the numbers of the format.
 enum Kind : uint64_t { kBoolean, kByte, kShort, kInt, kLong, kFloat, kDouble, kString, kBinary, kList = 10 };
 constexpr uint64_t kDate = 15, kVarchar = 16;
 
 Status Damaged(const std::string& what) { return DataLoss("the statistics of its stripes are damaged: " + what); }
 
-// The postscript, as far as it is about the statistics.
+// The part of the postscript that concerns the statistics.
 struct Postscript {
   uint64_t footer_bytes = 0;
   uint64_t compression = 0;
@@ -50,7 +50,7 @@ Postscript ReadPostscript(std::string_view message) {
   return postscript;
 }
 
-// Null for bytes that are not compressed, and for what Arrow cannot decompress.
+// Returns null for bytes that are not compressed, and for a codec that Arrow lacks.
 Result<std::unique_ptr<arrow::util::Codec>> CodecOf(uint64_t compression) {
   arrow::util::GZipCodecOptions deflate;
   deflate.gzip_format = arrow::util::GZipFormat::DEFLATE;
@@ -68,8 +68,8 @@ Result<std::unique_ptr<arrow::util::Codec>> CodecOf(uint64_t compression) {
   return *std::move(codec);
 }
 
-// One block, into `block`, which is as long as any may be; returns how long it is. Arrow's Zstandard wants to know that
-// beforehand, unless it is asked for a stream.
+// Decompresses one block into `block`, which has the largest allowed size, and returns the block's length. Arrow's
+// Zstandard needs the length beforehand, except as a stream.
 arrow::Result<int64_t> Decompress(arrow::util::Codec& codec, std::string_view data, std::string* block) {
   const auto size = static_cast<int64_t>(data.size()), most = static_cast<int64_t>(block->size());
   const auto* from = reinterpret_cast<const uint8_t*>(data.data());
@@ -81,7 +81,7 @@ arrow::Result<int64_t> Decompress(arrow::util::Codec& codec, std::string_view da
   return done.bytes_written;
 }
 
-// Blocks one behind the other: 3 bytes of length * 2 + whether the block is as it was, then the block.
+// Decompresses consecutive blocks: each is 3 bytes of length * 2 + whether it is uncompressed, then the block.
 Result<std::string> Decompressed(std::string_view data, arrow::util::Codec& codec, uint64_t block_bytes) {
   if (block_bytes > kMostBlockBytes) return Damaged("a block of " + std::to_string(block_bytes) + " bytes");
   std::string whole, block(block_bytes, '\0');
@@ -112,7 +112,7 @@ std::string Text(const Value& value) {
   return text.str();
 }
 
-// `wanted` is what the file says, if it does.
+// Compares a value with the file's one, `wanted`, if the file has it.
 template <typename Value>
 Status Compare(const char* what, const std::optional<Value>& wanted, const Value& found) {
   if (!wanted || *wanted == found) return OkStatus();
@@ -129,7 +129,7 @@ void ForEach(const arrow::Array& values, const Use& use) {
   }
 }
 
-// Sums wrap around: a writer leaves out one that does, and a single flipped bit changes it all the same.
+// Sums wrap around: a writer leaves out a sum that overflows, and a single flipped bit still changes a wrapped sum.
 struct Integers {
   int64_t least = std::numeric_limits<int64_t>::max(), greatest = std::numeric_limits<int64_t>::min();
   uint64_t sum = 0;
@@ -147,8 +147,8 @@ struct Integers {
   }
 };
 
-// In whatever order n numbers are added, the sum is wrong by at most n * 2^-53 of the sum of their magnitudes; here
-// two such sums are compared. (Higham, Accuracy and Stability of Numerical Algorithms, 4.2)
+// In any order, the sum of n numbers is wrong by at most n * 2^-53 of the sum of their magnitudes. Here two
+// such sums are compared. (Higham, Accuracy and Stability of Numerical Algorithms, 4.2)
 struct Doubles {
   double least = std::numeric_limits<double>::infinity(), greatest = -std::numeric_limits<double>::infinity();
   double sum = 0, magnitude = 0, count = 0;
@@ -202,7 +202,7 @@ Result<std::shared_ptr<const OrcStatistics>> OrcStatistics::Read(const std::stri
     if (field->number == 3) file_bytes = field->value;
     if (field->number == 4) postscript_bytes = field->value;
   }
-  // Version 0 is that of writers whose statistics of strings are wrong (HIVE-8732).
+  // Version 0 marks writers whose statistics of strings are wrong (HIVE-8732).
   if (postscript.metadata_bytes == 0 || postscript.writer_version == 0) return {std::move(statistics)};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<arrow::util::Codec> codec, CodecOf(postscript.compression));
   if (codec == nullptr && postscript.compression != 0) return {std::move(statistics)};
@@ -220,8 +220,7 @@ Result<std::shared_ptr<const OrcStatistics>> OrcStatistics::Read(const std::stri
   LOCKSTEP_RETURN_IF_ERROR(statistics->ReadFooter(footer));
   LOCKSTEP_RETURN_IF_ERROR(statistics->ReadStripes(metadata));
   if (const auto found = static_cast<int64_t>(statistics->stripes_.size()); found != stripes) {
-    return Damaged("there are those of " + std::to_string(found) + " stripes, and the file has " +
-                   std::to_string(stripes));
+    return Damaged("they cover " + std::to_string(found) + " stripes, and the file has " + std::to_string(stripes));
   }
   return {std::move(statistics)};
 }
@@ -300,7 +299,7 @@ Status OrcStatistics::CheckColumn(int64_t stripe, uint64_t id, const arrow::Arra
   switch (types_[id].kind) {
     case kBoolean:
       if (values.type_id() != arrow::Type::BOOL) return OkStatus();
-      return Compare("the number of true ones", wanted.trues,
+      return Compare("the number of true values", wanted.trues,
                      static_cast<uint64_t>(static_cast<const arrow::BooleanArray&>(values).true_count()));
     case kByte:
     case kShort:
@@ -313,7 +312,7 @@ Status OrcStatistics::CheckColumn(int64_t stripe, uint64_t id, const arrow::Arra
     case kVarchar:
     case kBinary:
       if (values.type_id() != arrow::Type::STRING && values.type_id() != arrow::Type::BINARY) return OkStatus();
-      return Compare("the length of all", wanted.length, Lengths<arrow::BinaryArray>(values));
+      return Compare("the total length", wanted.length, Lengths<arrow::BinaryArray>(values));
     case kList: return CheckElements(stripe, id, values);
     default: return OkStatus();
   }
@@ -327,8 +326,8 @@ Status OrcStatistics::CheckIntegers(const Column& wanted, const arrow::Array& va
   return Compare("the sum", wanted.sum, static_cast<int64_t>(found->sum));
 }
 
-// With NaN among the values writers differ: some leave it out of the sum, the least and the greatest, others don't. The
-// sum of values whose magnitudes' sum is infinite depends on their order.
+// Writers treat NaN differently: some leave it out of the sum, the least and the greatest value, others do not. If the
+// sum of the magnitudes is infinite, the sum of the values depends on their order.
 Status OrcStatistics::CheckDoubles(const Column& wanted, const arrow::Array& values) {
   Doubles found;
   if (values.type_id() == arrow::Type::FLOAT) {
@@ -346,7 +345,7 @@ Status OrcStatistics::CheckDoubles(const Column& wanted, const arrow::Array& val
   return Compare("the sum", wanted.double_sum, found.sum);
 }
 
-// The elements of all lists are a column of their own.
+// Checks the elements of all lists, which are a column of their own.
 Status OrcStatistics::CheckElements(int64_t stripe, uint64_t id, const arrow::Array& values) const {
   if (values.type_id() != arrow::Type::LIST) return OkStatus();
   const auto elements = static_cast<const arrow::ListArray&>(values).Flatten();

@@ -5,8 +5,9 @@
 namespace lockstep::columnar {
 namespace {
 
-// Whether lists of `found` can be read as `wanted`: the same, or with the innermost ragged levels as fixed dimensions.
-// The levels stay as many as they are, and dimensions that the file fixes have to be equal, counted from the inside.
+// Returns whether lists of `found` can be read as `wanted`: the types are equal, or the innermost ragged levels are
+// wanted as fixed dimensions. The number of levels stays the same. Dimensions that the file fixes have to be equal,
+// counted from the inside.
 bool Fits(const ColumnType& found, const ColumnType& wanted) {
   const size_t levels = found.ragged_rank + found.shape.size();
   return found.value == wanted.value && wanted.ragged_rank <= found.ragged_rank &&

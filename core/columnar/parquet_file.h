@@ -11,8 +11,8 @@
 
 namespace lockstep::columnar {
 
-// A file as columns to choose from, and a column of it as a stream of rows. Nothing of Arrow's or Parquet's appears
-// here: arrow_parquet_file.cc and orc_file.cc read the formats.
+// Files as columns to choose from, and a column as a stream of rows. This header uses nothing of Arrow or Parquet;
+// arrow_parquet_file.cc and orc_file.cc read the formats.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open("day.parquet"));
 //   LOCKSTEP_RETURN_IF_ERROR(file->Check({field}));
@@ -30,26 +30,26 @@ namespace lockstep::columnar {
 struct FileColumn {
   std::string name;
 
-  // In what form it is read, or why it has none.
+  // The form in which it is read, or the reason why it cannot be read.
   Result<ColumnType> type;
 };
 
-// How messages name a file and a column of it.
+// Return the names of a file and of its column for messages.
 inline std::string FileText(const std::string& path) { return "file '" + path + "'"; }
 inline std::string ColumnText(const std::string& path, const std::string& name) {
   return FileText(path) + " column '" + name + "'";
 }
 
-// Whether it says that what was read is damaged, or not what it should be; and not that there was no memory, or that
-// somebody wanted no more.
+// Returns whether the status says that the data is damaged or not as expected, in contrast to a lack of memory or a
+// cancellation.
 inline bool IsCorruption(const Status& status) {
   return status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kInvalidArgument;
 }
 
 // Rows that are left out because they cannot be read.
 struct Refused {
-  std::vector<int64_t> rows;  // positions among those that were asked for, ascending
-  Status first;               // why the first of them
+  std::vector<int64_t> rows;  // positions among the requested rows, ascending
+  Status first;               // the error of the first one
 
   void Add(int64_t begin, int64_t end, const Status& status) {
     if (rows.empty()) first = status;
@@ -57,78 +57,79 @@ struct Refused {
   }
 };
 
-// One column of some row groups of a file, as one run of rows from first to last. Forward only: what was read or
-// skipped is gone. Thread-compatible; different streams of a file may be read by different threads at once. Keeps its
-// file open. After an error its position is unspecified: don't read on.
+// One column of some row groups of a file, as one run of rows. It only moves forward: rows that were read or skipped
+// cannot be read again. Thread-compatible; different threads may read different streams of a file at once. Keeps its
+// file open. After an error its position is undefined: do not read further.
 class ColumnStream {
  public:
   virtual ~ColumnStream() = default;
 
-  // The next `rows` rows, across the borders of row groups; where `kept` is given, those of them alone, by their
-  // positions among these rows, ascending. What is wrong with a row that is not kept is no error. Where `refused` is
-  // given, rows that are not what the field wants (nulls, lists of another length) are left out and added to it,
-  // instead of being an error. Asking for more than there are is DATA_LOSS: the footer promised them.
+  // Reads the next `rows` rows, across row groups. With `kept`, reads only the rows at these positions among them,
+  // ascending; an error in a row that is not kept is ignored. With `refused`, rows that do not fit the field (nulls,
+  // lists of another length) are left out and added to it, instead of being an error. DATA_LOSS if there are fewer
+  // rows, because the footer promised them.
   virtual Result<Column> Read(int64_t rows, const std::vector<int64_t>* kept, Refused* refused) = 0;
   Result<Column> Read(int64_t rows) { return Read(rows, nullptr, nullptr); }
 
-  // Passes over the next `rows` rows. Costs nearly as much as to read them, since Arrow decodes what it passes over;
-  // whole row groups are better left out when the stream is opened.
+  // Passes over the next `rows` rows. It costs nearly as much as reading them, because Arrow decodes them. To leave out
+  // a whole row group, open the stream without it.
   virtual Status Skip(int64_t rows) = 0;
 };
 
-// Which rows of a run of row groups a filter keeps: as ColumnStream, but that it reads the filter's columns.
+// Finds the rows of a run of row groups that a filter keeps. It works like ColumnStream, but reads the filter's
+// columns.
 class RowSelector {
  public:
   virtual ~RowSelector() = default;
 
-  // Of the next `rows` rows the positions of those that are kept, ascending.
+  // Returns the positions of the kept rows among the next `rows` rows, ascending.
   virtual Result<std::vector<int64_t>> Read(int64_t rows) = 0;
   virtual Status Skip(int64_t rows) = 0;
 };
 
-// An open Parquet file. Every error's message begins with the file's name, and with the column's where there is one.
-// Nothing of Arrow's is thrown or ends the process, whatever the file holds. Thread-safe.
+// An open file. Every error's message begins with the file's name, and with the column's if there is one. No exception
+// of Arrow gets out, and nothing ends the process, whatever the file holds. Thread-safe.
 class ParquetFile {
  public:
-  // Reads the footer, and nothing else.
+  // Reads the footer and nothing else.
   static Result<std::shared_ptr<ParquetFile>> Open(const std::string& path);
 
   virtual ~ParquetFile() = default;
 
   const std::string& path() const { return path_; }
-  // The top-level columns, in the file's order; those without a form as a tensor are among them.
+  // Returns the top-level columns in the file's order, including those without a form as a tensor.
   const std::vector<FileColumn>& columns() const { return columns_; }
-  // Rows of each row group; some may be 0.
+  // Returns the number of rows of each row group, which may be 0.
   const std::vector<int64_t>& group_rows() const { return group_rows_; }
 
-  // About how many bytes a row of these columns takes in memory, at least 8 each: for choosing how many to decode at
-  // once. `fields` must have passed Check.
+  // Returns an estimate of the bytes that a row of these columns takes in memory, at least 8 each. It is used to choose
+  // how many rows are decoded at once. `fields` must have passed Check.
   virtual Result<int64_t> RowBytes(const std::vector<Field>& fields) const = 0;
 
-  // Whether each field can be read from this file: that it is there (or has a default) under this name once, in the
-  // type that is wanted. NOT_FOUND names the columns that there are, INVALID_ARGUMENT both types.
+  // Checks that each field can be read from this file: that a column of this name exists once (or has a default) and
+  // has the wanted type. NOT_FOUND names the existing columns, INVALID_ARGUMENT names both types.
   Status Check(const std::vector<Field>& fields) const;
 
-  // The column of `groups`, one after the other. `field` must have passed Check.
+  // Opens the column of `groups`, one group after the other. `field` must have passed Check.
   virtual Result<std::unique_ptr<ColumnStream>> OpenColumn(const std::vector<int>& groups, const Field& field) = 0;
 
-  // Another number for a file with other values, as far as its footer shows: by the rows, bytes and places of its row
-  // groups and columns, and by the least and greatest values where there are statistics. A copy has the same.
+  // Returns a hash of the contents, as far as the footer shows them: the rows, bytes and offsets of row groups and
+  // columns, and the least and greatest values if there are statistics. A copy of the file has the same hash.
   virtual int64_t contents() const = 0;
 
-  // For each row group, whether its statistics leave it possible that rows of it pass the filter. A file whose format
-  // has none says yes to all that has rows. NOT_FOUND for a column that is not there, unless one of `fields` gives it a
-  // default: it counts as null then. INVALID_ARGUMENT for values that the column's type cannot be compared with.
+  // Returns for each row group whether rows of it may pass the filter, judged by its statistics. In a format without
+  // statistics that is every group with rows. NOT_FOUND for a missing column, unless one of `fields` gives it a
+  // default: it then counts as null. INVALID_ARGUMENT for values that cannot be compared with the column's type.
   virtual Result<std::vector<bool>> GroupsThatMayPass(const Filter& filter, const std::vector<Field>& fields) const = 0;
 
-  // The rows of `groups`, one after the other. `filter` must have passed GroupsThatMayPass.
+  // Opens the rows of `groups`, one group after the other. `filter` must have passed GroupsThatMayPass.
   virtual Result<std::unique_ptr<RowSelector>> OpenSelector(const std::vector<int>& groups, const Filter& filter) = 0;
 
  protected:
-  // "a, b, c": for messages.
+  // Returns "a, b, c" for messages.
   std::string ColumnNames() const;
 
-  // Filled by Open and constant from then on, which is what makes the class thread-safe.
+  // Set by Open and constant afterwards, which makes the class thread-safe.
   std::string path_;
   std::vector<FileColumn> columns_;
   std::vector<int64_t> group_rows_;

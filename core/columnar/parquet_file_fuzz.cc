@@ -15,8 +15,8 @@
 #include "core/base/unique_fd.h"
 #include "core/fuzzing/fuzz.h"
 
-// A file as input reads it: its footer, each column in pieces, and rows that a filter keeps. Whatever the file holds,
-// it gives columns whose positions lie inside of their memory, or an error that names the file.
+// Reads a file as the input does: its footer, each column in pieces, and rows that a filter keeps. For any content, the
+// result is columns whose positions lie inside of their memory, or an error that names the file.
 
 namespace lockstep::fuzzing {
 namespace {
@@ -69,13 +69,13 @@ std::string FileOf(const std::shared_ptr<parquet::WriterProperties>& properties,
   return (*file->Finish())->ToString();
 }
 
-// A value for what is null, so that decoding goes on behind it.
+// Returns a field with a default, so that decoding continues after a null.
 Field FieldOf(const FileColumn& column) {
   const auto size = static_cast<size_t>(ValueTypeSize(column.type->value));
   return {column.name, *column.type, std::string(size, '\0')};
 }
 
-// What holds for every column (column.h), and that all of its memory can be read.
+// Checks the conditions of every column (column.h), and that all of its memory can be read.
 void Check(const Column& column, int64_t rows) {
   Require(column.rows == rows, "as many rows as were asked for");
   int64_t elements = rows;
@@ -118,7 +118,7 @@ class Input {
     rows = std::min(rows, kMostRows);
     std::vector<Field> fields;
     for (const FileColumn& column : file.columns()) {
-      // A damaged type may be one of lists of any fixed length.
+      // A damaged type may be one of lists with any fixed length.
       if (column.type.ok() && column.type->width() <= 1024) fields.push_back(FieldOf(column));
     }
     if (!Ok(file.Check(fields))) return;

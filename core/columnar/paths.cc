@@ -1,6 +1,6 @@
-// Names become files. Every worker does this by itself and must come to the same list in the same order, as the shares
-// of the workers are cut out of it: so nothing is left in the order in which a file system lists it, and sorting is by
-// bytes, not by the locale's rules.
+// Expands names to files. Every worker does this by itself and must get the same list in the same order, because the
+// workers' shares are cut out of it. So no order of a file system's listing is kept, and sorting is by bytes, not by
+// the locale's rules.
 #include "core/columnar/paths.h"
 
 #include <glob.h>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Markers and temporary files of Spark, Hive and editors: _SUCCESS, _temporary, .part-0.crc.
+// Returns whether it is a marker or temporary file of Spark, Hive or an editor: _SUCCESS, _temporary, .part-0.crc.
 bool Hidden(const fs::path& path) {
   const std::string name = path.filename().string();
   return !name.empty() && (name[0] == '.' || name[0] == '_');
@@ -30,7 +30,7 @@ Status AppendFolder(const std::string& folder, std::vector<std::string>* files) 
   fs::recursive_directory_iterator it(folder, fs::directory_options::follow_directory_symlink, error), end;
   while (!error && it != end) {
     const bool is_folder = it->is_directory(error);
-    // A hidden folder hides all that is in it.
+    // A hidden folder hides all files below it.
     if (Hidden(it->path())) {
       if (is_folder) it.disable_recursion_pending();
     } else if (!is_folder) {
@@ -45,7 +45,7 @@ Status AppendFolder(const std::string& folder, std::vector<std::string>* files) 
   return OkStatus();
 }
 
-// Appends what exists under this very name.
+// Appends the file or folder with exactly this name.
 Status AppendExisting(const std::string& name, std::vector<std::string>* files) {
   std::error_code error;
   if (fs::is_directory(name, error)) return AppendFolder(name, files);
@@ -53,8 +53,9 @@ Status AppendExisting(const std::string& name, std::vector<std::string>* files) 
   return OkStatus();
 }
 
-// Whether a match is hidden by a part of its name that the pattern does not begin as well: `*` stands for no marker, as
-// for glob(3) it stands for no leading '.', and `_*` does. Both have the same folders, one by one.
+// Returns whether a match is hidden: a part of its name begins with '.' or '_', and the pattern's part does not. `*`
+// does not match a marker, just as glob(3) does not let it match a leading '.'; `_*` does. Both paths have the same
+// depth.
 bool HiddenMatch(const fs::path& name, const fs::path& pattern) {
   auto wanted = pattern.begin();
   for (auto part = name.begin(); part != name.end() && wanted != pattern.end(); ++part, ++wanted) {
@@ -93,11 +94,11 @@ Status AppendName(std::string name, std::vector<std::string>* files) {
     name = path;
   }
   std::error_code error;
-  // First, so that names with brackets can be given as they are.
+  // Exact names come first, so that names with brackets need no escape.
   const fs::file_type type = fs::status(name, error).type();
   const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
-  // A file that can't be looked at, for lack of permission mostly, may well exist. Of patterns other errors say
-  // nothing: they may be too long for a name.
+  // A file that cannot be looked up, mostly for lack of permission, may well exist. Other errors mean nothing for a
+  // pattern, which may be too long for a name.
   if (type == fs::file_type::none && (!is_pattern || error == std::errc::permission_denied)) {
     return Internal("file '" + name + "' cannot be looked up: " + error.message());
   }

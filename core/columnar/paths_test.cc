@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 
-// A folder of files, which is also the working folder; both end with the test.
+// A folder of files, which is also the working folder; the test removes it.
 class Paths : public testing::Test {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ class Paths : public testing::Test {
   fs::path before_;
 };
 
-// The files of names that must be good.
+// Returns the files of names that must be valid.
 std::vector<std::string> Expand(const std::vector<std::string>& names) {
   auto files = ExpandPaths(names);
   EXPECT_TRUE(files.ok()) << files.status().ToString();
@@ -50,13 +50,13 @@ TEST_F(Paths, NamesKeepTheirOrderAndMayBeRelative) {
               ElementsAre("b.parquet", folder_ + "/a.parquet", folder_ + "/b.parquet"));
 }
 
-// As a pattern, c[1].parquet would stand for c1.parquet.
+// As a pattern, c[1].parquet would match c1.parquet.
 TEST_F(Paths, PatternsAreSortedAndAnExactNameIsNoPattern) {
   EXPECT_THAT(Expand({"*.parquet"}), ElementsAre("a.parquet", "b.parquet", "c[1].parquet"));
   EXPECT_THAT(Expand({"c[1].parquet"}), ElementsAre("c[1].parquet"));
 }
 
-// A folder may be named, or match a pattern. Partitioned tables (hour=3) are folders in folders.
+// A folder may be named, or match a pattern. Partitioned tables (hour=3) are nested folders.
 TEST_F(Paths, FoldersAreReadInDepthAndSortedWithoutMarkersAndHiddenFiles) {
   EXPECT_THAT(Expand({"day"}), ElementsAre("day/1.parquet", "day/2.parquet", "day/hour=3/0.parquet"));
   EXPECT_THAT(Expand({"d*"}), ElementsAre("day/1.parquet", "day/2.parquet", "day/hour=3/0.parquet"));
@@ -73,7 +73,7 @@ TEST_F(Paths, PatternsMatchMarkersAndHiddenFilesOnlyWhereWrittenOut) {
   EXPECT_EQ(ExpandPaths({"day/*S"}).status().ToString(), "NOT_FOUND: no file matches 'day/*S', but for hidden ones");
 }
 
-// A loop of links is looked up in vain whoever asks; a lack of permission is none for root.
+// The lookup of a loop of links fails for every user; a lack of permission does not stop root.
 TEST_F(Paths, WhatCannotBeLookedUpIsNotSaidToBeMissing) {
   fs::create_symlink("loop", "loop");
   EXPECT_EQ(ExpandPaths({"loop"}).status().ToString(),
@@ -87,7 +87,7 @@ TEST_F(Paths, WhatCannotBeLookedUpIsNotSaidToBeMissing) {
   fs::permissions("day", fs::perms::all);
 }
 
-// Whole messages, because a user sees no more than these.
+// Compares whole messages, because a user sees only these.
 TEST_F(Paths, WhatIsNotThereIsNamed) {
   const auto message = [](const std::string& name) { return ExpandPaths({name}).status().ToString(); };
   EXPECT_EQ(message("nope.parquet"), "NOT_FOUND: file 'nope.parquet' does not exist");

@@ -1,18 +1,18 @@
-// Two plans in one class. With kRows and kRowGroups a worker's share is cut out once, as a list of segments: whole row
-// groups, but for the two at the borders of a contiguous share. Lanes then walk through it, one for each file that is
-// read in turn, and a file that ends hands its lane to the next file.
+// Two plans in one class. With kRows and kRowGroups, a worker's share is cut out once, as a list of segments: whole row
+// groups, except the two at the borders of a contiguous share. Lanes then walk through the list, one for each file that
+// is read in turn. When a lane's file ends, the lane takes the next file.
 //
 //   segments   f0:g0 f0:g1 | f1:g0 | f2:g0 f2:g1     2 lanes, a turn is sequential_batches * batch_size rows
 //   lane 0     f0 ------------> f2 ------->
 //   lane 1     f1 -----> (none left: closed)
 //
-// With kBatches the segments are all row groups of all workers, because a worker's batches lie all over them, and a
-// step's rows are arithmetic: step s of worker i is rows [(s * W + i) * B, + B) of all. No list of batches is kept,
-// which for a long pass would be larger than anything else here.
+// With kBatches the segments are all row groups of all workers, because a worker's batches are spread over all of them.
+// A step's rows are computed: step s of worker i is rows [(s * W + i) * B, + B) of all rows. No list of batches is
+// kept; for a long pass it would be larger than everything else here.
 //
-// Sums and products of numbers of rows are checked in Make (and never OUT_OF_RANGE, which TensorFlow takes for the end
-// of the data), and by steps in StepRows they stay below the sum of all.
-// Only a turn may be too long for 64 bits, and then counts as endless.
+// Sums and products of numbers of rows are checked in Make. Their error is never OUT_OF_RANGE, which TensorFlow takes
+// for the end of the data. In StepRows they stay below the sum of all rows. Only a turn may be too long for 64 bits,
+// and then counts as endless.
 #include "core/columnar/plan.h"
 
 #include <algorithm>
@@ -28,15 +28,14 @@ Status AtLeastOne(const char* name, int64_t value) {
   return InvalidArgument(std::string(name) + " is " + std::to_string(value) + ", wanted 1 or more");
 }
 
-// part * of / whole without overflow: `of` may be as large as a row count can be.
+// Returns part * of / whole without overflow: `of` may be as large as a row count can be.
 int64_t Portion(int64_t of, int64_t part, int64_t whole) {
   return static_cast<int64_t>(static_cast<__int128>(of) * part / whole);
 }
 
-// The owner of each row group, in order: the worker with the fewest rows so far, the first of them.
-// A heap of (rows held, worker): the pair's order makes the lowest worker the first among equals, so that all workers
-// come to the same owners. The greedy rule bounds the difference of shares by one row group: when a worker gets one, it
-// had no more rows than any other.
+// Assigns each row group, in order, to the worker with the fewest rows so far; the lowest number wins among equals. A
+// heap of (rows held, worker) finds it by the order of pairs, so all workers compute the same owners. The greedy rule
+// bounds the difference of shares by one row group: a worker that gets one had no more rows than any other.
 class FewestRows {
  public:
   explicit FewestRows(int64_t workers) {
@@ -84,7 +83,7 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
         return DataLoss("the files have more than 2^63 rows");
     }
   }
-  // The contiguous share of kRows, as rows of all files; the other ways have no use for it.
+  // The contiguous share of kRows, as rows of all files; the other ways do not use it.
   const int64_t begin = Portion(plan.all_rows_, options.partition_index, options.partition_count);
   const int64_t end = Portion(plan.all_rows_, options.partition_index + 1, options.partition_count);
   FewestRows owners(options.partition_by == PartitionBy::kRowGroups ? options.partition_count : 1);
@@ -92,7 +91,7 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
   int64_t start = 0;
   for (int file = 0; file < static_cast<int>(group_rows.size()); ++file) {
     for (int group = 0; group < static_cast<int>(group_rows[file].size()); ++group) {
-      // `first` and `last`: what is this worker's of the group, as rows of the group.
+      // `first` and `last` bound this worker's part of the group, as rows of the group.
       const int64_t rows = group_rows[file][group];
       int64_t first = 0, last = rows;
       if (options.partition_by == PartitionBy::kRows) {
@@ -108,7 +107,7 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
   for (const Segment& segment : *segments) plan.total_rows_ += segment.rows;
   plan.segments_ = segments;
   if (options.partition_by == PartitionBy::kBatches) {
-    // All workers hold the same whole steps; what is left is divided.
+    // All workers have the same whole steps; the remaining rows are divided.
     int64_t step_rows;
     if (__builtin_mul_overflow(options.batch_size, options.partition_count, &step_rows)) {
       return InvalidArgument("batch_size " + std::to_string(options.batch_size) + " times partition_count " +
@@ -134,22 +133,22 @@ RowPlan::Lane RowPlan::TakeFile() {
 }
 
 std::optional<RowRange> RowPlan::Next() {
-  // What Skip cut in two comes first.
+  // A rest that Skip left of a range comes first.
   if (pending_) return std::exchange(pending_, std::nullopt);
   return options_.partition_by == PartitionBy::kBatches ? NextOfBatches() : NextOfLanes();
 }
 
-// A range ends with its segment or with its lane's turn. With one file after the other a turn never ends.
+// A range ends with its segment or with its lane's turn. If files are read one after the other, a turn never ends.
 std::optional<RowRange> RowPlan::NextOfLanes() {
   int64_t turn = std::numeric_limits<int64_t>::max();
   if (options_.parallel_files > 1 && __builtin_mul_overflow(options_.batch_size, options_.sequential_batches, &turn)) {
     turn = std::numeric_limits<int64_t>::max();
   }
-  if (turn_left_ == 0) turn_left_ = turn;  // at the very beginning
+  if (turn_left_ == 0) turn_left_ = turn;  // at the start
   while (!lanes_.empty()) {
     Lane& lane = lanes_[lane_];
-    // The lane's file has ended: the next one takes its place and fills what is left of its turn. Without one the lane
-    // is closed, and the next lane's turn begins.
+    // The lane's file has ended. The next file takes its place for the rest of the turn. If there is none, the lane is
+    // closed, and the next lane's turn begins.
     if (lane.segment == lane.end && next_segment_ < segments_->size()) {
       lane = TakeFile();
     } else if (lane.segment == lane.end) {
@@ -177,9 +176,8 @@ std::optional<RowRange> RowPlan::NextOfLanes() {
   return std::nullopt;
 }
 
-// All whole steps are alike. The rows that are left behind them make one more step, of which every worker gets an equal
-// part, so that all workers have the same number of batches, but for a last one that may be missing where fewer rows
-// than workers are left.
+// All whole steps are alike. The remaining rows make one more step, which is divided evenly among the workers. So all
+// workers have the same number of batches, except that the last one may be missing if fewer rows than workers remain.
 std::pair<int64_t, int64_t> RowPlan::StepRows(int64_t step) const {
   const int64_t step_rows = options_.batch_size * options_.partition_count;
   const int64_t steps = all_rows_ / step_rows;
@@ -196,8 +194,8 @@ std::pair<int64_t, int64_t> RowPlan::StepRows(int64_t step) const {
 std::optional<RowRange> RowPlan::NextOfBatches() {
   auto [begin, end] = StepRows(step_);
   const int64_t row = begin + step_offset_;
-  if (row == end) return std::nullopt;  // only a last step is empty
-  // Only ever forward: rows ascend from step to step, and other workers' groups are stepped over here.
+  if (row == end) return std::nullopt;  // only the last step can be empty
+  // Rows ascend from step to step, so the search only moves forward, over other workers' groups.
   while (row >= segment_start_ + (*segments_)[segment_].rows) segment_start_ += (*segments_)[segment_++].rows;
   const Segment& segment = (*segments_)[segment_];
   const int64_t segment_end = segment_start_ + segment.rows;
@@ -207,8 +205,7 @@ std::optional<RowRange> RowPlan::NextOfBatches() {
     ++step_;
     step_offset_ = 0;
   }
-  // Whether the file is done with shows in the next range alone: it is, where this worker's next row lies behind the
-  // file's last row group, or where there is none.
+  // The file is done if this worker's next row lies after the file's last row group, or if there is no next row.
   auto [next_begin, next_end] = StepRows(step_);
   int64_t file_end = segment_end;
   for (size_t i = segment_ + 1; i < segments_->size() && (*segments_)[i].file == segment.file; ++i) {

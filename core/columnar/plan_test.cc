@@ -24,7 +24,7 @@ std::vector<Row> AllRows(const Groups& groups) {
   return rows;
 }
 
-// The rows that a plan reads, in order; checks what its ranges promise on the way.
+// Returns the rows that a plan reads, in order, and checks the promises of its ranges.
 std::vector<Row> RowsOf(RowPlan plan) {
   std::vector<Row> rows;
   std::map<int, bool> ended;
@@ -38,14 +38,14 @@ std::vector<Row> RowsOf(RowPlan plan) {
   return rows;
 }
 
-// The plan of options that must be good.
+// Returns a plan of options that must be valid.
 RowPlan MakePlan(const Groups& groups, const PlanOptions& options) {
   auto plan = RowPlan::Make(groups, options);
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
   return *std::move(plan);
 }
 
-// Up to four files of up to four row groups; a quarter of them, and some files, have no rows.
+// Returns up to four files of up to four row groups. A quarter of the groups, and some files, have no rows.
 Groups RandomGroups(std::mt19937& random) {
   Groups groups(random() % 5);
   for (auto& file : groups) {
@@ -55,8 +55,8 @@ Groups RandomGroups(std::mt19937& random) {
   return groups;
 }
 
-// The promise on which training rests: the workers' rows together are the data, nothing twice and nothing left out.
-// Batch sizes and turns are small, so that they fall on all sides of row groups.
+// Training rests on this promise: the workers' rows together are the data, without repeats and without gaps. Batch
+// sizes and turns are small, so that their ends fall before, on and after the ends of row groups.
 TEST(RowPlan, GivesEveryRowToExactlyOneWorkerInEveryWay) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
@@ -79,7 +79,7 @@ TEST(RowPlan, GivesEveryRowToExactlyOneWorkerInEveryWay) {
   }
 }
 
-// What PartitionBy says of the difference between shares, for up to six workers.
+// Checks PartitionBy's limits of the difference between shares, for up to six workers.
 TEST(RowPlan, SharesByRowsDifferByOneRowAndByRowGroupsByOneRowGroup) {
   std::mt19937 random(12);
   for (int round = 0; round < 300; ++round) {
@@ -100,8 +100,8 @@ TEST(RowPlan, SharesByRowsDifferByOneRowAndByRowGroupsByOneRowGroup) {
   }
 }
 
-// Step by step the workers' batches, one behind the other, are the rows that one worker with the sum of their batch
-// sizes reads: what makes runs on different numbers of workers comparable.
+// In each step, the workers' batches in order are the batch of one worker with the sum of their batch sizes. This makes
+// runs on different numbers of workers comparable.
 TEST(RowPlan, BatchesOfAllWorkersTogetherAreTheBatchesOfOne) {
   const Groups groups = {{10, 7}, {}, {23, 1}};
   const std::vector<Row> all = AllRows(groups);
@@ -121,7 +121,7 @@ TEST(RowPlan, BatchesOfAllWorkersTogetherAreTheBatchesOfOne) {
     const auto begin = all.begin() + step * kWorkers * kBatch;
     EXPECT_EQ(joined, std::vector<Row>(begin, begin + kWorkers * kBatch));
   }
-  // 41 rows are 3 steps of 12; the 5 left are divided as evenly as can be.
+  // 41 rows are 3 steps of 12; the remaining 5 are divided as evenly as possible.
   EXPECT_THAT((std::vector<size_t>{shares[0].size(), shares[1].size(), shares[2].size()}),
               testing::ElementsAre(13, 14, 14));
 }
@@ -131,12 +131,12 @@ TEST(RowPlan, ReadsSeveralFilesInTurnWhereAskedTo) {
   const std::vector<Row> rows = RowsOf(MakePlan(groups, {.batch_size = 2, .parallel_files = 2}));
   std::vector<int> files;
   for (const Row& row : rows) files.push_back(std::get<0>(row));
-  // Two rows at a time; file 2 takes the place of file 1 as soon as that ends, and fills its turn.
+  // Two rows at a time. File 2 takes the place of file 1 as soon as that ends, and fills its turn.
   EXPECT_THAT(files, testing::ElementsAre(0, 0, 1, 1, 0, 0, 1, 2, 0, 2));
 }
 
-// Skip and Next agree about where a row lies, also where a skip ends in the middle of a range or beyond the end. And
-// GroupsLeft names every row group that is still to come: what it forgot would not be opened.
+// Skip and Next agree on the place of a row, also if a skip ends inside a range or beyond the end. GroupsLeft names
+// every row group that is still to come; a missing one would not be opened.
 TEST(RowPlan, SkipsAsIfTheRowsHadBeenRead) {
   std::mt19937 random(13);
   for (int round = 0; round < 200; ++round) {
@@ -149,7 +149,7 @@ TEST(RowPlan, SkipsAsIfTheRowsHadBeenRead) {
     const size_t skipped = random() % (rows.size() + 2);
     plan.Skip(skipped);
     rows.erase(rows.begin(), rows.begin() + std::min(skipped, rows.size()));
-    // What it says is left, is.
+    // Every group that it names is still to come.
     const auto left = plan.GroupsLeft();
     for (const auto& [file, group, row] : rows) {
       ASSERT_TRUE(left.contains(file));
@@ -159,7 +159,7 @@ TEST(RowPlan, SkipsAsIfTheRowsHadBeenRead) {
   }
 }
 
-// By the names that a Python user knows, with what was given and what may be.
+// Messages use the names that a Python user knows, and say the given and the allowed value.
 TEST(RowPlan, RefusesOptionsOutOfRangeByName) {
   const auto message = [](const PlanOptions& options) { return RowPlan::Make({{5}}, options).status().message(); };
   EXPECT_EQ(message({.batch_size = 0}), "batch_size is 0, wanted 1 or more");
@@ -171,7 +171,7 @@ TEST(RowPlan, RefusesOptionsOutOfRangeByName) {
   EXPECT_EQ(message({.sequential_batches = 0}), "num_sequential_reads is 0, wanted 1 or more");
 }
 
-// Not OUT_OF_RANGE, which would end the training as if all had been read.
+// The error is not OUT_OF_RANGE, which would end the training as if all rows had been read.
 TEST(RowPlan, NumbersBeyond64BitsAreErrorsAndNoEndOfTheData) {
   constexpr int64_t kHuge = int64_t{1} << 62;
   EXPECT_EQ(RowPlan::Make({{kHuge}, {kHuge}}, {}).status().code(), StatusCode::kDataLoss);

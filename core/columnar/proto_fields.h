@@ -7,21 +7,21 @@
 
 namespace lockstep::columnar {
 
-// One field of a message of Protocol Buffers, as it is encoded. https://protobuf.dev/programming-guides/encoding
+// One encoded field of a Protocol Buffers message. https://protobuf.dev/programming-guides/encoding
 struct ProtoField {
   uint32_t number = 0;
-  uint64_t value = 0;      // of a varint, or the bits of a fixed-size value
-  std::string_view bytes;  // of what has a length: strings, messages, packed numbers
+  uint64_t value = 0;      // a varint, or the bits of a fixed-size value
+  std::string_view bytes;  // a value with a length: string, message, packed numbers
 
-  // A sint64, which is encoded with its sign in the lowest bit.
+  // Returns the value of a sint64, which is encoded with its sign in the lowest bit.
   int64_t Signed() const { return static_cast<int64_t>(value >> 1) ^ -static_cast<int64_t>(value & 1); }
   double Double() const { return std::bit_cast<double>(value); }
 
   bool operator==(const ProtoField&) const = default;
 };
 
-// Goes through the fields of a message, in the order in which they stand. Never reads beyond the bytes, whatever they
-// are. Not thread-safe; does not own the bytes.
+// Walks through the fields of a message, in their order. Never reads beyond the bytes, whatever they are. Not
+// thread-safe; does not own the bytes.
 //
 //   ProtoFields fields(message);
 //   while (const auto field = fields.Next()) ...
@@ -30,7 +30,7 @@ class ProtoFields {
  public:
   explicit ProtoFields(std::string_view message) : rest_(message) {}
 
-  // Nothing at the end, and where the bytes are no message.
+  // Returns the next field; nothing at the end, or if the bytes are not a valid message.
   std::optional<ProtoField> Next() {
     if (rest_.empty() || damaged_) return std::nullopt;
     const uint64_t key = Varint();
@@ -47,7 +47,7 @@ class ProtoFields {
     return field;
   }
 
-  // The next number of a field of packed varints, whose bytes are all that this was made of.
+  // Returns the next number of a packed field. This object must have been made of that field's bytes.
   std::optional<uint64_t> NextPacked() {
     if (rest_.empty() || damaged_) return std::nullopt;
     const uint64_t value = Varint();
@@ -55,7 +55,7 @@ class ProtoFields {
     return value;
   }
 
-  // Whether Next has come to bytes that are no field.
+  // Returns whether Next or NextPacked has met bytes that are not valid.
   bool damaged() const { return damaged_; }
 
  private:

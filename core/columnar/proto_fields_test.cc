@@ -34,7 +34,7 @@ TEST(ProtoFieldsTest, ReadsNumbersWithASignAndOfFixedSize) {
   EXPECT_EQ(fields.Next()->value, 1);
 }
 
-// A length beyond the end, a number without an end, one of 11 bytes, kinds of fields that there are no more.
+// A length beyond the end, a number without an end, a number of 11 bytes, and kinds of fields that no longer exist.
 TEST(ProtoFieldsTest, EndsAtBytesThatAreNoMessage) {
   for (const std::string& message :
        {std::string("\x0a\x05\x61"), std::string("\x08\x80"), "\x08" + std::string(10, '\x80') + "\x01",

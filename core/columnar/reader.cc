@@ -1,12 +1,12 @@
-// Cuts decoded pieces into batches. Two copies of one plan run one behind the other: the decoder's, which decides what
-// is decoded, and this one, which says where the next batch's rows lie. A batch is a list of parts of pieces:
+// Cuts decoded pieces into batches. Two copies of one plan advance one after the other: the decoder's copy decides what
+// is decoded, and this one tells where the next batch's rows lie. A batch is a list of parts of pieces:
 //
 //   pieces    |------- 0 -------|------- 1 -------|---- 2 ----|      0 and 1 are of one file, 2 is of the next
 //   batches   |--- a ---|--- b ---|--- c ---|--- d ---|-- e --|
 //   parts      0         0, 1      1         1, 2      2
 //
-// Each column of each part is a slice, which shares memory; only where a batch has several parts they are copied
-// together. Pieces are made to end where batches end (Decoder), so that this is the exception.
+// Each column of each part is a slice, which shares memory. Only the parts of a batch that spans several pieces are
+// copied together. The decoder makes pieces end where batches end, so this is the exception.
 #include "core/columnar/reader.h"
 
 #include <algorithm>
@@ -30,9 +30,9 @@ Reader::Reader(std::shared_ptr<const Source> source, int64_t position)
       taken_(position),
       decoder_(source_, plan_, runs_, position) {}
 
-// The plan moves before columns are cut, the position after: behind a batch that was lost in between, for lack of
-// memory, the next one would be of other rows than position() says. So no batch follows an error; another reader may be
-// started at position().
+// The plan moves before columns are cut, the position moves after it. If a batch is lost in between for lack of memory,
+// the rows of the next one would not match position(). So no batch follows an error; another reader may be started at
+// position().
 Result<Batch> Reader::Next() {
   LOCKSTEP_RETURN_IF_ERROR(error_);
   Result<Batch> batch = NextBatch();
@@ -63,11 +63,11 @@ Result<Batch> Reader::NextBatch() {
   return batch;
 }
 
-// The parts of pieces that make the next batch; fewer rows at the end. Each round takes what the batch still needs, the
-// range still has and the piece still holds, whichever is least. Of a filtered piece that is counted in the rows that
-// were kept, and the range goes on behind the last of them: so that a position always lies right behind a batch's last
-// row. A file's last piece is let go with its last range: with files read in turn, it would else stay to the end of the
-// pass.
+// Returns the parts of pieces that make the next batch; at the end it may have fewer rows. Each round takes the least
+// of three numbers: rows that the batch still needs, rows left in the range, and rows left in the piece. In a filtered
+// piece they are counted in kept rows, and the range continues after the last of them. So a position always lies right
+// after a batch's last row. A file's last piece is released with its last range. Otherwise, with files read in turn, it
+// would stay until the end of the pass.
 Result<std::vector<Reader::Part>> Reader::NextParts() {
   std::vector<Part> parts;
   int64_t missing = source_->options().plan.batch_size;
@@ -84,7 +84,7 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
       passed = piece->Behind(first + rows - 1) - position;
     }
     Count(piece->refused, position, passed);
-    // Ranges end where row groups do, which says nothing about the piece.
+    // Ranges end with row groups, not with pieces.
     if (!parts.empty() && parts.back().piece == piece && parts.back().first + parts.back().rows == first) {
       parts.back().rows += rows;
     } else if (rows > 0) {
@@ -101,7 +101,7 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
   return parts;
 }
 
-// Counts those of the refused rows that lie among `rows` rows from `first` on, so that every row counts once.
+// Counts the refused rows among `rows` rows from `first` on, so that every row counts once.
 void Reader::Count(const Refused& refused, int64_t first, int64_t rows) {
   const auto begin = std::lower_bound(refused.rows.begin(), refused.rows.end(), first);
   const auto count = std::lower_bound(begin, refused.rows.end(), first + rows) - begin;
@@ -109,14 +109,14 @@ void Reader::Count(const Refused& refused, int64_t first, int64_t rows) {
   refused_rows_ += count;
 }
 
-// The piece that holds the range's first row: the file's current one, or the decoder's next. A file needs one piece at
-// a time, as its ranges ascend. That the decoder's next one is of this file and holds the row follows from both plans
-// being the same; INTERNAL says that they are not, rather than to hand out wrong rows.
+// Returns the piece that holds the range's first row: the file's current one, or the decoder's next one. A file needs
+// one piece at a time, as its ranges ascend. Both plans are the same, so the decoder's next piece is of this file and
+// holds the row. INTERNAL if it is not, instead of wrong rows.
 Result<std::shared_ptr<const Piece>> Reader::PieceOf(const RowRange& range) {
   const int64_t position = runs_->at(range.file).Position(range);
   std::shared_ptr<const Piece>& current = pieces_[range.file];
   if (current != nullptr && position < current->first + current->rows) return current;
-  current.reset();  // before the wait: its memory is not needed any more
+  current.reset();  // before the wait, because its memory is no longer needed
   LOCKSTEP_ASSIGN_OR_RETURN(current, decoder_.Next());
   if (current == nullptr || current->file != range.file || position < current->first ||
       position >= current->first + current->rows) {

@@ -15,9 +15,9 @@
 
 namespace lockstep::columnar {
 
-// One pass over a worker's share, batch by batch: `batch_size` rows each, over all borders of row groups and files, but
-// for the last. A column of a batch shares the decoded memory where the batch lies inside one piece, and is a copy
-// where it does not. Next is for one thread; Cancel may be called from any.
+// One pass over a worker's share, batch by batch. Each batch has `batch_size` rows, across row groups and files, except
+// the last one. A column of a batch shares the decoded memory if the batch lies inside one piece; otherwise it is a
+// copy. Only one thread calls Next; any thread may call Cancel.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<const Source> source, Source::Make(options));
 //   Reader reader(source, 0);
@@ -27,26 +27,27 @@ namespace lockstep::columnar {
 //     ...
 //   }
 //
-// Decoding begins in the constructor, in the source's number of threads, and runs ahead of Next. Batches stay valid
-// when the reader is gone. To start over, or from another position, make another reader.
+// The constructor starts the decoding, in the source's number of threads, which runs ahead of Next. Batches stay valid
+// after the reader is destroyed. To start over, or at another position, make another reader.
 class Reader {
  public:
-  // A pass that begins after the first `position` rows of the share (0 or more; beyond the end there is nothing to
-  // read). Row groups before it are not opened.
+  // Starts a pass after the first `position` rows of the share. `position` is 0 or more; beyond the end there is
+  // nothing to read. Row groups before it are not opened.
   Reader(std::shared_ptr<const Source> source, int64_t position);
 
-  // The next batch, waiting for it; one without rows is the end. It shares memory with pieces and other batches. With
-  // drop_remainder a last batch that is short counts as the end. Errors of decoding come behind the batches before
-  // them; CANCELLED comes at once. The first error stays.
+  // Waits for the next batch and returns it; a batch without rows is the end. It shares memory with pieces and other
+  // batches. With drop_remainder, a short last batch counts as the end. An error of decoding comes after the batches
+  // before it; CANCELLED comes at once. The first error stays.
   Result<Batch> Next();
 
-  // Ends the pass from any thread: Next returns CANCELLED, also where it waits.
+  // Ends the pass, from any thread: Next returns CANCELLED, even if it already waits.
   void Cancel() { decoder_.Cancel(); }
 
-  // Rows of the share that have been handed out, or left out by a filter, or were passed over at the start.
+  // Returns the number of rows of the share that were returned, dropped by a filter, or passed over at the start.
   int64_t position() const { return position_; }
 
-  // With skip_corrupted: rows so far that were left out because they could not be read, and why the first of them.
+  // With skip_corrupted: the number of rows left out so far because they could not be read, and the error of the first
+  // one.
   int64_t refused_rows() const { return refused_rows_; }
   const Status& first_refused() const { return first_refused_; }
 
@@ -58,24 +59,24 @@ class Reader {
     int64_t rows;
   };
 
-  // Next without the memory for its first error. All three are explained in reader.cc.
+  // Next without the memory for its first error. reader.cc explains all four.
   Result<Batch> NextBatch();
   Result<std::vector<Part>> NextParts();
   Result<std::shared_ptr<const Piece>> PieceOf(const RowRange& range);
   void Count(const Refused& refused, int64_t first, int64_t rows);
 
   const std::shared_ptr<const Source> source_;
-  // Goes through the same ranges as the decoder's own plan, behind it. No piece says which rows of it are wanted; that
-  // both plans agree is what tells.
+  // Walks through the same ranges as the decoder's own plan, behind it. Pieces do not tell which of their rows are
+  // wanted; that follows from both plans being equal.
   RowPlan plan_;
   const std::shared_ptr<const Runs> runs_;
-  std::optional<RowRange> range_;                       // what is left of the current one
+  std::optional<RowRange> range_;                       // the rest of the current one
   std::map<int, std::shared_ptr<const Piece>> pieces_;  // the current one of each open file
   int64_t position_;
-  int64_t taken_;  // position_, once the batch that is being made has been handed out
+  int64_t taken_;  // position_ after the batch that is being made
   int64_t refused_rows_ = 0;
   Status first_refused_;
-  Status error_;  // the end of the pass, where it ended badly
+  Status error_;  // the error that ended the pass
   Decoder decoder_;
 };
 

@@ -21,8 +21,8 @@
 namespace lockstep::columnar {
 namespace {
 
-// Row i of a test's data: an id, a list of i % 4 ids and a string. All of it follows from i, so that a batch can be
-// checked without knowing where it comes from; and a number, a ragged column and strings take three ways through the
+// Returns rows of a test's data. Row i holds an id, a list of i % 4 ids and a string, all computed from i, so that a
+// batch can be checked without knowing its origin. A number, a ragged column and strings take three ways through the
 // decoder.
 std::shared_ptr<arrow::Table> TableOf(int64_t first, int64_t rows) {
   arrow::Int64Builder ids;
@@ -54,7 +54,7 @@ SourceOptions OptionsOf(std::vector<std::string> paths, int64_t batch_size, int6
   return options;
 }
 
-// Files in a folder that ends with the test.
+// Files in a folder that the test removes at its end.
 class ReaderTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -75,8 +75,8 @@ class ReaderTest : public testing::Test {
   std::string folder_;
 };
 
-// Checks the rows of a batch against what TableOf writes and returns their ids: what is left to compare is which rows
-// came, and in which order.
+// Checks the rows of a batch against TableOf's and returns their ids. The caller then compares which rows came, and in
+// which order.
 std::vector<int64_t> CheckedIds(const Batch& batch) {
   std::vector<int64_t> ids(batch.columns[0].values.as<int64_t>(), batch.columns[0].values.as<int64_t>() + batch.rows);
   const Column& list = batch.columns[1];
@@ -94,7 +94,7 @@ std::vector<int64_t> CheckedIds(const Batch& batch) {
   return ids;
 }
 
-// All ids from `position` on; the status of a failure. The reader's position is checked after every batch.
+// Returns all ids from `position` on, or the status of a failure. Checks the reader's position after every batch.
 Result<std::vector<int64_t>> ReadAll(const SourceOptions& options, int64_t position = 0) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<const Source> source, Source::Make(options));
   Reader reader(source, position);
@@ -139,7 +139,7 @@ TEST_F(ReaderTest, APositionIsOneOfTheSameRowsInTheSameOrderAlone) {
   half.plan.partition_count = 2;
   refused(half, "another share");
 
-  // As many rows in as many groups, of other values.
+  // Writes as many rows in as many groups, with other values.
   Write("b", 31, 30, 10);
   const Status status = (*Source::Make(options))->identity().Check((*saved)->identity());
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
@@ -148,8 +148,8 @@ TEST_F(ReaderTest, APositionIsOneOfTheSameRowsInTheSameOrderAlone) {
   EXPECT_TRUE((*Source::Make(options))->identity().Check((*saved)->identity()).ok());
 }
 
-// Row groups, pieces, batches and files end at places that have nothing to do with each other; a file is empty and one
-// has a single row. Positions to begin at are drawn as well, the very end among them.
+// Row groups, pieces, batches and files end at unrelated places; one file is empty and one has a single row. Start
+// positions are drawn as well, including the end.
 TEST_F(ReaderTest, GivesEveryRowOnceInOrderWhateverTheBorders) {
   std::mt19937 random(21);
   std::vector<std::string> files;
@@ -169,7 +169,7 @@ TEST_F(ReaderTest, GivesEveryRowOnceInOrderWhateverTheBorders) {
   }
 }
 
-// Plan, decoder and reader agree about the rows that lie in pieces but not in the share.
+// Plan, decoder and reader agree on the rows that lie in pieces but not in the share.
 TEST_F(ReaderTest, SharesOfAllWorkersTogetherAreTheData) {
   const std::vector<std::string> files = {Write("a", 0, 90, 20), Write("b", 90, 41, 7)};
   std::mt19937 random(22);
@@ -191,8 +191,8 @@ TEST_F(ReaderTest, SharesOfAllWorkersTogetherAreTheData) {
   }
 }
 
-// Cancels at different times, from before the first batch to, maybe, behind the last one: Next must return in every
-// case. A reader that goes on waiting shows as the test's deadline.
+// Cancels at different times, from before the first batch to, maybe, after the last one: Next must return in every
+// case. A reader that keeps waiting runs into the test's deadline.
 TEST_F(ReaderTest, CancelEndsAWaitingReader) {
   const std::string file = Write("a", 0, 20000, 20000);
   for (int round = 0; round < 20; ++round) {
@@ -215,8 +215,8 @@ TEST_F(ReaderTest, CancelEndsAWaitingReader) {
   }
 }
 
-// The second file goes away between its footer and its rows. The five batches of the first one are good all the same,
-// although both are decoded ahead.
+// The second file is removed between the reading of its footer and of its rows. The five batches of the first one are
+// good nevertheless, although both are decoded ahead.
 TEST_F(ReaderTest, AnErrorComesBehindTheBatchesBeforeItAndStays) {
   const std::string good = Write("a", 0, 50, 50), bad = Write("b", 50, 50, 50);
   SourceOptions options = OptionsOf({good, bad}, 10);
@@ -231,9 +231,9 @@ TEST_F(ReaderTest, AnErrorComesBehindTheBatchesBeforeItAndStays) {
   }
 }
 
-// Whatever stands in a file, reading it gives rows or an error that names it. A flip in a value is a value; so not
-// every round has an error, but a number of them must, or the damage would not be any. Sanitizers see what else goes
-// wrong.
+// Reading a file with any content gives rows or an error that names it. A flip in a value gives another value, so
+// not every round has an error. Some rounds must have one, or the damage would have no effect. Sanitizers see what else
+// goes wrong.
 TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
   const std::string path = Write("a", 0, 300, 70);
   std::ifstream in(path, std::ios::binary);
@@ -245,7 +245,7 @@ TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
     if (round % 8 == 0) {
       damaged.resize(random() % whole.size());
     } else {
-      // Half of the flips go to the footer, which is a small part of the file.
+      // Half of the flips hit the footer, which is a small part of the file.
       const size_t from = round % 2 == 0 ? 0 : whole.size() - 1200;
       for (size_t flips = 1 + random() % 4; flips > 0; --flips) {
         damaged[from + random() % (whole.size() - from)] ^= static_cast<char>(1 << random() % 8);
@@ -270,9 +270,9 @@ TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
   EXPECT_GT(errors, 100);
 }
 
-// The values of a column are the last bytes of what the footer says of it: not encoded, not compressed and never null,
-// each is 8 bytes. With the writer's checksums every flip in them is an error. Without, a flip is another value, which
-// nothing in the format tells from the one that was written.
+// The column's values are 8 bytes each: not encoded, not compressed and never null. With the writer's checksums every
+// flip in them is an error. Without checksums, a flip gives another value, which the format cannot tell from the
+// written one.
 TEST_F(ReaderTest, AFlipInThePagesOfAFileWithChecksumsIsAnErrorAlways) {
   constexpr int64_t kRows = 64;
   arrow::Int64Builder ids;
@@ -289,7 +289,7 @@ TEST_F(ReaderTest, AFlipInThePagesOfAFileWithChecksumsIsAnErrorAlways) {
     ASSERT_TRUE(file->Close().ok());
     std::ifstream in(path, std::ios::binary);
     const std::string whole((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    // Where the values 0 and 1 stand one behind the other.
+    // The position where the values 0 and 1 follow each other.
     const size_t values = whole.find(std::string(8, '\0') + '\1' + std::string(7, '\0'));
     ASSERT_NE(values, std::string::npos);
     for (size_t bit = 0; bit < 8 * 8 * kRows; bit += 7) {

@@ -1,11 +1,11 @@
-// In order, rows wait in queue_ as runs of the batches that they came in. Shuffled, they go on from there into slots_,
-// one by one, and a batch is drawn from all slots: each draw takes a slot and puts the last one in its place.
+// In order: rows wait in queue_ as runs of their input batches. Shuffled: they move on into slots_, one by one, and a
+// batch is drawn from all slots. Each draw takes a slot and moves the last slot into its place.
 //
 //   Push --> queue_ (runs of rows) --FillSlots--> slots_ (single rows) --PopDrawn--> batch
 //
-// Draws must not depend on how rows come in, so slots_ is filled to the same number before each batch and what came in
-// beyond that waits in queue_. Each batch has random numbers of its own, counted from the seed and the number of the
-// batch: a state is the rows and that number.
+// Draws must not depend on the sizes of input batches. So slots_ is filled to the same number before each batch, and
+// later rows wait in queue_. Each batch has its own random numbers, computed from the seed and the batch's number. So
+// the state is the rows and that number.
 #include "core/columnar/rebatch.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace lockstep::columnar {
 namespace {
 
-// SplitMix64: good enough to shuffle by, and a state of one number, so that every batch can have its own sequence.
+// SplitMix64: good enough for shuffling. Its state is one number, so every batch can have its own sequence.
 class Random {
  public:
   Random(uint64_t seed, uint64_t sequence) : state_(seed) {
@@ -22,7 +22,7 @@ class Random {
     state_ = Next();
   }
 
-  // Of [0, bound). The bias of the multiplication is below bound / 2^64.
+  // Returns a number in [0, bound). The bias of the multiplication is below bound / 2^64.
   int64_t Below(int64_t bound) {
     return static_cast<int64_t>((static_cast<unsigned __int128>(Next()) * static_cast<uint64_t>(bound)) >> 64);
   }
@@ -38,7 +38,7 @@ class Random {
   uint64_t state_;
 };
 
-// The rows of all runs, `part(run)` being the batch that a run is of.
+// Returns the rows of all runs; `part_of(run)` gives the run's batch and range.
 template <typename Runs, typename PartOf>
 Result<Batch> GatherBatch(const Runs& runs, const PartOf& part_of) {
   Batch out;
@@ -94,7 +94,7 @@ Result<Batch> Rebatcher::PopInOrder() {
   const int64_t rows = std::min(options_.batch_size, queued_rows_);
   if (rows == 0 || (options_.drop_remainder && rows < options_.batch_size)) return Batch{};
   Batch out;
-  // The rows of one batch are cut out of it, which copies no values; those of several are copied together.
+  // Rows of one batch are cut out of it without copying values; rows of several batches are copied together.
   if (const Run& front = queue_.front(); front.rows >= rows) {
     out.rows = rows;
     for (const Column& column : front.part->columns) {
@@ -102,7 +102,7 @@ Result<Batch> Rebatcher::PopInOrder() {
       out.columns.push_back(std::move(slice));
     }
   } else {
-    // As TakeQueue will cut them; taken when nothing can fail any more.
+    // The same cuts as TakeQueue's, which runs only after the last possible error.
     std::vector<std::pair<const Batch*, Range>> runs;
     int64_t missing = rows;
     for (auto run = queue_.begin(); missing > 0; ++run) {
@@ -151,7 +151,7 @@ Result<Batch> Rebatcher::PopDrawn() {
 }
 
 Status Rebatcher::Compact() {
-  // Batches that come in may be much larger than the buffer: the last one may always be held whole.
+  // Input batches may be much larger than the buffer, so the last one may always be held whole.
   const int64_t last = queue_.empty() ? 0 : queue_.front().part->rows;
   if (held_rows_ <= 2 * wanted_slots() + last) return OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(Batch copy, GatherBatch(slots_, [](const Slot& slot) {

@@ -12,18 +12,17 @@
 namespace lockstep::columnar {
 
 struct RebatchOptions {
-  // Rows of a batch that comes out, at least 1.
+  // Rows of an output batch, at least 1.
   int64_t batch_size = 1;
 
-  // Leaves out the last batch where it has fewer rows.
+  // Leaves out the last batch if it has fewer rows.
   bool drop_remainder = false;
 
-  // 0 keeps the order. Else each batch is drawn from the next `buffer_size` + `batch_size` rows that have not been
-  // drawn before: a row comes out at the earliest as many rows before its place.
+  // 0 keeps the order. Otherwise each batch is drawn from the next `buffer_size` + `batch_size` rows that are not drawn
+  // yet. So a row comes out at most that many rows before its place.
   int64_t buffer_size = 0;
 
-  // What the draws depend on, and they alone: the same seed draws the same rows, whatever the sizes of the batches that
-  // come in.
+  // The draws depend only on this seed: the same seed draws the same rows, whatever the sizes of the input batches.
   uint64_t seed = 0;
 };
 
@@ -36,53 +35,53 @@ struct RebatchOptions {
 //     if (batch.rows == 0) break;
 //   }
 //
-// Batches that come in are shared, not copied, until their rows come out; a batch that comes in just as it is wanted
-// goes out without a copy. Shuffling keeps batches of which few rows are left: they are copied together once they hold
-// as many rows again as the buffer. Thread-compatible.
+// Input batches are shared, not copied, until their rows come out. An input batch that has exactly the wanted rows
+// comes out without a copy. A shuffle can keep a whole batch alive for a few rows. Such rows are copied together once
+// the batches hold as many other rows as the buffer. Thread-compatible.
 class Rebatcher {
  public:
   explicit Rebatcher(const RebatchOptions& options) : options_(options) {}
 
-  // All rows that are held, in an order that Restore understands: with draws(), the whole state.
+  // All held rows, in an order that Restore understands; with the number of draws, the whole state.
   struct State {
-    Batch rows;          // no columns where there are no rows
-    int64_t slots = 0;   // how many of the rows, from the first, stand in the shuffle buffer
+    Batch rows;          // no columns if there are no rows
+    int64_t slots = 0;   // the number of first rows that are in the shuffle buffer
     uint64_t draws = 0;  // batches that were drawn
   };
 
-  // Whether the next batch depends on rows that have not come yet.
+  // Returns whether the next batch depends on rows that have not come yet.
   bool WantsMore() const;
 
-  // Rows behind all others. Their columns must be like those before.
+  // Appends rows. Their columns must be like those before.
   void Push(Batch batch);
 
-  // The next batch. Where WantsMore(), the input is taken to have ended: what is left comes out, and then batches
-  // without rows. RESOURCE_EXHAUSTED is the only error; nothing is lost by it.
+  // Returns the next batch. If WantsMore(), the input counts as ended: the remaining rows come out, and then batches
+  // without rows. RESOURCE_EXHAUSTED is the only error; no row is lost by it.
   Result<Batch> Pop();
 
   // Copies all rows together. RESOURCE_EXHAUSTED is the only error.
   Result<State> Save() const;
 
-  // Goes on where `state` was saved by a Rebatcher of the same options.
+  // Continues from a `state` that a Rebatcher with the same options saved.
   void Restore(State state);
 
  private:
   using Part = std::shared_ptr<const Batch>;
 
-  // Rows of a batch that came in.
+  // Rows of an input batch.
   struct Run {
     Part part;
     int64_t first;
     int64_t rows;
   };
-  // A row in the shuffle buffer. Parts are kept alive by parts_.
+  // A row in the shuffle buffer. parts_ keeps the batches alive.
   struct Slot {
     const Batch* part;
     int64_t row;
   };
 
   bool shuffles() const { return options_.buffer_size > 0; }
-  // Rows that a draw chooses from.
+  // The number of rows that a draw chooses from.
   int64_t wanted_slots() const { return options_.buffer_size + options_.batch_size; }
   // Takes the first `rows` rows off queue_.
   std::vector<Run> TakeQueue(int64_t rows);
@@ -90,7 +89,7 @@ class Rebatcher {
   void FillSlots();
   Result<Batch> PopInOrder();
   Result<Batch> PopDrawn();
-  // Copies the rows of all slots together where they keep much more alive than themselves.
+  // Copies the rows of all slots together if they keep many other rows alive.
   Status Compact();
 
   const RebatchOptions options_;
@@ -98,7 +97,7 @@ class Rebatcher {
   int64_t queued_rows_ = 0;
 
   std::vector<Slot> slots_;
-  // The batches that slots stand in, and how many each.
+  // The batches that slots refer to, and the number of slots of each.
   struct Held {
     Part part;
     int64_t slots = 0;

@@ -6,7 +6,7 @@ namespace lockstep::columnar {
 
 std::shared_ptr<const Runs> RunsOf(const Source& source, const RowPlan& plan) {
   auto runs = std::make_shared<Runs>();
-  // Whole row groups, also those of which the share has a part: a stream can't begin inside of one.
+  // Whole row groups, even if the share has only a part of one: a stream cannot begin inside one.
   for (auto& [file, groups] : plan.GroupsLeft()) {
     Run& run = (*runs)[file];
     for (int group : groups) {

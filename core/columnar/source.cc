@@ -1,7 +1,7 @@
-// Looks through a set of files before the first row is read, and decides how large the pieces are in which each is
-// decoded. Two limits pull at that: a piece is held in memory whole until its last batch is gone, and starting one
-// costs some calls through Arrow for each column. Rows are counted by the width in memory of what is read of them, so
-// that wide ones get short pieces.
+// Reads the footers of a set of files before the first row is read, and chooses the size of the pieces in which each
+// file is decoded. There are two opposite limits: a piece stays in memory until its last batch is gone, and each piece
+// costs some calls through Arrow for each column. Sizes are counted in memory, so files with wide rows get short
+// pieces.
 #include "core/columnar/source.h"
 
 #include <algorithm>
@@ -18,17 +18,17 @@
 namespace lockstep::columnar {
 namespace {
 
-// Small enough that a few pieces of this size in flight don't matter, large enough that the cost of starting one
-// doesn't. Narrow rows would make many more rows of it than any batch wants: hence the second limit.
+// Small enough that a few pieces in flight do not matter, and large enough that the cost of starting one does not.
+// Narrow rows would make pieces of many more rows than any batch needs, hence the second limit.
 constexpr int64_t kPieceBytes = 32 << 20;
 constexpr int64_t kMostPieceRows = 65536;
 
-// From here on a batch is worth a piece of its own.
+// From this size on, a batch is worth a piece of its own.
 constexpr int64_t kLargeBatchRows = 1024;
 
-// Whole batches, so that a batch seldom lies in two pieces, which would cost a copy. Values of lists begin anywhere in
-// a piece but at its front, which mostly is no border for vector instructions, and that costs a copy as well: then one
-// batch a piece, unless batches are so small that copies are cheaper than pieces.
+// Returns the rows of a piece. Pieces are whole batches, so that a batch seldom lies in two pieces, which would cost a
+// copy. The values of lists begin anywhere in a piece except at its start, so they are mostly not aligned, which costs
+// a copy as well. So with lists a piece is one batch, unless batches are so small that copies are cheaper than pieces.
 int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
   const bool ragged = std::any_of(options.fields.begin(), options.fields.end(),
                                   [](const Field& field) { return field.type.ragged_rank > 0; });
@@ -37,8 +37,8 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
   return std::max<int64_t>(1, best_rows / batch_size) * batch_size;
 }
 
-// Reads a file's footer and holds it against the fields. At least 1024 rows a piece, also where rows are very wide; two
-// pieces of the best size are decoded ahead (Decoder).
+// Reads a file's footer and compares it with the fields. A piece has at least 1024 rows, even if rows are very wide.
+// Two pieces of the best size are decoded ahead (Decoder).
 Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
   const Result<std::shared_ptr<ParquetFile>> opened = ParquetFile::Open(path);
   if (options.skip_corrupted && opened.status().code() == StatusCode::kDataLoss) {
@@ -47,7 +47,7 @@ Result<Source::File> LookThrough(const std::string& path, const SourceOptions& o
   LOCKSTEP_RETURN_IF_ERROR(opened.status());
   const std::shared_ptr<ParquetFile>& file = *opened;
   LOCKSTEP_RETURN_IF_ERROR(file->Check(options.fields));
-  // Nobody will open it again.
+  // The file will not be opened again.
   const std::vector<int64_t>& rows = file->group_rows();
   const bool has_rows = std::any_of(rows.begin(), rows.end(), [](int64_t count) { return count > 0; });
   if (!has_rows) LOCKSTEP_RETURN_IF_ERROR(options.checksums->Verify(path));
@@ -116,10 +116,10 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   std::shared_ptr<Source> source(new Source);
   source->options_ = std::move(options);
 
-  // Each thread takes the next file that nobody has; after a failure no later file is begun, but every file that was
-  // taken is looked through: so all files before one that failed have a result. `next` deals out numbers and `failed`
-  // only saves work, so no other memory depends on the order of either; the results are handed over by joining the
-  // threads. This thread works along, and alone where there are no others to be had.
+  // Each thread takes the next file. After a failure no further file is begun, but every file that was taken is
+  // completed, so all files before a failed one have a result. `next` only deals out numbers and `failed` only saves
+  // work, so no other memory depends on their order. Joining the threads hands over the results. This thread works too,
+  // alone if no thread can be started.
   std::vector<std::optional<Result<File>>> results(paths.size());
   std::atomic<size_t> next = 0;
   std::atomic<bool> failed = false;
@@ -136,13 +136,13 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
     const size_t wanted = std::min<size_t>(source->threads(), paths.size());
     try {
       while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads: fewer do as well
+    } catch (const std::system_error&) {  // fewer threads suffice
     }
     work();
   }
   std::vector<std::vector<int64_t>> group_rows;
   for (auto& result : results) {
-    // A file that was not begun stands behind one that failed.
+    // A file that was not begun comes after one that failed.
     if (!result->ok()) return result->status();
     source->files_.push_back(**std::move(result));
     group_rows.push_back(source->files_.back().planned_rows);
@@ -170,12 +170,12 @@ SourceIdentity Source::identity() const {
   }
   Fingerprint order;
   const PlanOptions& plan = options_.plan;
-  // How many threads decode, and in what pieces, changes nothing of what is read.
+  // The number of threads and the size of pieces do not change which rows are read.
   for (int64_t number : {static_cast<int64_t>(plan.partition_by), plan.partition_count, plan.partition_index,
                          plan.batch_size, plan.parallel_files, plan.sequential_batches}) {
     order.Add(number);
   }
-  // Positions count rows of the row groups that are read. Without a filter there is nothing to add.
+  // Positions count rows of the row groups that are read. Without a filter nothing is added.
   for (const auto& conjunction : options_.filter) {
     order.Add("or");
     for (const FilterTerm& term : conjunction) {

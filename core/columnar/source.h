@@ -14,9 +14,9 @@
 
 namespace lockstep::columnar {
 
-// What to read and how. All workers of a job have the same, but for plan.partition_index.
+// The data to read and the way to read it. All workers of a job have the same options, except for plan.partition_index.
 struct SourceOptions {
-  // Files, folders and patterns: see ExpandPaths.
+  // Files, folders and patterns, see ExpandPaths.
   std::vector<std::string> paths;
 
   // Columns of a batch, in this order; at least one.
@@ -24,85 +24,89 @@ struct SourceOptions {
 
   PlanOptions plan;
 
-  // Rows to read; the others count nowhere but for shares, turns of files (PlanOptions) and positions, which are made
-  // of the rows of those row groups that may have some by their statistics. Not with PartitionBy::kBatches, whose order
-  // is that of all rows.
+  // The rows to read. Row groups that have no such row by their statistics are left out. Shares, turns of files
+  // (PlanOptions) and positions count all rows of the other row groups. Not allowed with PartitionBy::kBatches, whose
+  // order is that of all rows.
   Filter filter;
 
-  // Leaves out what cannot be read, instead of failing: rows that are null without a default, or lists of a wrong
-  // length; the rest of a row group, from the piece on in which damage shows; files that are no readable ones, which
-  // have no rows then. Files that lack a column or have it in another type remain errors, as missing files do. Not with
-  // PartitionBy::kBatches.
+  // Leaves out what cannot be read, instead of failing:
+  //   - rows with a null without a default, or with a list of a wrong length;
+  //   - the rest of a row group from the damaged piece on;
+  //   - files whose format or footer is damaged, which then have no rows.
+  //
+  // A missing file remains an error, and so does a file that lacks a column or has it in another type. Not
+  // allowed with PartitionBy::kBatches.
   bool skip_corrupted = false;
 
-  // The SHA-256 of the files: a file is read whole, once by each Source, before the first of its rows is decoded.
-  // None: it is not looked at. A file of which no row is read is not verified, unless its footer says that it has none.
+  // The SHA-256 of the files. Each Source reads a file whole once, before the first of its rows is decoded. Without
+  // checksums files are not verified. A file of which no row is read is not verified, unless its footer says that it
+  // has no rows.
   std::shared_ptr<Checksums> checksums = std::make_shared<Checksums>();
 
   // Leaves out a last batch with fewer than plan.batch_size rows.
   bool drop_remainder = false;
 
-  // Threads that decode. Not given: as many as cores that the process may use.
+  // The number of decoding threads. Default: the number of cores that the process may use.
   std::optional<int64_t> threads;
 
-  // Rows that are decoded at once. Not given: one or more batches, by the width of a file's rows. Tests set it to have
-  // borders where they want them.
+  // The rows of a piece. Default: one or more batches, by the width of a file's rows. Tests set it to place the
+  // borders.
   std::optional<int64_t> piece_rows;
 
-  // INVALID_ARGUMENT that names the option, what it is and what it may be.
+  // Returns INVALID_ARGUMENT with the option's name, its value and the allowed values.
   Status Validate() const;
 };
 
-// What a position in a source belongs to: sources with an equal identity give the same rows in the same order. Fields
-// are no part of it, as other columns of the same rows have the same positions.
+// The identity that a position belongs to: sources with equal identities give the same rows in the same order. Fields
+// are not part of it, because other columns of the same rows have the same positions.
 struct SourceIdentity {
-  std::vector<std::string> paths;  // of all files, in their order
-  std::vector<int64_t> contents;   // of each: a number that is another where it has other row groups or values
-  int64_t order = 0;               // such a number of the share, the batch size and the filter
+  std::vector<std::string> paths;  // all files, in their order
+  std::vector<int64_t> contents;   // of each file, a hash of its row groups and values
+  int64_t order = 0;               // a hash of the share, the batch size and the filter
 
-  // FAILED_PRECONDITION where a position of `saved` is not one of this: says what differs, and of files which.
+  // Returns FAILED_PRECONDITION if a position of `saved` does not fit this source. The message names the difference.
   Status Check(const SourceIdentity& saved) const;
 };
 
-// A set of files that has been looked through: which there are, how many rows each row group has, and that every file
-// holds every field. Immutable, so that any number of readers may share it, from any threads. Holds no file open: a
-// reader opens files again, and refuses one whose row groups have changed meanwhile.
+// A set of files whose footers were read: it knows the files and the rows of each row group, and that every file has
+// every field. Immutable, so that any number of readers on any threads may share it. It holds no file open. A reader
+// opens files again, and refuses one whose row groups have changed meanwhile.
 //
-// To be made once for a dataset and kept: reading the footers of thousands of files is what takes time at the start of
-// an epoch. See reader.h for an example.
+// Make it once for a dataset and keep it: at the start of an epoch, reading the footers of thousands of files takes
+// most of the time. See reader.h for an example.
 class Source {
  public:
-  // A file and how it is cut: wide rows are decoded in smaller pieces.
+  // A file and its division into pieces: wide rows are decoded in smaller pieces.
   struct File {
-    // As ExpandPaths gives it.
+    // The name that ExpandPaths returned.
     std::string path;
     std::vector<int64_t> group_rows;
-    // The same, but with 0 for row groups in which no row can pass the filter.
+    // Like group_rows, but 0 for row groups in which no row can pass the filter.
     std::vector<int64_t> planned_rows;
     int64_t piece_rows;  // see SourceOptions
-    int64_t rows_ahead;  // that are decoded before they are asked for
-    int64_t contents;    // see ParquetFile; 0 where it is unreadable
-    Status unreadable;   // with skip_corrupted: why it has no rows
+    int64_t rows_ahead;  // rows that are decoded ahead
+    int64_t contents;    // see ParquetFile; 0 if unreadable
+    Status unreadable;   // with skip_corrupted: the error because of which it has no rows
   };
 
-  // Reads all footers (several at once), so that a file that lacks a column is an error now and not after hours.
-  // The error is the first file's, in order.
+  // Reads all footers, several at once, so that a missing column is an error now and not after hours. Returns the error
+  // of the first file that has one.
   static Result<std::shared_ptr<const Source>> Make(SourceOptions options);
 
   const SourceOptions& options() const { return options_; }
   const std::vector<File>& files() const { return files_; }
 
-  // Threads that a reader decodes with, and in which Make reads footers.
+  // Returns the number of threads with which a reader decodes, and Make reads footers.
   int64_t threads() const;
 
-  // This worker's share, from its beginning: a copy for each pass.
+  // Returns this worker's share from its beginning; each pass takes a copy.
   RowPlan NewPlan() const { return plan_; }
 
-  // Batches of this worker's share in one pass, a last one that is short included, unless drop_remainder leaves it out.
-  // With a filter or skip_corrupted that is known at the end alone.
+  // Returns the number of batches of this worker's share in one pass, including a short last one, unless drop_remainder
+  // leaves it out. With a filter or skip_corrupted, the number is known only at the end.
   std::optional<int64_t> batches() const;
 
-  // Positions in this source are good for those with an equal identity.
+  // Returns the identity: positions in this source are valid in sources with an equal one.
   SourceIdentity identity() const;
 
  private:

@@ -13,21 +13,21 @@
 
 namespace lockstep::columnar {
 
-// A stream (ColumnStream, RowSelector) over a run of row groups that, if it is to be tolerant, survives damage: a part
-// that cannot be read is refused, and the stream is opened again behind the row group in which the damage lies. Where
-// in the row group it begins is not found out more exactly than by parts, as a stream says only that it failed. Opened
-// when first needed. Thread-compatible.
+// A stream (ColumnStream, RowSelector) over a run of row groups. If it is tolerant, it survives damage: it refuses a
+// part that cannot be read, and opens the stream again after the damaged row group. The damage is located only by
+// parts, because a stream only says that it failed. The stream is opened when it is first needed. Thread-compatible.
 template <typename Stream>
 class TolerantStream {
  public:
   using Open = std::function<Result<std::unique_ptr<Stream>>(const std::vector<int>& groups)>;
 
-  // Stands at row `position` of the run, which must outlive it.
+  // Starts at row `position` of the run, which must outlive it.
   TolerantStream(const Run* run, int64_t position, bool tolerant, Open open)
       : run_(run), position_(position), tolerant_(tolerant), open_(std::move(open)) {}
 
-  // Reads the next `rows` rows by `read(stream, first, count)`: all of them, or where that fails the part of each row
-  // group, counted from here. What cannot be read goes to `refuse(first, count, status)` if the stream is tolerant.
+  // Reads the next `rows` rows by `read(stream, first, count)`: first all of them at once, and if that fails, the part
+  // in each row group. `first` counts from here. If the stream is tolerant, `refuse(first, count, status)` gets what
+  // cannot be read.
   template <typename Read, typename Refuse>
   Status Take(int64_t rows, const Read& read, const Refuse& refuse) {
     const int64_t begin = std::exchange(position_, position_ + rows), end = position_;
@@ -55,7 +55,7 @@ class TolerantStream {
     return OkStatus();
   }
 
-  // Passes over the next `rows` rows. A tolerant stream finds damage in them when it is asked for what lies behind.
+  // Passes over the next `rows` rows. A tolerant stream finds damage in them when the rows after them are read.
   Status Skip(int64_t rows) {
     const Status status = stream_ == nullptr ? OkStatus() : stream_->Skip(rows);
     position_ += rows;
@@ -77,7 +77,7 @@ class TolerantStream {
     return read(*stream_, first - begin, count);
   }
 
-  // Where the row group of this row ends, in the run. Row groups without rows begin where they end.
+  // Returns the end of this row's row group, in the run. Row groups without rows begin where they end.
   int64_t GroupEnd(int64_t row) const {
     for (int group : run_->groups) {
       if (run_->begin.at(group) > row) return run_->begin.at(group);
@@ -89,8 +89,8 @@ class TolerantStream {
   int64_t position_;
   const bool tolerant_;
   const Open open_;
-  std::unique_ptr<Stream> stream_;  // at position_; none: to be opened there
-  int64_t broken_until_ = 0;        // rows before are not tried again
+  std::unique_ptr<Stream> stream_;  // at position_; null: to be opened there
+  int64_t broken_until_ = 0;        // rows before it are not tried again
   Status broken_;
 };
 
