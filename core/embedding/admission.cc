@@ -49,7 +49,7 @@ decltype(auto) CountingBloomFilter::WithCounters(Work&& work) const {
   }
 }
 
-// Double hashing (Kirsch and Mitzenmacher, 2006): two hashes give all of them.
+// Double hashing (Kirsch and Mitzenmacher, 2006): two hashes give all others.
 int64_t CountingBloomFilter::Place(uint64_t hash, int i) const {
   const uint64_t mixed = hash + static_cast<uint64_t>(i) * (MixBits(hash + 1) | 1);
   return static_cast<int64_t>(static_cast<unsigned __int128>(mixed) * static_cast<uint64_t>(counters_) >> 64);

@@ -11,49 +11,49 @@
 
 namespace lockstep {
 
-// Which keys a table takes in: those that have been seen often enough in training. Until then a key has no row; reading
-// it gives the table's default value, and updates of it are dropped.
+// The rule by which a table admits keys: those that training has seen often enough. Until then a key has no row:
+// reading it gives the table's default value, and updates of it are dropped.
 //
-//   exact           every key that is seen is counted beside the index: 13 to 20 bytes a key, and its frequency and
+//   exact           every key that is seen is counted beside the index, with 13 to 20 bytes per key; its frequency and
 //                   version are known from the first time on
-//   counting Bloom  a fixed number of counters for all keys together: keys that share their counters with others may be
-//                   taken in early, never late
+//   counting Bloom  a fixed number of counters for all keys together; a key that shares its counters with others may be
+//                   admitted early, never late
 //
-// A batch is counted as a whole before it is judged, so that all places of a key in it are treated alike, whatever the
+// A batch is counted as a whole before it is judged. So all places of a key in it get the same result, whatever the
 // threads.
 struct AdmissionOptions {
-  // Times a key has to be seen. 0 and 1 take in every key at once.
+  // The number of times that a key has to be seen. 0 and 1 admit every key at once.
   int64_t min_frequency = 0;
-  // With both, the filter is a counting Bloom filter, of the sizes that DeepRec gives it for these numbers.
-  std::optional<int64_t> bloom_keys = std::nullopt;  // how many keys it is made for
+  // If both are set, keys are counted in a counting Bloom filter of the sizes that DeepRec uses for these numbers.
+  std::optional<int64_t> bloom_keys = std::nullopt;  // the number of keys that it is made for
   std::optional<double> bloom_false_positives =
-      std::nullopt;  // the share of keys that are taken in early, when it holds so many
+      std::nullopt;  // the share of keys that are admitted early at that number
 
   bool counts() const { return min_frequency > 1; }
   bool bloom() const { return counts() && bloom_keys.has_value(); }
-  // INVALID_ARGUMENT for a negative frequency or one above 2^32 - 1, or for one size without the other, or out of
-  // range.
+  // Returns INVALID_ARGUMENT for a negative frequency or one above 2^32 - 1, and for a filter size that is out of range
+  // or alone.
   Status Validate() const;
 };
 
-// A counting Bloom filter (Fan et al., 2000): a key adds to `hashes` counters; the least of them is at least its count.
-// Counters are of 1, 2 or 4 bytes, as few as hold the frequency that matters, and stop there. Thread-safe.
+// A counting Bloom filter (Fan et al., 2000). A key adds to `hashes` counters; the least of them is at least its count.
+// Counters have 1, 2 or 4 bytes, the fewest that hold the limit, and stop at the limit. Thread-safe.
 class CountingBloomFilter {
  public:
-  // For n keys and p false positives: ceil(|log2 p|) hashes, ceil(n |ln p| / ln(2)^2) counters.
+  // Creates a filter for n keys and p false positives: ceil(|log2 p|) hashes, ceil(n |ln p| / ln(2)^2) counters.
   static Result<std::unique_ptr<CountingBloomFilter>> Create(const AdmissionOptions& options);
 
-  // Counts the key `times` more.
+  // Adds `times` to the key's count.
   void Add(int64_t key, int64_t times);
-  // At least how often the key has been counted, up to the frequency that matters.
+  // Returns at least the key's count, up to the limit.
   int64_t Count(int64_t key) const;
 
   int hashes() const { return hashes_; }
   int64_t counters() const { return counters_; }
-  // Of the counters: what a checkpoint holds.
+  // Returns the bytes of the counters, which a checkpoint holds.
   std::span<const uint8_t> bytes() const;
-  // Makes every counter as large as that of `other` at least: [bytes()] of a filter of the same options. The maximum of
-  // the filters of several workers counts no key less often than its worker did. INVALID_ARGUMENT for another size.
+  // Raises every counter to at least the one of `other`, the bytes() of a filter with the same options. The maximum of
+  // several workers' filters counts no key less often than its worker did. INVALID_ARGUMENT for another size.
   Status Merge(std::span<const uint8_t> other);
 
  private:
@@ -62,7 +62,7 @@ class CountingBloomFilter {
 
   template <typename Work>
   decltype(auto) WithCounters(Work&& work) const;
-  // The place of hash number `i`.
+  // Returns the position of hash number `i`.
   int64_t Place(uint64_t hash, int i) const;
 
   const int hashes_;

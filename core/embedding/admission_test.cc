@@ -45,7 +45,7 @@ TEST(CountingBloomFilter, NeverCountsTooLittleAndSeldomTooMuch) {
   }
 }
 
-// The filters of two workers together count every key at least as often as its own worker did.
+// The merged filters of two workers count every key at least as often as its own worker did.
 TEST(CountingBloomFilter, FiltersOfWorkersAreMerged) {
   const auto options = Bloom(300, 500, 0.01);
   const auto one = *CountingBloomFilter::Create(options), two = *CountingBloomFilter::Create(options);

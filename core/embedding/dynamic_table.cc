@@ -104,7 +104,7 @@ Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool p
         return FailedPrecondition(
             StrCat("table '", options_.name, "': slot '", name, "' begins with ", slot.initial, ", wanted ", initial));
       }
-      // Also in rows that came before the optimizer did: those that still hold what they began with.
+      // Rows that are older than the optimizer and still hold the old initial value get the new one as well.
       const RowView view = admitted_->slot(static_cast<int>(i));
       for (int64_t row = 0; row < admitted_->slab().end(); ++row) {
         auto* values = reinterpret_cast<float*>(view[static_cast<uint32_t>(row)]);
@@ -135,7 +135,7 @@ bool DynamicTable::DropSlot(const std::string& name) {
     if (slot.dropped || slot.name != name) continue;
     slot = {};
     slot.dropped = true;
-    // Should one of that name come again, rows that did not change would have the old values in a checkpoint.
+    // If a slot of this name came again, unchanged rows would have the old values in a checkpoint.
     const std::lock_guard lock(removed_mutex_);
     changes_known_ = false;
     removed_ = {};
@@ -207,7 +207,7 @@ TableRows DynamicTable::Export() const {
   return all;
 }
 
-// Writes what `count_of(value, key)` says of each key.
+// Writes count_of(value, key) for each key.
 template <typename CountOf>
 void DynamicTable::GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const {
   const std::shared_lock gate(gate_);

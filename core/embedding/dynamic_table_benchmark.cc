@@ -14,18 +14,18 @@
 #include "core/embedding/optimizer/adagrad.h"
 #include "core/testing/parallel.h"
 
-// How fast a dynamic table is in one process.
+// Measures how fast a dynamic table is in one process.
 //
-// Method: 65,536 keys a call, drawn uniformly or by a zipf law (1.05) over the keys of a full table, each sample with
-// another batch; keys are scattered over all int64. Two threads, which share out a call. Printed are the median and the
-// best of the samples in million keys a second (distinct rows for updates of rows without duplicates), and the target
-// where there is one. Lookups write to one buffer that is used again, as a framework's allocator would hand it out.
+// Method: a call has 65,536 keys, drawn uniformly or by a zipf law (1.05) from the keys of a full table, and each
+// sample has another batch. Keys are scattered over all int64. Two threads divide a call. It prints the median and the
+// best of the samples in million keys per second (distinct rows for updates without duplicates), and the target if
+// there is one. Lookups write to one buffer that is used again, as a framework's allocator would return it.
 //
 //   lookup         Lookup: keys to rows, no trace left
-//   resolve        Resolve of keys that are there, with frequency and version recorded, rows read
+//   resolve        Resolve of existing keys, with frequency and version recorded, rows read
 //   update, keys   Update with Adagrad, as many gradients as keys: duplicates are found and summed
 //   update, rows   the same rule on distinct rows alone
-//   fill           Resolve of new keys, 65,536 a call, until the table is full
+//   fill           Resolve of new keys, 65,536 per call, until the table is full
 //
 //   lockstep_embedding_benchmark [seconds for a line]      0.3 without an argument
 
@@ -38,7 +38,7 @@ constexpr int kThreads = 2;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Memory of this process, in bytes.
+// Returns the memory of this process in bytes.
 double ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   double total = 0, resident = 0;
@@ -72,10 +72,10 @@ std::vector<std::vector<int64_t>> Batches(int64_t rows, bool zipf) {
 }
 
 struct Times {
-  double median, best;  // million a second
+  double median, best;  // million per second
 };
 
-// Samples until `seconds` have passed; each handles `items(i)` items.
+// Samples until `seconds` have passed; each sample handles `items(i)` items.
 Times Measure(double seconds, const std::function<double(int i)>& sample, const std::function<double(int i)>& items) {
   std::vector<double> rates;
   for (int i = 0; i < 2; ++i) sample(i);
@@ -171,7 +171,7 @@ class Run {
     return Now() - begin;
   }
 
-  // The rows of a batch, each once.
+  // Returns the rows of a batch, each once.
   std::vector<uint32_t> Distinct(int i) {
     const Result<ResolvedKeys> batch = table_->Resolve(batches_[i], {step_, 0}, nullptr, parallel_);
     std::vector<uint32_t> rows(batch->rows().begin(), batch->rows().end());
@@ -181,7 +181,7 @@ class Run {
     return rows;
   }
 
-  // On memory of the same kind, as the table has no call of its own for it.
+  // Uses memory of the same kind, as the table has no call for it.
   double UpdateDistinct(int i) {
     if (slab_ == nullptr) {
       slab_ = std::make_unique<Slab>();
@@ -210,7 +210,8 @@ class Run {
   std::vector<std::vector<int64_t>> batches_;
 };
 
-// Memory of a table of 10 million keys with Adagrad's slot, against the bytes of keys, rows and slots alone.
+// Measures the memory of a table of 10 million keys with Adagrad's slot, compared with the bytes of keys, rows and
+// slots.
 void FillTenMillion() {
   constexpr int64_t kRows = 10000000, kDim = 16;
   testing::Pool pool(kThreads);

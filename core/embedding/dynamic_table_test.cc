@@ -36,7 +36,7 @@ std::vector<float> Initial(const DynamicTableOptions& options, int64_t key) {
   return row;
 }
 
-// What a table is to be, with maps and loops alone: admission by exact count, eviction by age, Adagrad.
+// A table's expected behaviour, with maps and loops alone: admission by exact count, eviction by age, Adagrad.
 class Model {
  public:
   explicit Model(const DynamicTableOptions& options) : options_(options) {}
@@ -106,7 +106,7 @@ class Model {
   DynamicTableOptions options_;
 };
 
-// All that a table holds, in the model's terms.
+// Returns the whole content of a table, in the model's terms.
 std::map<int64_t, Model::Entry> Contents(DynamicTable& table) {
   std::map<int64_t, Model::Entry> contents;
   const auto snapshot = *Snapshot::Begin(table, Snapshot::Kind::kFull);
@@ -133,11 +133,11 @@ std::map<int64_t, Model::Entry> Contents(DynamicTable& table) {
 struct Scenario {
   uint64_t seed;
   int64_t min_frequency;
-  int64_t keys;  // that there are
+  int64_t keys;  // number of different keys
 };
 
-// A table under random calls against the model; snapshots are taken while it is trained, restored into tables of other
-// numbers of workers, and carried on by incremental ones.
+// Random calls of a table, compared with the model. Snapshots are taken while it is trained, restored into tables of
+// other numbers of workers, and continued by incremental ones.
 class RandomCalls {
  public:
   explicit RandomCalls(const Scenario& scenario)
@@ -281,7 +281,7 @@ TEST(DynamicTable, BehavesLikeAMap) {
   }
 }
 
-// What is read of rows and slots by their numbers is what is written back; numbers of no row are refused.
+// Values of rows and slots that are read by number equal the written ones; unknown row numbers are refused.
 TEST(DynamicTable, RowsAreReadAndWrittenByTheirNumbers) {
   const auto table = Make(Options());
   const std::vector<int64_t> keys = {7, -3};

@@ -25,7 +25,7 @@ void Epochs::Leave(int64_t epoch) {
 }
 
 void Epochs::Reclaim(std::unique_lock<std::mutex> lock) {
-  // Who entered in epoch e may have found what was retired in e or later.
+  // A reader that entered in epoch e may have found an object that was retired in e or later.
   std::vector<std::function<void()>> ready;
   while (!retired_.empty() && (guards_.empty() || retired_.front().first < guards_.begin()->first)) {
     ready.push_back(std::move(retired_.front().second));

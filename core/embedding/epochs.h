@@ -9,18 +9,17 @@
 
 namespace lockstep {
 
-// Delays the reuse of what readers without locks may still look at. Readers hold a Guard; who takes something out of
-// their reach hands over what remains to be done with it (free its memory, give its number away again), which is done
-// when all guards that were there at that moment have gone:
+// Delays the reuse of objects that readers without locks may still use. Readers hold a Guard. A writer that unlinks an
+// object hands over the rest of its work: freeing the memory, or returning the number. It runs when all guards of that
+// moment are gone:
 //
-//   const Epochs::Guard guard = epochs.Enter();     // reader: what I find stays what it is
+//   const Epochs::Guard guard = epochs.Enter();     // reader: found objects stay unchanged
 //   ...
-//   unlink(row);                                    // writer: nobody finds it any more
-//   epochs.Retire([=] { free_rows.Give(row); });    // and nobody who has found it keeps it any longer
+//   unlink(row);                                    // writer: the row can no longer be found
+//   epochs.Retire([=] { free_rows.Give(row); });    // runs when no reader uses it any more
 //
-// A guard is for a batch of keys, not for one: entering and leaving take a mutex. Guards may be moved to other threads
-// and left in any order. A guard that is held delays all that is retired after it was entered, and nothing else.
-// Thread-safe.
+// A guard is for a batch of keys, not for one key, because entering and leaving take a mutex. Guards may be moved to
+// other threads and left in any order. A guard delays only objects that are retired after it was entered. Thread-safe.
 class Epochs {
  public:
   // Ends with its destruction; movable. The Epochs outlive it.
@@ -47,18 +46,18 @@ class Epochs {
 
   Guard Enter();
 
-  // Runs `reclaim` once, on the thread that leaves the last guard in its way, or at once where there is none. It must
-  // not enter or retire.
+  // Runs `reclaim` once: on the thread that leaves the last guard in its way, or at once if there is none. It must not
+  // enter or retire.
   void Retire(std::function<void()> reclaim);
 
  private:
   void Leave(int64_t epoch);
-  // Runs what no guard delays any more, with the mutex released.
+  // Runs what no guard delays any more, after releasing the mutex.
   void Reclaim(std::unique_lock<std::mutex> lock);
 
   std::mutex mutex_;
   int64_t epoch_ = 0;                                              // guarded by mutex_: counts calls of Retire
-  std::map<int64_t, int64_t> guards_;                              // guarded by mutex_: how many entered in an epoch
+  std::map<int64_t, int64_t> guards_;                              // guarded by mutex_: number of guards by epoch
   std::deque<std::pair<int64_t, std::function<void()>>> retired_;  // guarded by mutex_: with the epoch that it ended
 };
 

@@ -26,8 +26,8 @@ Status EvictionOptions::Validate() const {
 
 Status EvictionSweep::Validate() const {
   if ((width == 0 && next != 0) || went < 0) {
-    return InvalidArgument(StrCat("eviction goes on at hash ", next, " by ", width, " with ", went,
-                                  " keys gone, wanted a range, and 0 keys or more"));
+    return InvalidArgument(StrCat("eviction continues at hash ", next, " by ", width, " with ", went,
+                                  " keys evicted, wanted a range and 0 keys or more"));
   }
   return OkStatus();
 }

@@ -7,53 +7,53 @@
 
 namespace lockstep {
 
-// Which keys a table lets go while training goes on, in bounded work: a call of DynamicTable::Evict looks at
-// `keys_per_call` keys and goes on where the one before ended, in the order of the keys' hashes; so a table is gone
-// through once every size / keys_per_call steps, and which keys a call looks at doesn't depend on threads. Every
-// condition that is set takes keys; keys that are counted until they are admitted go by age alone.
+// Selects the keys that a table removes during training, in bounded work. A call of DynamicTable::Evict examines
+// `keys_per_call` keys and continues where the last call ended, in the order of the keys' hashes. So a sweep through
+// the table takes size / keys_per_call steps, and the keys of a call do not depend on threads. Every condition that is
+// set removes keys. Candidates (keys that are counted until they are admitted) are removed by age alone.
 //
-// The budget is kept in every call: as many keys as are too many go, taken from the coldest eighth of those looked at
-// (and of further ones, if need be). So what goes is among the coldest, not always the coldest of all: the usual
-// approximation, without a list that every lookup would have to keep in order.
+// Every call keeps the budget: it removes the excess number of keys from the coldest eighth of the examined keys, and
+// of further keys if needed. So evicted keys are among the coldest, but not always the coldest of all. This is the
+// usual approximation; it needs no ordered list that every lookup would have to update.
 //
-// Frequencies age in a table with a budget by kLfu, or one that is full would keep for ever what was frequent once, and
-// nothing that is new could live to be seen twice: when as many keys have gone for the budget as it may hold, those of
-// all keys are halved, the next time that the table is gone through. A key that is not seen any more is down to 0 when
-// the table's keys have been exchanged log2(its frequency) + 1 times.
+// With a budget and kLfu, frequencies age. Otherwise a full table would keep former frequent keys for ever, and no new
+// key could live to be seen twice. When the number of keys evicted for the budget reaches the budget, the next sweep
+// halves the frequencies of all keys. The frequency of a key that is not seen any more falls to 0 when the table's keys
+// have been replaced log2(its frequency) + 1 times.
 struct EvictionOptions {
   enum class Order : uint8_t {
-    kLru,  // the longest unseen first
-    kLfu,  // the least frequent of late first; of equals the longest unseen, where versions are recorded
+    kLru,  // the least recently seen first
+    kLfu,  // the least frequent first; among equals the least recently seen, if versions are recorded
   };
 
-  std::optional<int64_t> steps_to_live = std::nullopt;    // goes when it was last seen more than so many steps ago
+  std::optional<int64_t> steps_to_live = std::nullopt;    // evicts keys last seen more than so many steps ago
   std::optional<int64_t> seconds_to_live = std::nullopt;  // ... more than so many seconds ago, by the caller's clock
-  std::optional<float> l2_threshold = std::nullopt;       // goes when the norm of its row is less
-  std::optional<int64_t> max_keys = std::nullopt;         // admitted keys
+  std::optional<float> l2_threshold = std::nullopt;       // evicts keys whose row has a smaller norm
+  std::optional<int64_t> max_keys = std::nullopt;         // limit of admitted keys
   std::optional<int64_t> max_bytes =
-      std::nullopt;  // memory of admitted keys: rows, slots, counts, and 24 bytes of the index each
+      std::nullopt;  // limit of their memory: rows, slots, counts, and 24 bytes of the index each
   Order order = Order::kLru;
-  int64_t keys_per_call = 16384;  // more: keys go sooner, and a step takes longer (some 20 to 50 ns a key)
+  int64_t keys_per_call = 16384;  // more: keys go sooner, and a step takes longer (20 to 50 ns per key)
 
-  // Whether keys ever go.
+  // Returns whether keys are ever evicted.
   bool any() const { return steps_to_live || seconds_to_live || l2_threshold || budget(); }
   bool budget() const { return max_keys.has_value() || max_bytes.has_value(); }
-  // What has to be recorded of keys.
+  // Return what has to be recorded of keys.
   bool needs_version() const { return steps_to_live.has_value() || (budget() && order == Order::kLru); }
   bool needs_frequency() const { return budget() && order == Order::kLfu; }
-  // INVALID_ARGUMENT for a negative number, or no keys per call.
+  // Returns INVALID_ARGUMENT for a negative number, or no keys per call.
   Status Validate() const;
 };
 
-// How far eviction has got through a table. With it a table that was restored lets the same keys go in the same calls
-// as one that went on.
+// The progress of eviction through a table. With it, a restored table evicts the same keys in the same calls as the
+// original.
 struct EvictionSweep {
-  uint64_t next = 0;   // the hash to go on at; 0: the next call begins anew
-  uint64_t width = 0;  // the range of hashes that a call looks at; 0 only where the next call begins anew
-  int64_t went = 0;    // keys that went for the budget since frequencies were halved
-  bool ages = false;   // this time through the table they are
+  uint64_t next = 0;   // the hash to continue at; 0: the next call begins a new sweep
+  uint64_t width = 0;  // the range of hashes of a call; 0 only if the next call begins a new sweep
+  int64_t went = 0;    // keys evicted for the budget since frequencies were halved
+  bool ages = false;   // this sweep halves frequencies
 
-  // INVALID_ARGUMENT for what no table ever says.
+  // Returns INVALID_ARGUMENT for values that no table can have.
   Status Validate() const;
 };
 

@@ -5,9 +5,10 @@
 
 namespace lockstep {
 
-// A shared mutex that is fair to writers: while one waits, no new reader enters, so a table that is looked up all the
-// time still gets its updates. It is taken once for a batch. Meets the standard's SharedMutex requirements (without
-// try_...), for std::shared_lock and std::unique_lock. A thread that holds it may not take it again. Thread-safe.
+// A shared mutex that is fair to writers: while a writer waits, no new reader enters. So a table that is looked up all
+// the time still gets its updates. It is taken once for a batch. It meets the standard's SharedMutex requirements
+// (without try_...), for std::shared_lock and std::unique_lock. A thread that holds it may not take it again.
+// Thread-safe.
 class Gate {
  public:
   void lock() {
@@ -40,7 +41,7 @@ class Gate {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool writing_ = false;  // guarded by mutex_, as are the others
+  bool writing_ = false;  // all three are guarded by mutex_
   int readers_ = 0;
   int waiting_ = 0;  // writers
 };

@@ -11,23 +11,23 @@ using Bucket = KeyIndex::Bucket;
 constexpr int kEntries = Bucket::kEntries;
 constexpr uint32_t kTaken = Bucket::kTaken, kPassed = Bucket::kPassed;
 
-// A count that has reached its end stays there: searches then pass the bucket until the shard grows.
+// A count that has reached its maximum stays there: searches then pass the bucket until the shard grows.
 uint32_t PassedOneMore(uint32_t state) { return (state & kPassed) == kPassed ? state : state + Bucket::kPassedUnit; }
 uint32_t PassedOneLess(uint32_t state) { return (state & kPassed) == kPassed ? state : state - Bucket::kPassedUnit; }
 
-// Keys that an array of so many buckets holds before it grows, and the most that it holds if it can't.
+// The number of keys that an array of this length holds before it grows, and the most that it holds if it cannot grow.
 int64_t WantedKeys(int64_t length) { return length * kEntries * 3 / 4; }
 int64_t MostKeys(int64_t length) { return length * kEntries - 1; }
 
 }  // namespace
 
 KeyIndex::KeyIndex(int64_t expected) : words_{}, shards_(kShards) {
-  // Hashes don't share out evenly: five standard deviations more than the mean.
+  // Hashes are not distributed evenly: five standard deviations more than the mean.
   const double mean = static_cast<double>(expected) / kShards;
   int code = 0;
   while (static_cast<double>(WantedKeys(LengthOf(code))) < mean + 5 * std::sqrt(mean)) ++code;
   for (int shard = 0; shard < kShards; ++shard) {
-    // The number is a hint: without memory for so many, it begins small.
+    // The number is a hint: without enough memory the index begins small.
     if (!Grow(shard, code)) Grow(shard, 0);
   }
 }
@@ -48,9 +48,9 @@ void KeyIndex::Find(std::span<const int64_t> keys, uint32_t* values) const {
   }
 }
 
-// The changes below hold the shard's mutex: of its array, only they write.
+// The changes below hold the shard's mutex, so no other thread writes its array.
 
-// The key's bucket and entry; null where it is not there.
+// Returns the key's bucket and entry, or null if it is not there.
 KeyIndex::Bucket* KeyIndex::Search(const Place& place, int64_t key, int* entry) const {
   const Bucket* bucket = place.home;
   while (true) {
@@ -113,7 +113,7 @@ bool KeyIndex::Erase(int64_t key, uint32_t expected) {
   if (bucket == nullptr || bucket->values[entry] != expected) return false;
   const uint32_t state = bucket->state.load(std::memory_order_relaxed);
   bucket->state.store((state & ~(1u << entry)) + Bucket::kRemovalUnit, std::memory_order_release);
-  // Last, so that a search for a key behind them never ends too early.
+  // This comes last, so that a search for a key behind them never ends too early.
   for (auto* passed = const_cast<Bucket*>(place.home); passed != bucket; passed = Next(place.array, passed)) {
     passed->state.store(PassedOneLess(passed->state), std::memory_order_release);
   }
@@ -133,11 +133,11 @@ std::shared_ptr<Pages> KeyIndex::LevelOf(int code) {
   return level;
 }
 
-// Copies in the order of the buckets, which is nearly that of the new array's. Searches go on in the old one, which
-// nobody changes any more, as the mutex is held until the new one has taken its place.
+// Copies in the order of the buckets, which is nearly that of the new array. Searches continue in the old array, which
+// no thread changes any more: the mutex is held until the new array has taken its place.
 //
-// A level's memory is taken as shards move in and given back as they move out, so that two levels together never take
-// much more than one. A shard moves into each level once; so its array is zero when it does.
+// A level's memory is allocated as shards move in and released as they move out. So two levels together never take much
+// more than one. A shard moves into each level once, so its array is zero at that time.
 bool KeyIndex::Grow(int number, int code) {
   Shard& shard = shards_[number];
   std::shared_ptr<Pages> level = LevelOf(code);
@@ -172,7 +172,7 @@ bool KeyIndex::Grow(int number, int code) {
 
 void KeyIndex::Visit(uint64_t begin, uint64_t end, const std::function<void(int64_t, uint32_t)>& visit) const {
   if (begin >= end) return;
-  // The end of all hashes has no number of its own.
+  // The position after the last hash does not fit into 64 bits.
   const uint64_t last_hash = end == UINT64_MAX ? end : end - 1;
   for (int number = ShardOf(begin); number <= ShardOf(last_hash); ++number) {
     const Shard& shard = shards_[number];
@@ -181,7 +181,7 @@ void KeyIndex::Visit(uint64_t begin, uint64_t end, const std::function<void(int6
     const int64_t length = LengthOf(CodeOf(array));
     const int64_t first = number == ShardOf(begin) ? HomeOf(begin, length) : 0;
     const int64_t last = number == ShardOf(last_hash) ? HomeOf(last_hash, length) : length - 1;
-    // Behind the last home, as far as keys went that found theirs full; but not around to where it began.
+    // Visits buckets behind the last home as long as keys overflowed into them, but not around to the first one.
     const Bucket* bucket = BucketsOf(array) + first;
     for (int64_t seen = 0; seen < length; ++seen, bucket = Next(array, bucket)) {
       const uint32_t state = bucket->state.load(std::memory_order_relaxed);

@@ -65,7 +65,7 @@ TEST(KeyIndex, BehavesLikeAMap) {
   }
 }
 
-// All keys are visited once, each in the part of the hashes that it belongs to, however the parts are cut.
+// All keys are visited once, each in the range of its hash, whatever the ranges.
 TEST(KeyIndex, VisitsKeysByHash) {
   std::mt19937_64 random(5);
   for (const int count : {0, 1, 100, 5000}) {
@@ -98,7 +98,7 @@ TEST(KeyIndex, TakesLittleMemory) {
       ASSERT_LE(index.bytes(), 28 * i);
     }
   }
-  // Keys that come and go take what others have left.
+  // Keys that come after removals take the freed memory.
   const int64_t bytes = index.bytes();
   for (int64_t i = 300000; i < 1000000; ++i) {
     ASSERT_TRUE(index.Erase(i - 300000, static_cast<uint32_t>(i - 300000)));
@@ -107,7 +107,7 @@ TEST(KeyIndex, TakesLittleMemory) {
   EXPECT_LE(index.bytes(), bytes * 3 / 2) << "a shard may have grown once, by chance";
 }
 
-// Searches see a key with its own value or not at all, whatever else happens, and never miss one that stays.
+// Concurrent searches find a key with its own value or not at all, and never miss one that stays.
 TEST(KeyIndex, IsSearchedWhileItChanges) {
   constexpr int64_t kStay = 2000, kCome = 20000;
   const int rounds = LOCKSTEP_SANITIZED ? 2 : 6;

@@ -10,14 +10,14 @@
 namespace lockstep {
 namespace {
 
-// Elements are drawn in blocks of this many: loops over a block without branches, which the compiler vectorises.
+// The number of elements of a block: loops over a block have no branches, and the compiler vectorises them.
 constexpr int kBlock = 16;
 
-// Only additions, multiplications, divisions and square roots, all of which are rounded as IEEE 754 says: the library's
-// logarithm differs between processors in the last bit.
+// These functions use only additions, multiplications, divisions and square roots, which are rounded as IEEE 754 says.
+// The library's logarithm differs between processors in the last bit.
 
-// The logarithm of a positive normal number, to 1e-7 of it or of 1: x = m 2^e with m in [1/sqrt(2), sqrt(2)), and
-// log(m) = 2 artanh((m - 1) / (m + 1)) as a series.
+// Returns the logarithm of a positive normal number, with an error of 1e-7 relative or absolute: x = m 2^e with m in
+// [1/sqrt(2), sqrt(2)), and log(m) = 2 artanh((m - 1) / (m + 1)) as a series.
 [[gnu::always_inline]] inline float Log(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const int32_t exponent = static_cast<int32_t>(bits - 0x3F3504F3u) >> 23;
@@ -27,7 +27,7 @@ constexpr int kBlock = 16;
   return static_cast<float>(exponent) * 0.693147181f + s * series;
 }
 
-// The normal quantile of a probability p in (0, 1/2], negated: how far below the mean it lies, in standard deviations.
+// Returns the negated normal quantile of a probability p in (0, 1/2], in standard deviations.
 [[gnu::always_inline]] inline float LowerQuantile(float p) {
   const float q = 0.5f - p;
   const float c = 0.180625f - q * q;
@@ -107,7 +107,7 @@ void InitialValues::Fill(int64_t key, float* row, int64_t dim) const {
     if (options_.kind == Kind::kUniform) {
       for (int i = 0; i < kBlock; ++i) values[i] = a + (b - a) * (static_cast<float>(words[i] >> 8) * 0x1p-24f);
     } else {
-      // Half of the probability on each side of the mean; of a truncated one what is left of it.
+      // Half of the probability lies on each side of the mean; a truncated distribution has less.
       const float least = options_.kind == Kind::kNormal ? 0 : kBelowTwo;
       for (int i = 0; i < kBlock; ++i) {
         const float part = (static_cast<float>(static_cast<int32_t>(words[i] >> 1)) + 0.5f) * 0x1p-31f;

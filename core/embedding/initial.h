@@ -9,51 +9,52 @@
 
 namespace lockstep {
 
-// Sixteen random bytes that are a function of a counter of sixteen and a key of eight: Philox4x32-10 (Salmon et al.,
-// "Parallel random numbers: as easy as 1, 2, 3", 2011). There is no state: any number of the sequence can be asked for
-// at any time, by any thread.
+// Returns sixteen random bytes that are a function of a counter of sixteen bytes and a key of eight: Philox4x32-10
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). There is no state: any thread can ask for any
+// number of the sequence at any time.
 struct PhiloxBlock {
   uint32_t word[4];
 };
 PhiloxBlock Philox(const PhiloxBlock& counter, uint32_t key_low, uint32_t key_high);
 
-// What a row is before its first update.
+// The values of a row before its first update.
 struct InitialOptions {
   enum class Kind : uint8_t {
     kConstant,         // `a`
-    kUniform,          // between `a` and `b`, `b` excluded but for rounding
+    kUniform,          // between `a` and `b`; `b` is excluded except for rounding
     kNormal,           // mean `a`, standard deviation `b`
-    kTruncatedNormal,  // of the same, only what is within two standard deviations of the mean
-    kRows,             // row `key mod K` of a matrix of K rows, for whatever else draws them
+    kTruncatedNormal,  // the same, within two standard deviations of the mean
+    kRows,             // row `key mod K` of a matrix of K rows, for any other distribution
   };
   Kind kind = Kind::kConstant;
   float a = 0;
   float b = 1;
   uint64_t seed = 0;
-  std::shared_ptr<const std::vector<float>> rows = nullptr;  // [K, D], for kRows alone
+  std::shared_ptr<const std::vector<float>> rows = nullptr;  // [K, D], only for kRows
 
-  // INVALID_ARGUMENT for what is not finite, an empty range, a negative standard deviation, no whole rows of `dim`.
+  // Returns INVALID_ARGUMENT for infinite values or NaN, an empty range, a negative deviation, and rows that do not fit
+  // `dim`.
   Status Validate(int64_t dim) const;
 };
 
-// The initial values of a table's rows: a function of seed, table and key alone, bit for bit the same whatever the
-// order, the thread, the number of workers and the processor. (Python's tables/sharded/initial_values.py promises the
-// same of static tables, by other means: there the whole table can be drawn.) Element i of a row comes from word i % 4
-// of the Philox block of counter (key, i / 4, 0), with seed and table for its key.
+// The initial values of a table's rows, a function of only seed, table and key. They are the same bit for bit in any
+// order, on any thread, number of workers and processor. (Python's tables/sharded/initial_values.py promises the same
+// for static tables, by other means, because it can draw a whole table.) Element i of a row comes from word i % 4 of
+// the Philox block of counter (key, i / 4, 0); the Philox key is made of seed and table.
 //
-// Normal values invert the distribution (Wichura's AS 241, PPND7: seven digits), from 31 bits and a sign: so at
-// most 6.3 standard deviations, and truncation takes no second draw. Thread-safe.
+// Normal values invert the distribution (Wichura's AS 241, PPND7: seven digits), from 31 bits and a sign. So they lie
+// within 6.3 standard deviations, and truncation needs no second draw. Thread-safe.
 class InitialValues {
  public:
-  // `table` is what makes the rows of tables with one seed differ: its name. Options are valid.
+  // `table` is the table's name, by which tables with one seed get different rows. Options are valid.
   InitialValues(const InitialOptions& options, std::string_view table);
 
-  // row: [dim], written.
+  // Writes row: [dim].
   void Fill(int64_t key, float* row, int64_t dim) const;
 
  private:
   InitialOptions options_;
-  uint64_t stream_;  // Philox' key
+  uint64_t stream_;  // the key of Philox
 };
 
 }  // namespace lockstep

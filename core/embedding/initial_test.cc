@@ -29,7 +29,7 @@ std::vector<float> Draw(const InitialOptions& options, const std::string& table,
   return values;
 }
 
-// A row is a function of seed, table and key alone; a longer one begins with a shorter one.
+// A row is a function of only seed, table and key; a longer row begins with a shorter one.
 TEST(InitialValues, DependOnSeedTableAndKeyAlone) {
   for (const Kind kind : {Kind::kUniform, Kind::kNormal, Kind::kTruncatedNormal}) {
     const InitialOptions options{kind, 0, 1, 7};
@@ -47,7 +47,7 @@ TEST(InitialValues, DependOnSeedTableAndKeyAlone) {
   }
 }
 
-// The share of values below x against the distribution function, at many points.
+// Compares the share of values below x with the distribution function, at many points.
 TEST(InitialValues, FollowTheirDistributions) {
   constexpr int64_t kKeys = 20000, kDim = 10;
   const double most = 5 * 0.5 / std::sqrt(kKeys * kDim);  // five standard deviations of a share
@@ -70,7 +70,7 @@ TEST(InitialValues, FollowTheirDistributions) {
   for (const float value : Draw({Kind::kConstant, 0.25f, 1, 5}, "t", 10, kDim)) ASSERT_EQ(value, 0.25f);
 }
 
-// Keys have the rows of a matrix in turn, negative ones too.
+// Keys have the rows of a matrix in turn, negative keys too.
 TEST(InitialValues, AreRowsOfAMatrix) {
   const auto rows = std::make_shared<const std::vector<float>>(std::vector<float>{0, 1, 10, 11, 20, 21});
   const InitialOptions options{.kind = Kind::kRows, .rows = rows};

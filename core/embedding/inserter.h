@@ -9,17 +9,17 @@
 
 namespace lockstep {
 
-// Makes rows of keys that have none, with numbers that are taken some at a time; what is left goes back at the end.
-//
-// For one thread; the table's gate is held.
+// Makes rows for keys that have none. It takes row numbers from the slab in groups, and its destructor returns unused
+// ones. For one thread, which holds the table's gate.
 class DynamicTable::Inserter {
  public:
   Inserter(DynamicTable& table, RowStore& store, bool changed = true)
       : table_(table), store_(store), changed_(changed) {}
   ~Inserter() { store_.slab().Give({numbers_.data() + next_, numbers_.size() - next_}); }
 
-  // The key's value in the index: that of a new row or candidate, or whatever it got from somebody else meanwhile.
-  // `replaced`: the value that it has and that is to be replaced; then kAbsent says that it has another one by now.
+  // Inserts the key and returns its value in the index: the new row or candidate, or the value of a thread that was
+  // faster. `replaced` is the current value that is to be replaced; kAbsent then means that the key has another value
+  // by now.
   Result<uint32_t> Insert(int64_t key, uint32_t replaced = KeyIndex::kAbsent) {
     if (next_ == numbers_.size()) {
       numbers_.resize(kTaken);
@@ -46,7 +46,7 @@ class DynamicTable::Inserter {
     if (found == value) {
       ++next_;
     } else {
-      store_.End(number);  // nobody has seen it: for the next key
+      store_.End(number);  // no thread has seen it: it is used for the next key
     }
     return found;
   }

@@ -29,7 +29,7 @@ Result<Pages> Pages::Allocate(int64_t bytes, int64_t small_bytes) {
     return Pages(block, bytes);
   }
   bytes = RoundUp(bytes, kSmallPage);
-  // What is mapped too much, so that an aligned block lies in it, is given back at once.
+  // Memory is mapped in excess, so that it contains an aligned block. The excess is given back at once.
   const int64_t slack = bytes >= kLargePage ? kLargePage - kSmallPage : 0;
   void* mapped =
       mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -42,7 +42,7 @@ Result<Pages> Pages::Allocate(int64_t bytes, int64_t small_bytes) {
     if (before > 0) munmap(data, before);
     if (before < slack) munmap(data + before + bytes, slack - before);
     data += before;
-    // A wish: where the system has no large pages, everything works with small ones.
+    // This is only a request: without large pages, everything works with small ones.
     small_bytes = RoundUp(small_bytes, kLargePage);
     if (small_bytes < bytes) madvise(data + small_bytes, bytes - small_bytes, MADV_HUGEPAGE);
   }

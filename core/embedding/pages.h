@@ -7,18 +7,17 @@
 
 namespace lockstep {
 
-// A block of zeroed memory straight from the system. Memory is taken when a page of it is first touched, so a block may
-// be made larger than what will be used of it; from the first multiple of 2 MiB on, the system is asked for large
-// pages, which saves a walk through the page table at nearly every access to a large table. `small_bytes` at its
-// beginning keep to small ones, so that a small table doesn't take 2 MiB for each of its columns. Blocks of less than
-// 64 KiB come from the heap.
+// A block of zeroed memory from the system. A page takes memory when it is first touched, so a block may be made larger
+// than its later use. From the first multiple of 2 MiB on, the system is asked for large pages. They save a page table
+// walk at nearly every access to a large table. The first `small_bytes` use small pages, so that a small table does not
+// take 2 MiB for each of its columns. Blocks of less than 64 KiB come from the heap.
 //
 // Owns its memory; movable. Thread-compatible.
 class Pages {
  public:
-  // Nothing: data() is null.
+  // An empty block: data() is null.
   Pages() = default;
-  // RESOURCE_EXHAUSTED where the system has none left.
+  // Returns a block; RESOURCE_EXHAUSTED if the system has no memory left.
   static Result<Pages> Allocate(int64_t bytes, int64_t small_bytes = 0);
 
   Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -29,11 +28,11 @@ class Pages {
   }
   ~Pages();
 
-  // Gives back the memory of what lies wholly within [begin, end), which is zero when it is touched again. Nothing
-  // happens to blocks from the heap.
+  // Releases the memory of the pages that lie wholly within [begin, end); they are zero when they are touched again.
+  // Has no effect on blocks from the heap.
   void Release(int64_t begin, int64_t end);
 
-  // Aligned to 2 MiB where the block has as much, and always to 256 bytes.
+  // Aligned to 2 MiB if the block is at least that large, and always to 256 bytes.
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 

@@ -13,7 +13,7 @@
 #include "core/embedding/snapshot.h"
 #include "core/testing/parallel.h"
 
-// What a table's options promise, one by one. (dynamic_table_test.cc has them in random mixtures.)
+// Tests the promises of a table's options one by one. (dynamic_table_test.cc has them in random mixtures.)
 
 namespace lockstep {
 namespace {
@@ -47,7 +47,7 @@ std::vector<float> Read(const DynamicTable& table, const std::vector<int64_t>& k
   return rows;
 }
 
-// The rows that new keys begin with.
+// Returns the initial rows of new keys.
 std::vector<float> Initial(const std::vector<int64_t>& keys) {
   const DynamicTableOptions options = Options();
   const InitialValues values(options.initial, options.name);
@@ -67,7 +67,7 @@ TEST(Evaluation, LeavesNoTrace) {
   const std::vector<float> before = Read(*table, {1, 2, 3});
   EXPECT_EQ(Read(*table, {1, 2, 3}), before);
   EXPECT_EQ(table->total_count(), 2);
-  // An unseen key reads the default row, whatever its own row will begin with.
+  // An unseen key reads the default row, whatever the initial values of its own row.
   EXPECT_EQ(std::vector<float>(before.begin() + 2 * kDim, before.end()), std::vector<float>(kDim, -7));
   See(*table, {3}, {});
   EXPECT_EQ(Read(*table, {3}), Initial({3}));
@@ -101,7 +101,7 @@ TEST(Eviction, ByNormTakesSmallRows) {
   EXPECT_EQ(table->Evict({}), small);
 }
 
-// Work is bounded: a call looks at about keys_per_call keys, and calls together at all of them.
+// Work is bounded: a call examines about keys_per_call keys, and the calls together examine all keys.
 TEST(Eviction, GoesThroughTheTableInSteps) {
   DynamicTableOptions options = Options();
   options.eviction.steps_to_live = 0;
@@ -139,7 +139,7 @@ TEST(Eviction, KeepsToTheBudget) {
       EXPECT_GT(keys.size(), 900u);
       if (left.empty()) left = keys;
       EXPECT_EQ(keys, left);
-      // What goes makes room for what comes.
+      // Evicted keys make room for new keys.
       EXPECT_LT(table->bytes(), 1300 * (4 * kDim + 9 + 8 + 30) + (64 << 10));
     }
   }
@@ -150,7 +150,7 @@ TEST(Eviction, KeepsToTheBudget) {
   EXPECT_EQ(table->Evict({}).size(), 400u);
 }
 
-// A full table by LFU: what was frequent once makes room for what is frequent now.
+// In a full table by LFU, formerly frequent keys make room for keys that are frequent now.
 TEST(Eviction, ByFrequencyLearnsNewKeys) {
   DynamicTableOptions options = Options();
   options.eviction.order = EvictionOptions::Order::kLfu;
@@ -163,7 +163,7 @@ TEST(Eviction, ByFrequencyLearnsNewKeys) {
     EXPECT_LE(table->total_count(), 10);
   };
   for (int i = 0; i < 100; ++i) train(Range(0, 10));
-  // Three groups by turns, and three keys of before that stay frequent.
+  // Three groups in turn, and three former keys that stay frequent.
   for (int i = 0; i < 200; ++i) {
     std::vector<int64_t> keys = Range(100 + 2 * (i % 3), 102 + 2 * (i % 3));
     if (i % 2 == 0) keys.insert(keys.end(), {0, 1, 2});
@@ -171,7 +171,7 @@ TEST(Eviction, ByFrequencyLearnsNewKeys) {
   }
   const std::set<int64_t> keys = KeysOf(*table);
   for (const int64_t key : {0, 1, 2, 100, 101, 102, 103, 104, 105}) EXPECT_TRUE(keys.contains(key)) << key;
-  // Without pressure counts are exact.
+  // Without evictions, counts are exact.
   std::vector<int64_t> before(1), after(1);
   ASSERT_EQ(table->GetFrequency(std::vector<int64_t>{0}, before.data()), OkStatus());
   for (int i = 0; i < 50; ++i) train({0});
@@ -179,7 +179,7 @@ TEST(Eviction, ByFrequencyLearnsNewKeys) {
   EXPECT_EQ(after[0], before[0] + 50);
 }
 
-// The rows of a batch that is in use stay, whatever the budget; and should a key be removed, its row is nobody else's.
+// The rows of a batch in use stay, whatever the budget. If such a key is removed, no other key gets its row.
 TEST(Eviction, LeavesRowsInUse) {
   DynamicTableOptions options = Options();
   options.eviction.max_keys = 0;
@@ -218,7 +218,7 @@ TEST(Admission, ByBloomFilterAdmitsWhatIsSeenOftenEnough) {
   }
   EXPECT_EQ(table->total_count(), 0);
   EXPECT_EQ(table->candidate_count(), 0);
-  // The filter goes with a snapshot, to as many workers as there are.
+  // The filter is part of a snapshot, and can be restored on any number of workers.
   const auto restored = Make(options);
   {
     const auto snapshot = *Snapshot::Begin(*table, Snapshot::Kind::kFull);
@@ -237,7 +237,7 @@ TEST(Admission, ByBloomFilterAdmitsWhatIsSeenOftenEnough) {
   }
 }
 
-// Ids whose duplicates were dropped on the way count as often as they were seen.
+// Ids without their duplicates count as often as they were seen.
 TEST(Admission, CountsAsOftenAsItIsTold) {
   DynamicTableOptions options = Options();
   options.admission.min_frequency = 3;
@@ -253,7 +253,7 @@ TEST(Admission, CountsAsOftenAsItIsTold) {
   EXPECT_EQ(frequencies[1], 2);
 }
 
-// 16-bit rows read what they hold, and are rounded alike in every run.
+// 16-bit rows return the stored values, and are rounded equally in every run.
 TEST(RowTypes, OfSixteenBits) {
   for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
     std::vector<float> first;
@@ -285,8 +285,8 @@ TEST(RowTypes, OfSixteenBits) {
   }
 }
 
-// TensorFlow's Adam for sparse gradients: as a static table of all keys, of which a dynamic one has those that were
-// seen.
+// TensorFlow's Adam for sparse gradients: a dynamic table behaves like a static table of all keys, restricted to the
+// keys that were seen.
 TEST(Updates, OfAllRowsAreAStaticTables) {
   constexpr int64_t kKeys = 60;
   const auto table = Make(Options());
@@ -342,7 +342,7 @@ TEST(Snapshots, KnowWhatTheyCanBuildOn) {
   EXPECT_EQ(read(Snapshot::Kind::kChanges, true), 10) << "since the table was made";
   See(*table, {3}, {});
   EXPECT_EQ(read(Snapshot::Kind::kChanges, false), 1);
-  // That one was lost: what it had would be missing from now on.
+  // That snapshot was lost: an incremental one would lack its changes.
   EXPECT_EQ(Snapshot::Begin(*table, Snapshot::Kind::kChanges).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(read(Snapshot::Kind::kFull, true), 10);
   EXPECT_EQ(read(Snapshot::Kind::kChanges, true), 0);

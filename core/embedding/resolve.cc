@@ -1,8 +1,7 @@
-// How a batch is resolved. Its keys are gone through in groups of 32: all of a group are located, which prefetches
-// their buckets, while those of the group before are searched, which prefetches their rows and counts; then rows are
-// copied out. What is not there is inserted at once, or, where keys have to be admitted, counted and remembered; when
-// the whole batch has been counted, what was remembered is judged. So each place of a key in the batch gets the same
-// answer.
+// Resolves a batch, in groups of 32 keys. All keys of a group are located, which prefetches their buckets. Meanwhile
+// the keys of the former group are searched, which prefetches their rows and counts; then rows are copied out. A
+// missing key is inserted at once. If keys have to be admitted, it is counted and remembered instead; remembered keys
+// are judged when the whole batch has been counted. So each place of a key in the batch gets the same result.
 #include <algorithm>
 #include <array>
 #include <shared_mutex>
@@ -16,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Collects the first error of ranges that run at once.
+// Collects the first error of ranges that run in parallel.
 class FirstError {
  public:
   void Add(Status status) {
@@ -47,11 +46,11 @@ ResolvedKeys::~ResolvedKeys() {
   if (rows_ == nullptr) return;
   const std::lock_guard lock(table_->batches_mutex_);
   table_->batches_.erase(rows_.get());
-  // Its memory has been touched: the next batch needn't wait for pages.
+  // Its memory has been touched, so the next batch does not wait for pages.
   table_->spare_rows_ = std::move(rows_);
 }
 
-// What a call of Resolve works on.
+// The arguments of a call of Resolve.
 struct DynamicTable::Batch {
   std::span<const int64_t> keys;
   std::span<const int32_t> counts;
@@ -67,7 +66,7 @@ Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end
   Inserter rows(*this, *admitted_);
   Inserter candidates(*this, candidates_ == nullptr ? *admitted_ : *candidates_);
   Status status;
-  // What is asked for every key lies in registers.
+  // Values that are used for every key are kept in registers.
   const RowReader reader = admitted_->reader();
   const bool watched = admitted_->watched(), counts = admitted_->counts(), reads = batch.out != nullptr;
   const bool streams = reads && reader.Streams(static_cast<int64_t>(batch.keys.size()), batch.out);
@@ -102,7 +101,7 @@ Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end
   return status;
 }
 
-// A key that is not admitted, or was not when its group was searched: inserts it where it isn't there, and counts it.
+// Handles a key that was not admitted when its group was searched: inserts it if it is missing, and counts it.
 Status DynamicTable::ResolveNew(const Batch& batch, int64_t place, uint32_t value, Inserter* inserter,
                                 std::vector<uint32_t>* unjudged) {
   if (value == KeyIndex::kAbsent) {
@@ -146,7 +145,7 @@ Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> pl
       }
       value = *inserted;
       if (value == KeyIndex::kAbsent) {
-        value = index_.Find(key);  // somebody was faster
+        value = index_.Find(key);  // another thread was faster
       } else {
         admitted_->SetCounts(value, static_cast<uint32_t>(count), batch.step.step, batch.step.seconds);
         if (counted_as != KeyIndex::kAbsent) {

@@ -1,4 +1,4 @@
-// Rows by their numbers, for what is computed outside of the engine.
+// Access to rows by their numbers, for computations outside of the engine.
 #include <algorithm>
 #include <shared_mutex>
 
@@ -26,7 +26,7 @@ void DynamicTable::Stamp(const ResolvedKeys& batch, const StepInfo& now) {
 
 Status DynamicTable::CheckNumbers(std::span<const uint32_t> numbers) const {
   const auto end = static_cast<int32_t>(admitted_->slab().end());
-  // kNoRow is 0 when it is one more. In 32 bits and without a branch, so that it is vectorised: it goes over every
+  // kNoRow becomes 0 by adding one. The check uses 32 bits and no branch, so that it is vectorised: it covers every
   // batch.
   const auto is_known = [end](uint32_t number) {
     const auto behind = static_cast<int32_t>(number + 1);

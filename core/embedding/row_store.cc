@@ -43,7 +43,7 @@ Result<std::unique_ptr<RowStore>> RowStore::Create(const RowLayout& layout) {
   counts += layout.frequency ? 4 : 0;
   store->seconds_offset_ = counts;
   counts += layout.seconds ? 4 : 0;
-  // Versions are aligned.
+  // Aligns versions to 8 bytes.
   if (layout.version) counts = (counts + 7) / 8 * 8;
   LOCKSTEP_RETURN_IF_ERROR(add(counts > 0, counts, &store->counts_));
   return store;
@@ -52,7 +52,7 @@ Result<std::unique_ptr<RowStore>> RowStore::Create(const RowLayout& layout) {
 Result<int> RowStore::AddSlot(float initial) {
   LOCKSTEP_ASSIGN_OR_RETURN(const int column, slab_.AddColumn(layout_.dim * static_cast<int64_t>(sizeof(float))));
   slots_.push_back({slab_.column(column), initial});
-  // Fresh memory is zero already.
+  // Fresh memory is already zero.
   for (int64_t row = 0; initial != 0 && row < slab_.end(); ++row) {
     std::fill_n(reinterpret_cast<float*>(slots_.back().view[row]), layout_.dim, initial);
   }
@@ -76,7 +76,7 @@ void RowStore::Begin(uint32_t row, int64_t key, bool changed) {
   *reinterpret_cast<int64_t*>(keys_[row]) = key;
   SetCounts(row, 0, 0, 0);
   ResetSlots(row);
-  // It was not there at the moment of a snapshot that is being read.
+  // The row did not exist at the moment of a snapshot that is being read.
   State(row).store(kLive | read_bit_ | (changed && track_changes_ ? collecting_ : 0), std::memory_order_release);
   live_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -114,7 +114,7 @@ bool RowStore::Claim(uint32_t row, bool wait) {
       continue;
     }
     if (!wait) return false;
-    // For as long as it takes to copy a row.
+    // Waits while another thread copies the row.
     std::this_thread::yield();
     seen = state.load(std::memory_order_acquire);
   }
@@ -125,7 +125,7 @@ bool RowStore::InSnapshot(uint32_t row) const {
   return !only_changed_ || (State(row).load(std::memory_order_relaxed) & changed) != 0;
 }
 
-// Others may set the collecting bit meanwhile, but no other.
+// Meanwhile other threads may set the collecting bit, but no other bit.
 void RowStore::Release(uint32_t row) {
   State(row).fetch_and(static_cast<uint8_t>(~(collecting_ ^ (kChanged0 | kChanged1))), std::memory_order_relaxed);
   State(row).fetch_xor(kBusy | kRead, std::memory_order_release);
@@ -146,7 +146,7 @@ int64_t RowStore::CountInSnapshot() const {
 
 void RowStore::Read(uint32_t begin, uint32_t end, TableRows* part) {
   for (uint32_t row = begin; row < end; ++row) {
-    // Who copies it aside at this moment brings it later.
+    // If another thread is copying the row aside now, it comes with the copies.
     if (!Claim(row, /*wait=*/false)) continue;
     if (part != nullptr && InSnapshot(row)) CopyTo(row, part);
     Release(row);

@@ -18,22 +18,22 @@
 
 namespace lockstep {
 
-// Rows of a table by their keys, as a checkpoint holds them: N keys and N of everything else. What the table doesn't
-// record is empty.
+// Rows of a table with their keys, in the form of a checkpoint: N keys, and N of everything else. Values that the table
+// does not record are empty.
 struct TableRows {
   std::vector<int64_t> keys;              // [N]
   std::vector<char> rows;                 // [N, D] of the row type; empty for keys that are not admitted
-  std::vector<std::vector<float>> slots;  // of each slot: [N, D]
+  std::vector<std::vector<float>> slots;  // [N, D] for each slot
   std::vector<uint32_t> frequencies;      // [N]
   std::vector<int64_t> versions;          // [N]
-  std::vector<uint32_t> seconds;          // [N]: when the key was last seen, by the caller's clock
+  std::vector<uint32_t> seconds;          // [N]: time when the key was last seen, on the caller's clock
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
-  // Copies the rows of another part to the end.
+  // Appends the rows of another part.
   void Append(const TableRows& other);
 };
 
-// What a RowStore records of a row.
+// The recorded values of a row.
 struct RowLayout {
   int64_t dim = 0;  // 0: no weights
   DType row_type = DType::kFloat32;
@@ -42,28 +42,28 @@ struct RowLayout {
   bool seconds = false;
 };
 
-// Reads rows as floats. A value without pointers to what may change, for loops over many rows. Thread-safe.
+// Reads rows as floats. It is a value without pointers to changing data, for loops over many rows. Thread-safe.
 struct RowReader {
   RowView rows;
   int64_t dim;
   DType type = DType::kFloat32;
 
-  // Gives where the row lies.
+  // Prefetches a row and returns its address.
   const char* Prefetch(uint32_t row) const {
     const char* data = rows[row];
-    // Of long rows the processor itself fetches what follows, once they are being read.
+    // The processor itself prefetches the rest of long rows while they are read.
     PrefetchForRead(data, rows.stride < 512 ? rows.stride : 512);
     return data;
   }
 
-  // Whether N rows are worth to be written to `out`, [N, D], by Stream: more than the caches near a core would keep,
-  // and whole lines.
+  // Returns whether it pays to write N rows to `out`, [N, D], by Stream: the output is larger than the caches near a
+  // core, and rows are whole cache lines.
   bool Streams(int64_t count, const float* out) const {
     constexpr int64_t kLeastBytes = 1 << 20;
     return type == DType::kFloat32 && dim * 4 % kStreamedLine == 0 && count * dim * 4 >= kLeastBytes &&
            IsLineAligned(out);
   }
-  // As Copy, around the caches. StreamFence comes behind the last one.
+  // Does the same as Copy, but bypasses the caches. Call StreamFence after the last one.
   void Stream(const char* data, float* out) const {
     for (int64_t done = 0; done < dim; done += kStreamedLine / 4) StreamLine(data + 4 * done, out + done);
   }
@@ -73,7 +73,7 @@ struct RowReader {
   void Copy(const char* data, float* __restrict out) const {
     int64_t done = 0;
     if (type == DType::kFloat32) {
-      // Copies of a constant length, which the compiler makes of a few instructions.
+      // Copies of a constant length, which compile to a few instructions.
       for (; done + 16 <= dim; done += 16) std::memcpy(out + done, data + 4 * done, 64);
       for (; done < dim; ++done) std::memcpy(out + done, data + 4 * done, 4);
       return;
@@ -87,19 +87,18 @@ struct RowReader {
   }
 };
 
-// The rows of one kind (admitted keys, or keys that are counted until they are) of a table in a slab, each with its
-// key, its counts and a byte of state, and the protocol by which they are copied while they change.
+// The rows of one kind of a table (admitted keys, or candidates) in a slab, each with its key, its counts and a byte of
+// state. It also implements the protocol that copies rows while they change.
 //
-// A moment. A snapshot wants all rows as they were at one moment, but reads them later, piece by piece. From that
-// moment on whoever wants to change a row first calls BeforeChange, which copies it aside if the snapshot has not read
-// it yet; so a row is copied once, by whoever comes first, and work goes on. The state has a bit for "read", whose
-// meaning changes with every moment, so that a moment costs nothing however many rows there are; and two bits for
-// "changed since the last moment", of which one belongs to the snapshot that is being read, and the other collects for
-// the next.
+// A moment. A snapshot needs all rows as they were at one moment, but reads them later, piece by piece. After that
+// moment, a thread that wants to change a row first calls BeforeChange. This copies the row aside if the snapshot has
+// not read it yet. So each row is copied once, by the first thread that needs it, and training continues. The state has
+// a bit for "read", whose meaning flips at every moment. So a moment costs nothing, however many rows there are. Two
+// more bits mean "changed since the last moment": one belongs to the snapshot that is being read, and the other
+// collects changes for the next one.
 //
-// Threads. Counts are atomic, and BeforeChange and Read may be called for any row at once. Changing weights and slots
-// is up to the table: it makes sure that nobody reads them meanwhile. BeginMoment and EndMoment are called while
-// nothing else is.
+// Threads. Counts are atomic, and BeforeChange and Read may be called for any row concurrently. The table has to ensure
+// that weights and slots are not read while they change. During BeginMoment and EndMoment no other call may run.
 class RowStore {
  public:
   static Result<std::unique_ptr<RowStore>> Create(const RowLayout& layout);
@@ -107,17 +106,17 @@ class RowStore {
   const RowLayout& layout() const { return layout_; }
   int64_t row_bytes() const { return row_bytes_; }
   Slab& slab() { return slab_; }
-  // Rows that have a key.
+  // Returns the number of rows with a key.
   int64_t live() const { return live_.load(std::memory_order_relaxed); }
-  // Memory for rows, slots, keys and counts.
+  // Returns the memory of rows, slots, keys and counts.
   int64_t bytes() const { return slab_.bytes(); }
 
-  // Another slot, also for the rows that are there: D floats that hold `initial`.
+  // Adds a slot of D floats with the value `initial`, also for existing rows.
   Result<int> AddSlot(float initial);
   int num_slots() const { return static_cast<int>(slots_.size()); }
-  // A slot begins anew with `initial`, in all rows.
+  // Sets a slot to `initial` in all rows.
   void FillSlot(int slot, float initial);
-  // What rows begin with that come from now on.
+  // Sets the slot's initial value for rows that come from now on.
   void SetInitial(int slot, float initial) { slots_[slot].initial = initial; }
 
   RowView rows() const { return rows_; }
@@ -127,22 +126,22 @@ class RowStore {
 
   int64_t key(uint32_t row) const { return *reinterpret_cast<const int64_t*>(keys_[row]); }
   bool IsLive(uint32_t row) const { return (State(row).load(std::memory_order_acquire) & kLive) != 0; }
-  // 0 where not recorded.
+  // Return recorded counts, or 0 if they are not recorded.
   uint32_t frequency(uint32_t row) const {
     return layout_.frequency ? Frequency(row).load(std::memory_order_relaxed) : 0;
   }
   int64_t version(uint32_t row) const { return layout_.version ? Version(row).load(std::memory_order_relaxed) : 0; }
   uint32_t seconds(uint32_t row) const { return layout_.seconds ? Seconds(row).load(std::memory_order_relaxed) : 0; }
 
-  // Whether a touch changes anything of a row.
+  // Returns whether Touch changes a row.
   bool counts() const { return layout_.frequency || layout_.version || layout_.seconds; }
   void PrefetchCounts(uint32_t row) const {
     if (counts()) PrefetchForWrite(counts_[row]);
   }
-  // The key has been seen `times` more in `step`, at `seconds`.
+  // Records that the key was seen `times` more in `step`, at `seconds`.
   void Touch(uint32_t row, int64_t times, int64_t step, uint32_t seconds) {
     if (layout_.frequency) {
-      // Stays at the largest number instead of beginning anew.
+      // Stays at the largest number instead of wrapping around.
       auto frequency = Frequency(row);
       const uint32_t before = frequency.fetch_add(static_cast<uint32_t>(times), std::memory_order_relaxed);
       if (before + times > UINT32_MAX) frequency.store(UINT32_MAX, std::memory_order_relaxed);
@@ -155,36 +154,36 @@ class RowStore {
     }
   }
   void SetCounts(uint32_t row, uint32_t frequency, int64_t version, uint32_t seconds);
-  // What is seen meanwhile counts in full.
+  // Halves the frequency; keys that are seen meanwhile count in full.
   void HalveFrequency(uint32_t row) {
     const uint32_t before = frequency(row);
     if (before > 0) Frequency(row).fetch_sub(before - before / 2, std::memory_order_relaxed);
   }
 
-  // Makes a row that was taken from the slab the key's: slots are set to what they begin with, counts to zero. Its
-  // weights are the caller's to fill, before others can find it.
+  // Assigns a row that was taken from the slab to the key: slots get their initial values, counts are zero. The caller
+  // fills its weights before others can find it.
   void Begin(uint32_t row, int64_t key, bool changed);
   void ResetSlots(uint32_t row);
-  // The row has no key any more. BeforeChange comes first.
+  // Ends the row's life: it has no key any more. BeforeChange comes first.
   void End(uint32_t row);
 
-  // Whether BeforeChange has anything to do.
+  // Returns whether BeforeChange has anything to do.
   bool watched() const { return track_changes_ || reading_; }
   void TrackChanges() { track_changes_ = true; }
-  // `changed`: it counts as changed for the next incremental snapshot.
+  // Call it before a change of the row. `changed`: the row counts as changed for the next incremental snapshot.
   void BeforeChange(uint32_t row, bool changed = true);
 
-  // From now on a snapshot is read: of all rows, or of those that changed since the last moment.
+  // Begins the reading of a snapshot: of all rows, or of those that changed since the last moment.
   void BeginMoment(bool only_changed);
-  // How many rows the snapshot has, where it has only those that changed. Called while nothing else is.
+  // Returns the number of rows in a snapshot of changes. No other call may run meanwhile.
   int64_t CountInSnapshot() const;
   // Appends rows of the snapshot with numbers in [begin, end) that have not been copied aside.
   void Read(uint32_t begin, uint32_t end, TableRows* part);
-  // Moves what was copied aside to the end of `part`.
+  // Moves the rows that were copied aside to the end of `part`.
   void TakeAside(TableRows* part);
   void EndMoment();
 
-  // Appends one row as it is.
+  // Appends one row in its present state.
   void CopyTo(uint32_t row, TableRows* part) const;
 
  private:
@@ -209,10 +208,10 @@ class RowStore {
   std::atomic_ref<int64_t> Version(uint32_t row) const { return Atomic<int64_t>(counts_, row); }
   std::atomic_ref<uint32_t> Seconds(uint32_t row) const { return Atomic<uint32_t>(counts_, row, seconds_offset_); }
 
-  // The snapshot's copy of a row is this thread's to make: true. Otherwise somebody has made it (or is making it,
-  // unless `wait`), or there is nothing to copy.
+  // Returns true if this thread has to make the snapshot's copy of a row. Otherwise there is nothing to copy, or
+  // another thread has made the copy (or is making it, unless `wait`).
   bool Claim(uint32_t row, bool wait);
-  // Whether a claimed row belongs to the snapshot; ends the claim.
+  // InSnapshot returns whether a claimed row belongs to the snapshot; Release ends the claim.
   bool InSnapshot(uint32_t row) const;
   void Release(uint32_t row);
 
@@ -220,7 +219,7 @@ class RowStore {
   int64_t row_bytes_ = 0;
   Slab slab_;
   RowView rows_{}, keys_{}, states_{};
-  // What is recorded of a row, side by side: version (8 bytes), frequency (4), seconds (4).
+  // The counts of a row side by side: version (8 bytes), frequency (4), seconds (4).
   RowView counts_{};
   int64_t frequency_offset_ = 0, seconds_offset_ = 0;
   std::vector<Slot> slots_;
@@ -228,7 +227,7 @@ class RowStore {
 
   bool track_changes_ = false;
   bool reading_ = false;       // a moment has begun and not ended
-  bool only_changed_ = false;  // what the snapshot reads
+  bool only_changed_ = false;  // the snapshot reads only changed rows
   uint8_t read_bit_ = 0;       // kRead or 0
   uint8_t collecting_ = kChanged0;
   std::mutex aside_mutex_;

@@ -9,14 +9,14 @@
 
 namespace lockstep {
 
-// Keys that are searched under one guard of the index.
+// The number of keys that are searched under one guard of the index.
 inline constexpr int64_t kGuardedKeys = 4096;
-// The fewest keys for which a thread is worth its while.
+// The smallest number of keys for which a thread pays.
 inline constexpr int64_t kSearchGrain = 2048;
 
-// Finds the values of places [begin, end) of `keys` and calls visit(first, count, values) for each group, after
-// prefetch(i, value) for each of it. The next group is located before this one is searched, so that twice as many
-// misses are under way.
+// Finds the values of places [begin, end) of `keys`. Calls prefetch(i, value) for each key of a group, and then
+// visit(first, count, values) for the group. The next group is located before this one is searched, which doubles the
+// number of concurrent cache misses.
 template <typename Prefetch, typename Visit>
 void ForEachGroup(const KeyIndex& index, std::span<const int64_t> keys, int64_t begin, int64_t end, Prefetch&& prefetch,
                   Visit&& visit) {

@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kChunkRows = int64_t{1} << Slab::kChunkShift;
-// The first chunk begins with small pages: most tables are small.
+// The first chunk begins with small pages, because most tables are small.
 constexpr int64_t kSmallBytes = int64_t{2} << 20;
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST(Slots, ThatWereDroppedBeginAnew) {
     ASSERT_TRUE(table->DropSlot(name));
     ASSERT_EQ(*table->AddSlot("adam/m", 0), first);
   }
-  // What a snapshot still reads is left alone.
+  // A slot that a snapshot still reads does not change.
   ASSERT_EQ(table->WriteRows(numbers, first, ones.data(), 0, RunInline), OkStatus());
   const auto snapshot = *Snapshot::Begin(*table, Snapshot::Kind::kFull);
   ASSERT_TRUE(table->DropSlot("adam/m"));

@@ -16,15 +16,15 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
     return FailedPrecondition(StrCat("table '", table.options_.name, "': ", why));
   };
   const std::unique_lock gate(table.gate_);
-  if (table.snapshot_open_) return declined("a snapshot is being read, and there is one at a time");
-  // Before the lock of what went: an eviction takes that one inside of its own.
+  if (table.snapshot_open_) return declined("another snapshot is being read; there can be only one at a time");
+  // Read before locking removed_mutex_, because an eviction locks that mutex while it holds its own.
   const EvictionSweep sweep = table.sweep();
   const std::lock_guard lock(table.removed_mutex_);
   if (kind == Kind::kChanges && !table.tracks_changes_) {
     return declined("changes are not recorded: set track_changes");
   }
   if (kind == Kind::kChanges && !table.changes_known_) {
-    return declined("the last snapshot was not committed, or too many keys went: the next one has to be full");
+    return declined("the last snapshot was not committed, or too many keys were removed: the next one has to be full");
   }
   std::unique_ptr<Snapshot> snapshot(new Snapshot(table));
   // From here on changes are collected for the next snapshot.
@@ -61,7 +61,7 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
     next_ = end;
     return true;
   }
-  // Nobody is copying a row aside any more, and nobody will: all have been read.
+  // All rows have been read, so no thread copies a row aside now or later.
   const std::unique_lock gate(table_.gate_);
   store.TakeAside(part);
   store.EndMoment();
@@ -88,7 +88,7 @@ Status Snapshot::Commit() {
 }
 
 Snapshot::~Snapshot() {
-  // Rows that have not been read are marked all the same: a mark means the same for all of them.
+  // Rows that have not been read are marked all the same, because the mark has one meaning for all rows.
   while (Next(1 << 16, nullptr)) {
   }
   if (committed_) return;
@@ -125,7 +125,7 @@ Status DynamicTable::CheckShape(const TableRows& part, bool admitted) const {
 Status DynamicTable::Restore(const TableRows& part, const RestoreOptions& options) {
   const std::unique_lock gate(gate_);
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(part, options.admitted));
-  // Where keys are not counted exactly there is nothing to remember of those that are not admitted.
+  // Without exact counting, nothing is kept for keys that are not admitted.
   if (!options.admitted && candidates_ == nullptr) return OkStatus();
   Gone gone;
   Status status;

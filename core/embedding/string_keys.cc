@@ -14,25 +14,25 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kGrain = 1024;
-// A sequence of fingerprints never gets so long; what claims to be further on is no fingerprint of the string.
+// A sequence of fingerprints never gets this long, so a key with a larger salt is no fingerprint of the string.
 constexpr uint64_t kMostSalt = 1 << 16;
 constexpr int64_t kMostBytes = 0xFFFFFFFF;
 
 }  // namespace
 
-// Where a string lies: written before the index knows it.
+// The place of a string, written before the index knows it.
 struct StringKeys::Entry {
   const char* data;
   uint32_t size;
   uint32_t block;  // of the arena
 };
 
-// Blocks of bytes that are filled one after another; a block is freed when all of its strings have gone. A string that
-// stays holds its block, so others take the places of those that went: where strings come and go for ever, memory is
-// that of the most that there were at once, by sizes, and not of a block for each that stayed.
+// Blocks of bytes that are filled one after another. A block is freed when all of its strings are removed. A string
+// that stays keeps its block, so new strings reuse the places of removed ones. If strings come and go for ever, memory
+// stays at the largest amount needed at once, by sizes, instead of one block for each string that stayed.
 class StringKeys::Arena {
  public:
-  // Copies the bytes; null without memory.
+  // Copies the bytes; returns null without memory.
   const char* Put(std::string_view bytes, uint32_t* block) {
     const std::lock_guard lock(mutex_);
     const int64_t size = PlaceSize(bytes.size());
@@ -44,11 +44,11 @@ class StringKeys::Arena {
     return place.data;
   }
 
-  // Nobody reads the string any more.
+  // Frees a string that no thread reads any more.
   void Drop(const Entry& entry) {
     const std::lock_guard lock(mutex_);
     Block& block = blocks_[entry.block];
-    if (--block.strings == 0 && entry.block + 1 < blocks_.size()) {  // the last one is still being filled
+    if (--block.strings == 0 && entry.block + 1 < blocks_.size()) {  // the last block is still being filled
       Free(block);
       return;
     }
@@ -75,8 +75,8 @@ class StringKeys::Arena {
     uint32_t block;
   };
 
-  // What a string takes: few sizes, so that most places fit another string. A multiple of 8, and from 64 on of an
-  // eighth of the power of two below it. Strings of a block or more have one of their own.
+  // Returns the bytes of a string's place. There are few sizes, so that most places fit another string: multiples of 8,
+  // and from 64 on of an eighth of the power of two below. A string of a block's size or more gets its own block.
   static int64_t PlaceSize(size_t size) {
     if (size >= static_cast<size_t>(kBlockBytes)) return static_cast<int64_t>(size);
     const size_t step = std::max<size_t>(8, std::bit_floor(size) / 8);
@@ -88,7 +88,7 @@ class StringKeys::Arena {
     block.pages = Pages();
   }
 
-  // Of a string that went. Holes outlive their blocks: those are passed over here.
+  // Takes the place of a removed string. Holes may outlive their blocks; such holes are skipped here.
   bool TakeHole(int64_t size, Place* place) {
     const auto found = holes_.find(size);
     if (found == holes_.end()) return false;
@@ -105,7 +105,7 @@ class StringKeys::Arena {
       Result<Pages> pages = Pages::Allocate(std::max<int64_t>(kBlockBytes, size));
       if (!pages.ok()) return false;
       bytes_ += pages->bytes();
-      // What went while the last block was being filled has left it here.
+      // All strings may have been removed while the last block was being filled; it is freed here.
       if (!blocks_.empty() && blocks_.back().strings == 0) Free(blocks_.back());
       blocks_.push_back({*std::move(pages)});
     }
@@ -116,7 +116,7 @@ class StringKeys::Arena {
   }
 
   mutable std::mutex mutex_;
-  std::vector<Block> blocks_;  // guarded by mutex_; numbers are never given again
+  std::vector<Block> blocks_;  // guarded by mutex_; numbers are never reused
   // By size; guarded by mutex_. At most as many as there were strings of the size at once.
   std::unordered_map<int64_t, std::vector<Place>> holes_;
   int64_t bytes_ = 0;  // guarded by mutex_: of blocks
@@ -138,8 +138,7 @@ std::string_view StringKeys::BytesOf(uint32_t entry) const {
   return {found.data, found.size};
 }
 
-// A string may lie behind a fingerprint that is free by now, as the string that had it has gone: so it is looked for
-// under all salts that were ever used.
+// A string may come after a free fingerprint, whose string was removed. So all salts that were ever used are searched.
 int64_t StringKeys::Search(std::string_view bytes, uint32_t* entry) const {
   const uint64_t most = most_salt_.load(std::memory_order_acquire);
   int64_t free_key = 0;
@@ -165,7 +164,7 @@ Result<bool> StringKeys::Put(std::string_view bytes, int64_t key, uint64_t salt)
   entry.data = arena_->Put(bytes, &entry.block);
   uint32_t found = KeyIndex::kAbsent;
   if (entry.data != nullptr) {
-    // Before the key can be found: whoever sees it also looks far enough.
+    // This comes before the key can be found, so that a thread that sees the key also searches far enough.
     uint64_t most = most_salt_.load(std::memory_order_relaxed);
     while (most < salt && !most_salt_.compare_exchange_weak(most, salt, std::memory_order_acq_rel)) {
     }
@@ -175,7 +174,7 @@ Result<bool> StringKeys::Put(std::string_view bytes, int64_t key, uint64_t salt)
   if (entry.data != nullptr) arena_->Drop(entry);
   entries_.Give({&number, 1});
   if (found == KeyIndex::kAbsent) return ResourceExhausted("string keys: no memory");
-  return BytesOf(found) == bytes;  // somebody else was faster, with this string or another one
+  return BytesOf(found) == bytes;  // another thread was faster, with this string or another one
 }
 
 Result<int64_t> StringKeys::Add(std::string_view bytes) {
@@ -259,7 +258,7 @@ void StringKeys::Remove(std::span<const int64_t> keys) {
   for (const int64_t key : keys) {
     const uint32_t entry = index_.Find(key);
     if (entry == KeyIndex::kAbsent || !index_.Erase(key, entry)) continue;
-    // Should another string have had the key since the moment, or the same one once more, the first is kept.
+    // If the key had several strings since the moment, or the same one again, the first is kept.
     if (!in_moment_ || !kept_.emplace(key, entry).second) Free(entry);
   }
 }

@@ -17,61 +17,61 @@
 
 namespace lockstep {
 
-// String keys for a table of int64 keys: gives every string an int64 of its own, and keeps its bytes, so that they can
-// be exported and restored.
+// String keys for a table of int64 keys. Each string gets its own int64 key, and its bytes are kept for export and
+// restore.
 //
-// A string's key is a fingerprint of its bytes: the same on every worker and in every run, so that initial values
-// depend on the string alone. Every search compares the bytes. Should another string have the key already (with a
-// billion strings: a chance of 3 %), the next of a sequence of fingerprints is taken; so two strings are never one key,
-// and only in that case does a key depend on who came first. Workers that share out strings do so by the first
-// fingerprint, FirstKey, which is a function of the string in any case; then strings that compete for a key have one
-// owner.
+// A string's key is a fingerprint of its bytes. It is the same on every worker and in every run, so initial values
+// depend only on the string. Every search compares the bytes. If another string already has the key (with a billion
+// strings: a chance of 3 %), the next of a sequence of fingerprints is taken. So two strings never share a key, and
+// only in that case does a key depend on which string came first. Workers shard strings by the first fingerprint,
+// FirstKey, which depends only on the string. So strings that compete for a key have the same owner.
 //
 //   strings.Intern(batch, keys, parallel);  table.Resolve(keys, ...);     // training
 //   strings.Find(batch, keys, parallel);    table.Lookup(keys, ...);      // evaluation: adds nothing
-//   strings.Remove(table.Evict(now));                                     // keys that went
+//   strings.Remove(table.Evict(now));                                     // removed keys
 //
-// A snapshot of the table wants the strings as they were when it began, and reads them later: from BeginMoment to
-// EndMoment strings that are removed stay readable by BytesAtMoment, and in memory.
+// A snapshot of the table needs the strings as they were when it began, and reads them later. From BeginMoment to
+// EndMoment, strings that are removed stay in memory, and BytesAtMoment reads them.
 //
-// Keys that a Bloom filter has not admitted are nowhere in the table, so Evict never names them: their strings are
-// removed after the step (those of kNoRow), or they would stay for ever.
+// Keys that a Bloom filter has not admitted are not in the table, so Evict never returns them. Their strings (those of
+// kNoRow) are removed after the step, or they would stay for ever.
 //
-// Bytes lie in blocks that never move; a block is freed when all of its strings have gone, and until then others take
-// their places. A string takes its bytes, rounded up to a multiple of 8 or by an eighth, and some 45 bytes more.
-// Thread-safe: searches take no lock for a string, additions one for a 64th of the index and one for the bytes; Remove
-// waits for the others, and they for it.
+// Bytes lie in blocks that never move. A block is freed when all of its strings are removed; until then other strings
+// take their places. A string takes its bytes, rounded up to a multiple of 8 or by an eighth, and about 45 bytes more.
+// Thread-safe. Searches take no lock for a string; additions lock a 64th of the index and the bytes. Remove excludes
+// all other calls.
 class StringKeys {
  public:
-  // The fingerprints: of salt 0 first.
+  // The sequence of fingerprints: salt 0 comes first.
   using FingerprintFunction = uint64_t (*)(std::string_view bytes, uint64_t salt);
-  // With another function than the default for tests, in which many strings have the same.
+  // Creates an empty object. Tests use another function, by which many strings have the same fingerprint.
   static Result<std::unique_ptr<StringKeys>> Create(FingerprintFunction fingerprint = &Fingerprint);
   ~StringKeys();
 
   static int64_t FirstKey(std::string_view bytes) { return static_cast<int64_t>(Fingerprint(bytes, 0)); }
 
-  // keys: [N], written. Strings are of less than 2^32 bytes, any bytes; INVALID_ARGUMENT for a longer one.
-  // RESOURCE_EXHAUSTED without memory.
+  // Writes the keys, [N], and adds missing strings. Strings may hold any bytes, less than 2^32 of them;
+  // INVALID_ARGUMENT for a longer one. RESOURCE_EXHAUSTED without memory.
   Status Intern(std::span<const std::string_view> strings, int64_t* keys, const ParallelFor& parallel);
-  // The same without adding: strings that are not there have the key that they would get now.
+  // Does the same without adding: a missing string gets the key that it would get now.
   void Find(std::span<const std::string_view> strings, int64_t* keys, const ParallelFor& parallel) const;
 
-  // The bytes of a key; false for one that is not there.
+  // Reads the bytes of a key; returns false for a missing key.
   bool Bytes(int64_t key, std::string* bytes) const;
-  // A moment lasts until EndMoment, or until the next one begins. In it, BytesAtMoment gives the string that had the
-  // key when it began, whatever has gone and come since; of a key that nobody had then, what Bytes gives.
+  // A moment lasts until EndMoment, or until the next one begins. During it, BytesAtMoment returns the string that had
+  // the key when the moment began, whatever was removed and added since. For a key that had no string then, it does as
+  // Bytes.
   void BeginMoment();
   bool BytesAtMoment(int64_t key, std::string* bytes) const;
   void EndMoment();
-  // Puts a string in under the key that it was exported with. INVALID_ARGUMENT where that is none of its fingerprints,
-  // or another string has it.
+  // Adds a string under the key with which it was exported. INVALID_ARGUMENT if the key is none of its fingerprints, or
+  // belongs to another string.
   Status Restore(std::string_view bytes, int64_t key);
-  // Forgets the strings of these keys. No batch that was interned and not resolved yet may have them.
+  // Removes the strings of these keys. They must not be in a batch that is interned and not resolved yet.
   void Remove(std::span<const int64_t> keys);
 
   int64_t size() const { return index_.size(); }
-  // Memory of index, strings and their places.
+  // Returns the memory of index, strings and their places.
   int64_t bytes() const;
 
  private:
@@ -79,15 +79,15 @@ class StringKeys {
   class Arena;
 
   explicit StringKeys(FingerprintFunction fingerprint);
-  // The key of a string that is there, or the first that is free; `entry`: kAbsent for the latter.
+  // Returns the key of a known string, or the first free key; in the latter case `entry` is kAbsent.
   int64_t Search(std::string_view bytes, uint32_t* entry) const;
   Result<int64_t> Add(std::string_view bytes);
-  // Makes an entry for the string and puts it in under `key`, its fingerprint number `salt`; false where another string
-  // has the key.
+  // Makes an entry for the string and inserts it under `key`, its fingerprint number `salt`. Returns false if another
+  // string has the key.
   Result<bool> Put(std::string_view bytes, int64_t key, uint64_t salt);
   std::string_view BytesOf(uint32_t entry) const;
   bool Present(int64_t key, std::string* bytes) const;
-  // Gives what an entry takes back; it is not in the index.
+  // Frees the memory of an entry that is not in the index.
   void Free(uint32_t entry);
   void FreeKept();
 
@@ -97,10 +97,10 @@ class StringKeys {
   Slab entries_;       // one column: Entry
   RowView entry_{};
   std::unique_ptr<Arena> arena_;
-  // The highest salt that a key was made with; nearly always 0. Searches go so far.
+  // The highest salt with which a key was made; nearly always 0. Searches go up to it.
   std::atomic<uint64_t> most_salt_{0};
   bool in_moment_ = false;                      // guarded by gate_
-  std::unordered_map<int64_t, uint32_t> kept_;  // guarded by gate_: keys that went in this moment -> entry
+  std::unordered_map<int64_t, uint32_t> kept_;  // guarded by gate_: keys removed in this moment -> entry
 };
 
 }  // namespace lockstep

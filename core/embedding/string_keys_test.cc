@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// Most strings share theirs with many others; salts lead away from each other in the end.
+// A weak hash: most strings share it with many others; from salt 3 on, strings differ.
 uint64_t Weak(std::string_view bytes, uint64_t salt) {
   return salt < 3 ? bytes.size() % 7 + salt : Fingerprint(bytes, salt);
 }
@@ -69,7 +69,7 @@ TEST(StringKeys, NeverMergeTwoStrings) {
       }
       strings->Remove(removed);
     }
-    // To another table, in another order, under the same keys.
+    // Restores into another table, in another order, under the same keys.
     const auto copy = *StringKeys::Create(fingerprint);
     for (auto next = expected.rbegin(); next != expected.rend(); ++next) {
       ASSERT_EQ(copy->Restore(next->first, next->second), OkStatus());
@@ -98,7 +98,7 @@ TEST(StringKeys, FindAddsNothing) {
   EXPECT_EQ(keys[0], StringKeys::FirstKey("a"));
 }
 
-// What strings take is given back when they have gone.
+// The memory of strings is returned after they are removed.
 TEST(StringKeys, MemoryOfRemovedStringsIsReturned) {
   const auto strings = *StringKeys::Create();
   for (int round = 0; round < 50; ++round) {
@@ -111,7 +111,7 @@ TEST(StringKeys, MemoryOfRemovedStringsIsReturned) {
   }
 }
 
-// A snapshot that began reads all strings as they were, also where another string has the key by now.
+// A snapshot that began reads all strings as they were, even if another string has the key by now.
 TEST(StringKeys, StayReadableInAMoment) {
   std::mt19937_64 random(3);
   const auto strings = *StringKeys::Create(&Weak);
@@ -146,7 +146,7 @@ TEST(StringKeys, StayReadableInAMoment) {
   }
 }
 
-// Of each thousand strings one stays for long: it must not hold the memory of all that came with it.
+// One string of each thousand stays for long: it must not keep the memory of the others.
 TEST(StringKeys, MemoryIsThatOfTheMostAtOnce) {
   const auto strings = *StringKeys::Create();
   std::mt19937_64 random(5);
@@ -191,7 +191,7 @@ TEST(StringKeys, LongStringsThatWentTakeNoMemory) {
   EXPECT_LE(strings->bytes(), 2 << 20);
 }
 
-// Strings that went in a moment take memory until it ends, and no longer.
+// Strings that are removed in a moment take memory until it ends, and no longer.
 TEST(StringKeys, MemoryOfAMomentIsReturned) {
   const auto strings = *StringKeys::Create();
   int64_t most = 0;
@@ -209,7 +209,7 @@ TEST(StringKeys, MemoryOfAMomentIsReturned) {
   EXPECT_LE(strings->bytes(), 3 << 20);
 }
 
-// A reader of a moment, beside threads that add and remove.
+// A moment is read while threads add and remove strings.
 TEST(StringKeys, AreReadInAMomentBesideChanges) {
   const auto strings = *StringKeys::Create();
   const auto text = [](int64_t number) { return "key " + std::to_string(number); };

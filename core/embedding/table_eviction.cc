@@ -1,4 +1,4 @@
-// How keys leave a table (eviction.h says which): members of DynamicTable.
+// Removal and eviction of keys: members of DynamicTable. eviction.h defines which keys are evicted.
 
 #include <algorithm>
 #include <cmath>
@@ -12,12 +12,12 @@
 namespace lockstep {
 namespace {
 
-// What a key takes of the index, on average.
+// The average memory of a key in the index.
 constexpr int64_t kIndexBytes = 24;
 
 }  // namespace
 
-// A key that was looked at and may go for the budget: the coldest compare least. The key itself comes last, so that the
+// A key that was examined and may be evicted for the budget; the coldest compare least. The key comes last, so that the
 // order never depends on row numbers.
 struct DynamicTable::Looked {
   int64_t first;   // frequency, or version
@@ -34,7 +34,7 @@ void DynamicTable::TakeOut(int64_t key, uint32_t value, Gone* gone) {
   RowStore& store = StoreOf(value);
   const uint32_t number = NumberOf(value);
   store.BeforeChange(number);
-  if (!index_.Erase(key, value)) return;  // somebody else took it out
+  if (!index_.Erase(key, value)) return;  // another thread removed it
   store.End(number);
   (IsRow(value) ? gone->rows : gone->candidates).push_back(number);
   gone->keys.push_back(key);
@@ -44,7 +44,7 @@ void DynamicTable::Reclaim(Gone gone) {
   if (tracks_changes_ && !gone.keys.empty()) {
     const std::lock_guard lock(removed_mutex_);
     if (changes_known_) removed_.insert(removed_.end(), gone.keys.begin(), gone.keys.end());
-    // Without snapshots the list would outgrow the table: then the next one is of the whole table.
+    // Without snapshots the list would outgrow the table. Then the next snapshot covers the whole table.
     if (static_cast<int64_t>(removed_.size()) > (1 << 20) + 2 * index_.size()) {
       changes_known_ = false;
       removed_ = {};
@@ -71,7 +71,7 @@ int64_t DynamicTable::Remove(std::span<const int64_t> keys) {
   return count;
 }
 
-// By row number: the rows of all batches that have not been let go.
+// Returns by row number whether a living batch uses the row.
 std::vector<bool> DynamicTable::PinnedRows() const {
   std::vector<bool> pinned;
   const std::lock_guard lock(batches_mutex_);
@@ -118,11 +118,10 @@ void DynamicTable::Age(uint32_t row) {
   admitted_->HalveFrequency(row);
 }
 
-// Looks at the next keys_per_call keys: takes out who has to go, and the coldest of the others where there are too
-// many.
+// Examines the next keys_per_call keys: removes expired keys, and the coldest of the others if there are too many.
 void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, Gone* gone) {
-  // The range of hashes in which as many keys are to be expected. It doesn't get wider until the table has been gone
-  // through: what was taken out is missing in the part behind, not in the part ahead.
+  // The range of hashes in which that many keys are expected. It does not get wider before the sweep through the table
+  // ends: removed keys are missing in the part behind, not in the part ahead.
   const uint64_t all = std::numeric_limits<uint64_t>::max();
   const int64_t shares = std::max<int64_t>(1, index_.size() / options_.eviction.keys_per_call);
   const uint64_t begin = sweep_.next;
@@ -173,7 +172,7 @@ std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {
   const std::vector<bool> pinned = PinnedRows();
   Gone gone;
   LookAt(now, pinned, &gone);
-  // To keep to the budget, as far as it takes; but all that is left may be in use.
+  // Examines more keys to keep the budget, if possible; all remaining keys may be in use.
   const int64_t round = 2 * (index_.size() / options_.eviction.keys_per_call + 1);
   for (int64_t idle = 0; options_.eviction.budget() && admitted_->live() > MostKeys() && idle < round; ++idle) {
     const size_t before = gone.keys.size();

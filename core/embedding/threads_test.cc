@@ -9,7 +9,7 @@
 #include "core/embedding/optimizer/sgd.h"
 #include "core/embedding/snapshot.h"
 
-// A table that is used by many threads at once; the thread sanitizer reads along.
+// A table that many threads use at once; the thread sanitizer checks it.
 
 namespace lockstep {
 namespace {
@@ -43,7 +43,7 @@ class ThreadsTest : public ::testing::TestWithParam<Setup> {
     ASSERT_TRUE(table_->AddSlot("slot", 5).ok());
   }
 
-  // A row is of one piece: updates add the same number to all of its elements.
+  // A row is consistent: updates add the same number to all of its elements.
   static void ExpectWhole(const float* rows, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t d = 1; d < kDim; ++d) ASSERT_EQ(rows[i * kDim + d], rows[i * kDim]);
@@ -121,7 +121,7 @@ TEST_P(ThreadsTest, EverythingAtOnce) {
     }
   });
   for (std::thread& thread : threads) thread.join();
-  // With no batch in the way the budget holds.
+  // Without a living batch the budget holds.
   table_->Evict({step_, 0});
   EXPECT_LE(table_->total_count(), 3000);
   EXPECT_EQ(table_->Export().size(), table_->total_count());

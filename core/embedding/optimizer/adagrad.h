@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// Adagrad (Duchi et al., 2011): a += g^2, then, by where epsilon stands,
+// Adagrad (Duchi et al., 2011): a += g^2; then, depending on the place of epsilon:
 //
 //   kOutside   w -= learning_rate * g / (sqrt(a) + epsilon)     ResourceSparseApplyAdagradV2; with epsilon = 0 it is
 //                                                               tf.compat.v1.train.AdagradOptimizer
@@ -17,11 +17,11 @@ struct AdagradOptions {
   float learning_rate = 0.001f;
   float epsilon = 0;
   Epsilon epsilon_place = Epsilon::kOutside;
-  // What accumulators begin with; TensorFlow's default. Part of Slots(), not of the rule.
+  // The initial value of accumulators; TensorFlow's default. It is part of Slots(), not of the rule.
   float initial_accumulator = 0.1f;
 
   std::array<SlotSpec, 1> Slots() const { return {{{"accumulator", initial_accumulator}}}; }
-  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
+  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };
 

@@ -4,8 +4,8 @@
 
 namespace lockstep {
 
-// No optimizer: the "gradient" is what the row becomes. For rows that were computed elsewhere; numbers are distinct, as
-// those of equal numbers would be summed.
+// Returns a rule that replaces the row by the "gradient", for rows that were computed elsewhere. Row numbers must be
+// distinct, because values of equal numbers would be summed.
 Result<UpdateRule> AssignRule(DType row_type, InstructionSet set = BestInstructionSet());
 
 }  // namespace lockstep

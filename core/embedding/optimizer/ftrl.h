@@ -13,18 +13,18 @@ namespace lockstep {
 //   n' = n + g^2;   z += h - (n'^-p - n^-p) / learning_rate * w          p: learning_rate_power
 //   w = |z| > l1 ? (sign(z) * l1 - z) / (n'^-p / learning_rate + 2 * l2) : 0
 //
-// Keras' and TensorFlow's `beta` is an l2 that is larger by beta / (2 * learning_rate).
+// The `beta` of Keras and TensorFlow equals an l2 that is larger by beta / (2 * learning_rate).
 struct FtrlOptions {
   float learning_rate = 0.001f;
-  float learning_rate_power = -0.5f;  // at most 0; other values than -0.5 take the library's pow for each element
+  float learning_rate_power = -0.5f;  // at most 0; values other than -0.5 call the library's pow for each element
   float l1 = 0;
   float l2 = 0;
   float l2_shrinkage = 0;
-  // What accumulators begin with; TensorFlow's default. Part of Slots(), not of the rule.
+  // The initial value of accumulators; TensorFlow's default. It is part of Slots(), not of the rule.
   float initial_accumulator = 0.1f;
 
   std::array<SlotSpec, 2> Slots() const { return {{{"accumulator", initial_accumulator}, {"linear", 0}}}; }
-  // INVALID_ARGUMENT for a parameter that is not finite or has the wrong sign, or a row type that rows can't have.
+  // INVALID_ARGUMENT for a parameter that is not finite or has the wrong sign, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };
 

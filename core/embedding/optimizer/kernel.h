@@ -11,19 +11,19 @@
 #include "core/base/strings.h"
 #include "core/embedding/optimizer/update.h"
 
-// From the formula of an optimizer for one element to its kernels: for each row type and instruction set, a loop over
-// rows that the compiler vectorises over the elements. For the .cc files of the optimizers alone.
+// Makes an optimizer's kernels from its formula for one element: for each row type and instruction set, a loop over
+// rows that the compiler vectorises over the elements. Only the .cc files of the optimizers include it.
 //
 // A formula is a type with
 //
 //   static constexpr int kSlots;
 //   explicit Formula(const float* parameters);
-//   float Next(float weight, float gradient, float* slots) const;    // [kSlots], changed; gives the new weight
+//   float Next(float weight, float gradient, float* slots) const;    // changes slots[kSlots]; returns the new weight
 //
-// whose members are forced inline (core/base/instruction_set.h says why).
+// Its members are forced inline (core/base/instruction_set.h says why).
 namespace lockstep::kernel {
 
-// A permutation of the 32-bit numbers (Wellons' "lowbias32", public domain): random bits for an element.
+// A permutation of the 32-bit numbers (Wellons' "lowbias32", public domain), which gives random bits for an element.
 [[gnu::always_inline]] inline uint32_t Scramble(uint32_t x) {
   x ^= x >> 16;
   x *= 0x7FEB352D;
@@ -32,7 +32,7 @@ namespace lockstep::kernel {
   return x ^ x >> 16;
 }
 
-// How elements of rows are stored: Load gives a float, Store rounds with the help of random bits.
+// The storage of a row's elements: Load returns a float, Store rounds with random bits.
 struct Float32Row {
   using Stored = float;
   [[gnu::always_inline]] static float Load(float stored) { return stored; }
@@ -42,7 +42,7 @@ struct Float32Row {
 struct BFloat16Row {
   using Stored = uint16_t;
   [[gnu::always_inline]] static float Load(uint16_t stored) { return BFloat16ToFloat(stored); }
-  // The upper half, one unit up with the probability of what is cut off. What is infinite or no number has no between.
+  // Takes the upper half, one unit up with the probability of the rest. Inf and NaN are not rounded stochastically.
   [[gnu::always_inline]] static uint16_t Store(float value, uint32_t random) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const bool finite = (bits & 0x7F800000) != 0x7F800000;
@@ -56,25 +56,25 @@ struct Float16Row {
   [[gnu::always_inline]] static uint16_t Store(float value, uint32_t random) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7FFFFFFF;
-    // Normal results: 13 bits are cut off, after a random number of as many has been added.
+    // Normal results: 13 bits are cut off after a random number of 13 bits is added.
     const uint32_t normal = (magnitude + (random & 0x1FFF) - (uint32_t{112} << 23)) >> 13;
-    // Subnormal results, below 2^-14: so many units of 2^-24, and one more with the probability of the fraction.
+    // Subnormal results, below 2^-14: whole units of 2^-24, and one more with the probability of the fraction.
     const float units = std::bit_cast<float>(std::min(magnitude, 0x38800000u)) * 0x1p24f;
     const auto whole = static_cast<int32_t>(units);
     const float fraction = units - static_cast<float>(whole);
     const bool up = static_cast<float>(static_cast<int32_t>(random >> 8)) * 0x1p-24f < fraction;
     const uint32_t subnormal = static_cast<uint32_t>(whole) + (up ? 1 : 0);
     const uint32_t rounded = magnitude < 0x38800000 ? subnormal : normal;
-    // Above the largest number there is none to round up to.
+    // The largest number cannot be rounded up.
     const uint32_t limited = std::min(rounded, 0x7BFFu);
     return static_cast<uint16_t>(magnitude >= 0x477FF000 ? FloatToFloat16(value) : sign | limited);
   }
 };
 
-// Elements that are handled together: a constant number, for which the compiler unrolls.
+// The number of elements that are handled together: it is constant, so the compiler unrolls.
 inline constexpr int64_t kBlock = 16;
 
-// Elements [begin, begin + count) of one row, at most kBlock.
+// Updates elements [begin, begin + count) of one row, at most kBlock.
 template <typename Formula, typename Row>
 [[gnu::always_inline]] inline void UpdateElements(const Formula& formula, char* row,
                                                   const std::array<float*, kMaxSlots>& slots, const float* gradient,
@@ -85,7 +85,7 @@ template <typename Formula, typename Row>
   float* __restrict slot0 = slots[0] + begin;
   float* __restrict slot1 = slots[1] + begin;
   float* __restrict slot2 = slots[2] + begin;
-  // In steps of their own, so that conversions don't keep the formula from being vectorised.
+  // Three loops, so that conversions do not keep the formula from being vectorised.
   float values[kBlock];
   for (int64_t i = 0; i < count; ++i) values[i] = Row::Load(weights[i]);
   for (int64_t i = 0; i < count; ++i) {
@@ -105,8 +105,8 @@ template <typename Formula, typename Row>
   }
 }
 
-// All rows of a run. Rows lie anywhere in memory: those that come next are prefetched, the fewer ahead the longer they
-// are, since only so many cache lines can be on their way at once.
+// Updates all rows of a run. Rows lie anywhere in memory, so the next rows are prefetched. The longer rows are, the
+// fewer are prefetched, because only a limited number of cache lines can be loaded at once.
 template <typename Formula, typename Row>
 [[gnu::always_inline]] inline void UpdateRows(const RowUpdates& updates, const float* parameters) {
   const Formula formula(parameters);
@@ -155,7 +155,7 @@ LOCKSTEP_TARGET_AVX512 void UpdateAvx512(const RowUpdates& updates, const float*
   UpdateRows<Formula, Row>(updates, parameters);
 }
 
-// The kernel for a row type and instruction set. INVALID_ARGUMENT for other types than the three.
+// Returns the kernel for a row type and instruction set. INVALID_ARGUMENT for other types than the three.
 template <typename Formula>
 Result<UpdateRule> MakeRule(DType row_type, InstructionSet set, const std::array<float, 8>& parameters) {
   using Variants = std::array<UpdateFunction, kInstructionSetCount>;  // in the order of InstructionSet
@@ -175,7 +175,7 @@ Result<UpdateRule> MakeRule(DType row_type, InstructionSet set, const std::array
   }
 }
 
-// A hyperparameter is a finite number.
+// Checks that a hyperparameter is a finite number.
 inline Status CheckFinite(const char* optimizer, const char* parameter, float value) {
   if (std::isfinite(value)) return OkStatus();
   return InvalidArgument(StrCat(optimizer, ": ", parameter, " is ", value, ", wanted a finite number"));

@@ -6,14 +6,15 @@
 
 namespace lockstep {
 
-// Gradient descent with momentum, of rows that are touched: a row's velocity rests while the row does.
+// Gradient descent with momentum, for touched rows: the velocity of an untouched row does not change.
 //
 //   tf.compat.v1.train.MomentumOptimizer (ResourceSparseApplyMomentum):
 //     a = momentum * a + g;     w -= learning_rate * a,                   nesterov: w -= lr * g + lr * momentum * a
 //   keras (ResourceSparseApplyKerasMomentum; Keras 3's SGD computes the same):
 //     a = momentum * a - lr*g;  w += a,                                   nesterov: w += momentum * a - lr * g
 //
-// They differ where the learning rate changes: what has been accumulated is scaled by the rate of today or of its day.
+// They differ when the learning rate changes: tf.compat.v1 scales the accumulated gradients by the current rate, Keras
+// by the rate of each gradient's step.
 struct MomentumOptions {
   float learning_rate = 0.01f;
   float momentum = 0.9f;
@@ -21,7 +22,7 @@ struct MomentumOptions {
   bool keras = false;
 
   static constexpr std::array<SlotSpec, 1> Slots() { return {{{"momentum", 0}}}; }
-  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
+  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };
 

@@ -7,23 +7,24 @@
 
 namespace lockstep {
 
-// RMSProp (Tieleman and Hinton, 2012) of rows that are touched, as ResourceSparseApplyRMSProp and, centered,
-// ResourceSparseApplyCenteredRMSProp compute it; the averages of other rows rest:
+// RMSProp (Tieleman and Hinton, 2012) for touched rows, as computed by ResourceSparseApplyRMSProp and, centered,
+// ResourceSparseApplyCenteredRMSProp. The averages of other rows do not change:
 //
 //   ms = rho * ms + (1 - rho) * g^2
 //   centered:  mg = rho * mg + (1 - rho) * g;   d = ms - mg^2 + epsilon           otherwise:  d = ms + epsilon
 //   mom = momentum * mom + learning_rate * g / sqrt(d);   w -= mom
 //
-// Keras 3 computes the same for all rows in every step (ApplyZeroGradients), and keeps no mom where momentum is 0.
+// Keras 3 computes the same for all rows in every step (ApplyZeroGradients), and has no mom if momentum is 0.
 struct RmsPropOptions {
   float learning_rate = 0.001f;
   float rho = 0.9f;
   float momentum = 0;
   float epsilon = 1e-7f;
   bool centered = false;
-  std::optional<float> one_minus_rho = std::nullopt;  // for callers that know it better (adam.h)
+  std::optional<float> one_minus_rho = std::nullopt;  // for callers with a more precise value (adam.h)
   bool has_momentum = true;  // whether there is a slot for mom; without one, momentum is not read
-  // What ms begins with: 1 in tf.compat.v1.train.RMSPropOptimizer, 0 in Keras. Part of Slots(), not of the rule.
+  // The initial value of ms: 1 in tf.compat.v1.train.RMSPropOptimizer, 0 in Keras. It is part of Slots(), not of the
+  // rule.
   float initial_ms = 1;
 
   // The first num_slots() are used.
@@ -33,7 +34,7 @@ struct RmsPropOptions {
     return {{rms, mom, mg}};
   }
   int num_slots() const { return 1 + (has_momentum ? 1 : 0) + (centered ? 1 : 0); }
-  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
+  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };
 

@@ -4,12 +4,12 @@
 
 namespace lockstep {
 
-// Where rows lie: row n at chunk n / 2^shift, stride bytes behind the row before it. One chunk for an ordinary
-// contiguous variable, many for a slab; kernels take either. A value that owns nothing; rows are found without locks.
+// The addresses of rows: row n is in chunk n / 2^shift, `stride` bytes after the row before it. An ordinary contiguous
+// variable is one chunk, a slab is many; kernels accept both. A value that owns nothing; rows are found without locks.
 struct RowView {
-  // Rows of chunks that each have 2^shift of them. `chunks` outlives the view.
+  // Makes a view of chunks with 2^shift rows each. `chunks` outlives the view.
   static RowView Chunked(char* const* chunks, int shift, int64_t stride) { return {nullptr, chunks, shift, stride}; }
-  // Rows one behind the other.
+  // Makes a view of contiguous rows.
   static RowView Contiguous(void* rows, int64_t stride) { return {static_cast<char*>(rows), nullptr, 0, stride}; }
 
   char* operator[](int64_t row) const {

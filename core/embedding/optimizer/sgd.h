@@ -7,12 +7,12 @@
 namespace lockstep {
 
 // Gradient descent: w -= learning_rate * g. TensorFlow's GradientDescentOptimizer subtracts duplicate gradients one
-// after another; here their sum is subtracted, which is the same to rounding.
+// after another. This rule subtracts their sum, which is equal up to rounding.
 struct SgdOptions {
   float learning_rate = 0.01f;
 
   static constexpr std::array<SlotSpec, 0> Slots() { return {}; }
-  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows can't have.
+  // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };
 

@@ -1,6 +1,6 @@
-// Positions are first dealt out to parts by a hash of their rows, in order; a part then holds all positions of its
-// rows, finds the duplicates with a table that lies in the cache, and updates its rows without regard to the others. So
-// the parts run in parallel, and how many threads there are changes nothing.
+// Positions are first distributed to parts by a hash of their rows, in order. A part then has all positions of its
+// rows. It finds the duplicates with a hash table that fits the cache, and updates its rows independently of other
+// parts. So the parts run in parallel, and the number of threads does not affect the result.
 #include "core/embedding/optimizer/update.h"
 
 #include <algorithm>
@@ -15,18 +15,19 @@
 namespace lockstep {
 namespace {
 
-// Gradients of a part, on average: with its rows, their slots, sums and the table they fit into the second-level cache.
+// The bytes of a part's gradients, on average. With its rows, slots, sums and hash table they fit the second-level
+// cache.
 constexpr int64_t kPartBytes = 64 << 10;
 constexpr int64_t kLeastPartPositions = 128, kMostPartPositions = 2048;
 constexpr int64_t kMaxParts = 256;
-// Positions that are dealt out together.
+// The number of positions that are distributed together.
 constexpr int64_t kBlockPositions = 8192;
-// Rows that a kernel gets at once.
+// The number of rows that a kernel gets at once.
 constexpr int64_t kRun = 1024;
-// Rows of fewer elements are fetched early enough when they are updated. Of long ones the processor itself fetches what
-// follows the first bytes.
+// Shorter rows are prefetched early enough during their update. The processor itself prefetches the
+// later bytes of long rows.
 constexpr int64_t kFetchedDim = 32, kFetchedBytes = 256;
-// Elements of gradients and rows below which other threads would begin when the work is done.
+// For fewer elements of gradients and rows, other threads would start when the work is already done.
 constexpr int64_t kElementsWorthThreads = 1 << 15;
 
 int64_t PartsFor(int64_t positions, int64_t dim) {
@@ -50,8 +51,8 @@ void Run(const UpdateTarget& target, const UpdateRule& rule, const uint32_t* num
                 rule.parameters.data());
 }
 
-// Calls work(list, item) for each item of several lists, in parallel: the items of all lists are dealt out as if they
-// were one list. counts: how many items each list has.
+// Calls work(list, item) for each item of several lists, in parallel: the items of all lists are divided as if they
+// were one list. counts: the number of items of each list.
 void ForEachItem(std::span<const int64_t> counts, int64_t grain, const ParallelFor& parallel,
                  const std::function<void(size_t list, int64_t item)>& work) {
   std::vector<int64_t> ends(counts.size());
@@ -65,7 +66,7 @@ void ForEachItem(std::span<const int64_t> counts, int64_t grain, const ParallelF
   });
 }
 
-// How the positions of a table are dealt out to parts: block by block, which may run at once. Positions without a row
+// The distribution of a table's positions to parts, block by block; blocks may run in parallel. Positions without a row
 // are left out.
 class Dealing {
  public:
@@ -80,7 +81,7 @@ class Dealing {
   int64_t parts() const { return parts_; }
 
   void Deal(int64_t block) {
-    // How many go to each part, and then where the next of a part goes.
+    // First the number of positions of each part, then the place of each part's next position.
     uint32_t* const begins = begins_.get() + block * parts_;
     std::fill_n(begins, parts_, 0);
     ForEachPosition(block, [&](int64_t, int64_t part) { ++begins[part]; });
@@ -88,9 +89,9 @@ class Dealing {
     ForEachPosition(block, [&](int64_t i, int64_t part) { positions_[begins[part]++] = static_cast<uint32_t>(i); });
   }
 
-  // The positions of a part, ascending, of all blocks.
+  // Returns the positions of a part in all blocks, ascending.
   std::vector<uint32_t> PositionsOf(int64_t part) const {
-    // Each of a block's places has moved to the end of its part, where the next one begins.
+    // Deal has moved each of a block's places to the end of its part, where the next part begins.
     const auto begin_of = [&](int64_t block) {
       return part == 0 ? static_cast<uint32_t>(block * kBlockPositions) : begins_[block * parts_ + part - 1];
     };
@@ -111,7 +112,7 @@ class Dealing {
     const int64_t end = std::min(static_cast<int64_t>(numbers_.size()), (block + 1) * kBlockPositions);
     for (int64_t i = block * kBlockPositions; i < end; ++i) {
       if (numbers_[i] == kNoRow) continue;
-      // With one part the shift would be by all bits.
+      // With one part, the shift would be by all bits.
       work(i, parts_ == 1 ? 0 : HashRow(numbers_[i]) >> shift_);
     }
   }
@@ -123,8 +124,8 @@ class Dealing {
   const std::unique_ptr<uint32_t[]> positions_;
 };
 
-// The distinct rows of a part, in order of appearance, each with its gradient: the position's own where there is one
-// alone, otherwise their sum.
+// The distinct rows of a part, in order of appearance, each with its gradient: the gradient of its only position, or
+// the sum of several.
 class Distinct {
  public:
   Distinct(std::span<const uint32_t> positions, const TableUpdate& table)
@@ -136,11 +137,11 @@ class Distinct {
     numbers_.reserve(positions.size());
     gradients_.reserve(positions.size());
     sum_of_.reserve(positions.size());
-    sums_.reserve(positions.size() / 2 * static_cast<size_t>(dim_));  // a sum is of two at least
+    sums_.reserve(positions.size() / 2 * static_cast<size_t>(dim_));  // a sum has at least two terms
     for (size_t i = 0; i < positions.size(); ++i) {
-      // Positions of a part lie anywhere in the batch.
+      // The positions of a part are spread over the batch.
       constexpr size_t kAhead = 12;
-      // Of long ones the processor itself fetches what follows.
+      // The processor itself prefetches the rest of long gradients.
       constexpr int64_t kPrefetchedBytes = 512;
       if (i + kAhead < positions.size()) {
         PrefetchForRead(table.gradients + positions[i + kAhead] * dim_, std::min(dim_ * 4, kPrefetchedBytes));
@@ -179,7 +180,7 @@ class Distinct {
     }
   }
 
-  // A row that will soon be updated is on its way to the cache while further gradients are read.
+  // Prefetches a row that will soon be updated, while further gradients are read.
   void FetchRow(uint32_t number) const {
     const UpdateTarget& target = table_.target;
     PrefetchForWrite(target.rows[number], std::min(target.rows.stride, kFetchedBytes));
@@ -188,27 +189,27 @@ class Distinct {
     }
   }
 
-  // Not HashRow: within a part, its high bits are all the same.
+  // HashRow is of no use here: within a part, its high bits are all the same.
   static uint32_t HashAgain(uint32_t number) { return (number ^ number >> 15) * 0x85EBCA6Bu; }
 
   const TableUpdate& table_;
   const int64_t dim_;
-  std::vector<uint32_t> slots_;  // 1 + the place of a row among the distinct ones; 0: free
+  std::vector<uint32_t> slots_;  // 1 + the index of a row among the distinct ones; 0: free
   const int shift_;
   std::vector<uint32_t> numbers_;
   std::vector<const float*> gradients_;
-  std::vector<int64_t> sum_of_;  // where the row's sum begins in sums_; -1: it has a gradient alone
+  std::vector<int64_t> sum_of_;  // where the row's sum begins in sums_; -1: it has only one gradient
   std::vector<float> sums_;
 };
 
-// The rows of a part, each once, with the sum of its gradients.
+// Updates the rows of a part, each once, with the sum of its gradients.
 void UpdatePart(const TableUpdate& table, std::span<const uint32_t> positions, const BeforeUpdate& before) {
   const Distinct distinct(positions, table);
   Run(table.target, table.rule, distinct.numbers().data(), distinct.gradients().data(),
       static_cast<int64_t>(distinct.numbers().size()), before);
 }
 
-// Rows [next, last) that `skip` doesn't hold, with a gradient of zero. zeros: [D].
+// Updates rows [next, last) that `skip` does not hold, with a gradient of zero. zeros: [D].
 void UpdateWithZeros(const UpdateTarget& target, const UpdateRule& rule, int64_t next, int64_t last,
                      const uint8_t* skip, const float* zeros, const BeforeUpdate& before) {
   std::array<uint32_t, kRun> rows;
@@ -223,7 +224,7 @@ void UpdateWithZeros(const UpdateTarget& target, const UpdateRule& rule, int64_t
   }
 }
 
-// The parts of all tables, dealt out.
+// Distributes the positions of all tables to parts.
 std::vector<std::unique_ptr<Dealing>> DealOut(std::span<const TableUpdate> tables, const ParallelFor& parallel) {
   std::vector<std::unique_ptr<Dealing>> dealings;
   std::vector<int64_t> blocks;

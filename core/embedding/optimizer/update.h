@@ -11,30 +11,30 @@
 #include "core/base/status.h"
 #include "core/embedding/optimizer/row_view.h"
 
-// Fused sparse updates: gradients of rows, duplicates and all, are summed and the optimizer applied in one pass over
-// the rows that are touched.
+// Fused sparse updates: the gradients of rows, duplicates included, are summed and the optimizer is applied, in one
+// pass over the touched rows.
 //
-//   rule        an optimizer with this step's hyperparameters, as a function: AdagradOptions{...}.Rule(dtype) and its
-//   like target      rows and slots in memory: of a dynamic table or of ordinary contiguous variables, it makes no
-//   difference gradients   [N, D] float32, one for each of N positions; numbers [N] say whose
+//   rule        an optimizer with this step's hyperparameters, as a function: AdagradOptions{...}.Rule(dtype)
+//   target      rows and slots in memory: those of a dynamic table or of ordinary contiguous variables
+//   gradients   [N, D] float32, one for each of N positions; numbers [N] are the rows of the positions
 //
 // Letters: N positions, U <= N distinct rows among them, D dimension of a row.
 //
-// Numbers are those of TensorFlow's kernels (ResourceSparseApply...) up to the rounding of a float: the gradients of
-// one row are summed in float32 in the order of the positions, the rule is applied once to the sum. For given inputs
+// Results equal those of TensorFlow's kernels (ResourceSparseApply...) up to the rounding of a float. The gradients of
+// one row are summed in float32 in the order of the positions; the rule is applied once to the sum. For given inputs
 // the result has the same bits whatever the threads, the instruction set and the machine.
 //
-// Rows may be 16-bit: they are computed with in float32 and rounded stochastically, up or down with the probability
-// that makes the expected value right, as small updates would otherwise never move a weight. The random bits are a
-// function of (rounding seed, key of the row, element): the same in every run. Slots are float32 always.
+// Rows may be 16-bit. They are computed in float32 and rounded stochastically: up or down with the probability that
+// gives the right expected value. Otherwise small updates would never change a weight. The random bits are a function
+// of (rounding seed, key of the row, element): the same in every run. Slots are always float32.
 namespace lockstep {
 
 inline constexpr int kMaxSlots = 3;
 
-// A slot of an optimizer: a row of D float32 beside each row of weights.
+// A slot of an optimizer: D float32 beside each row of weights.
 struct SlotSpec {
-  const char* name;  // TensorFlow's; lives as long as the program
-  float initial;     // what it holds before the row's first update
+  const char* name;  // TensorFlow's name; lives as long as the program
+  float initial;     // its value before the row's first update
 };
 
 // A run of distinct rows for a kernel.
@@ -45,7 +45,7 @@ struct RowUpdates {
   const uint32_t* numbers;               // [count], distinct
   const float* const* gradients;         // [count], each [D]
   int64_t count;
-  const RowView* keys;  // int64 of a row, for rounding; null: its number is its key
+  const RowView* keys;  // the int64 keys of rows, for rounding; null: a row's number is its key
   uint64_t rounding;
 };
 
@@ -59,25 +59,25 @@ struct UpdateRule {
   std::array<float, 8> parameters = {};
 };
 
-// What a rule is applied to.
+// The rows and slots to which a rule is applied.
 struct UpdateTarget {
   RowView rows;
   std::array<RowView, kMaxSlots> slots;
   int64_t dim;
-  // For 16-bit rows: where the int64 keys of rows lie, if not the number is to stand for the row; and a number that is
-  // another one in every step (the seed and the step).
+  // For 16-bit rows: the int64 keys of the rows; null if a row's number is its key. `rounding` differs in every step
+  // (it is made of the seed and the step).
   const RowView* keys = nullptr;
   uint64_t rounding = 0;
 };
 
-// Called with the distinct rows before they are changed, once for each, from several threads.
+// Called from several threads with the distinct rows before they are changed, once for each row.
 using BeforeUpdate = std::function<void(std::span<const uint32_t> numbers)>;
-// In place of a number: the position's gradient is dropped.
+// A position with this number has no row: its gradient is dropped.
 inline constexpr uint32_t kNoRow = 0xFFFFFFFF;
 
 // Sums the gradients of each row and applies the rule once. numbers: [N], < 2^32 - 1, duplicates allowed, or kNoRow.
-// gradients: [N, D]. Nobody else may read or write these rows meanwhile. Takes some 16 bytes a position, and D floats
-// for every row with duplicates, while it runs.
+// gradients: [N, D]. No other code may read or write these rows meanwhile. While it runs, it takes about 16 bytes per
+// position, and D floats for every row with duplicates.
 void ApplyUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
                  const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
 
@@ -87,21 +87,22 @@ struct TableUpdate {
   UpdateRule rule;
   std::span<const uint32_t> numbers;  // [N], as ApplyUpdate takes them
   const float* gradients;             // [N, D]
-  // Where it isn't 0, all rows [0, all_rows) take part, those without a gradient with one of zero (ApplyZeroGradients).
+  // If it is not 0, all rows [0, all_rows) take part, those without a gradient with a zero gradient
+  // (ApplyZeroGradients).
   int64_t all_rows = 0;
 };
 
-// ApplyUpdate for several tables that share no memory: in as many parallel passes as for one, so that small tables
-// cost no more than their rows. Where there is little to do in all, it stays on the calling thread.
+// Does ApplyUpdate for several tables that share no memory, in as many parallel passes as for one table. So small
+// tables cost no more than their rows. If there is little work in all, it stays on the calling thread.
 void ApplyUpdates(std::span<const TableUpdate> tables, const ParallelFor& parallel);
 
-// ApplyUpdate where the caller knows that no number occurs twice: saves finding out.
+// Does ApplyUpdate for numbers that are known to be distinct, without searching for duplicates.
 void ApplyDistinctUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
                          const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
 
-// Applies the rule with a gradient of zero to all rows [0, end) that `skip` doesn't hold: what optimizers do that move
-// every row in every step (adam.h). skip: [end] of 0 or 1, rows that are not there among them. Reads and writes the
-// whole table.
+// Applies the rule with a gradient of zero to all rows [0, end) that `skip` does not hold, as optimizers do that move
+// every row in every step (adam.h). skip: [end] of 0 or 1; rows that do not exist are 1. Reads and writes the whole
+// table.
 void ApplyZeroGradients(const UpdateTarget& target, const UpdateRule& rule, int64_t end, std::span<const uint8_t> skip,
                         const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
 

@@ -23,8 +23,8 @@
 namespace lockstep {
 namespace {
 
-// TensorFlow's update of one element as its documentation of tf.raw_ops.ResourceSparseApply... (and, where said, Keras'
-// source) states it, in double precision.
+// TensorFlow's update of one element in double precision, by the documentation of tf.raw_ops.ResourceSparseApply...
+// and, where noted, by Keras' source.
 using Oracle = std::function<void(double& w, std::vector<double>& s, double g)>;
 
 struct Case {
@@ -161,7 +161,7 @@ struct Gradients {
   std::vector<float> values;
 };
 
-// Gradients of `count` places; some rows come often, some places have no row.
+// Returns gradients of `count` positions; some rows occur often, some positions have no row.
 Gradients RandomGradients(int64_t count, int64_t rows, int64_t dim, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
@@ -181,8 +181,8 @@ class UpdateTest : public ::testing::TestWithParam<InstructionSet> {
   }
 };
 
-// Some roundings of float32, each of numbers that may be several times as large as the result.
-// FTRL's sums pass through numbers some tens of times as large as what they end with, and round like those.
+// Allows for some roundings of float32, each of a number that may be several times as large as the result. FTRL's sums
+// pass through numbers some tens of times as large as their results, and round like those.
 double Tolerance(double value) { return 3e-5 * std::max(1.0, std::abs(value)); }
 
 TEST_P(UpdateTest, IsTensorFlows) {
@@ -218,7 +218,8 @@ TEST_P(UpdateTest, IsTensorFlows) {
   }
 }
 
-// The same bits on one thread with the plainest instructions; many parts and long runs of one row.
+// The result has the same bits as on one thread with baseline instructions; there are many parts and long runs of one
+// row.
 TEST_P(UpdateTest, HasTheSameBitsEverywhere) {
   testing::Pool pool(3);
   for (const Case& c : Cases()) {
@@ -236,7 +237,7 @@ TEST_P(UpdateTest, HasTheSameBitsEverywhere) {
   }
 }
 
-// 16-bit rows: each weight becomes one of its two neighbours in the format, and on average what float32 would give.
+// 16-bit rows: each weight becomes one of its two neighbours in the format; the mean is the result of float32.
 TEST_P(UpdateTest, RoundsStochastically) {
   constexpr int64_t kRows = 4000, kDim = 19;
   for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
@@ -263,7 +264,7 @@ TEST_P(UpdateTest, RoundsStochastically) {
         }
         ASSERT_LE(least, result);
         ASSERT_GE(most, result);
-        // Neighbours, or the same: nothing lies between them.
+        // The two are neighbours, or equal: no value lies between them.
         ASSERT_TRUE(least == most || store((least + most) / 2) == store(least) ||
                     store((least + most) / 2) == store(most));
         ASSERT_NEAR(mean, result, (most - least) * 0.01 + 1e-12) << DTypeName(type) << " " << weight << " " << change;
@@ -275,7 +276,8 @@ TEST_P(UpdateTest, RoundsStochastically) {
   }
 }
 
-// Random bits come from the key: a row that lies elsewhere is rounded alike, and the next step's seed rounds it anew.
+// Random bits come from the key: a row in another place is rounded equally, and the next step's seed rounds
+// differently.
 TEST_P(UpdateTest, RoundingIsAFunctionOfKeyAndStep) {
   constexpr int64_t kDim = 32;
   const auto updated = [&](std::vector<int64_t> keys, uint64_t rounding) {
@@ -297,7 +299,7 @@ TEST_P(UpdateTest, RoundingIsAFunctionOfKeyAndStep) {
   EXPECT_NE(updated({5, 6}, 1)[5], updated({5, 6}, 1)[6]);
 }
 
-// Adam as tf.compat.v1.train.AdamOptimizer has it for sparse gradients: rows without a gradient decay and move.
+// tf.compat.v1.train.AdamOptimizer with sparse gradients: rows without a gradient decay and move.
 TEST_P(UpdateTest, ZeroGradientsMoveTheOtherRows) {
   constexpr int64_t kRows = 40, kDim = 16;
   testing::Pool pool(2);
@@ -322,7 +324,8 @@ TEST_P(UpdateTest, ZeroGradientsMoveTheOtherRows) {
   for (size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(table.weights[i], weights[i], 4e-6);
 }
 
-// Tables of all rules, dimensions and sizes at once, some with all of their rows; what each gives alone is the oracle.
+// Updates tables of all rules, dimensions and sizes at once, some with all of their rows; the oracle updates them
+// alone.
 TEST_P(UpdateTest, SeveralTablesAreUpdatedAsOneByOne) {
   testing::Pool pool(3);
   for (const int64_t most : {5, 30000}) {
