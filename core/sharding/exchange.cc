@@ -1,11 +1,10 @@
-// One exchange for any number of tables. What a collective costs before its first byte is about the same whether it
-// carries one table or 26, and a table's share for one rank is mostly a few kilobytes: so messages are joined, and the
-// two copies that this takes are cheaper than the waits that it saves. A single table has nothing to join and travels
-// as it is.
+// One exchange for any number of tables. The fixed cost of a collective is about the same for one table as for 26, and
+// a table's part for one rank is mostly a few kilobytes. So messages are joined: the two copies that this takes are
+// cheaper than the waits that it saves. A single table has nothing to join and is sent without a copy.
 //
-// Packing walks the peers and, for each, the blocks (ForEachPiece). The same walk over `recv` instead of `send` finds
-// the pieces on the other side, as both sides see the same counts from their own end. What a rank has for itself goes
-// from `in` to `out` and is in no message: with two ranks that is half of all.
+// Packing walks through the peers and, for each peer, through the blocks (ForEachPiece). The same walk over `recv`
+// instead of `send` finds the pieces on the receiver's side, because both sides know the same counts. The rows that a
+// rank has for itself go from `in` to `out` and are in no message: with two ranks these are half of all rows.
 #include "core/sharding/exchange.h"
 
 #include <memory>
@@ -17,8 +16,8 @@
 namespace lockstep {
 namespace {
 
-// `out` as far as it was foreseen: what arrives must have the sizes that the route agreed on, or it would be written
-// beyond the end of `out`.
+// Returns `out` after checking the sizes: arrivals must have the sizes that the route agreed on, or they would be
+// written beyond the end of `out`.
 Allocate Expect(std::span<const int64_t> expected, void* out) {
   return [expected, out](std::span<const int64_t> counts) -> Result<void*> {
     for (size_t r = 0; r < counts.size(); ++r) {
@@ -31,7 +30,7 @@ Allocate Expect(std::span<const int64_t> expected, void* out) {
   };
 }
 
-// Bytes of all blocks that each rank sends to this one, or gets from it: none for itself.
+// Returns the bytes of all blocks that this rank receives from each rank, or sends to it; 0 for itself.
 std::vector<int64_t> MessageBytes(std::span<const Block> blocks, std::span<const int64_t> Block::*counts,
                                   const Communicator& communicator) {
   std::vector<int64_t> bytes(communicator.size(), 0);
@@ -49,8 +48,8 @@ int64_t Sum(std::span<const int64_t> values) {
   return sum;
 }
 
-// Walks the messages of all peers, each of which holds its rows of block 0, then those of block 1, and so on, and calls
-// copy(message position, block, position in the block, bytes).
+// Walks through the messages of all peers. Each message holds the peer's rows of block 0, then of block 1, and so on.
+// Calls copy(message position, block, position in the block, bytes).
 template <typename Copy>
 void ForEachPiece(std::span<const Block> blocks, std::span<const int64_t> Block::*counts,
                   const Communicator& communicator, const Copy& copy) {
@@ -68,7 +67,7 @@ void ForEachPiece(std::span<const Block> blocks, std::span<const int64_t> Block:
   }
 }
 
-// The rows that rank `rank` has for itself; both ends know how many they are.
+// Copies the rows that rank `rank` has for itself; both counts must be equal.
 Status CopyOwn(const Block& block, int rank) {
   if (block.send[rank] != block.recv[rank]) {
     return Internal("rank " + std::to_string(rank) + " has " + std::to_string(block.send[rank]) +

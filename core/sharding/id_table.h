@@ -7,11 +7,11 @@
 
 namespace lockstep {
 
-// Numbers distinct ids in the order in which they first appear: the table behind dropping the duplicates of a batch.
+// Numbers distinct ids in the order in which they first appear, to drop the duplicates of a batch.
 //
-// Open addressing with linear probing over a power of two of slots, at most half full, so that a probe rarely leaves
-// its cache line. It never grows: the number of ids of a batch is known. Takes 32 to 64 bytes for each id of its
-// capacity, which is why it is made for a batch and not kept. Thread-compatible.
+// It uses open addressing with linear probing over a power of two of slots, at most half full, so a probe rarely leaves
+// its cache line. It never grows, because the number of ids of a batch is known. It takes 32 to 64 bytes for each id of
+// its capacity, so it is made for each batch and not kept. Thread-compatible.
 //
 //   IdTable table(ids.size());
 //   std::vector<int64_t> distinct;
@@ -21,18 +21,18 @@ namespace lockstep {
 //   }
 class IdTable {
  public:
-  // For up to `capacity` distinct ids, any numbers. With more, a search would not end once all slots are taken.
+  // Makes a table for up to `capacity` distinct ids. With more, a search would not end once all slots are taken.
   explicit IdTable(int64_t capacity)
       : slots_(std::bit_ceil(2 * static_cast<uint64_t>(capacity < 4 ? 4 : capacity)), Slot{0, kEmpty}),
         shift_(64 - std::countr_zero(slots_.size())) {}
 
-  // The number of `id`, which is `next` where the id is new: the caller counts.
+  // Returns the number of `id`. A new id gets the number `next`; the caller counts.
   int32_t FindOrInsert(int64_t id, int32_t next) {
     return FindOrInsert(id, next, [](int32_t) { return true; });
   }
 
-  // For things of which several may have the same id, as strings with their fingerprints: same(number) says whether
-  // what has the id and this number is what is looked for.
+  // Does the same for objects of which several may have the same id, such as strings with their fingerprints.
+  // same(number) tells whether the object with the id and this number is the wanted one.
   template <typename Same>
   int32_t FindOrInsert(int64_t id, int32_t next, const Same& same) {
     // Fibonacci hashing takes the product's high bits, which depend on all bits of the id.
@@ -48,7 +48,7 @@ class IdTable {
   }
 
  private:
-  // Of a number, as any id is one.
+  // The value of `number` in a free slot; it cannot be an id, because any int64 is an id.
   static constexpr int32_t kEmpty = -1;
   // 16 bytes: four to a cache line.
   struct Slot {
@@ -57,7 +57,7 @@ class IdTable {
   };
 
   std::vector<Slot> slots_;
-  const int shift_;  // of the hash: leaves the bits that number a slot
+  const int shift_;  // shift of the hash: leaves the bits that number a slot
 };
 
 }  // namespace lockstep

@@ -1,14 +1,14 @@
-// How a lookup is kept cheap, step by step. An example with two ranks, of which this is rank 0:
+// How a lookup is kept cheap, step by step. An example with two ranks, seen from rank 0:
 //
 //   ids            7 4 7 9 4        N = 5
 //   distinct       7 4 9            in order of appearance: one pass with a hash table
 //   by owner       4 | 7 9          U = 3: one goes to rank 0 (even ids), two to rank 1; a counting sort
-//   local rows     2 | 3 4          what travels: id div 2
+//   local rows     2 | 3 4          the numbers that are sent: id div 2
 //   inverse        1 0 1 2 0        the place of each id in the line "by owner"
 //
-// Rows come back in the order of the line "by owner", so that putting them in place is out[i] = arrived[inverse[i]],
-// and the gradient's sum is sums[inverse[i]] += gradient[i]. Nothing is sorted by comparison, and no order depends on
-// addresses, hash values or timing: the same ids always travel in the same order.
+// Rows come back in the order of the line "by owner". So the result is out[i] = arrived[inverse[i]], and the gradient's
+// sum is sums[inverse[i]] += gradient[i]. Nothing is sorted by comparison, and no order depends on addresses, hash
+// values or timing: the same ids are always sent in the same order.
 #include "core/sharding/lookup.h"
 
 #include <algorithm>
@@ -28,29 +28,28 @@ namespace {
 
 int64_t Sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
-// By place and range, so that the input can be found that holds it. Every id is looked at here and, in the core,
-// nowhere behind: an owner trusts the local rows that it gets.
+// Checks an id; the message names position and range, so that the input can be found. Every id is checked here and
+// nowhere later in the core: an owner trusts the local rows that it gets.
 Status CheckId(const LookupIds& lookup, int64_t id, int64_t place) {
   if ((id >= 0 && id < lookup.rows) || lookup.rows < 0) return OkStatus();
   return InvalidArgument(StrCat("table '", lookup.table, "': id ", id, " at position ", place,
                                 " of the lookup is out of range: the table has rows [0, ", lookup.rows, ")"));
 }
 
-// Places among the ids are int32, as TensorFlow's unique has them: half the memory of `inverse`, and no batch is
-// larger.
+// Positions of ids are int32, as in TensorFlow's unique. That halves the memory of `inverse`, and no batch is larger.
 Status CheckCount(const LookupIds& lookup) {
   if (lookup.count <= std::numeric_limits<int32_t>::max()) return OkStatus();
   return InvalidArgument(StrCat("table '", lookup.table, "': a lookup of ", lookup.count, " ids; at most 2^31 - 1"));
 }
 
-// How often the id at a place was looked up, where it is counted.
+// Returns how often the id at a position was looked up, if it is counted.
 int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times == nullptr ? 1 : lookup.times[place]; }
 
-// The numbers that travel for an id.
+// Returns the number of int64 values that are sent for an id.
 int WidthOf(const LookupIds& lookup) { return lookup.rows == kCountedKeys ? 2 : 1; }
 
-// With one rank: every id is its own local row, so no pass over distinct ids is worth its time. Duplicates go on to the
-// gather and to the sparse gradient, as they do in TensorFlow without sharding.
+// Plans a lookup with one rank. Every id is its own local row, so a pass over distinct ids would not pay. Duplicates
+// stay in the gather and in the sparse gradient, as in TensorFlow without sharding.
 template <typename Id>
 Status PlanAlone(const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   const Id* ids = static_cast<const Id*>(lookup.ids);
@@ -66,8 +65,8 @@ Status PlanAlone(const LookupIds& lookup, std::vector<int64_t>* local_rows, std:
   return OkStatus();
 }
 
-// Three passes: number the distinct ids in the order in which they appear; sort them by owner (a counting sort,
-// stable); rename what the first pass wrote. So the order of the rows that travel depends on the ids alone.
+// Plans in three passes: numbers the distinct ids in the order in which they appear; sorts them by owner (a stable
+// counting sort); renumbers `inverse`. So the order of the rows that are sent depends only on the ids.
 template <typename Id>
 Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
@@ -89,7 +88,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
     const int64_t id = ids[i];
     LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, id, i));
     const auto next = static_cast<int32_t>(distinct.size());
-    // The owner's count is raised at the first sight of an id: by the end, `send` is complete without another pass.
+    // The owner's count is raised when an id first appears, so `send` is complete without another pass.
     lookup.inverse[i] = table.FindOrInsert(id, next);
     if (lookup.inverse[i] == next) {
       distinct.push_back(id);
@@ -97,11 +96,11 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
     }
   }
 
-  // Second pass: where the distinct ids of each owner start is the sum of the counts before.
+  // Second pass: the distinct ids of each owner start at the sum of the counts before.
   std::vector<int64_t> next_place(size, 0);
   std::partial_sum(send->begin(), send->end() - 1, next_place.begin() + 1);
-  // place[u]: where distinct id u, in the order of appearance, stands in the order of owners. That order is stable: ids
-  // of one owner stay as they appeared.
+  // place[u] is the position of distinct id u, numbered by appearance, in the order of owners. The sort is stable: ids
+  // of one owner stay in the order of their appearance.
   std::vector<int32_t> place(distinct.size());
   local_rows->assign(distinct.size() * width, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
@@ -116,13 +115,13 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   return OkStatus();
 }
 
-// The memory for all rows that the peers ask for, once it is known how many. Sizes are not agreed on before: an owner
-// learns from the exchange itself what it has to serve.
+// Allocates the memory for all rows that the peers ask for, once their number is known. Sizes are not agreed on before:
+// an owner learns from the exchange itself what it has to serve.
 Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Splits* splits) {
   return allocate(lookup, Sum(splits->recv));
 }
 
-// One lookup: what arrives is the local rows and nothing else, and goes where the caller wants it.
+// Exchanges one lookup: only local rows arrive, and go directly to the caller's memory.
 Status ExchangeOne(Communicator& communicator, std::string_view name, const RoutePlan& plan, Splits* splits,
                    const AllocateRows& allocate) {
   return communicator.AllToAllV(name, Item{DType::kInt64, plan.widths[0]}, plan.send[0], plan.local_rows[0].data(),
@@ -133,14 +132,14 @@ Status ExchangeOne(Communicator& communicator, std::string_view name, const Rout
                                 });
 }
 
-// Several lookups: a message starts with the number of local rows of each lookup, which the receiver could not tell
-// apart otherwise, and goes on with the local rows, lookup by lookup.
+// Exchanges several lookups. A message starts with the number of local rows of each lookup, which the receiver could
+// not tell apart otherwise, and continues with the local rows, lookup by lookup.
 //
 //   to rank r, 3 lookups    n0 n1 n2 | n0 local rows | n1 local rows | n2 local rows        int64 each
 //
-// The message is taken apart by what it says, so the ranks have to call with the same number of lookups: it is part of
-// the exchange's name, which the communicator compares before any message is read. Memory for the outputs is only asked
-// for when everything has arrived, since their sizes stand in the messages.
+// The message is taken apart by its own counts, so the ranks have to call with the same number of lookups. This number
+// is part of the exchange's name, which the communicator compares before any message is read. Memory for the outputs is
+// allocated after everything has arrived, because their sizes are in the messages.
 Status ExchangeSeveral(Communicator& communicator, std::string_view name, const RoutePlan& plan,
                        std::span<Splits> splits, const AllocateRows& allocate) {
   const int size = communicator.size();
@@ -152,7 +151,7 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   std::vector<int64_t> sent(lookups, 0);
   for (int r = 0; r < size; ++r) {
     const size_t begin = message.size();
-    // `sent[l]` is how far the lookup's local rows, which lie by owner, have been handed out.
+    // `sent[l]` is the number of values of the lookup's local rows, which are sorted by owner, that are already packed.
     for (size_t l = 0; l < lookups; ++l) message.push_back(plan.send[l][r]);
     for (size_t l = 0; l < lookups; ++l) {
       const auto first = plan.local_rows[l].begin() + sent[l];
@@ -181,7 +180,7 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   for (int r = 0; r < size; ++r) {
     const int64_t* next = arrived.data() + starts[r] + lookups;
     for (size_t l = 0; l < lookups; ++l) {
-      // out[l] walks on: each rank's rows come behind those of the ranks before.
+      // out[l] advances: each rank's rows come after those of the ranks before.
       const int64_t numbers = splits[l].recv[r] * plan.widths[l];
       out[l] = std::copy_n(next, numbers, out[l]);
       next += numbers;
@@ -190,9 +189,9 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   return OkStatus();
 }
 
-// `inverse` and the splits come from a route, but by way of a graph that others may have built or rewritten: an index
-// out of bounds would read or write memory of others. One pass over 4 bytes an id, beside the D bytes that are moved
-// for it.
+// `inverse` and the splits come from a route, but through a graph that other code may have built or rewritten. An index
+// out of range would read or write foreign memory. The check is one pass over 4 bytes per id, beside the D bytes that
+// are moved for it.
 Status CheckInverse(const int32_t* inverse, int64_t count, int64_t distinct) {
   for (int64_t i = 0; i < count; ++i) {
     if (inverse[i] < 0 || inverse[i] >= distinct) {
@@ -230,22 +229,22 @@ Status CheckGradient(int size, const LookupGradient& lookup) {
   return CheckInverse(lookup.inverse, lookup.count, Sum(lookup.send));
 }
 
-// out[i] = from[inverse[i]], i in order: written front to back, read wherever the row lies. Rows of frequent ids are
-// read again and again, and mostly from the cache.
+// Sets out[i] = from[inverse[i]], i in order: writes front to back and reads rows in any place. Rows of frequent ids
+// are read again and again, mostly from the cache.
 void PutInPlace(const char* from, int64_t row_bytes, const int32_t* inverse, int64_t count, char* out) {
   for (int64_t i = 0; i < count; ++i) CopyBytes(out + i * row_bytes, from + inverse[i] * row_bytes, row_bytes);
 }
 
-// sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so that only the sums of rows
-// without any need clearing. `to_sum` makes of an element what it counts in the sum. Not shared out over threads:
-// whoever calls runs beside other kernels, and the order of the additions is part of the result.
+// Sets sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so only the sums of rows
+// without any gradient need clearing. `to_sum` converts an element to the type of the sum. Not divided among threads:
+// the caller runs beside other kernels, and the order of the additions is part of the result.
 template <typename T, typename S, typename ToSum>
 void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
   std::vector<bool> seen(Sum(lookup.send), false);
   const T* gradient = static_cast<const T*>(lookup.gradient);
   for (int64_t i = 0; i < lookup.count; ++i, gradient += lookup.width) {
     S* sum = sums + lookup.inverse[i] * lookup.width;
-    // NOLINTBEGIN(clang-analyzer-cplusplus.NewDelete): where there is an i, there is a row that it leads to.
+    // NOLINTBEGIN(clang-analyzer-cplusplus.NewDelete): if there is an i, there is a row for it.
     if (seen[lookup.inverse[i]]) {
       for (int64_t d = 0; d < lookup.width; ++d) sum[d] += to_sum(gradient[d]);
     } else {
@@ -259,15 +258,15 @@ void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
   }
 }
 
-// Types that are summed as they are.
+// Sums types that need no conversion.
 template <typename T>
 void SumOwnRows(const LookupGradient& lookup, void* out) {
   SumRows<T>(
       lookup, [](T value) { return value; }, static_cast<T*>(out));
 }
 
-// 16-bit gradients are summed in float and rounded once: a sum in 16 bits loses what is small against it, and frequent
-// ids have the longest sums. What travels has 16 bits again.
+// Sums 16-bit gradients in float and rounds once: a sum in 16 bits would lose small terms, and frequent ids have the
+// longest sums. The values that are sent have 16 bits again.
 template <typename ToFloat, typename FromFloat>
 void SumHalfRows(const LookupGradient& lookup, const ToFloat& to_float, const FromFloat& from_float, void* out) {
   const int64_t elements = Sum(lookup.send) * lookup.width;
@@ -276,7 +275,7 @@ void SumHalfRows(const LookupGradient& lookup, const ToFloat& to_float, const Fr
   for (int64_t i = 0; i < elements; ++i) static_cast<uint16_t*>(out)[i] = from_float(sums[i]);
 }
 
-// The one place where the element type is told apart.
+// The one place that switches on the element type.
 void SumLookup(const LookupGradient& lookup, void* out) {
   switch (lookup.dtype) {
     case DType::kFloat32: return SumOwnRows<float>(lookup, out);
@@ -333,7 +332,7 @@ Status Combine(Communicator& communicator, std::string_view name, std::span<cons
   std::vector<Block> blocks;
   for (const LookupRows& lookup : lookups) {
     arrived.push_back(std::make_unique_for_overwrite<char[]>(Sum(lookup.send) * lookup.row_bytes));
-    // The rows go back the way the ids came: what was received is sent, and the other way round.
+    // The rows go back the way the ids came, so received counts become sent counts, and the other way round.
     blocks.push_back({lookup.recv, lookup.send, lookup.row_bytes, lookup.rows, arrived.back().get()});
   }
   LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, blocks));
@@ -359,7 +358,7 @@ Status ExchangeGradients(Communicator& communicator, std::string_view name, std:
   std::vector<Block> blocks;
   for (size_t l = 0; l < lookups.size(); ++l) {
     const int64_t row_bytes = lookups[l].width * DTypeSize(lookups[l].dtype);
-    // The way of the ids: what was sent is sent, and lands where the local rows lie, in `out`.
+    // The way of the ids: sent counts stay sent counts, and arrivals in `out` have the order of the local rows.
     blocks.push_back({lookups[l].send, lookups[l].recv, row_bytes, sums.sums[l].data(), lookups[l].out});
   }
   return ExchangeBlocks(communicator, name, blocks);

@@ -12,43 +12,43 @@
 #include "core/comm/collective/communicator.h"
 #include "core/comm/collective/send_buffer.h"
 
-// The lookup of ids in tables whose rows are shared out by modulo (placement.h), in three named steps of which these
-// are the two that communicate:
+// The lookup of ids in tables whose rows are sharded by modulo (placement.h), in three named steps. This file has the
+// two that communicate, route and combine:
 //
 //     ids [N] --route--> local_rows [M] --plain gather on the shard--> rows [M, D] --combine--> [N, D]
 //
-// Route drops a rank's duplicates (N ids become U distinct ones), sorts them by owner and sends each owner the local
-// rows that it is asked for; an owner ends with the M rows that all ranks ask of it, in rank order. Combine sends the
-// rows back the way the ids came and puts one at the place of each id. The gradient of combine goes the way of the ids
-// again: a rank sums its gradients per distinct id, in the order of the ids, and the owner gets M gradients in rank
-// order. So a sparse update that adds in order sums every row in rank order, whatever the ranks' speed.
+// Route drops a rank's duplicates (N ids become U distinct ones), sorts them by owner and sends each owner the wanted
+// local rows. So an owner gets the M rows that all ranks ask of it, in rank order. Combine sends the rows back the way
+// the ids came and puts one at the position of each id. The gradient of combine goes the way of the ids again: a rank
+// sums its gradients per distinct id, in the order of the ids, and the owner gets M gradients in rank order. So a
+// sparse update that adds in order sums every row in rank order, whatever the ranks' speed.
 //
-// Each step takes a list of lookups and makes one exchange for all of them. What a rank can do and check alone is a
-// function of its own: where it fails, the caller declines the exchange (comm/collective/communicator.h), so that the
-// peers hear of it.
+// Each step takes a list of lookups and makes one exchange for all of them. The part that a rank can do and check alone
+// is a function of its own. If it fails, the caller declines the exchange (comm/collective/communicator.h), so that the
+// peers get the error.
 //
 //   step       alone           with the peers       bytes sent by a rank     bytes received
 //   route      PlanRoute       ExchangeRoute        8 U                      8 M
 //   combine    CheckRows       Combine              M D                      U D
 //   gradient   SumGradients    ExchangeGradients    U D                      M D
 //
-// These are for one lookup; with several, a route also sends 8 bytes for each lookup and rank.
+// These are for one lookup. With several lookups, a route also sends 8 bytes for each lookup and rank.
 //
 // Letters: R ranks, N ids of a lookup on this rank, U = sum(send) distinct ids, M = sum(recv) rows that this rank
 // serves, D the bytes or elements of a row.
 //
-// Where hosts have several ranks, a lookup may go in two stages, each a lookup of its own, so that what the ranks of a
-// host have in common goes to another host once:
+// If hosts have several ranks, a lookup may have two stages, each a lookup of its own. Then an id that several ranks of
+// a host need goes to another host once:
 //
 //     ids --route--> ids of this host --route--> local_rows --gather--> rows --combine--> rows of this host
 //     --combine-->
 //
-// In the first stage an id is sent to the owner's carrier, the rank of the own host that sends to that owner
-// (Communicator::carriers), and travels as it is; in the second the carrier drops the duplicates of its host and sends
-// the others on. Gradients are summed on each rank, then on its carrier in the order of the host's ranks, and come to
-// the owner once from each host, in the order of the carriers' ranks.
+// In the first stage an id is sent unchanged to the owner's relay rank: the rank of the same host that sends to that
+// owner (Communicator::carriers). In the second stage the relay rank drops the duplicates of its host and sends the
+// others to the owner. Gradients are summed on each rank, and then on its relay rank in the order of the host's ranks.
+// The owner gets them once from each host, in the order of the relay ranks.
 //
-// How the parts are put together, for one lookup:
+// The parts together, for one lookup:
 //
 //   Result<RoutePlan> plan = PlanRoute(communicator.size(), {&ids, 1});
 //   if (!plan.ok()) return communicator.Decline(name, plan.status());
@@ -59,23 +59,24 @@
 //   }
 //   return Combine(communicator, name, {&rows, 1});
 //
-// All exchanging functions are collectives: every rank calls them with as many lookups, in the same order, of the same
-// row sizes, also where it has no ids for some. They return the communicator's errors; what they wrote is unspecified
-// then. The others run on any thread, at once, and touch nothing but their arguments. The structs own nothing unless
-// they say so: what they point to outlives the call, and spans of a route stay with the caller.
+// All exchanging functions are collectives: every rank calls them with the same number of lookups, in the same order,
+// with the same row sizes, even if it has no ids for some. They return the communicator's errors; their outputs are
+// then undefined. The other functions run on any thread, concurrently, and touch only their arguments. The structs own
+// nothing unless they say so: their memory outlives the call, and spans of a route stay with the caller.
 namespace lockstep {
 
-// How many rows of one lookup this rank asks of each rank, and serves to each: both of length R. What one rank asks of
-// another is what that one serves to it: send[r] here is recv[rank] there.
+// The number of rows of one lookup that this rank asks of each rank, and serves to each: both of length R. The two
+// sides correspond: send[r] here is recv[rank] on rank r.
 struct Splits {
   std::vector<int64_t> send;
   std::vector<int64_t> recv;
 };
 
-// In place of a number of rows: a dynamic table, in which any int64 is a key. Its keys are owned by OwnerOfKey, and
-// travel as they are, in place of local rows.
+// Marks a dynamic table, in place of a number of rows: any int64 is a key. OwnerOfKey gives a key's owner, and keys are
+// sent unchanged instead of local rows.
 inline constexpr int64_t kAnyKey = -1;
-// The same, and with every key travels how often it was looked up: an item is two numbers, the key and its count.
+// The same with counts: with every key, the number of its lookups is sent. An item is two numbers, the key and its
+// count.
 inline constexpr int64_t kCountedKeys = -2;
 
 // The ids that this rank looks up in one table.
@@ -85,44 +86,43 @@ struct LookupIds {
   DType dtype;             // kInt32 or kInt64
   const void* ids;         // [N]
   int64_t count;           // N, at most 2^31 - 1
-  int32_t* inverse;        // [N], written: the place of each id among the U distinct ones, in order of their owners
-  // Of a route in two stages, see above. [R]: where what is for each owner is sent; empty: to the owner itself.
+  int32_t* inverse;        // [N], written: the index of each id among the U distinct ones, sorted by owner
+  // For a route in two stages, see above. [R]: the relay rank of each owner; empty: ids are sent to the owner itself.
   std::span<const int> carriers = {};
-  const int64_t* times = nullptr;  // [N], of counted keys: how often each was looked up; null: once each
+  const int64_t* times = nullptr;  // [N], for counted keys: how often each was looked up; null: once each
 };
 
-// What a rank finds out about its lookups without its peers: the half of route that needs no communication. Owns its
-// vectors: 8 bytes for each distinct id.
+// The part of route that a rank computes without its peers. Owns its vectors: 8 bytes for each distinct id.
 struct RoutePlan {
-  // As the owner counts them: what travels. Owner r's part begins behind those of the owners before it,
-  // sum(send[0..r)).
-  std::vector<std::vector<int64_t>> local_rows;  // of each lookup: [U * width], by owner
-  std::vector<std::vector<int64_t>> send;        // of each lookup: [R]
-  std::vector<int> widths;                       // of each lookup: the numbers of an item, 2 for kCountedKeys, else 1
+  // The values that are sent, with the owner's row numbers. Owner r's part begins after those of the owners before it,
+  // at sum(send[0..r)).
+  std::vector<std::vector<int64_t>> local_rows;  // for each lookup: [U * width], by owner
+  std::vector<std::vector<int64_t>> send;        // for each lookup: [R]
+  std::vector<int> widths;                       // for each lookup: int64 values per item, 2 for kCountedKeys, else 1
 };
 
-// Drops duplicates and sorts by owner. Writes `inverse` of each lookup. With one rank nothing has to travel, and ids
-// stay as they are, duplicates and all. Takes memory for a hash table of up to 64 bytes an id while it runs.
+// Drops duplicates and sorts by owner. Writes `inverse` of each lookup. With one rank nothing has to be sent, and ids
+// stay unchanged, with their duplicates. While it runs it takes memory for a hash table of up to 64 bytes per id.
 //
-// INVALID_ARGUMENT for an id out of range, with table, place and range, and for a lookup of 2^31 ids or more. The first
-// bad id counts; what was written by then is unspecified.
+// INVALID_ARGUMENT for an id out of range, with table, position and range, and for a lookup of 2^31 ids or more. It
+// returns the error of the first bad id; the outputs are then undefined.
 Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups);
 
-// What PlanRoute checks of ids, and nothing else; `inverse` is not used.
+// Makes only PlanRoute's checks of ids; does not use `inverse`.
 Status CheckIds(const LookupIds& lookup);
 
-// Gives the memory for the `count` local rows (times the width) that this rank serves in lookup number `lookup`. Called
-// once for each lookup, in order, inside the exchange and on its thread; its error ends the exchange for this rank
-// alone. May give null for none.
+// Returns the memory for the `count` local rows (times the width) that this rank serves in lookup number `lookup`.
+// Called once for each lookup, in order, inside the exchange and on its thread. Its error ends the exchange only for
+// this rank. May return null for 0 rows.
 using AllocateRows = std::function<Result<int64_t*>(size_t lookup, int64_t count)>;
 
-// Sends what was planned: one exchange, after which `splits` and the allocated local rows, [M] in rank order, are
-// filled. All ids have been checked by the ranks that sent them: 0 <= local row < LocalRows of this rank, provided that
-// the ranks agree about the table's size. FAILED_PRECONDITION on all ranks where their numbers of lookups differ.
+// Sends the planned ids in one exchange, which fills `splits` and the allocated local rows, [M] in rank order. The
+// senders have checked all ids: 0 <= local row < LocalRows of this rank, if the ranks agree on the table's size.
+// FAILED_PRECONDITION on all ranks if their numbers of lookups differ.
 Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
                      const AllocateRows& allocate);
 
-// Rows on their way back to those who asked for them. Their type does not matter, only their size, which is the same on
+// Rows on their way back to the ranks that asked for them. Only their size matters, not their type; it is the same on
 // all ranks.
 struct LookupRows {
   std::span<const int64_t> send;  // [R], of the route
@@ -135,15 +135,15 @@ struct LookupRows {
   void* out;               // [N, row_bytes]: the row of each id
 };
 
-// INVALID_ARGUMENT where the arguments don't fit one another: splits that are not [R] or negative, another number of
+// Returns INVALID_ARGUMENT if the arguments do not fit together: splits that are not [R] or negative, another number of
 // rows than the route serves, or an inverse beyond the distinct ids. Reads all of `inverse`.
 Status CheckRows(int size, std::span<const LookupRows> lookups);
 
-// One exchange for all lookups, which CheckRows has found good: it does not look again. Fills `out` of each.
+// Sends back the rows of all lookups in one exchange and fills `out` of each. CheckRows must have accepted them.
 Status Combine(Communicator& communicator, std::string_view name, std::span<const LookupRows> lookups);
 
-// Gradients on their way to the owners of the rows. With W workers the rows of `out` are sums and not means: who trains
-// divides them.
+// Gradients on their way to the owners of the rows. The rows of `out` are sums over the workers; for a mean, the
+// training code divides them.
 struct LookupGradient {
   std::span<const int64_t> send;  // [R], of the route
   std::span<const int64_t> recv;  // [R], of the route
@@ -155,21 +155,20 @@ struct LookupGradient {
   void* out;                      // [M, width]: by local row of the route, in rank order
 };
 
-// A rank's own gradients, summed per distinct id: the half of the step that needs no communication. Lies in shared
-// memory where it is large and there is some: with a single lookup the owners read it in place. So it is kept until the
+// A rank's own gradients, summed per distinct id: the part of the step that needs no communication. Large sums lie in
+// shared memory if there is some: with a single lookup the owners read them in place. So they are kept until the
 // exchange has ended.
 struct GradientSums {
-  std::vector<SendBuffer> sums;  // of each lookup: [U, width]
+  std::vector<SendBuffer> sums;  // for each lookup: [U, width]
 };
 
-// INVALID_ARGUMENT where the arguments don't fit one another or the type is no floating-point one. Needs the
-// communicator for its memory and size alone: nothing is exchanged. Gradients of one id are added one after the other
-// in the order of the ids, from the first, in float32 for 16-bit types; so the sums are the same bits in every run.
+// Sums the gradients of each id. INVALID_ARGUMENT if the arguments do not fit together or the type is not floating
+// point. Uses the communicator only for its memory and size; nothing is exchanged. Gradients of one id are added in the
+// order of the ids, in float32 for 16-bit types, so the sums have the same bits in every run.
 Result<GradientSums> SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups);
 
-// Sends the sums to the owners: one exchange for all lookups. `lookups` and `sums` are those of SumGradients. `out` has
-// a row for each rank that asked for a local row, not their sum: adding them is left to the optimizer's update, which
-// does it in this order.
+// Sends the sums to the owners in one exchange for all lookups. `lookups` and `sums` are those of SumGradients. `out`
+// has one row for each rank that asked for a local row, not their sum: the optimizer's update adds them in this order.
 Status ExchangeGradients(Communicator& communicator, std::string_view name, std::span<const LookupGradient> lookups,
                          const GradientSums& sums);
 

@@ -1,5 +1,5 @@
-// What a lookup costs beside the exchange, in time per id: dropping duplicates and sorting by owner, putting rows in
-// place, and summing gradients. Ids are drawn as recommenders see them (zipf) or spread evenly, out of a million.
+// Measures a lookup without the exchange, in time per id: dropping duplicates and sorting by owner, placing rows, and
+// summing gradients. Ids are drawn from a million, by a zipf law as in recommenders, or uniformly.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -20,13 +20,13 @@ std::vector<int64_t> Ids(int64_t count, bool zipf) {
   std::uniform_real_distribution<double> uniform(0, 1);
   std::vector<int64_t> ids(count);
   for (int64_t& id : ids) {
-    // The inverse of zipf's distribution function with exponent 1, nearly: log-uniform ranks.
+    // An approximation of the inverse of zipf's distribution function with exponent 1: log-uniform ranks.
     id = zipf ? static_cast<int64_t>(std::pow(double{kRows}, uniform(random))) - 1 : random() % kRows;
   }
   return ids;
 }
 
-// Of 4 ranks, on one thread: no communication takes part. The hash table has 64 KiB for 2048 ids and 2 MiB for 65536.
+// For 4 ranks, on one thread, without communication. The hash table has 64 KiB for 2048 ids and 2 MiB for 65536.
 void BM_PlanRoute(benchmark::State& state) {
   const std::vector<int64_t> ids = Ids(state.range(0), state.range(1) != 0);
   std::vector<int32_t> inverse(ids.size());
@@ -41,7 +41,7 @@ void BM_PlanRoute(benchmark::State& state) {
 }
 BENCHMARK(BM_PlanRoute)->ArgNames({"ids", "zipf"})->ArgsProduct({{2048, 65536}, {0, 1}});
 
-// Rows of 16 floats. The communicator is there for its size; it has no shared memory, so sums lie in private memory.
+// Rows of 16 floats. The communicator gives only its size; it has no shared memory, so sums lie in private memory.
 void BM_SumGradients(benchmark::State& state) {
   constexpr int64_t kWidth = 16;
   const std::vector<int64_t> ids = Ids(state.range(0), state.range(1) != 0);

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A table in which every element tells its row and column: a row that comes from the wrong place shows.
+// A table whose elements show their row and column, so that a row from a wrong place is noticed.
 struct Table {
   std::string name;
   int64_t rows;
@@ -35,9 +35,8 @@ struct Table {
   }
 };
 
-// One rank's part of a lookup in several tables, step by step, as the ops make it: what fails alone is declined. The
-// gather between the steps is done by hand on the rank's shard. All that a step leaves stays, for tests to look at or
-// to spoil.
+// One rank's part of a lookup in several tables, step by step like the ops: a failure on one rank is declined. The
+// gather between the steps is done here on the rank's shard. All results stay, for tests to examine or to damage.
 struct Lookup {
   Lookup(Communicator& communicator, std::vector<Table> tables, std::vector<std::vector<int64_t>> ids)
       : communicator(communicator), tables(std::move(tables)), ids(std::move(ids)) {}
@@ -94,21 +93,21 @@ struct Lookup {
   std::vector<std::vector<float>> out;
 };
 
-// `count` ids of a table, with many duplicates where it is small; none where it has no rows.
+// Returns `count` ids of a table, with many duplicates if it is small; none if it has no rows.
 std::vector<int64_t> RandomIds(std::mt19937& random, int64_t rows, int64_t count) {
   std::vector<int64_t> ids(rows == 0 ? 0 : count);
   for (int64_t& id : ids) id = random() % rows;
   return ids;
 }
 
-// Tables of other widths, one of them smaller than the number of ranks; lookups of every length, also of none.
+// Returns tables of different widths, one smaller than the number of ranks.
 std::vector<Table> Tables(size_t count) {
   std::vector<Table> tables = {{"user", 97, 4}, {"country", 2, 1}, {"item", 1000, 16}};
   tables.resize(count);
   return tables;
 }
 
-// 4 ranks on 2 hosts; on the first one, ranks 0 and 1 carry for ranks 2 and 3.
+// 4 ranks on 2 hosts; on the first one, ranks 0 and 1 are the relay ranks for ranks 2 and 3.
 TEST(PlanRoute, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
   const std::vector<int> carriers = {0, 1, 0, 1};
   const std::vector<int64_t> ids = {7, 4, 6, 7, 0};
@@ -117,12 +116,12 @@ TEST(PlanRoute, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
   lookup.carriers = carriers;
   const Result<RoutePlan> first = PlanRoute(4, {&lookup, 1});
   ASSERT_TRUE(first.ok());
-  // As they are, by who carries them: what ranks 0 and 2 own goes to rank 0.
+  // Ids are unchanged and sorted by relay rank: ids of owners 0 and 2 go to rank 0.
   EXPECT_THAT(first->local_rows[0], ElementsAre(4, 6, 0, 7));
   EXPECT_THAT(first->send[0], ElementsAre(3, 1, 0, 0));
   EXPECT_THAT(inverse, ElementsAre(3, 0, 1, 3, 2));
 
-  // What rank 0 is asked for by two ranks, as often as they say, goes on to the owners.
+  // Two ranks ask rank 0 for keys with counts. It sends each key with its total count to the owner.
   const std::vector<int64_t> asked = {4, 6, 6, 4, 8}, times = {1, 2, 3, 4, 5};
   lookup = {"t", kCountedKeys, DType::kInt64, asked.data(), 5, inverse.data(), {}, times.data()};
   const Result<RoutePlan> second = PlanRoute(4, {&lookup, 1});
@@ -132,13 +131,13 @@ TEST(PlanRoute, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
   EXPECT_EQ(counted, (std::map<int64_t, int64_t>{{4, 5}, {6, 5}, {8, 5}}));
   EXPECT_EQ(second->local_rows[0].size(), 6);
   for (const auto& [key, count] : counted) EXPECT_GT(second->send[0][OwnerOfKey(key, 4)], 0);
-  // And with a single rank in a job as well.
+  // It also works with a single rank in the job.
   ASSERT_TRUE(PlanRoute(1, {&lookup, 1}).ok());
   EXPECT_THAT(PlanRoute(1, {&lookup, 1})->local_rows[0], ElementsAre(4, 1, 6, 2, 6, 3, 4, 4, 8, 5));
 }
 
-// Each rank draws ids of its own, of other numbers in each round, now and then none. The oracle is Table::at, which
-// knows nothing of ranks.
+// Each rank draws its own ids, a different number in each round, sometimes none. The oracle is Table::at, which knows
+// nothing of ranks.
 TEST(Lookup, GivesEveryIdItsRow) {
   for (int size : {1, 2, 3, 4}) {
     for (size_t count : {1, 3}) {
@@ -164,7 +163,7 @@ TEST(Lookup, GivesEveryIdItsRow) {
   }
 }
 
-// The example of lookup.cc, nearly, on both ranks: 4 is rank 0's row 2; 7 and 9 are rank 1's rows 3 and 4.
+// Similar to the example of lookup.cc, on both ranks: 4 is rank 0's row 2; 7 and 9 are rank 1's rows 3 and 4.
 TEST(Lookup, SendsEachIdOnce) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     Lookup lookup(communicator, Tables(1), {{7, 4, 7, 7, 9, 4}});
@@ -179,7 +178,7 @@ TEST(Lookup, SendsEachIdOnce) {
   });
 }
 
-// A message that is taken apart as one of another number of lookups would be read beyond its end.
+// A message read with a wrong number of lookups would be read beyond its end.
 TEST(Lookup, RanksWithDifferentNumbersOfLookupsAreToldBeforeAnythingIsRead) {
   for (size_t least : {1, 2}) {
     testing::RunOnThreads(2, [&](Communicator& communicator) {
@@ -192,8 +191,8 @@ TEST(Lookup, RanksWithDifferentNumbersOfLookupsAreToldBeforeAnythingIsRead) {
   }
 }
 
-// The last rank alone has a bad id: just beyond the end, negative, or beyond 32 bits. All ranks get an error that names
-// it, and nobody is left waiting in the exchange.
+// Only the last rank has a bad id: just beyond the end, negative, or beyond 32 bits. All ranks get an error that names
+// it, and no rank is left waiting in the exchange.
 TEST(Lookup, AnIdOutOfRangeIsEveryRanksErrorAndTheNextLookupWorks) {
   for (int64_t bad : {int64_t{97}, int64_t{-1}, int64_t{1} << 40}) {
     for (int size : {1, 2, 3}) {
@@ -213,7 +212,7 @@ TEST(Lookup, AnIdOutOfRangeIsEveryRanksErrorAndTheNextLookupWorks) {
   }
 }
 
-// What a graph that was rewritten wrongly might hand to combine: an index beyond the distinct ids, or a row too few.
+// A wrongly rewritten graph might pass this to combine: an index beyond the distinct ids, or a row too few.
 TEST(Lookup, RowsThatDontFitTheRouteAreEveryRanksError) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     for (const bool bad_inverse : {false, true}) {
@@ -232,15 +231,15 @@ TEST(Lookup, RowsThatDontFitTheRouteAreEveryRanksError) {
   });
 }
 
-// The gradient step as the op makes it.
+// Makes the gradient step like the op.
 Status Exchange(Communicator& communicator, std::span<const LookupGradient> lookups) {
   const Result<GradientSums> sums = SumGradients(communicator, lookups);
   if (!sums.ok()) return communicator.Decline("gradient", sums.status());
   return ExchangeGradients(communicator, "gradient", lookups, *sums);
 }
 
-// The gradient of every row at its owner, added up in the order in which TensorFlow's sparse updates add: the order of
-// `served`, which is what makes the sums repeatable.
+// Returns the gradient of every row at its owner, added in the order of TensorFlow's sparse updates: the order of
+// `served`, which makes the sums repeatable.
 template <typename T>
 std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served) {
   const Table& table = lookup.tables[t];
@@ -255,13 +254,12 @@ std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served
 }
 
 // The oracle adds in float, in the same order: per rank the ids in order, then the ranks in order. With more than one
-// rank the bits must be the same. With one rank duplicates reach the update one by one, and it is enough that the sums
-// are near.
+// rank the bits must be equal. With one rank, duplicates reach the update one by one, so the sums need only be close.
 TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
   for (int size : {1, 2, 4}) {
     for (size_t count : {1, 3}) {
       const std::vector<Table> tables = Tables(count);
-      // What every rank looks up, and the gradients that come back: the oracle sees them all.
+      // The ids and the returned gradients of every rank; the oracle sees them all.
       std::vector<std::vector<std::vector<int64_t>>> ids(size);
       std::vector<std::vector<std::vector<float>>> gradients(size);
       std::mt19937 random(5 + size);
@@ -317,7 +315,7 @@ TEST(Gradient, OfSixteenBitsIsSummedInFloat) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     Lookup lookup(communicator, {{"half", 4, 1}}, {{1, 1, 1}});
     ASSERT_EQ(lookup.Route(), OkStatus());
-    // 2048 + 1 is 2048 in float16: summed one by one in 16 bits the ones were lost.
+    // 2048 + 1 is 2048 in float16: a sum in 16 bits would lose the ones.
     const std::vector<uint16_t> gradient = {FloatToFloat16(2048), FloatToFloat16(1), FloatToFloat16(1)};
     std::vector<uint16_t> served(lookup.local_rows[0].size());
     const LookupGradient one{
@@ -329,13 +327,13 @@ TEST(Gradient, OfSixteenBitsIsSummedInFloat) {
   });
 }
 
-// What follows a lookup may use some of its rows only; the owner gets a row for each that was asked for, and those
-// without a gradient must be zero and not what lay in the buffer.
+// Code after a lookup may use only some of its rows. The owner gets a row for each requested one; rows without a
+// gradient must be zero, and not the buffer's old content.
 TEST(Gradient, OfARowThatOnlyTheLookupTouchedIsZero) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     Lookup lookup(communicator, {{"user", 4, 1}}, {{1, 3}});
     ASSERT_EQ(lookup.Route(), OkStatus());
-    // Only the second id has a gradient: what followed the lookup picked that one.
+    // Only the second id has a gradient, because only its row was used.
     const std::vector<float> gradient = {5};
     std::vector<float> served(lookup.local_rows[0].size(), -1);
     const LookupGradient one{lookup.splits[0].send,
@@ -351,7 +349,7 @@ TEST(Gradient, OfARowThatOnlyTheLookupTouchedIsZero) {
   });
 }
 
-// Refused before anything is exchanged, and declined, so that it is the error of both ranks.
+// Refused before anything is exchanged, and declined, so that both ranks get the error.
 TEST(Gradient, OfIntegersIsRefused) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     const std::vector<int64_t> none = {0, 0};
@@ -362,8 +360,8 @@ TEST(Gradient, OfIntegersIsRefused) {
   });
 }
 
-// Of a dynamic table: every distinct key, whatever it is, comes to one owner, once from each rank that asks, and with
-// it how often it was asked for; beside a table of rows in the same exchange.
+// Keys of a dynamic table: every distinct key goes to one owner, once from each rank that asks, with its count. A table
+// of rows is part of the same exchange.
 TEST(Lookup, KeysOfDynamicTablesTravelAsTheyAre) {
   for (const int size : {1, 2, 3}) {
     std::vector<std::vector<int64_t>> asked(size), served(size);

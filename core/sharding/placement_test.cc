@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-// All sizes up to 5 ranks and 13 rows, so that every remainder occurs, and tables with fewer rows than ranks.
+// All sizes up to 5 ranks and 13 rows: this covers every remainder, and tables with fewer rows than ranks.
 TEST(Placement, EveryRowHasOnePlaceInBothPlacements) {
   for (int size = 1; size <= 5; ++size) {
     for (int64_t rows = 0; rows <= 13; ++rows) {

@@ -1,8 +1,8 @@
-// A message to a rank holds, lookup by lookup, what it owns of the strings:
+// A message to a rank holds, lookup by lookup, the strings that the rank owns:
 //
 //   n | n times {length, times} | bytes of the n strings, one behind the other        int64 | 2 uint32 | any
 //
-// Nothing is aligned, since strings are of any length: numbers are copied in and out.
+// Nothing is aligned, because strings have any length: numbers are copied in and out.
 #include "core/sharding/string_route.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace lockstep {
 namespace {
 
-// Of a string in a message.
+// The numbers of one string in a message.
 struct Head {
   uint32_t length;
   uint32_t times;
@@ -40,15 +40,15 @@ class Writer {
   char* next_;
 };
 
-// Reads one back. It comes from a rank that may run another program: what it says of its lengths is not believed.
+// Reads a message. The sender may run another program, so its lengths are checked.
 class Reader {
  public:
   explicit Reader(std::string_view message) : left_(message) {}
 
-  // The next `bytes` bytes; INTERNAL where there are no so many.
+  // Returns the next `bytes` bytes; INTERNAL if fewer are left.
   Result<std::string_view> Take(int64_t bytes) {
     if (bytes < 0 || bytes > static_cast<int64_t>(left_.size())) {
-      return Internal(StrCat("a message of strings ends ", left_.size(), " bytes behind where ", bytes, " are wanted"));
+      return Internal(StrCat("a message of strings has ", left_.size(), " bytes left, wanted ", bytes));
     }
     const std::string_view taken = left_.substr(0, bytes);
     left_.remove_prefix(bytes);
@@ -73,7 +73,7 @@ Status CheckSizes(const StringLookup& lookup) {
   return OkStatus();
 }
 
-// What `source` sends to one lookup, behind what has come from the ranks before.
+// Reads the strings that `source` sends for one lookup, and appends them to those of the ranks before.
 Status ReadLookup(Reader& reader, int source, ServedStrings::Lookup* lookup) {
   int64_t count;
   LOCKSTEP_ASSIGN_OR_RETURN(std::string_view part, reader.Take(sizeof count));
@@ -94,8 +94,8 @@ Status ReadLookup(Reader& reader, int source, ServedStrings::Lookup* lookup) {
 
 }  // namespace
 
-// Numbers the distinct strings in the order in which they appear, then sorts them by owner, stably: as route does with
-// ids (lookup.cc), but for the table, which compares the bytes of strings whose fingerprints are the same.
+// Numbers the distinct strings in the order in which they appear, then sorts them by owner, stably, as route does with
+// ids (lookup.cc). Here the table also compares the bytes of strings with the same fingerprint.
 Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFingerprint fingerprint) {
   LOCKSTEP_RETURN_IF_ERROR(CheckSizes(lookup));
   const auto count = static_cast<int64_t>(lookup.ids.size());
@@ -175,7 +175,7 @@ Result<ServedStrings> ExchangeStrings(Communicator& communicator, std::string_vi
   const int size = communicator.size();
   std::vector<int64_t> arrived;
   ServedStrings served;
-  // Part of the name, as in ExchangeRoute: a message is taken apart by the number of lookups.
+  // The number is part of the name, as in ExchangeRoute: a message is taken apart by the number of lookups.
   const std::string full_name = StrCat(name, " of ", plans.size(), " lookups of strings");
   LOCKSTEP_RETURN_IF_ERROR(
       communicator.AllToAllV(full_name, Item{DType::kUInt8, 1}, message.bytes, message.buffer.data(),

@@ -20,13 +20,13 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Ids = std::vector<std::vector<std::string>>;  // of each lookup
+using Ids = std::vector<std::vector<std::string>>;  // for each lookup
 
-// All strings but the empty one have one of two fingerprints: nearly all collide, and some owners have several.
+// All strings except the empty one have one of two fingerprints: nearly all collide, and some owners have several.
 uint64_t Weak(std::string_view bytes, uint64_t salt) { return bytes.empty() ? 17 : bytes.size() % 2 + 1000 * salt; }
 
-// One rank's part of a route of several lookups, as the op makes it; then every owner answers with what `answer` makes
-// of a string, and Combine brings it back.
+// One rank's part of a route of several lookups, made like the op. Then every owner answers with `answer` of a string,
+// and Combine returns it.
 struct Route {
   Route(Communicator& communicator, Ids strings, StringFingerprint fingerprint = &Fingerprint)
       : communicator(communicator), ids(std::move(strings)), fingerprint(fingerprint), inverse(ids.size()) {}
@@ -44,7 +44,7 @@ struct Route {
     return OkStatus();
   }
 
-  // One int64 for each id of lookup `l`, from what the owners of the strings say.
+  // Returns one int64 for each id of lookup `l`, from the answers of the strings' owners.
   std::vector<int64_t> Combined(size_t l, const std::vector<int64_t>& rows) {
     std::vector<int64_t> out(ids[l].size());
     const LookupRows lookup{plans[l].send,
@@ -68,7 +68,7 @@ struct Route {
   ServedStrings served;
 };
 
-// Of many lengths, with any bytes, zeros and the empty string among them; few enough to be there several times.
+// Returns strings of many lengths, with any bytes, including zeros and the empty string; few enough to repeat.
 std::string RandomString(std::mt19937& random) {
   const int64_t lengths[] = {0, 1, 2, 7, 8, 9, 31, 3000};
   std::mt19937 bytes(random() % 40);
@@ -86,8 +86,8 @@ Ids RandomIds(std::mt19937& random, size_t lookups) {
   return ids;
 }
 
-// The owners give each string a number by a plain map, as a table would a row, and answer with owner and number. Then
-// the same string has the same answer on all ranks and in all rounds, and no two strings have the same.
+// The owners number each string by a plain map, as a table numbers rows, and answer with owner and number. So the same
+// string has the same answer on all ranks and in all rounds, and no two strings share one.
 TEST(StringRoute, EveryStringHasOneOwnerAndComesBackAsItself) {
   for (StringFingerprint fingerprint : {&Fingerprint, &Weak}) {
     for (int size : {1, 2, 3, 4}) {
@@ -130,7 +130,7 @@ TEST(StringRoute, EveryStringHasOneOwnerAndComesBackAsItself) {
   }
 }
 
-// "bb" and "dd" are one fingerprint, on one rank and on different ones. The owner names them by their bytes.
+// "bb" and "dd" share a fingerprint, on one rank and on different ranks. The owner tells them apart by their bytes.
 TEST(StringRoute, StringsOfOneFingerprintGetKeysOfTheirOwn) {
   std::map<std::string, int64_t> keys[2];
   testing::RunOnThreads(2, [&](Communicator& communicator) {
@@ -199,7 +199,7 @@ TEST(StringRoute, RanksWithDifferentNumbersOfLookupsAreToldBeforeAnythingIsRead)
   });
 }
 
-// Bytes that are not there are not read either: the length is looked at first.
+// The length is checked first, so the missing bytes are not read.
 TEST(StringRoute, AStringThatIsTooLongIsRefused) {
   const std::vector<std::string_view> ids = {"a", std::string_view("b", size_t{1} << 32)};
   std::vector<int32_t> inverse(2);
@@ -208,7 +208,7 @@ TEST(StringRoute, AStringThatIsTooLongIsRefused) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("'words'"), HasSubstr("position 1"), HasSubstr("4294967296 bytes")));
 }
 
-// A message that is shorter than it says: of a rank that runs something else.
+// A message is shorter than its own lengths say, as from a rank that runs another program.
 TEST(StringRoute, AMessageThatEndsEarlyIsAnErrorAndNotReadBeyond) {
   testing::RunOnThreads(2, [](Communicator& communicator) {
     for (int64_t cut = 1; cut < 24; ++cut) {

@@ -1,17 +1,15 @@
-// How whole tables move. Both placements hold a rank's rows in ascending order of ids, and this makes every exchange
-// regular: the rows of one rank that lie in a range of ids are one run of its shard (LocalPart), and the rows that
-// arrive from one rank lie R ids apart. So sender and receiver work out all counts from the table's size; none has to
-// be sent.
+// Moves whole tables. Both placements hold a rank's rows in ascending order of ids, which makes every exchange regular.
+// The rows of one rank in a range of ids are one run of its shard (LocalPart), and the rows that arrive from one rank
+// are R ids apart. So sender and receiver compute all counts from the table's size, and no count is sent.
 //
 //   modulo, R = 3         contiguous
 //   rank 0  0 3 6 9       0 1 2 3
 //   rank 1  1 4 7         4 5 6
 //   rank 2  2 5 8         7 8 9
 //
-// Every call walks through the table in steps: first the rows of all ranks that are among the first `length` local
-// rows, then the next, and so on. A step's rows are packed by destination, exchanged, and put in place; what is packed
-// and what arrives is all the memory that a call needs. The number of steps follows from the table's size, so that it
-// is the same on all ranks.
+// Every call walks through the table in steps: first all ranks' rows among the first `length` local rows, then the
+// next, and so on. A step's rows are packed by destination, exchanged, and placed. A call needs memory only for the
+// packed and the arrived rows. The number of steps follows from the table's size, so it is the same on all ranks.
 #include "core/sharding/table.h"
 
 #include <algorithm>
@@ -25,8 +23,8 @@
 namespace lockstep {
 namespace {
 
-// All ranks go through their rows in steps of the same number of local rows; as no rank has more than rank 0, its steps
-// are everybody's.
+// All ranks walk through their rows in steps of the same number of local rows. No rank has more rows than rank 0, so
+// its number of steps is enough for all.
 struct Steps {
   Steps(int64_t rows, int64_t row_bytes, int size, int64_t step_bytes)
       : most(LocalRows(rows, 0, size)), length(std::max<int64_t>(1, step_bytes / std::max<int64_t>(1, row_bytes))) {}
@@ -37,20 +35,20 @@ struct Steps {
 
 RowRange Clip(RowRange range, int64_t end) { return {std::min(range.begin, end), std::min(range.end, end)}; }
 
-// The rows of [range) that the modulo placement gives to `owner`, as its local rows. They are one run, since every
-// size-th row of an ascending range is its own.
+// Returns the rows of `range` that `owner` has in the modulo placement, as its local rows. They are one run, because
+// the owner has every size-th row of an ascending range.
 RowRange LocalPart(RowRange range, int owner, int size) {
   return {LocalRows(range.begin, owner, size), LocalRows(range.end, owner, size)};
 }
 
-// The step's part of the contiguous range of `rank`, as rows of the table.
+// Returns the step's part of the contiguous range of `rank`, as rows of the table.
 RowRange StepRange(int64_t rows, int rank, int size, RowRange step) {
   const RowRange range = ContiguousRange(rows, rank, size);
   const RowRange part = Clip(step, range.count());
   return {range.begin + part.begin, range.begin + part.end};
 }
 
-// How many rows each rank's part has: the counts of an exchange.
+// Returns the number of rows of each rank's part: the counts of an exchange.
 std::vector<int64_t> PartSizes(int size, auto&& part_of) {
   std::vector<int64_t> sizes(size);
   for (int r = 0; r < size; ++r) sizes[r] = part_of(r).count();
@@ -64,11 +62,12 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
   const RowRange mine = ContiguousRange(table.rows, rank, size);
-  // Here a step counts rows of the contiguous ranges: each rank gets so many in it.
+  // Here a step counts rows of the contiguous ranges: each rank gets that many in it.
   const Steps steps(table.rows, width, size, step_bytes);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
-    // To each rank: my rows in its range of this step. They lie one after another in `in`, but not those of all ranks.
+    // To each rank: my rows in its range of this step. They are one run in `in`, but the runs for different ranks are
+    // not adjacent.
     const auto sent_to = [&](int r) { return LocalPart(StepRange(table.rows, r, size, step), rank, size); };
     const RowRange target = StepRange(table.rows, rank, size, step);
     const auto got_from = [&](int r) { return LocalPart(target, r, size); };
@@ -86,7 +85,8 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
     const Block block{send, recv, width, packed.data(), arrived.get()};
     LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, {&block, 1}));
 
-    // From each rank its rows of my range, ascending: every size-th row of the range, from another first one.
+    // From each rank: its rows of my range, ascending. They are every size-th row of the range, each rank with another
+    // start.
     const char* row = arrived.get();
     for (int r = 0; r < size; ++r) {
       const RowRange part = got_from(r);
@@ -99,7 +99,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
   return OkStatus();
 }
 
-// The steps are those of RelayToContiguous, walked the other way: whoever received there sends here.
+// The steps are those of RelayToContiguous in the other direction: receivers there are senders here.
 Status RelayToModulo(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
                      int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
@@ -113,7 +113,7 @@ Status RelayToModulo(Communicator& communicator, std::string_view name, TableSiz
     const auto got_from = [&](int r) { return LocalPart(StepRange(table.rows, r, size, step), rank, size); };
     const std::vector<int64_t> send = PartSizes(size, sent_to), recv = PartSizes(size, got_from);
 
-    // The rows of one owner lie `size` rows apart in my range: here packing collects them, and what arrives is one run.
+    // The rows of one owner are `size` rows apart in my range: here packing collects them, and arrivals are one run.
     SendBuffer packed(communicator, source.count() * width);
     char* next = packed.data();
     for (int r = 0; r < size; ++r) {
@@ -142,7 +142,7 @@ Status GatherTable(Communicator& communicator, std::string_view name, TableSize 
                    int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
-  // A step's rows of all ranks arrive here: each brings its part of the bytes.
+  // A step's rows of all ranks arrive here: each rank sends its part of the bytes.
   const Steps steps(table.rows, width * size, size, step_bytes);
   const int64_t local_rows = LocalRows(table.rows, rank, size);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {

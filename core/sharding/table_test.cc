@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Rows of any number of bytes, each byte telling row and place.
+// Returns rows of any number of bytes; each byte shows its row and position.
 std::vector<uint8_t> Rows(int64_t begin, int64_t end, int64_t stride, int64_t row_bytes) {
   std::vector<uint8_t> bytes;
   for (int64_t row = begin; row < end; row += stride) {
@@ -20,8 +20,7 @@ std::vector<uint8_t> Rows(int64_t begin, int64_t end, int64_t stride, int64_t ro
   return bytes;
 }
 
-// A table and how it is walked through. Tables have fewer rows than ranks, as many, and numbers that leave any
-// remainder.
+// A table and the size of its steps. Tables have fewer rows than ranks, as many, and numbers with any remainder.
 struct Case {
   int size;
   int64_t rows, row_bytes, step_bytes;
@@ -32,7 +31,7 @@ std::vector<Case> Cases() {
   for (int size : {1, 2, 3, 4, 5}) {
     for (int64_t rows : {0, 1, 3, 4, 11, 64, 257}) {
       for (int64_t row_bytes : {1, 3, 16}) {
-        // One row a step, a few, all at once.
+        // One row per step, a few, all at once.
         for (int64_t step_bytes : {int64_t{1}, int64_t{40}, kTableStepBytes}) {
           cases.push_back({size, rows, row_bytes, step_bytes});
         }
@@ -42,7 +41,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// Both directions against the placements themselves, and not only there and back: two wrongs would make a right.
+// Compares both directions with the placements themselves. A round trip alone could hide two errors that cancel.
 TEST(Table, IsRelaidBothWays) {
   for (const Case& c : Cases()) {
     testing::RunOnThreads(c.size, [&](Communicator& communicator) {

@@ -30,18 +30,19 @@
 // emulated_switch BITS_PER_S DELAY_US LOSS PID...
 //
 // An Ethernet switch between the networks of some processes (python/lockstep/testing/emulated_cluster.py), whose cables
-// have a rate, a delay and losses, for kernels without netem: it needs TUN alone. Each of the networks gets an
-// interface eth0, whose frames come here and leave here:
+// have a rate, a delay and losses. It is for kernels without netem and needs only TUN. Each of the networks gets an
+// interface eth0, whose frames come from here and go to here:
 //
 //   eth0 of PID 0 --- rate, delay, loss --- switch --- rate, delay, loss --- eth0 of PID 1
 //
-// What an interface sends is read by a thread of its own, which keeps it until the time at which its last bit would be
-// at the other end of both cables, and then writes it to the interface that has the address, or to all of them. More
-// than kMostQueuedBytes are not kept, as switches do: the senders find out and slow down. Frames come whole from the
-// kernel, before they are cut into packets (up to 64 KiB), which spares most of the work; a loss concerns one of those.
+// One thread per interface reads the frames that the interface sends. It keeps a frame until the time at which its last
+// bit would be at the other end of both cables. Then it writes the frame to the interface with the address, or to all
+// of them. As in a real switch, at most kMostQueuedBytes are kept; the senders notice the losses and slow down. The
+// kernel delivers frames before it cuts them into packets (up to 64 KiB), which saves most of the work. A loss hits one
+// such frame.
 //
-// Prints "ready" when the interfaces are there. Then reads lines "cut N" and "join N", which end and begin all traffic
-// of interface N, and answers each with "done". Ends with its input.
+// Prints "ready" when the interfaces exist. Then reads lines "cut N" and "join N", which stop and resume all traffic of
+// interface N, and answers each with "done". Ends at the end of its input.
 
 namespace lockstep {
 namespace {
@@ -51,7 +52,8 @@ using Mac = std::array<unsigned char, ETH_ALEN>;
 
 constexpr size_t kMostQueuedBytes = 16 << 20;
 constexpr size_t kMostQueuedFrames = 8192;
-// Before each frame: how the kernel has still to cut it. struct virtio_net_hdr, whose header is none for C++.
+// Stands before each frame and tells how the kernel has to cut it: struct virtio_net_hdr, whose header is not valid
+// C++.
 constexpr size_t kHeaderBytes = 10;
 constexpr size_t kMostFrameBytes = kHeaderBytes + ETH_HLEN + 65536;
 
@@ -73,7 +75,8 @@ struct Port {
   std::atomic<bool> cut = false;
 };
 
-// Makes eth0 in the network of a process. What a thread opens of TUN belongs to the network that it is in then.
+// Makes eth0 in the network of a process. A TUN device belongs to the network in which the opening thread is at that
+// time.
 void Open(const std::string& pid, Port& port) {
   const std::string path = "/proc/" + pid + "/ns/net";
   const UniqueFd network(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -91,7 +94,7 @@ void Open(const std::string& pid, Port& port) {
   std::memcpy(port.mac.data(), request.ifr_hwaddr.sa_data, ETH_ALEN);
 }
 
-// What one interface sends: a thread's work.
+// The thread that handles one interface's outgoing frames.
 class Sender {
  public:
   Sender(std::vector<std::unique_ptr<Port>>& ports, size_t from, const Cables& cables)
@@ -111,7 +114,7 @@ class Sender {
     Clock::time_point arrival;
   };
 
-  // Writes what is due.
+  // Writes the frames that are due.
   void Deliver() {
     while (!queue_.empty() && queue_.front().arrival <= Clock::now()) {
       Frame frame = std::move(queue_.front());
@@ -122,14 +125,14 @@ class Sender {
       const bool for_all = to[0] & 1;
       for (const std::unique_ptr<Port>& port : ports_) {
         if (port.get() == &from_ || port->cut || from_.cut || (!for_all && port->mac != to)) continue;
-        // An interface that takes no more loses the frame.
+        // An interface with a full queue loses the frame.
         (void)!write(port->fd.get(), frame.bytes.data(), frame.bytes.size());
       }
       spare_.push_back(std::move(frame.bytes));
     }
   }
 
-  // Takes some frames in; false where there are no more.
+  // Reads some frames; returns false if there are no more.
   bool Take() {
     for (int taken = 0; taken < 16; ++taken) {
       if (queue_.size() >= kMostQueuedFrames) return false;
@@ -160,12 +163,12 @@ class Sender {
 
   bool IsLost(size_t bytes) {
     if (from_.cut || queued_bytes_ + bytes > kMostQueuedBytes) return true;
-    // On either of two cables.
+    // A frame may be lost on either of two cables.
     const double arrives = (1 - cables_.loss) * (1 - cables_.loss);
     return cables_.loss > 0 && std::uniform_real_distribution<>()(random_) >= arrives;
   }
 
-  // Until there is something to take or to deliver.
+  // Waits until there is a frame to read or to deliver.
   void Await() {
     pollfd entry = {from_.fd.get(), POLLIN, 0};
     if (queue_.empty()) {
@@ -175,7 +178,7 @@ class Sender {
     const auto wait = std::chrono::nanoseconds(queue_.front().arrival - Clock::now()).count();
     if (wait <= 0) return;
     const timespec timeout = {wait / 1'000'000'000, wait % 1'000'000'000};
-    // A full queue takes nothing in, and has to wait for its time alone.
+    // A full queue reads nothing; it waits only for its time.
     ppoll(&entry, queue_.size() >= kMostQueuedFrames ? 0 : 1, &timeout, nullptr);
   }
 
@@ -186,7 +189,7 @@ class Sender {
   std::deque<Frame> queue_;  // in the order of arrival
   size_t queued_bytes_ = 0;
   std::vector<std::vector<char>> spare_;
-  Clock::time_point free_at_ = {};  // when the first cable has sent all that it was given
+  Clock::time_point free_at_ = {};  // time at which the first cable has sent all its frames
 };
 
 int Main(int argc, char** argv) {
@@ -211,7 +214,7 @@ int Main(int argc, char** argv) {
     ports[port]->cut = word == "cut";
     std::cout << "done" << std::endl;
   }
-  // Without destructors: the threads use what is here.
+  // Exits without destructors, because the threads still use the objects.
   std::_Exit(0);
 }
 

@@ -19,7 +19,7 @@
 
 namespace lockstep::testing {
 
-// "127.0.0.1:port" as the system wants it.
+// Returns "127.0.0.1:port" as the system's type.
 inline sockaddr_in LocalPort(const std::string& address) {
   sockaddr_in local = {};
   local.sin_family = AF_INET;
@@ -28,9 +28,9 @@ inline sockaddr_in LocalPort(const std::string& address) {
   return local;
 }
 
-// Strangers that connect to a local port and drop the connection, without a pause, from when it is made until it is
-// destroyed, or a bound has passed that is there against hangs alone. What has ended while `goes_on()` was not ended by
-// the end of the flood.
+// Unauthenticated peers that connect to a local port and drop the connection, without a pause, from construction until
+// destruction. A time limit protects against hangs. If a call ends while `goes_on()` is true, the end of the flood did
+// not end it.
 class Flood {
  public:
   // address: "127.0.0.1:port".
@@ -46,12 +46,12 @@ class Flood {
   Flood& operator=(const Flood&) = delete;
 
   bool goes_on() const { return !end_.Passed(); }
-  // How many connections there have been.
+  // Returns the number of connections made.
   int64_t calls() const { return calls_; }
 
  private:
-  // Never waits for the port's queue, which is full most of the time. Ended by a reset, a connection leaves no port
-  // behind that it waits for.
+  // Never waits for the port's queue, which is full most of the time. Each connection ends by a reset, so it leaves no
+  // local port waiting.
   void Run() {
     while (!stop_ && goes_on()) {
       const UniqueFd caller(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -69,8 +69,8 @@ class Flood {
   std::vector<std::thread> threads_;
 };
 
-// Callers that wait in a local port's queue and say nothing. They are greeted in turns, by one that asks its `ended` at
-// each: `Turn` is for that.
+// Callers that wait in a local port's queue and send nothing. The code under test greets them in turns, and asks its
+// `ended` at each turn; pass `Turn` as `ended`.
 class Queue {
  public:
   Queue(const std::string& address, int callers) {
@@ -81,7 +81,7 @@ class Queue {
     }
   }
 
-  // CANCELLED when all have heard something.
+  // Returns CANCELLED when all callers have received something.
   Status Turn() {
     int heard = 0;
     for (const UniqueFd& caller : sockets_) {
@@ -93,7 +93,7 @@ class Queue {
     return heard_ == size() ? Cancelled("all were greeted") : OkStatus();
   }
   int size() const { return static_cast<int>(sockets_.size()); }
-  // How many were greeted from one turn to the next.
+  // Returns the largest number of callers greeted between two turns.
   int most_a_turn() const { return most_a_turn_; }
 
  private:
@@ -101,8 +101,8 @@ class Queue {
   int heard_ = 0, most_a_turn_ = 0;
 };
 
-// Counts the turns of one that waits for at most `seconds`, those that begin when this has been over: for its `ended`,
-// of which the first call comes when its own time runs already.
+// Counts the turns of code that waits for at most `seconds`, if they begin after that time. Pass `Turn` as its `ended`;
+// the first call comes when the code's own time already runs.
 class LateTurns {
  public:
   explicit LateTurns(double seconds) : seconds_(seconds) {}

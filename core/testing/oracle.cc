@@ -8,16 +8,14 @@
 
 #include "core/base/strings.h"
 
-// How the numbers come about, independently of core/base/float16.h and core/comm/collective/reduce.cc:
+// How the results are computed, independently of core/base/float16.h and the reductions of core/comm:
 //
 //   - a 16-bit float is decoded by its definition, sign * fraction * 2^unit, into a double, which holds it exactly;
-//   - an operation on what the code under test computes in float is done in double and rounded to float. The double
-//     result of +, * or / of two floats is so precise that rounding it a second time gives what a float operation
-//     gives;
-//   - a result is encoded by scaling it to units of the last place and letting nearbyint round (to nearest, ties to
-//     even);
-//   - integers are computed in 64 bits and cut off at the end, which is the same as wrapping at every step. Those 64
-//     bits are kept in an int64_t whatever the type is; a uint64 in it is told by its type where it matters (order).
+// - an operation that the code under test computes in float is done in double and rounded to float. The double result
+//   of +, * or / of two floats is so precise that a second rounding gives the result of the float operation;
+// - a result is encoded by scaling it to units of the last place; nearbyint rounds it (to nearest, ties to even);
+// - integers are computed in 64 bits and truncated at the end, which equals wrapping at every step. The 64 bits are
+//   kept in an int64_t for every type; where order matters, the type tells a uint64 apart.
 
 namespace lockstep::testing {
 namespace {
@@ -28,11 +26,11 @@ struct Format {
   int bias;
 };
 
-// Of float16 or bfloat16.
+// Returns the format of float16 or bfloat16.
 Format FormatOf(DType dtype) { return dtype == DType::kFloat16 ? Format{10, 15} : Format{7, 127}; }
 
-// The exponent of all ones is infinity and NaN; that of zeros is for subnormals, whose unit is that of exponent 1 and
-// which have no implicit leading bit.
+// Decodes a number. An exponent of all ones is infinity or NaN. An exponent of zeros is a subnormal: its unit is that
+// of exponent 1, and it has no implicit leading bit.
 double Decode16(uint16_t bits, Format format) {
   const int exponent_mask = 0x7fff >> format.fraction_bits;
   const int exponent = (bits >> format.fraction_bits) & exponent_mask;
@@ -45,8 +43,8 @@ double Decode16(uint16_t bits, Format format) {
   return sign * std::ldexp(exponent == 0 ? fraction : (1 << format.fraction_bits) + fraction, unit);
 }
 
-// The inverse, rounded. The unit of the last place is that of the value's own exponent, and no finer than that of the
-// smallest normal number: subnormals come out of the same formula.
+// The inverse, rounded. The unit of the last place is that of the value's own exponent, but not below that of the
+// smallest normal number. So the same formula gives subnormals.
 uint16_t Encode16(double value, Format format) {
   const int sign = std::signbit(value) ? 0x8000 : 0;
   const int infinity = 0x7fff >> format.fraction_bits << format.fraction_bits;
@@ -64,7 +62,7 @@ uint16_t Encode16(double value, Format format) {
 }
 
 template <typename T>
-// Element i. By memcpy, as a string's bytes need not be aligned for T.
+// Returns element i, by memcpy, because a string's bytes need not be aligned for T.
 T At(std::string_view bytes, int64_t i) {
   T value;
   std::memcpy(&value, bytes.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
@@ -88,7 +86,7 @@ void EncodeFloat(DType dtype, std::string& bytes, int64_t i, double value) {
   Put(bytes, i, Encode16(value, FormatOf(dtype)));
 }
 
-// Unsigned types are widened with zeros; a uint64 is taken as its bits. kUInt8 and kBool by default.
+// Widens unsigned types with zeros; a uint64 keeps its bits. The default covers kUInt8 and kBool.
 int64_t DecodeInt(DType dtype, std::string_view bytes, int64_t i) {
   switch (dtype) {
     case DType::kInt8: return At<int8_t>(bytes, i);
@@ -102,7 +100,7 @@ int64_t DecodeInt(DType dtype, std::string_view bytes, int64_t i) {
   }
 }
 
-// Cuts off what the type does not hold; signed and unsigned types of a size have the same bits.
+// Drops the bits that the type does not hold; signed and unsigned types of a size have the same bits.
 void EncodeInt(DType dtype, std::string& bytes, int64_t i, int64_t value) {
   switch (DTypeSize(dtype)) {
     case 1: return Put(bytes, i, static_cast<int8_t>(value));
@@ -112,8 +110,8 @@ void EncodeInt(DType dtype, std::string& bytes, int64_t i, int64_t value) {
   }
 }
 
-// Rounds what was computed in double to what the accumulator holds. Double has more than twice the bits of float, so
-// rounding twice does no harm to +, * and /.
+// Rounds a result in double to the accumulator's type. Double has more than twice the bits of float, so rounding twice
+// does no harm to +, * and /.
 double Rounded(DType dtype, double value) {
   return dtype == DType::kFloat64 ? value : static_cast<double>(static_cast<float>(value));
 }
@@ -122,13 +120,13 @@ double ApplyFloat(std::string_view op, DType dtype, double a, double b) {
   if (op == "sum" || op == "mean") return Rounded(dtype, a + b);
   if (op == "product") return Rounded(dtype, a * b);
   if (std::isnan(a) || std::isnan(b)) return std::nan("");
-  // Of equal values (zeros of either sign) the first stays.
+  // For equal values (zeros of either sign) the first stays.
   if (op == "min") return b < a ? b : a;
   return b > a ? b : a;
 }
 
-// Sums and products as unsigned numbers, since overflow of signed ones is undefined. Order is that of int64_t, in which
-// all types but uint64 have their values.
+// Computes sums and products as unsigned numbers, because overflow of signed ones is undefined. The order is that of
+// int64_t, which holds the values of all types except uint64.
 int64_t ApplyInt(std::string_view op, DType dtype, int64_t a, int64_t b) {
   if (op == "sum") return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   if (op == "product") return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
@@ -140,9 +138,9 @@ int64_t ApplyBool(std::string_view op, int64_t a, int64_t b) {
   return op == "sum" || op == "max" ? (a != 0 || b != 0) : (a != 0 && b != 0);
 }
 
-// Numbers of all magnitudes below 2 and of either sign, so that sums cancel and lose bits: results depend on the order
-// of summation, which is what tests are to see. 60000 is close to the largest float16, 1e-6 a subnormal of it, and
-// -3e38 close to the limit of float and bfloat16.
+// Returns numbers of all magnitudes below 2 and of either sign. Their sums cancel and lose bits, so results depend on
+// the order of summation, and tests can see it. 60000 is close to the largest float16, 1e-6 is a subnormal of it, and
+// -3e38 is close to the limit of float and bfloat16.
 double RandomFloat(DType dtype, std::mt19937_64& random) {
   const double extremes[] = {0.0, -0.0, std::numeric_limits<double>::infinity(), std::nan(""), 1e-6, 60000, -3e38};
   if (random() % 64 == 0) return Rounded(dtype, extremes[random() % std::size(extremes)]);
@@ -165,7 +163,7 @@ std::string RandomTensor(DType dtype, int64_t count, uint64_t seed) {
   return bytes;
 }
 
-// For floating-point types `value` is what the accumulator holds after each rank, in rank order.
+// For floating-point types `value` holds the accumulator after each rank, in rank order.
 std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std::string>& tensors) {
   std::string result = tensors[0];
   const int64_t count = static_cast<int64_t>(result.size()) / DTypeSize(dtype);
@@ -190,7 +188,7 @@ std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std:
 
 std::string FirstDifference(DType dtype, std::string_view got, std::string_view wanted) {
   if (got.size() != wanted.size()) return StrCat(got.size(), " bytes, wanted ", wanted.size());
-  // The usual case first: nothing to look for. What differs below in bits alone may still be two NaNs.
+  // The usual case first: all bytes are equal. A difference in bits below may still be two NaNs.
   if (std::memcmp(got.data(), wanted.data(), got.size()) == 0) return "";
   const int64_t width = DTypeSize(dtype);
   for (int64_t i = 0; i < static_cast<int64_t>(got.size()) / width; ++i) {

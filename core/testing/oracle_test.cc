@@ -12,7 +12,7 @@ std::string Bytes(std::vector<T> values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
-// The oracle judges all reductions; what judges it are examples that were worked out by hand.
+// The oracle judges all reductions; examples that were computed by hand judge the oracle.
 TEST(OracleTest, ReducesByHandMadeExamples) {
   EXPECT_EQ(NaiveReduce("sum", DType::kFloat32, {Bytes<float>({1, 2}), Bytes<float>({3, -5}), Bytes<float>({0.5, 1})}),
             Bytes<float>({4.5, -2}));
@@ -21,7 +21,7 @@ TEST(OracleTest, ReducesByHandMadeExamples) {
   EXPECT_EQ(NaiveReduce("sum", DType::kInt8, {Bytes<int8_t>({127, -128}), Bytes<int8_t>({1, -1})}),
             Bytes<int8_t>({-128, 127}));
   EXPECT_EQ(NaiveReduce("max", DType::kUInt8, {Bytes<uint8_t>({200}), Bytes<uint8_t>({100})}), Bytes<uint8_t>({200}));
-  // The upper half of each unsigned type, which is negative where it is taken for a signed one.
+  // The upper half of each unsigned type, which would be negative as a signed one.
   EXPECT_EQ(NaiveReduce("min", DType::kUInt16, {Bytes<uint16_t>({65535, 7}), Bytes<uint16_t>({1, 65000})}),
             Bytes<uint16_t>({1, 7}));
   EXPECT_EQ(NaiveReduce("max", DType::kUInt32, {Bytes<uint32_t>({1}), Bytes<uint32_t>({4000000000})}),
@@ -37,8 +37,8 @@ TEST(OracleTest, ReducesByHandMadeExamples) {
             Bytes<uint8_t>({1, 0, 1}));
   EXPECT_EQ(NaiveReduce("product", DType::kBool, {Bytes<uint8_t>({1, 0, 1}), Bytes<uint8_t>({1, 0, 0})}),
             Bytes<uint8_t>({1, 0, 0}));
-  // 1 is 0x3c00 and 2^-11 is 0x1000 in float16; 1 + 2^-11 lies between two numbers and goes to the even one; with
-  // another 2^-11 on top, the sum in float is exact and representable.
+  // 1 is 0x3c00 and 2^-11 is 0x1000 in float16. 1 + 2^-11 lies between two numbers and is rounded to the even one. With
+  // another 2^-11, the sum in float is exact and representable.
   EXPECT_EQ(NaiveReduce("sum", DType::kFloat16, {Bytes<uint16_t>({0x3c00}), Bytes<uint16_t>({0x1000})}),
             Bytes<uint16_t>({0x3c00}));
   EXPECT_EQ(NaiveReduce("sum", DType::kFloat16,

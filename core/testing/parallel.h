@@ -12,9 +12,9 @@
 
 namespace lockstep::testing {
 
-// A ParallelFor for tests and benchmarks: a call's ranges, of one grain each, are taken by the calling thread and by
-// `threads - 1` others, in any order. Calls of several threads take turns. Threads sleep between calls, after a short
-// spin. The function that Get gives may be used as long as the pool lives. Thread-safe.
+// A ParallelFor for tests and benchmarks. The calling thread and `threads - 1` others take a call's ranges, of one
+// grain each, in any order. Calls of several threads take turns. Threads sleep between calls, after a short spin. The
+// function that Get returns may be used as long as the pool lives. Thread-safe.
 class Pool {
  public:
   explicit Pool(int threads) {
@@ -86,7 +86,7 @@ class Pool {
   std::atomic<int64_t> call_{0};  // written under mutex_
   bool stop_ = false;             // guarded by mutex_
   int running_ = 0;               // guarded by mutex_
-  // Of the present call: written while no thread helps.
+  // The current call; written while no thread helps.
   const std::function<void(int64_t, int64_t)>* work_ = nullptr;
   int64_t count_ = 0, grain_ = 1;
   std::atomic<int64_t> next_{0};

@@ -20,13 +20,13 @@
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
 
-// A rank is a fork with a pipe towards the test (its reports) and a pidfd, by which the test waits for its end with a
-// deadline; waitpid has none. The pidfd is opened by the parent before the child was reaped, so it means that child.
+// A rank is a fork with a pipe to the test (its reports) and a pidfd, by which the test waits for its end with a
+// deadline; waitpid has none. The parent opens the pidfd before it reaps the child, so it refers to that child.
 
 namespace lockstep::testing {
 namespace {
 
-// Without what it asks for from the kernel, a test cannot go on.
+// Aborts the test if a system call failed.
 template <typename T>
 T Need(T value, const char* what) {
   if (value < 0) {
@@ -38,7 +38,7 @@ T Need(T value, const char* what) {
 
 }  // namespace
 
-// What the test has buffered is written first, or each child would write it again when it flushes.
+// Flushes the test's buffered output first, or each child would write it again.
 Ranks::Ranks(int size, const Body& body) : processes_(size) {
   std::fflush(nullptr);
   for (int rank = 0; rank < size; ++rank) {
@@ -46,8 +46,8 @@ Ranks::Ranks(int size, const Body& body) : processes_(size) {
     Need(pipe2(ends, O_CLOEXEC | O_NONBLOCK), "pipe2");
     UniqueFd reading(ends[0]), writing(ends[1]);
     Process& process = processes_[rank];
-    // The child inherits the reading ends, and the ranks' before it; that does no harm, as nobody waits for their end
-    // of file.
+    // The child inherits the reading ends of itself and of the ranks before. That does no harm, because no process
+    // waits for their end of file.
     process.pid = Need(fork(), "fork");
     if (process.pid == 0) {
       const int code = body(rank, [&](const std::string& text) {
@@ -55,7 +55,7 @@ Ranks::Ranks(int size, const Body& body) : processes_(size) {
         (void)!write(writing.get(), text.data(), text.size());
       });
       std::fflush(nullptr);
-      // Not exit: static objects and the test framework belong to the parent.
+      // exit() is not called: static objects and the test framework belong to the parent.
       _exit(code);
     }
     process.reports = std::move(reading);
@@ -71,7 +71,7 @@ Ranks::~Ranks() {
   }
 }
 
-// One rank after another, all by the same deadline: when the last has been waited for, each has had its time.
+// Waits for one rank after another, all by the same deadline, so each rank has the full time.
 std::vector<Outcome> Ranks::Wait(double deadline_s, const std::vector<int>& bystanders) {
   const Deadline deadline = Deadline::After(deadline_s);
   for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
@@ -81,7 +81,7 @@ std::vector<Outcome> Ranks::Wait(double deadline_s, const std::vector<int>& byst
   }
   std::vector<Outcome> outcomes;
   for (Process& process : processes_) {
-    // Of the bystanders, too, those have ended that need no killing.
+    // Bystanders may also have ended without being killed.
     pollfd entry = {process.pidfd.get(), POLLIN, 0};
     if (poll(&entry, 1, 0) > 0)
       process.outcome.ended = true;
@@ -93,8 +93,8 @@ std::vector<Outcome> Ranks::Wait(double deadline_s, const std::vector<int>& byst
   return outcomes;
 }
 
-// The process has ended or has its SIGKILL, so waitpid is short. The pipe does not block: a grandchild may still hold
-// its writing end, and then there is no end of file to wait for.
+// The process has ended or got its SIGKILL, so waitpid is short. The pipe does not block: a grandchild may still hold
+// its writing end, and then there would be no end of file to wait for.
 void Ranks::Reap(Process& process) {
   int status = 0;
   waitpid(process.pid, &status, 0);
@@ -115,7 +115,7 @@ bool AwaitCount(const std::atomic<int>& count, int all, double deadline_s) {
   return count >= all;
 }
 
-// In a process of several threads kill may return before another of them has taken the signal.
+// In a process of several threads, kill may return before another thread has taken the signal.
 void DieNow() {
   while (true) kill(getpid(), SIGKILL);
 }

@@ -19,7 +19,7 @@ TEST(RanksTest, GivesExitCodesAndReports) {
   }
 }
 
-// Rank 2 never ends by itself: as a bystander it must not cost the test its deadline.
+// Rank 2 never ends by itself: as a bystander it must not make the test wait for the deadline.
 TEST(RanksTest, TellsTheKilledFromTheFrozen) {
   Ranks ranks(3, [](int rank, const Ranks::Report&) {
     if (rank == 1) DieNow();
@@ -40,7 +40,7 @@ TEST(RanksTest, KillsWhatIsThereAtTheDeadline) {
   });
   const pid_t pid = ranks.pid(0);
   EXPECT_FALSE(ranks.Wait(0.05)[0].ended);
-  // Signal 0 asks whether there is such a process; one that was killed but not reaped would still be found.
+  // Signal 0 asks whether there is such a process; a killed process that was not reaped would still be found.
   EXPECT_NE(kill(pid, 0), 0) << "the process is still there";
 }
 

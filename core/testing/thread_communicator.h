@@ -14,30 +14,30 @@
 
 namespace lockstep::testing {
 
-// The board on which the threads of a ThreadCommunicator leave what they bring to a collective. One for each job;
-// shared by its ranks, which number as many as it has entries.
+// The board on which the threads of a ThreadCommunicator put their arguments of a collective. There is one for each
+// job, shared by its ranks; it has one entry for each rank.
 //
-// Rank r writes entries[r] before the first Wait of a collective and nobody writes between that and the second one, so
-// between the two all may read all. Wait's mutex is what makes the entries visible.
+// Rank r writes entries[r] before the first Wait of a collective. No rank writes between the first Wait and the second
+// one, so in between all may read all entries. Wait's mutex makes the entries visible.
 struct ThreadBoard {
-  // What one rank brings. Pointers lead to that rank's own memory.
+  // The arguments of one rank. Pointers refer to that rank's own memory.
   struct Entry {
-    // Compared over the ranks: kind, name, and type where it matters.
+    // Compared between the ranks: kind, name, and the type where it matters.
     std::string call{};
-    // What the rank contributes: [sum(counts), width] items, or elements to be reduced.
+    // The rank's input: [sum(counts), width] items, or elements to be reduced.
     const void* in = nullptr;
     // The buffer of a Broadcast.
     void* data = nullptr;
-    // AllGatherV: one count, of all that the rank has. AllToAllV: [R], by receiver.
+    // AllGatherV: one count, of all the rank's items. AllToAllV: [R], by receiver.
     std::vector<int64_t> counts{};
-    // Not OK: the rank declined.
+    // Not OK if the rank declined.
     Status declined{};
   };
 
   explicit ThreadBoard(int size) : entries(size) {}
 
-  // Returns when all ranks have called it as often as this one: a barrier that is used again and again. Who waits
-  // remembers the round, as the next one may begin before all have woken.
+  // Returns when all ranks have called it as often as this one: a reusable barrier. A waiting rank remembers the round,
+  // because the next one may begin before all have woken.
   void Wait() {
     std::unique_lock lock(mutex);
     const int64_t round = rounds;
@@ -50,7 +50,7 @@ struct ThreadBoard {
     }
   }
 
-  // [R]. Guarded by the rounds of Wait, as said above, and not by the mutex.
+  // [R]. Guarded by the rounds of Wait, as described above, and not by the mutex.
   std::vector<Entry> entries;
   std::mutex mutex;
   std::condition_variable wake;
@@ -58,17 +58,18 @@ struct ThreadBoard {
   int64_t rounds = 0;  // guarded by mutex
 };
 
-// Ranks as threads of one process, as plainly as it goes: each leaves its arguments on a board, waits for all, reads
-// what it needs from the others' memory, and waits again. For tests of what stands above communication (sharding,
-// agreements), which so need neither processes nor shared memory, run under a debugger, and are checked by sanitizers.
+// Ranks as threads of one process, in the simplest way: each puts its arguments on a board, waits for all, reads the
+// others' memory, and waits again. It is for tests of the layers above communication (sharding, agreements). They then
+// need neither processes nor shared memory, run under a debugger, and are checked by sanitizers.
 //
-// What it leaves out of the contract of Communicator: it has no deadlines, and a rank that never comes hangs the test;
-// reductions are sums, whatever `op` says, of float and double alone; ranks can disagree about a call's kind, name and
-// (in AllGatherV and AllToAllV) type and nothing else; there are no shared buffers and no links; arguments are not
-// checked; and
-// Abort ends the process, since no test of it has a use for one.
+// These parts of Communicator's contract are missing:
+// - there are no deadlines: a rank that never comes hangs the test;
+// - reductions are sums, whatever `op` is, and only of float and double;
+// - ranks are checked only for different kinds, names and (in AllGatherV and AllToAllV) types of calls;
+// - there are no shared buffers and no links, and arguments are not checked;
+// - Abort ends the process, because no test uses it.
 //
-// One object for each rank, used by one thread at a time. Sums are in rank order, as everywhere.
+// One object for each rank, used by one thread at a time. As everywhere, sums are in rank order.
 class ThreadCommunicator : public Communicator {
  public:
   ThreadCommunicator(int rank, std::shared_ptr<ThreadBoard> board) : rank_(rank), board_(std::move(board)) {}
@@ -77,7 +78,7 @@ class ThreadCommunicator : public Communicator {
   int size() const override { return static_cast<int>(board_->entries.size()); }
   std::string_view backend() const override { return "threads"; }
 
-  // Sums go to memory of its own first: `in` may be `out`, and peers read `in` until the second wait.
+  // Sums go to separate memory first: `in` may be `out`, and peers read `in` until the second wait.
   Status AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in, void* out) override {
     std::vector<char> sums(count * DTypeSize(dtype));
     LOCKSTEP_RETURN_IF_ERROR(Meet(name, {"AllReduce", in}, [&] { Sum(dtype, 0, count, sums.data()); }));
@@ -113,7 +114,7 @@ class ThreadCommunicator : public Communicator {
     return Meet(name, {"Barrier"}, [] {});
   }
 
-  // Agree finds the refusal of the lowest rank; its own is what comes back where it is that rank.
+  // Agree returns the error of the lowest rank that declined; if that is this rank, its own error comes back.
   Status Decline(std::string_view name, const Status& why) override {
     Status got = Meet(name, {"Decline", nullptr, nullptr, {}, why}, [] {});
     return got.ok() ? why : got;
@@ -131,15 +132,14 @@ class ThreadCommunicator : public Communicator {
     int64_t begin, count;
   };
 
-  // What rank `rank` gets of items that are counted so.
-  // `counts`: [R], or [1] with rank 0 for "all of it".
+  // Returns the items that rank `rank` gets. `counts`: [R], or [1] with rank 0 for all items.
   static Range RangeOf(const std::vector<int64_t>& counts, int rank) {
     return {std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0}), counts[rank]};
   }
 
-  // Leaves `entry`, waits for all, does `work` with the entries of all, and waits again, since entries point to the
-  // ranks' own memory. Ranks that called something else, or declined, make it fail on all, and the next call starts
-  // afresh: every rank looks at the same entries and so comes to the same status.
+  // Writes `entry`, waits for all, does `work` with the entries of all, and waits again, because entries point to the
+  // ranks' own memory. If ranks called something else, or declined, it fails on all, and the next call starts normally:
+  // every rank reads the same entries and so gets the same status.
   template <typename Work>
   Status Meet(std::string_view name, ThreadBoard::Entry entry, const Work& work) {
     entry.call += " '" + std::string(name) + "'";
@@ -151,7 +151,7 @@ class ThreadCommunicator : public Communicator {
     return status;
   }
 
-  // The same on every rank: a refusal of the lowest rank that declined, else whether all called what rank 0 called.
+  // Returns the same on every rank: the error of the lowest rank that declined, else whether all calls equal rank 0's.
   Status Agree() const {
     const std::vector<ThreadBoard::Entry>& entries = board_->entries;
     for (int r = 0; r < size(); ++r) {
@@ -163,9 +163,9 @@ class ThreadCommunicator : public Communicator {
     return OkStatus();
   }
 
-  // Both exchanges. `counts` is this rank's; `range_for` says which items of a rank, by its counts, this rank receives.
-  // They go to what `allocate` gives, in rank order. Where that fails, this rank fails alone, and still waits for its
-  // peers.
+  // Implements both exchanges. `counts` is this rank's. `range_for` returns the items of a rank, by its counts, that
+  // this rank receives. They are written to the result of `allocate`, in rank order. If allocation fails, only this
+  // rank fails, and it still waits for its peers.
   template <typename RangeFor>
   Status Gather(std::string_view name, std::string call, Item item, std::vector<int64_t> counts, const void* in,
                 const Allocate& allocate, const RangeFor& range_for) {
@@ -188,7 +188,7 @@ class ThreadCommunicator : public Communicator {
     return met.ok() ? status : met;
   }
 
-  // Elements [begin, begin + count) of all ranks' inputs, added up in rank order.
+  // Returns elements [begin, begin + count) of all ranks' inputs, added in rank order.
   void Sum(DType dtype, int64_t begin, int64_t count, void* out) const {
     if (dtype == DType::kFloat32) return SumAs<float>(begin, count, out);
     if (dtype == DType::kFloat64) return SumAs<double>(begin, count, out);
@@ -208,9 +208,9 @@ class ThreadCommunicator : public Communicator {
   const std::shared_ptr<ThreadBoard> board_;
 };
 
-// Runs `work` on `size` ranks at once, each a thread with a communicator of its own, and returns when all have ended.
-// `work` is called from all of them, so what it captures by reference it has to share with care: a vector of results
-// with an element for each rank is the usual way.
+// Runs `work` on `size` ranks at once, each a thread with its own communicator, and returns when all have ended. `work`
+// runs on all threads, so it must share captured references with care; usually that is a vector of results with an
+// element for each rank.
 inline void RunOnThreads(int size, const std::function<void(Communicator&)>& work) {
   const auto board = std::make_shared<ThreadBoard>(size);
   std::vector<std::thread> threads;
