@@ -1,6 +1,6 @@
-// Columns become tensors. A tensor's memory has to begin on a border that a decoded piece has only at its front, and at
-// places that happen to lie right; so whether a column is shared or copied is decided for each tensor anew. Both give
-// the same values, and nothing but time and memory depends on it.
+// Converts columns to tensors. A tensor's memory has to be aligned; a decoded piece is aligned only at its front and
+// where a slice happens to begin at an aligned address. So each tensor is checked to decide whether it shares or copies
+// its column. Both give the same values; only time and memory differ.
 #include "tf/bridge/columns.h"
 
 #include <algorithm>
@@ -21,19 +21,19 @@ using columnar::Buffer;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// In the order of columnar::ValueType, which indexes it.
+// In the order of columnar::ValueType, which is the index.
 constexpr std::array<tensorflow::DataType, 13> kDtypes = {
     tensorflow::DT_BOOL,  tensorflow::DT_INT8,   tensorflow::DT_INT16,  tensorflow::DT_INT32,  tensorflow::DT_INT64,
     tensorflow::DT_UINT8, tensorflow::DT_UINT16, tensorflow::DT_UINT32, tensorflow::DT_UINT64, tensorflow::DT_HALF,
     tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_STRING,
 };
 
-// A tensor that shares less than this would keep a whole decoded piece alive for the sake of a copy that costs nothing.
-// Small batches are also what shuffle buffers hold by the thousand, maybe each of another piece.
+// A smaller tensor is copied: sharing it would keep a whole decoded piece alive to save a cheap copy. Shuffle buffers
+// hold thousands of small batches, possibly each of another piece.
 constexpr int64_t kLeastSharedBytes = 16 << 10;
 
-// Memory of a column as the buffer of a tensor. It doesn't own the memory in TensorFlow's sense, so that no operation
-// writes its result in place over values that other tensors see: two batches are often cut out of one piece.
+// The memory of a column as the buffer of a tensor. It does not own the memory in TensorFlow's sense, so no operation
+// writes its result in place over values that other tensors show: often two batches are cut out of one piece.
 class ColumnBuffer : public tensorflow::TensorBuffer {
  public:
   explicit ColumnBuffer(Buffer buffer) : TensorBuffer(const_cast<void*>(buffer.data)), buffer_(std::move(buffer)) {}
@@ -50,8 +50,8 @@ class ColumnBuffer : public tensorflow::TensorBuffer {
   const Buffer buffer_;
 };
 
-// Numbers and row splits. Kernels assume aligned memory and would crash on another; slices of a piece begin anywhere,
-// so that this is looked at for every tensor.
+// Makes a tensor of numbers or row splits. Kernels assume aligned memory and would crash on other memory. Slices of a
+// piece begin anywhere, so every tensor is checked.
 Tensor NumberTensor(const Buffer& buffer, tensorflow::DataType dtype, const TensorShape& shape) {
   const bool aligned = reinterpret_cast<uintptr_t>(buffer.data) % tensorflow::Allocator::kAllocatorAlignment == 0;
   if (aligned && buffer.bytes >= kLeastSharedBytes) {
@@ -62,7 +62,7 @@ Tensor NumberTensor(const Buffer& buffer, tensorflow::DataType dtype, const Tens
   return tensor;
 }
 
-// TensorFlow keeps each string in an object of its own: short ones inside of it, longer ones on the heap.
+// TensorFlow keeps each string in its own object: short ones inside it, longer ones on the heap.
 Tensor StringTensor(const columnar::Column& column, const TensorShape& shape) {
   Tensor tensor(tensorflow::DT_STRING, shape);
   auto* strings = static_cast<tensorflow::tstring*>(tensor.data());
@@ -72,14 +72,14 @@ Tensor StringTensor(const columnar::Column& column, const TensorShape& shape) {
   return tensor;
 }
 
-// Bytes of a tensor, which the buffer keeps alive.
+// Returns the bytes of a tensor; the buffer keeps the tensor alive.
 Buffer BufferOf(const Tensor& tensor) {
   auto owner = std::make_shared<const Tensor>(tensor);
   const auto bytes = owner->tensor_data();
   return {bytes.data(), static_cast<int64_t>(bytes.size()), owner};
 }
 
-// The bytes of all strings one after the other, and where each begins.
+// Writes the bytes of all strings one after the other, and the offset of each.
 Status FillStrings(const Tensor& tensor, columnar::Column* column) {
   const auto strings = tensor.flat<tensorflow::tstring>();
   void* data = nullptr;
@@ -94,7 +94,7 @@ Status FillStrings(const Tensor& tensor, columnar::Column* column) {
   return OkStatus();
 }
 
-// Whether `splits` are positions, beginning with 0, of `lists` lists. -1: of any number.
+// Returns whether `splits` are ascending positions, beginning with 0, of `lists` lists; -1 means any number of lists.
 bool AreSplits(const Tensor& splits, int64_t lists) {
   if (splits.dtype() != tensorflow::DT_INT64 || splits.dims() != 1 || splits.NumElements() < 1) return false;
   const auto positions = splits.vec<int64_t>();
@@ -114,7 +114,7 @@ std::optional<columnar::ValueType> ToValueType(tensorflow::DataType dtype) {
 }
 
 void AppendTensors(const columnar::Column& column, const columnar::ColumnType& type, std::vector<Tensor>* tensors) {
-  // Innermost elements: B of them where nothing is ragged, else as many as the last splits say.
+  // The number of innermost elements: B if nothing is ragged, else the last number of the last splits.
   TensorShape shape({column.count / column.width});
   for (int64_t dimension : type.shape) shape.AddDim(dimension);
   tensors->push_back(column.type == columnar::ValueType::kString

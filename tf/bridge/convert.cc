@@ -1,5 +1,5 @@
-// Status codes are classified here, once for all ops: what a MonitoredSession does about an error hangs on its code. It
-// starts over at UNAVAILABLE and ABORTED, ends in good order at OUT_OF_RANGE, and raises at all others.
+// Status codes are classified here, once for all ops, because a MonitoredSession reacts to the code of an error. It
+// starts over at UNAVAILABLE and ABORTED, ends normally at OUT_OF_RANGE, and raises all others.
 #include "tf/bridge/convert.h"
 
 #include <numeric>
@@ -14,8 +14,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// TensorFlow's buffer over a piece of a SharedBuffer. Reference-counted by TensorFlow; its destructor gives the piece
-// back, and the memory is free again when no other tensor shows any of it.
+// TensorFlow's buffer over a part of a SharedBuffer. TensorFlow counts its references. Its destructor releases the
+// part; the memory is free again when no other tensor shows any of it.
 class SharedTensorBuffer : public tf::TensorBuffer {
  public:
   SharedTensorBuffer(std::shared_ptr<SharedBuffer> memory, int64_t offset_bytes, size_t bytes)
@@ -27,9 +27,9 @@ class SharedTensorBuffer : public tf::TensorBuffer {
     proto->set_requested_bytes(static_cast<int64_t>(bytes_));
     proto->set_allocator_name("lockstep_shared");
   }
-  // Kernels forward an input's buffer to an output, and variables update theirs in place, only where it is owned
-  // (Tensor::RefCountIsOne). Here an owner would be wrong: other tensors show other parts of the same memory, and peers
-  // may still read it.
+  // Kernels forward an input's buffer to an output, and variables update theirs in place, only if it is owned
+  // (Tensor::RefCountIsOne). This buffer must not be owned: other tensors show other parts of the same memory, and
+  // peers may still read it.
   bool OwnsMemory() const override { return false; }
 
  private:
@@ -39,7 +39,7 @@ class SharedTensorBuffer : public tf::TensorBuffer {
 
 }  // namespace
 
-// Without a default case, so that the compiler names a code that is new in the core and missing here.
+// There is no default case, so that the compiler reports a new code of the core that is missing here.
 absl::Status ToTensorFlow(const Status& status) {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   switch (status.code()) {
@@ -62,8 +62,8 @@ absl::Status ToTensorFlow(const Status& status) {
   return absl::Status(code, status.message());
 }
 
-// Mostly of calls that allocate or build graphs. With a default case: TensorFlow has codes that say nothing to the
-// core.
+// Most of these errors come from calls that allocate or build graphs. The default case covers TensorFlow's other codes,
+// which have no meaning for the core.
 Status FromTensorFlow(const absl::Status& status) {
   const std::string message(status.message());
   switch (status.code()) {
@@ -83,7 +83,7 @@ Status FromTensorFlow(const absl::Status& status) {
   }
 }
 
-// The one list of types that are computed with; LOCKSTEP_DTYPES has the same, as op definitions are text.
+// The one list of types for computation. LOCKSTEP_DTYPES repeats it, because op definitions are text.
 Result<DType> ToDType(tf::DataType dtype) {
   switch (dtype) {
     case tf::DT_FLOAT: return DType::kFloat32;
@@ -99,20 +99,21 @@ Result<DType> ToDType(tf::DataType dtype) {
     case tf::DT_UINT32: return DType::kUInt32;
     case tf::DT_UINT64: return DType::kUInt64;
     case tf::DT_BOOL: return DType::kBool;
-    default: return InvalidArgument(absl::StrCat("type ", tf::DataTypeString(dtype), " is none of " LOCKSTEP_DTYPES));
+    default:
+      return InvalidArgument(absl::StrCat("type ", tf::DataTypeString(dtype), " is not one of " LOCKSTEP_DTYPES));
   }
 }
 
 tf::Tensor ViewOf(const std::shared_ptr<SharedBuffer>& memory, int64_t offset_bytes, tf::DataType dtype,
                   const tf::TensorShape& shape) {
   const size_t bytes = static_cast<size_t>(shape.num_elements()) * tf::DataTypeSize(dtype);
-  // Made with one reference, which this pointer gives up at the end.
+  // Created with one reference, which this pointer releases at the end.
   tf::core::RefCountPtr<tf::TensorBuffer> buffer(new SharedTensorBuffer(memory, offset_bytes, bytes));
   return tf::Tensor(dtype, shape, buffer.get());  // takes a reference of its own
 }
 
-// Where the communicator calls it, all ranks stand in the exchange: an error is this rank's alone then, and the others
-// go on.
+// When the communicator calls it, all ranks are in the exchange. So an error then concerns only this rank, and the
+// others continue.
 Allocate AllocateOutput(tf::OpKernelContext* context, int index, const tf::TensorShape& row_shape) {
   return [context, index, row_shape](std::span<const int64_t> counts) -> Result<void*> {
     tf::TensorShape shape = row_shape;
@@ -126,7 +127,7 @@ Allocate AllocateOutput(tf::OpKernelContext* context, int index, const tf::Tenso
 }
 
 void* Data(const tf::Tensor& tensor) {
-  // tensor_data() is const since most callers only read; the memory is not.
+  // tensor_data() is const because most callers only read; the memory is not const.
   return tensor.NumElements() == 0 ? nullptr : const_cast<char*>(tensor.tensor_data().data());
 }
 

@@ -12,14 +12,14 @@
 
 namespace lockstep {
 
-// The kernel's own thread and TensorFlow's worker threads ("intra-op") as the core's ParallelFor. The pool's own
-// ParallelFor lets the thread that calls it work on one range and then wait for others to wake up, which takes as long
-// as a whole lookup. The kernel's device outlives it.
+// Returns the core's ParallelFor on the kernel's thread and TensorFlow's worker threads ("intra-op"). In the pool's own
+// ParallelFor, the calling thread works on one range and then waits for others to wake up, which takes as long as a
+// whole lookup. The kernel's device outlives the result.
 inline ParallelFor ParallelForOf(tensorflow::OpKernelContext* context) {
   const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
   return [threads](int64_t count, int64_t grain, const SharedRanges::Work& work) {
     if (count <= grain || threads->num_threads <= 1) return RunInline(count, grain, work);
-    // Several ranges for each thread, as not all take equally long.
+    // Several ranges per thread, because they do not all take equally long.
     constexpr int64_t kRangesPerThread = 8;
     const int64_t most = kRangesPerThread * threads->num_threads;
     const auto ranges = std::make_shared<SharedRanges>(count, std::max(grain, (count + most - 1) / most), work);

@@ -1,18 +1,19 @@
-// Puts a checkpoint that was written aside in its place, so that at every moment it is complete or absent there.
+// Moves a checkpoint from its temporary folder to its place, where it is complete or absent at every moment.
 //
-//   aside                                in its place
+//   temporary (aside)                    final place
 //   <aside>.data-0000i-of-0000N    ->    <prefix>.data-0000i-of-0000N
 //   <aside>.index                  ->    <prefix>.index
 //
-// 1. All files are synced: no name appears before the bytes that it stands for are on the disk.
-// 2. An index that is in the place already (an older save of the same step) is removed, so that it never stands beside
-//    data which is not its own.
-// 3. The data files are renamed, then the index. A checkpoint is there for TensorFlow when its index is; a rename is
+// 1. All files are synced: no name appears in the place before its bytes are on the disk.
+// 2. An existing index in the place (an older save of the same step) is removed, so that it never stands beside data of
+//    another save.
+// 3. The data files are renamed, then the index. For TensorFlow a checkpoint exists when its index exists, and a rename
+// is
 //    atomic.
 // 4. The folder is synced, so that the names stay.
-// 5. The folder aside goes, with what a save that was cut short has left there.
+// 5. The temporary folder is removed, with everything that an interrupted save has left there.
 //
-// File systems that are not this machine's (s3://, gs://, hdfs://) have no sync; their files are complete when closed.
+// Remote file systems (s3://, gs://, hdfs://) have no sync; their files are complete when they are closed.
 #include <string>
 #include <vector>
 
@@ -48,7 +49,7 @@ class CommitCheckpointKernel : public tf::OpKernel {
 
  private:
   static absl::Status Commit(tf::Env* env, const std::string& aside, const std::string& prefix, int64_t shards) {
-    std::vector<std::string> suffixes;  // in the order in which they appear in their place
+    std::vector<std::string> suffixes;  // in the order in which they are renamed
     for (int64_t shard = 0; shard < shards; ++shard) {
       suffixes.push_back(absl::StrFormat(".data-%05d-of-%05d", shard, shards));
     }
@@ -69,7 +70,7 @@ class CommitCheckpointKernel : public tf::OpKernel {
       TF_RETURN_IF_ERROR(ToTensorFlow(SyncFolder(std::string(tf::io::Dirname(prefix))).WithPrefix("checkpoint: ")));
     }
     PassCrashPoint("commit: place synced");
-    // The checkpoint is there: that its remains can't be removed is no failure of the save.
+    // The checkpoint is in its place: if its remains cannot be removed, the save has still succeeded.
     int64_t undeleted_files = 0, undeleted_folders = 0;
     env->DeleteRecursively(std::string(tf::io::Dirname(aside)), &undeleted_files, &undeleted_folders).IgnoreError();
     PassCrashPoint("commit: aside removed");
@@ -88,9 +89,9 @@ REGISTER_OP("LockstepCommitCheckpoint")
     .Doc(R"doc(
 Syncs a checkpoint and renames it to its place, where it is complete or absent at every moment.
 
-aside: its prefix, on the same file system as the place.
-prefix: that of the place.
-shards: how many data files it has.
+aside: the prefix of the temporary checkpoint, on the same file system as its place.
+prefix: the prefix of the place.
+shards: the number of its data files.
 )doc");
 
 }  // namespace

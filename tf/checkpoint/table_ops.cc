@@ -1,12 +1,12 @@
-// Dynamic tables in checkpoints. A save, on every worker, between two training steps:
+// Saves and restores dynamic tables. A save, on every worker, between two training steps:
 //
 //   op                        does
-//   LockstepBeginSnapshots    a moment of all tables; how many keys come, which the workers tell one another
-//   LockstepWriteTables       this worker's file (table_writer.h), to be merged with those of the others
-//   LockstepJoinStrings       on worker 0, one file of the string keys of all workers
-//   LockstepEndSnapshots      when the checkpoint is complete: what changes from now on is changed since this one
+//   LockstepBeginSnapshots    begins a snapshot of all tables; returns the numbers of keys, which the workers exchange
+//   LockstepWriteTables       writes this worker's file (table_writer.h), to be merged with those of the others
+//   LockstepJoinStrings       on worker 0, writes one file of the string keys of all workers
+//   LockstepEndSnapshots      when the checkpoint is complete: later changes count as changed since this one
 //
-// and a restore, LockstepRestoreTables (table_reader.h), of tables that have been created.
+// A restore is LockstepRestoreTables (table_reader.h), for tables that have been created.
 //
 // Letters: T tables, W workers.
 #include <memory>
@@ -34,12 +34,12 @@ namespace {
 namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 
-// What is told of each table: admitted keys, candidates, removed keys.
+// The number of counts of each table: admitted keys, candidates, removed keys.
 constexpr int kCounts = 3;
-// What the name of a worker's file of string keys ends with, behind that of its file of tables.
+// The suffix of a worker's file of string keys, after the name of its file of tables.
 constexpr char kStrings[] = "-strings";
 
-// Base of the kernels: the tables are the last T inputs, and their names in checkpoints an attribute.
+// Base of the kernels: the tables are the last T inputs, and their names in checkpoints are an attribute.
 class TablesKernel : public tf::OpKernel {
  public:
   explicit TablesKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -54,7 +54,7 @@ class TablesKernel : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) final {
     const Status status = Run(context);
     if (!status.ok()) {
-      // A snapshot that nobody reads would have every change copied aside. What fails here is known already.
+      // If a snapshot is left unread, every change is copied aside, so it is dropped. The first error is already known.
       (void)ForEach(context, [](DynamicTableResource& table, int) {
         table.DropSnapshot();
         return OkStatus();
@@ -66,7 +66,7 @@ class TablesKernel : public tf::OpKernel {
  protected:
   virtual Status Run(tf::OpKernelContext* context) = 0;
 
-  // Calls use(table, its number) for each.
+  // Calls use(table, its number) for each table.
   template <typename Use>
   Status ForEach(tf::OpKernelContext* context, Use&& use) const {
     const int first = context->num_inputs() - static_cast<int>(names_.size());
@@ -107,7 +107,8 @@ class BeginSnapshotsKernel : public TablesKernel {
   }
 
  private:
-  // A number that no other checkpoint has, whatever seeds the program sets: not of TensorFlow's generators.
+  // Returns a number that no other checkpoint has, whatever seeds the program sets: it is not from TensorFlow's
+  // generators.
   static int64_t NewLink() {
     std::random_device random;
     const uint64_t bits = (static_cast<uint64_t>(random()) << 32 | random()) >> 1;
@@ -177,7 +178,7 @@ class WriteTablesKernel : public TablesKernel {
   int64_t part_rows_ = 0;
 };
 
-// Puts the string tensors of several files one behind the other, a tensor at a time.
+// Joins the string tensors of several files, one tensor at a time.
 class JoinStringsKernel : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -199,7 +200,7 @@ class JoinStringsKernel : public tf::OpKernel {
     if (files.empty()) return absl::InvalidArgumentError("no files to join");
     std::vector<std::string> names;
     files[0]->Seek("");
-    // The first entry is the file's own.
+    // The first entry is the header of the file itself.
     for (files[0]->Next(); files[0]->Valid(); files[0]->Next()) names.emplace_back(files[0]->key());
     tf::BundleWriter writer(env, joined);
     TF_RETURN_IF_ERROR(writer.status());
@@ -230,7 +231,7 @@ class EndSnapshotsKernel : public TablesKernel {
   }
 };
 
-// What a reader says of a file that was cut off has the code that training loops take for the end of their data.
+// A truncated file gives the code that training loops take for the end of their data; it becomes DATA_LOSS.
 Status Damage(const Status& status) {
   return status.code() == StatusCode::kOutOfRange ? DataLoss(status.message()) : status;
 }
@@ -250,7 +251,7 @@ class RestoreTablesKernel : public TablesKernel {
     LOCKSTEP_RETURN_IF_ERROR(
         Damage(FromTensorFlow(file.status())).WithPrefix(absl::StrCat("checkpoint ", prefix, ": ")));
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
-      // Of an empty table everything is known: what comes now is no change.
+      // The state of an empty table is fully known: the rows that are restored now are no changes.
       if (track_) table.table().TrackChanges();
       return Damage(TableReader(&file, &table, names_[t], changes_, rank_, world_size_).Restore())
           .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));
@@ -303,9 +304,9 @@ REGISTER_OP("LockstepTrackTables")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Has the tables record what changes from now on, if they don't.
+Makes the tables record changes from now on.
 
-links: [T], the numbers of the checkpoints since which the changes are known; 0 where they are not.
+links: [T], the numbers of the checkpoints since which the changes are known, or 0.
 )doc");
 
 REGISTER_OP("LockstepBeginSnapshots")
@@ -321,9 +322,9 @@ REGISTER_OP("LockstepBeginSnapshots")
     .Doc(R"doc(
 Begins a snapshot of each table, at one moment between two steps.
 
-counts: [T, 3]; of each table admitted keys, keys that are counted, keys that went.
-link: a number for the checkpoint; worker 0's counts.
-changes: only what changed since the last checkpoint. FailedPrecondition where that is not known.
+counts: [T, 3]; for each table the numbers of admitted keys, candidates and removed keys.
+link: a number for the checkpoint; the job uses that of worker 0.
+changes: only changes since the last checkpoint; FailedPrecondition if they are not known.
 track: record changes from now on.
 )doc");
 
@@ -343,10 +344,10 @@ REGISTER_OP("LockstepWriteTables")
     .Doc(R"doc(
 Writes this worker's rows of the snapshots to a file of a checkpoint.
 
-counts: [W, T, 3], of all workers.
+counts: [W, T, 3], those of all workers.
 link: the checkpoint's number. An incremental one builds on the one that the table was saved to or restored from last.
-part_rows: how many rows to look at in one go; 0: as many as take some megabytes.
-has_rows: whether anything lies in the file. One in which nothing does is not to be merged.
+part_rows: the number of rows examined at once; 0: as many as take some megabytes.
+has_rows: whether the file has any content. An empty file must not be merged.
 )doc");
 
 REGISTER_OP("LockstepJoinStrings")
@@ -355,10 +356,10 @@ REGISTER_OP("LockstepJoinStrings")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Makes one file of the string keys that all workers wrote beside their files of tables.
+Joins the files of string keys that all workers wrote beside their files of tables.
 
-prefixes: [W], of their files of tables.
-joined: of the file to be merged with these.
+prefixes: [W], the prefixes of their files of tables.
+joined: the prefix of the joined file, to be merged with these.
 )doc");
 
 REGISTER_OP("LockstepEndSnapshots")
@@ -370,7 +371,7 @@ REGISTER_OP("LockstepEndSnapshots")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Says that the checkpoint with this number is complete: the next incremental one builds on it.
+Declares the checkpoint with this number complete: the next incremental one builds on it.
 )doc");
 
 REGISTER_OP("LockstepRestoreTables")
@@ -385,7 +386,7 @@ REGISTER_OP("LockstepRestoreTables")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Puts what a checkpoint has of this worker's keys into tables, over what is there.
+Restores this worker's keys from a checkpoint into tables; existing keys are overwritten.
 )doc");
 
 }  // namespace

@@ -22,7 +22,7 @@ std::vector<T> Values(const tf::Tensor& tensor) {
   return {values, values + tensor.NumElements()};
 }
 
-// Leaves these rows, whose numbers ascend, of `width` values each. No values at all stay none.
+// Keeps only these rows, whose numbers ascend, of `width` values each. An empty vector stays empty.
 template <typename T>
 void Keep(const std::vector<int64_t>& rows, int64_t width, std::vector<T>* values) {
   if (values->empty()) return;
@@ -52,13 +52,13 @@ Status TableReader::Restore() {
   if (changes_) LOCKSTEP_RETURN_IF_ERROR(RestoreRemoved());
   LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/true));
   const AdmissionOptions& admission = table_->table().options().admission;
-  // A table that counts no keys has no use for them, nor for their strings.
+  // A table without exact counting ignores candidates and their strings.
   const bool counts = admission.counts() && !admission.bloom();
   if (counts && Has(layout_.Of("keys_filtered"))) LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/false));
   LOCKSTEP_RETURN_IF_ERROR(RestoreFilter());
   if (Has(layout_.Of("clock"))) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor clock, Read(layout_.Of("clock"), tf::DT_INT64, {2}));
-    // Restoring keys has set it to the latest step that any was seen in.
+    // Restoring keys has set the clock to the latest step in which any key was seen.
     const auto numbers = clock.flat<int64_t>();
     table_->set_clock({std::max(numbers(0), table_->clock().step), numbers(1)});
   }
@@ -72,7 +72,8 @@ Status TableReader::Restore() {
 
 Status TableReader::CheckShapes() {
   if (!Has(layout_.keys()) && !changes_ && Has(TableLayout(name_, true).keys())) {
-    return InvalidArgument("it is incremental; restore it by the saver that follows the checkpoints that it builds on");
+    return InvalidArgument(
+        "it is incremental; restore it with the incremental saver, after the checkpoints that it builds on");
   }
   for (const std::string& name : {layout_.keys(), layout_.values()}) {
     if (!Has(name)) return NotFound(absl::StrCat("it has no tensor '", name, "'"));
@@ -156,7 +157,7 @@ Status TableReader::RestoreSweep() {
   tf::DataType type;
   tf::TensorShape shape;
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->LookupDtypeAndShape(name, &type, &shape)));
-  // Of other workers' keys: eviction goes through this worker's from their beginning.
+  // The sweep belongs to other workers' keys: this worker's eviction starts at the beginning.
   if (shape.dims() == 2 && shape.dim_size(0) != world_size_) return OkStatus();
   if (shape != tf::TensorShape({world_size_, 4})) {
     return InvalidArgument(absl::StrCat("its tensor '", name, "' is ", shape.DebugString(), ", wanted [workers,4]"));
@@ -170,7 +171,7 @@ Status TableReader::RestoreSweep() {
 }
 
 Status TableReader::RestoreKeys(bool admitted) {
-  // String keys are one piece; what belongs to them is not.
+  // String keys are one piece; their values are not.
   const std::string values = admitted ? layout_.values() : layout_.Of("freqs_filtered");
   const std::string keys = admitted ? layout_.keys() : layout_.Of("keys_filtered");
   LOCKSTEP_ASSIGN_OR_RETURN(const auto pieces, Pieces(table_->strings() != nullptr && Has(values) ? values : keys));
@@ -192,7 +193,7 @@ Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor rows,
                               ReadRows(layout_.values(), tf::DT_FLOAT, begin, end, table_->dim()));
     part.rows = StoredRows(table_->table().options().row_type, rows);
-    // Slots of the table that the checkpoint doesn't have begin anew.
+    // Slots of the table that the checkpoint lacks begin with their initial values.
     for (const DynamicTable::Slot& slot : table_->table().slots()) {
       part.slots.emplace_back((end - begin) * table_->dim(), slot.initial);
     }
@@ -247,10 +248,10 @@ Result<bool> TableReader::Concerns(bool admitted, int64_t begin, int64_t end) {
   LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor parts, Read(name, tf::DT_INT64));
   const auto offsets = parts.flat<int64_t>();
   const int writers = static_cast<int>(offsets.size()) - 1;
-  // Rows that no worker is said to have written would be left out without a word.
+  // Rows without a writer would be left out without any message.
   if (writers < 1 || offsets(0) != 0 || offsets(writers) < end ||
       !std::is_sorted(offsets.data(), offsets.data() + offsets.size())) {
-    return DataLoss(absl::StrCat("tensor '", name, "' does not say which worker wrote which of ", end, " rows"));
+    return DataLoss(absl::StrCat("tensor '", name, "' does not tell which worker wrote each of the ", end, " rows"));
   }
   const int step = std::gcd(writers, world_size_);
   for (int writer = rank_ % step; writer < writers; writer += step) {

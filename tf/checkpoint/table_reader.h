@@ -14,17 +14,17 @@
 
 namespace lockstep {
 
-// Puts what a checkpoint has of a table (table_layout.h) into the table, piece by piece: the keys that worker `rank` of
-// `world_size` owns, whatever number of workers wrote it.
+// Restores a table from a checkpoint (table_layout.h), piece by piece: the keys that worker `rank` of `world_size`
+// owns, for any number of workers that wrote it.
 //
-// What the checkpoint doesn't have begins anew: slots of an optimizer that didn't train it, counts that it didn't
-// record. Slots that the present optimizer doesn't have are kept, and saved again. Admitted keys stay admitted,
-// whatever the table's options are now; those that are counted are counted on, where the table counts.
+// State that the checkpoint lacks begins with initial values: slots of an optimizer that did not train it, and counts
+// that it did not record. Slots that the present optimizer lacks are kept, and saved again. Admitted keys stay
+// admitted, whatever the table's options are now. Candidates keep their counts if the table counts exactly.
 //
-// Bloom filters. With as many workers as before each gets its own counters. Otherwise a worker takes the largest of the
-// counters of those who may have counted its keys: no key is counted less often than it was seen, so none is admitted
-// late; other keys that share its counters may have been seen elsewhere, so some are admitted earlier than with the
-// workers of before.
+// Bloom filters. With as many workers as before, each worker gets its own counters. Otherwise a worker takes the
+// maximum of the counters of all writers that may have counted its keys. So no key is counted less often than it was
+// seen, and none is admitted late. Its counters may include other keys that were seen elsewhere, so some keys are
+// admitted earlier than with the former workers.
 //
 // For one thread; file and table outlive it.
 class TableReader {
@@ -33,9 +33,9 @@ class TableReader {
   TableReader(tensorflow::BundleReader* file, DynamicTableResource* table, const std::string& name, bool changes,
               int rank, int world_size);
 
-  // NOT_FOUND where the checkpoint doesn't have the table, or tensors of it; INVALID_ARGUMENT for another dimension or
-  // type of keys, or a filter of other sizes; FAILED_PRECONDITION for changes of another checkpoint than the one that
-  // the table holds; or what fails in reading. Part of it may be in the table then.
+  // NOT_FOUND if the checkpoint lacks the table or some of its tensors. INVALID_ARGUMENT for another dimension or type
+  // of keys, or a filter of other sizes. FAILED_PRECONDITION for changes of another checkpoint than the one that the
+  // table holds. Or an error of reading. The table may then be partly restored.
   Status Restore();
 
  private:
@@ -52,22 +52,22 @@ class TableReader {
   Status RestoreSweep();
   Status RestoreKeys(bool admitted);
   Status RestorePiece(bool admitted, int64_t begin, int64_t end);
-  // Leaves of a part the rows whose strings this worker owns. The others' are not to be given keys here: nobody would
-  // ever forget them.
+  // Keeps only the rows of a part whose strings this worker owns. The others must not get keys here, because no code
+  // would ever remove them.
   void KeepOwnStrings(tensorflow::Tensor* keys, TableRows* part) const;
-  // Whether rows [begin, end) of those of a kind may have keys that this worker owns.
+  // Returns whether rows [begin, end) of a kind may have keys that this worker owns.
   Result<bool> Concerns(bool admitted, int64_t begin, int64_t end);
 
   bool Has(const std::string& name) { return file_->Contains(name); }
-  // A small tensor, whole; those that were read before are kept.
+  // Returns a small tensor, whole; tensors that were read before are kept.
   Result<tensorflow::Tensor> Read(const std::string& name, tensorflow::DataType dtype);
-  // The same, of `shape`.
+  // The same, for a tensor of `shape`.
   Result<tensorflow::Tensor> Read(const std::string& name, tensorflow::DataType dtype,
                                   const tensorflow::TensorShape& shape);
-  // Rows [begin, end) of a tensor, of `width` values each.
+  // Returns rows [begin, end) of a tensor, of `width` values each.
   Result<tensorflow::Tensor> ReadRows(const std::string& name, tensorflow::DataType dtype, int64_t begin, int64_t end,
                                       int64_t width);
-  // The pieces in which a tensor was written, begin -> end: one behind the other, from 0 to its last row.
+  // Returns the pieces in which a tensor was written, begin -> end: consecutive, from 0 to its last row.
   Result<std::map<int64_t, int64_t>> Pieces(const std::string& name);
 
   tensorflow::BundleReader* const file_;

@@ -15,9 +15,9 @@ namespace tf = ::tensorflow;
 
 namespace {
 
-// What is in memory of a table while it is written.
+// The bytes of a table that are in memory while it is written.
 constexpr int64_t kPartBytes = 16 << 20;
-// Slices that a worker writes of a tensor, at most: TensorFlow compares all of them with one another when it reads.
+// The largest number of slices that a worker writes of a tensor: when it reads, TensorFlow compares all pairs of them.
 constexpr int64_t kMostSlices = 256;
 
 template <typename T, typename Values>
@@ -67,8 +67,9 @@ Status TableWriter::Write(Snapshot* snapshot) {
   table_->SnapshotRead();
   if (written_[0] != share_.admitted.count(share_.rank) || written_[1] != share_.candidates.count(share_.rank)) {
     return FailedPrecondition(absl::StrCat("table '", table_->name(), "': ", written_[0], " keys and ", written_[1],
-                                           " counted ones were there to be saved, ", share_.admitted.count(share_.rank),
-                                           " and ", share_.candidates.count(share_.rank), " when the save began"));
+                                           " candidates to save, wanted ", share_.admitted.count(share_.rank), " and ",
+                                           share_.candidates.count(share_.rank),
+                                           ", the numbers at the beginning of the save"));
   }
   if (table_->strings() != nullptr) {
     const auto add = [this](const std::string& name, const std::vector<std::string>& strings) {
@@ -119,7 +120,7 @@ Status TableWriter::WriteOnce(const Snapshot& snapshot) {
   return WriteEmpty();
 }
 
-// A tensor without rows has no slices: worker 0 writes it as it is.
+// Writes tensors without rows. They have no slices, so worker 0 writes them whole.
 Status TableWriter::WriteEmpty() {
   const DynamicTableOptions& options = table_->table().options();
   const tf::Tensor none(tf::DT_INT64, tf::TensorShape({0}));
@@ -165,7 +166,7 @@ Status TableWriter::WriteRows(const SnapshotPart& part) {
   auto* out = static_cast<float*>(Data(values));
   for (int64_t i = 0; i < rows.size(); ++i) ReadRow(table_->table(), rows, i, out + i * table_->dim());
   LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.values(), parts, begin, values));
-  // A slot that came after the snapshot began is none of it.
+  // A slot that was added after the snapshot began is not part of it.
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (slots_[s].dropped) continue;
     std::copy(rows.slots[s].begin(), rows.slots[s].end(), out);

@@ -13,30 +13,30 @@
 
 namespace lockstep {
 
-// How a table's rows are shared out over the workers that write them, and where this one is among them.
+// The division of a table's rows among the workers that write them, and this worker's part.
 struct TableShare {
   int rank = 0;
   bool changes = false;  // an incremental checkpoint
   TableParts admitted, candidates, removed;
-  // Of this checkpoint, and of the one that it builds on, or 0.
+  // The number of this checkpoint, and that of the one that it builds on, or 0.
   int64_t link = 0, previous = 0;
-  // Looked at in one go; 0: as many as take some megabytes.
+  // The rows examined at once; 0: as many as take some megabytes.
   int64_t part_rows = 0;
 };
 
-// Writes this worker's part of a table to its file of a checkpoint, piece by piece (table_layout.h). Worker 0 writes
-// what there is once. For one thread; files and table outlive it.
+// Writes this worker's part of a table to its file of a checkpoint, piece by piece (table_layout.h). Worker 0 also
+// writes the tensors that exist once. For one thread; files and table outlive it.
 class TableWriter {
  public:
-  // strings: where string keys go to. The same file where one worker has them all; otherwise one of its own, since
-  // TensorFlow has no slices of strings: those of all workers are to be joined (LockstepJoinStrings).
+  // strings: the file for string keys. It is the same file if one worker has them all. Otherwise it is a separate one,
+  // because TensorFlow has no slices of strings; the files of all workers are joined later (LockstepJoinStrings).
   TableWriter(tensorflow::BundleWriter* file, tensorflow::BundleWriter* strings, DynamicTableResource* table,
               const std::string& name, TableShare share);
 
-  // Reads the snapshot to its end. FAILED_PRECONDITION where it has other rows than were announced; or what fails in
+  // Reads the snapshot to its end. FAILED_PRECONDITION if it has other numbers of rows than announced; or an error of
   // writing.
   Status Write(Snapshot* snapshot);
-  // Whether anything was written to the file.
+  // Returns whether anything was written to the file.
   bool wrote() const { return wrote_; }
 
  private:
@@ -45,10 +45,10 @@ class TableWriter {
   Status WriteRows(const SnapshotPart& part);
   Status WriteCounts(const TableRows& rows, const std::string& end, const TableParts& parts, int64_t begin);
   Status WriteEmpty();
-  // The next keys of a kind: those of numbers are written, strings are collected.
+  // Handles the next keys of a kind: writes numbers, collects strings.
   Status WriteKeys(const TableRows& rows, bool admitted, int64_t begin);
   Status Add(const std::string& name, const tensorflow::Tensor& tensor);
-  // Rows [begin, begin + N) of a tensor of parts.total() rows; N may be 0.
+  // Adds rows [begin, begin + N) of a tensor of parts.total() rows; N may be 0.
   Status AddSlice(const std::string& name, const TableParts& parts, int64_t begin, const tensorflow::Tensor& rows);
 
   tensorflow::BundleWriter *const file_, *const strings_file_;

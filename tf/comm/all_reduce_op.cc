@@ -1,23 +1,22 @@
-// Allreduce of a bucket: a list of tensors of one type, exchanged as one.
+// Allreduce of a bucket: a list of tensors of one type that is exchanged as one.
 //
-// The tensors are packed into memory that all ranks of the host see, each at a multiple of a tensor's alignment,
-// reduced there and handed on as views, so that a byte is copied once. Views keep the whole bucket's memory: a value
-// that lives long (one that is assigned to a variable) would take it from the exchanges to come. Three rules bound
-// that:
-//   - outputs below kViewBytes are copied out: a scalar never holds a bucket;
+// The tensors are packed into memory that all ranks of the host share, each at an aligned address, reduced there, and
+// returned as views. So each byte is copied once. Views keep the whole bucket's memory: a long-lived value (one that is
+// assigned to a variable) would reduce the memory for later exchanges. Three rules limit that:
+// - outputs below kViewBytes are copied out, so a scalar never keeps a bucket;
 //   - views hold at most half of this rank's shared memory; beyond that, outputs are copied out;
-//   - where shared memory is used up all the same, the bucket is packed into private memory.
+// - if shared memory is used up nevertheless, the bucket is packed into private memory.
 //
-// A tensor that is alone, and that nobody could read in place (it is small, or the ranks lie on hosts of their own), is
-// not packed: it is reduced from its own memory into the output's, which is the input's where nobody else needs that,
-// or a view of memory whose pages are there already.
+// A single tensor is not packed if no peer could read it in place (it is small, or each rank is on its own host). It is
+// reduced directly into the output. The output's memory is the input's if no other code needs that, or a view of memory
+// whose pages are already mapped.
 //
 //   bucket    | tensor 0 ........ 0 | tensor 1 ... 0 | tensor 2 .............. 0 |      each begins at kAlignment;
 //             ^ offsets[0]          ^ offsets[1]     ^ offsets[2]                       the gaps hold zeros
 //
-// What a rank touches of N bytes: read and written once to pack, reduced in place by all ranks together
-// (docs/algorithms.md), and for views nothing more. All ranks take the same way through the communicator even where one
-// has to use private memory; which of them does is no matter of results.
+// The cost for N bytes: they are read and written once to pack, reduced in place by all ranks together
+// (docs/algorithms.md), and not touched again for views. All ranks make the same calls of the communicator, even if one
+// has to use private memory; this does not affect results.
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -33,13 +32,13 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Buckets up to this size are exchanged from private memory: the communicator's own staging is as fast. The size of its
-// slots, within which it needs a single wait.
+// Buckets up to this size are exchanged from private memory: the communicator's own staging is as fast. It is the size
+// of the staging slots, within which an exchange needs a single wait.
 constexpr int64_t kSmallBytes = 16 << 10;
-// Of every tensor, so that a view may be one.
+// The alignment of every tensor, so that a view can be one.
 constexpr int64_t kAlignment = EIGEN_MAX_ALIGN_BYTES;
 
-// A tensor's own memory as a bucket, where there is none that is shared. Peers cannot read it: the communicator sees
+// A tensor's own memory as a bucket, if there is no shared memory. Peers cannot read it: the communicator recognizes
 // that by its address and stages the exchange.
 class PrivateBuffer : public SharedBuffer {
  public:
@@ -51,26 +50,26 @@ class PrivateBuffer : public SharedBuffer {
   const tf::Tensor tensor_;
 };
 
-// Tensors packed one behind the other.
+// Tensors packed one after another.
 struct Bucket {
   std::shared_ptr<SharedBuffer> memory;
-  std::vector<int64_t> offsets;  // of each tensor, bytes
+  std::vector<int64_t> offsets;  // of each tensor, in bytes
   int64_t bytes = 0;
   bool is_shared = false;
 
   char* at(int i) const { return static_cast<char*>(memory->data()) + offsets[i]; }
 };
 
-// T and the reduction are attributes. Packing is done by TensorFlow's thread, beside the exchange of the bucket before;
-// copies out are made on the lane, where they hold up the next bucket, one more reason for views.
+// T and the reduction are attributes. TensorFlow's thread packs a bucket while the former bucket is exchanged. Copies
+// out are made on the lane, where they delay the next bucket; this is one more reason for views.
 class AllReduceKernel : public CollectiveKernel {
  public:
   explicit AllReduceKernel(tf::OpKernelConstruction* construction)
       : CollectiveKernel(construction), reduce_op_(ReduceOpOf(construction)) {}
 
  protected:
-  // The shapes are part of the name: a bucket is compared as a number of elements otherwise, and buckets that are
-  // divided differently on two ranks may have the same.
+  // The shapes are part of the name. Otherwise a bucket would be compared only by its number of elements, which may be
+  // equal for buckets that are divided differently on two ranks.
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpInputList inputs;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->input_list("tensors", &inputs)));
@@ -92,7 +91,7 @@ class AllReduceKernel : public CollectiveKernel {
   }
 
  private:
-  // Most tensors that are alone are scalars (metrics, a norm), for which packing would cost more than the rest.
+  // Most single tensors are scalars (metrics, a norm), for which packing would cost more than all the rest.
   Result<Exchange> Direct(const Call& call, const tf::Tensor& input, DType dtype, int64_t view_limit,
                           std::string name) const {
     LOCKSTEP_ASSIGN_OR_RETURN(void* const out, OutputFor(call, input, view_limit));
@@ -117,7 +116,7 @@ class AllReduceKernel : public CollectiveKernel {
     return Data(*output);
   }
 
-  // A failed AllocateShared is not remembered and no error: memory may be there again in the next step.
+  // A failed AllocateShared is no error and is not remembered: the next step may have memory again.
   static Result<Bucket> Pack(const Call& call, const tf::OpInputList& inputs) {
     Bucket bucket;
     for (const tf::Tensor& input : inputs) {
@@ -137,15 +136,15 @@ class AllReduceKernel : public CollectiveKernel {
       const int64_t bytes = static_cast<int64_t>(inputs[i].TotalBytes());
       if (bytes == 0) continue;
       std::memcpy(bucket.at(i), Data(inputs[i]), bytes);
-      // The gap up to the next tensor is reduced with the rest: it has to hold numbers.
+      // The gap before the next tensor is reduced with the rest, so it has to hold numbers.
       const int64_t end = i + 1 < inputs.size() ? bucket.offsets[i + 1] : bucket.bytes;
       std::memset(bucket.at(i) + bytes, 0, end - bucket.offsets[i] - bytes);
     }
     return bucket;
   }
 
-  // Outputs have the inputs' shapes. One buffer serves all views of a bucket; where no output turns out to be a view,
-  // it is gone at the end of this function and counts no more.
+  // Outputs have the inputs' shapes. One buffer serves all views of a bucket. If no output becomes a view, the buffer
+  // is destroyed at the end of this function and does not count any more.
   static Status Unpack(tf::OpKernelContext* context, const Bucket& bucket, int64_t view_limit) {
     std::shared_ptr<SharedBuffer> viewed;
     if (bucket.is_shared) viewed = ForViews(bucket.memory, view_limit);
@@ -166,7 +165,7 @@ class AllReduceKernel : public CollectiveKernel {
   const ReduceOp reduce_op_;
 };
 
-// N tensors of one type make one exchange; that they are one op and not N is what makes a bucket.
+// N tensors of one type are one op and so one exchange, which makes them a bucket.
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepAllReduce", AllReduceKernel);
 
 LOCKSTEP_COLLECTIVE_OP("LockstepAllReduce")
@@ -182,8 +181,8 @@ LOCKSTEP_COLLECTIVE_OP("LockstepAllReduce")
     .Doc(R"doc(
 Reduces tensors over all ranks, in one exchange.
 
-tensors: of the same shapes on all ranks.
-reduced: of the inputs' shapes; the same bits on all ranks, sums being taken in rank order.
+tensors: their shapes are the same on all ranks.
+reduced: the inputs' shapes; the same bits on all ranks, because sums are taken in rank order.
 )doc");
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Broadcast of a list of tensors of any types, as one buffer of bytes. Mostly used where a program starts, once for all
-// replicated variables: so one exchange matters more than the copy that packing costs at either end.
+// Broadcast of a list of tensors of any types, as one buffer of bytes. Programs mostly use it once at their start, for
+// all replicated variables. So one exchange matters more than the copy for packing at either end.
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -12,9 +12,9 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// One buffer for all tensors: the root packs it, everyone unpacks it. The root's outputs are copies as well, so that no
-// output shares an input's memory on one rank alone. The shapes are part of the collective's name, so that ranks whose
-// variables differ get an error and not each other's bytes.
+// One buffer for all tensors: the root packs it, every rank unpacks it. The root's outputs are copies as well, so that
+// no rank has outputs that share an input's memory. The shapes are part of the collective's name: ranks whose variables
+// differ get an error instead of each other's bytes.
 class BroadcastKernel : public CollectiveKernel {
  public:
   explicit BroadcastKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -22,15 +22,14 @@ class BroadcastKernel : public CollectiveKernel {
   }
 
  protected:
-  // The other ranks allocate as much as their own inputs have.
-  // INVALID_ARGUMENT, on all ranks, for a root that is no rank of the job: the size of a job is not known when the
-  // graph is built.
+  // The other ranks allocate as much memory as their own inputs have. A root that is not a rank of the job is
+  // INVALID_ARGUMENT on all ranks; the size of the job is not known when the graph is built.
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
     Communicator& communicator = call.engine.communicator();
     if (root_ < 0 || root_ >= communicator.size()) {
-      return InvalidArgument(
-          absl::StrCat("broadcast '", name(), "': root ", root_, " is no rank of a job of ", communicator.size()));
+      return InvalidArgument(absl::StrCat("broadcast '", name(), "': root ", root_, " is not a rank of a job of size ",
+                                          communicator.size()));
     }
     tf::OpInputList inputs;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->input_list("tensors", &inputs)));
@@ -51,14 +50,14 @@ class BroadcastKernel : public CollectiveKernel {
   }
 
  private:
-  // Returns where the copy in `to` ends.
+  // Returns the end of the copy in `to`.
   static char* Copy(char* to, const void* from, size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return to + bytes;
   }
 
-  // Outputs have the inputs' shapes and lie in the buffer one behind the other, without gaps; they are copied out of
-  // it, so that alignment doesn't matter.
+  // Outputs have the inputs' shapes and lie in the buffer without gaps. They are copied out of it, so alignment does
+  // not matter.
   static Status Unpack(tf::OpKernelContext* context, const tf::Tensor& packed) {
     const char* from = static_cast<const char*>(Data(packed));
     for (int i = 0; i < context->num_outputs(); ++i) {
@@ -89,8 +88,8 @@ LOCKSTEP_COLLECTIVE_OP("LockstepBroadcast")
     .Doc(R"doc(
 Gives every rank the tensors of `root`, in one exchange.
 
-tensors: of any types, of the same shapes on all ranks; only those of `root` count.
-values: what `root` gave.
+tensors: any types, the same shapes on all ranks; only the values of `root` are used.
+values: the tensors of `root`.
 )doc");
 
 }  // namespace

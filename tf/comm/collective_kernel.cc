@@ -1,12 +1,12 @@
-// The way of a collective through the threads:
+// The path of a collective through the threads:
 //
 //   TensorFlow's thread     ComputeAsync: Prepare, register for cancellation, post; returns
-//   the lane's thread       the Exchange, among those of all kernels; then done(), which goes on with the graph
-//   a thread that cancels   OnCancel: schedules a look in a second's time, and returns
-//   TensorFlow's timer      aborts the communicator if the collective is still there
+//   the lane's thread       the Exchange, in turn with those of all kernels; then done(), which continues the graph
+//   a thread that cancels   OnCancel: schedules a check in one second, and returns
+//   TensorFlow's timer      aborts the communicator if the collective is still running
 //
-// done() is called on the lane; what becomes ready by it TensorFlow runs on threads of its own. An asynchronous kernel
-// must call done() once on every way: after it, context and kernel may be gone.
+// done() is called on the lane; TensorFlow runs the nodes that become ready on its own threads. An asynchronous kernel
+// must call done() once on every path: after it, context and kernel may be destroyed.
 #include "tf/comm/collective_kernel.h"
 
 #include <atomic>
@@ -23,20 +23,20 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// How long a collective of a cancelled step may go on before it is aborted. Long against a step's skew between ranks
-// that fail alike; short against the patience of who watches a job end.
+// The time that a collective of a cancelled step may still take before it is aborted. It is long compared with the skew
+// between ranks that fail alike, and short for a person who waits for the job to end.
 constexpr int64_t kCancelGraceUs = 1'000'000;
 
-// Ties one collective to the cancellation of its step. Shared by the collective and by the closures of a cancellation,
-// which may outlive it: Watch is called once before the collective is posted, Finish once on the lane, OnCancel at any
-// time in between, on any thread. The engine is held weakly, so that a closure that waits for its second keeps no job
-// alive.
+// Connects one collective with the cancellation of its step. The collective and the closures of a cancellation share
+// it; the closures may outlive the collective. Watch is called once before the collective is posted, Finish once on the
+// lane, and OnCancel at any time in between, on any thread. It holds the engine weakly, so that a waiting closure keeps
+// no job alive.
 class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
  public:
   CancelGuard(const std::shared_ptr<Context>& engine, std::string name) : engine_(engine), name_(std::move(name)) {}
 
-  // False where the step is cancelled already.
-  // Registers with the step's cancellation. The callback holds a share of this guard until it is taken back or has run.
+  // Registers with the step's cancellation; returns false if the step is already cancelled. The callback shares this
+  // guard until it is deregistered or has run.
   bool Watch(tf::CancellationManager* manager) {
     if (manager == nullptr) return true;  // an eager op outside of any step
     manager_ = manager;
@@ -46,17 +46,16 @@ class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
 
   // Must be called before done(): the cancellation manager belongs to the step, which may end with it.
   void Finish() {
-    // Read by the closure of a cancellation, on another thread. Nothing else is handed over by it. A closure that
-    // looked just before aborts a communicator that has nothing to do any more: of a cancelled step, which is the
-    // price.
+    // The closure of a cancellation reads it on another thread. It orders no other data. A closure that checked just
+    // before this aborts an idle communicator of a cancelled step, which is accepted.
     finished_.store(true);
-    // Not DeregisterCallback, which would make the lane wait for the other callbacks of a cancellation under way.
+    // DeregisterCallback would make the lane wait for the other callbacks of a running cancellation.
     if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
   }
 
  private:
-  // On the thread that cancels, under the manager's eyes: must be quick and must not wait. TensorFlow's timer has
-  // threads of its own.
+  // Runs on the thread that cancels, which the manager waits for: it must be quick and must not wait. TensorFlow's
+  // timer has its own threads.
   void OnCancel() {
     tf::Env::Default()->SchedClosureAfter(kCancelGraceUs, [self = shared_from_this()] {
       if (self->finished_.load()) return;
@@ -85,33 +84,33 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction)
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction, std::string collective_name)
     : AsyncOpKernel(construction), collective_name_(std::move(collective_name)) {}
 
-// In order: find the engine, prepare, decline what could not be prepared, watch for cancellation, post. Every way out
-// calls done() exactly once; behind it nothing of the kernel or the context may be touched.
+// Finds the engine, prepares, declines if preparation failed, watches for cancellation, and posts. Every exit calls
+// done() exactly once; after it, kernel and context must not be touched.
 void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback done) {
   Result<std::shared_ptr<Context>> engine = DefaultContext();
   OP_REQUIRES_ASYNC(context, engine.ok(), ToTensorFlow(engine.status()), done);
 
   Result<Exchange> exchange = Prepare({context, **engine});
-  // Nothing to wait for: never gets to the lane.
+  // There is nothing to wait for, so it is not posted to the lane.
   if (exchange.ok() && !*exchange) {
     done();
     return;
   }
-  // What is bad here takes the collective's place on the lane, in its order, so that all ranks end the same call.
+  // A failed preparation takes the collective's place on the lane, in its order, so that all ranks end the same call.
   if (!exchange.ok()) {
     exchange = Exchange([this, why = exchange.status()](Communicator& communicator) {
       return communicator.Decline(collective_name_, why);
     });
   }
 
-  // After Prepare: what is watched is the time on the lane, which is the only one that can be long.
+  // This comes after Prepare: the watch covers the time on the lane, which is the only part that can be long.
   auto guard = std::make_shared<CancelGuard>(*engine, collective_name_);
-  // A collective of a step that is cancelled already is left out. Peers whose step failed alike leave it out as well;
-  // others wait for it until this rank goes, calls something else, or the stall timeout ends the job.
+  // A collective of an already cancelled step is left out. Peers whose step failed alike leave it out as well. Other
+  // peers wait for it until this rank leaves, calls another collective, or the stall timeout ends the job.
   OP_REQUIRES_ASYNC(context, guard->Watch(context->cancellation_manager()),
                     absl::CancelledError(absl::StrCat("'", name(), "' was cancelled before it began")), done);
 
-  // A plain reference: the lane keeps the communicator until it has run everything, whoever lets the engine go.
+  // A plain reference suffices: the lane keeps the communicator until it has run everything.
   Communicator& communicator = (*engine)->communicator();
   (*engine)->lane().Post(
       [context, guard = std::move(guard), exchange = *std::move(exchange), done = std::move(done), &communicator] {
@@ -122,8 +121,8 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback d
       });
 }
 
-// One pass: characters are appended, and at the end of each part its digits are taken off again if a '_' stands before
-// them. "conv2d" and "v2" keep theirs.
+// Works in one pass: appends characters, and at the end of each part removes its digits if a '_' precedes them.
+// "conv2d" and "v2" keep theirs.
 std::string CanonicalName(std::string_view name) {
   std::string result;
   size_t digits = 0;  // after the last '_' of this part
@@ -142,8 +141,8 @@ std::string CanonicalName(std::string_view name) {
   return result;
 }
 
-// Checked when the kernel is made and not when it runs: the mean of an integer is a mistake in the program, the same on
-// all ranks, and is best reported before a step begins.
+// Checked when the kernel is constructed, not when it runs. The mean of an integer is a mistake in the program, the
+// same on all ranks, and is best reported before a step begins.
 ReduceOp ReduceOpOf(tf::OpKernelConstruction* construction) {
   static constexpr std::pair<std::string_view, ReduceOp> kOps[] = {{"sum", ReduceOp::kSum},
                                                                    {"mean", ReduceOp::kMean},
@@ -165,13 +164,13 @@ ReduceOp ReduceOpOf(tf::OpKernelConstruction* construction) {
   return op;
 }
 
-// Names are compared over ranks as part of the call's fingerprint and printed in errors: so a list is its first shape,
-// for people, and a hash of all, for the comparison.
+// Names are compared between ranks as part of the call's fingerprint, and printed in errors. So a list is represented
+// by its first shape, for people, and a hash of all shapes, for the comparison.
 std::string ShapeSignature(const tf::OpInputList& tensors) {
   if (tensors.size() == 0) return "nothing";
   std::string result = tensors[0].shape().DebugString();
   if (tensors.size() == 1) return result;
-  // FNV-1a over the dimensions: long lists are told apart without being spelled out.
+  // FNV-1a over the dimensions tells long lists apart without printing them.
   uint64_t hash = 14695981039346656037ull;
   auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
   for (const tf::Tensor& tensor : tensors) {

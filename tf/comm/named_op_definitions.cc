@@ -1,4 +1,4 @@
-// What the ops of named_ops.cc take, give and are told by their attributes.
+// The inputs, outputs and attributes of the ops in named_ops.cc.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -15,11 +15,11 @@ absl::Status SameShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// Each tensor's own shape, with another number of rows.
+// Sets each tensor's own shape with an unknown number of rows.
 absl::Status OtherRows(InferenceContext* c, int tensors) {
   for (int i = 0; i < tensors; ++i) {
     tf::shape_inference::ShapeHandle shape = c->input(i);
-    // A scalar is refused when it runs, on all ranks.
+    // A scalar is refused at run time, on all ranks.
     if (c->RankKnown(shape) && c->Rank(shape) > 0) TF_RETURN_IF_ERROR(c->ReplaceDim(shape, 0, c->UnknownDim(), &shape));
     c->set_output(i, c->RankKnown(shape) && c->Rank(shape) == 0 ? c->UnknownShape() : shape);
   }
@@ -34,16 +34,16 @@ absl::Status AllToAllShapes(InferenceContext* c) {
   return OtherRows(c, tensors);
 }
 
-// Attributes of all of them.
+// The attributes of all of them:
 //
-// process_set: which ranks take part: 0 for all.
-// names: of each tensor, the same on all ranks; the node's where it is empty.
-// called: [N], the names, in their place. Of eager calls: each value of an attribute makes a kernel, which TensorFlow
-//   keeps.
-// numbered: to the name comes how many numbered calls of its kind there were before: eager calls without a name.
+// process_set: the ranks that take part; 0 is all ranks. names: the name of each tensor, equal on all ranks; an empty
+// name stands for the node's name.
+// called: [N], the names as an input instead of an attribute. It is for eager calls: TensorFlow would make and keep a
+//   kernel for each value of an attribute.
+// numbered: the name gets the number of earlier numbered calls of its kind: for eager calls without a name.
 // together: all tensors of the list are exchanged, or none.
-// gradient: of whose losses gradients are (python/lockstep/_src/collectives/named.py).
-// prescale, postscale: doubles with all their digits, which an attribute of type float has not.
+// gradient: the losses whose gradients are computed (lockstep/_src/collectives/named.py).
+// prescale, postscale: doubles as text, with all digits, which an attribute of type float would not keep.
 #define LOCKSTEP_NAMED_OP(op)       \
   REGISTER_OP(op)                   \
       .SetIsStateful()              \
@@ -69,7 +69,7 @@ Reduces each tensor over the ranks: postscale * reduction of (prescale * tensor)
 )doc");
 
 LOCKSTEP_NAMED_REDUCTION_OP("LockstepNamedReduceScatter").SetShapeFn(OtherRowsOfAll).Doc(R"doc(
-Reduces each tensor over the ranks and deals its rows out to them: the first ranks get one more where they don't share.
+Reduces each tensor over the ranks and divides its rows among them; the first ranks get one more if needed.
 )doc");
 
 LOCKSTEP_NAMED_LIST_OP("LockstepNamedAllGather").SetShapeFn(OtherRowsOfAll).Doc(R"doc(
@@ -85,8 +85,8 @@ LOCKSTEP_NAMED_LIST_OP("LockstepNamedAllToAll")
     .Doc(R"doc(
 Sends each rank some rows of each tensor, and receives some from each.
 
-splits: of each tensor [R], how many rows go to each rank, or [0]: as many to each. Rows behind their sum are dropped.
-received: [R], how many came from each.
+splits: for each tensor [R], the number of rows for each rank, or [0]: equal parts. Further rows are dropped.
+received: [R], the number of rows from each rank.
 )doc");
 
 LOCKSTEP_NAMED_LIST_OP("LockstepNamedBroadcast").Attr("root: int = 0").SetShapeFn(SameShapes).Doc(R"doc(
@@ -94,11 +94,11 @@ Gives every rank the tensors of `root`, a rank of the process set.
 )doc");
 
 LOCKSTEP_NAMED_OP("LockstepNamedBarrier").LOCKSTEP_CALLED.SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
-Waits until all ranks have come here.
+Waits until all ranks have reached it.
 )doc");
 
 LOCKSTEP_NAMED_OP("LockstepNamedJoin").Output("last: int32").SetShapeFn(tf::shape_inference::ScalarShape).Doc(R"doc(
-Takes part in the other ranks' all-reduces with zeros, until all have joined. Gives the rank that joined last.
+Takes part in the other ranks' all-reduces with zeros until all have joined. Returns the rank that joined last.
 )doc");
 
 REGISTER_OP("LockstepNamedPlace")
@@ -111,7 +111,7 @@ REGISTER_OP("LockstepNamedPlace")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-This process's rank in a process set, and how many it has, as they are when it runs.
+Returns this process's rank in a process set and the set's size at run time.
 )doc");
 
 }  // namespace

@@ -11,9 +11,9 @@
 //   LockstepNamedJoin          -          [] int32, the rank that joined last
 //   LockstepNamedPlace         -          [] int32 each: rank and size, without an exchange
 //
-// All but the last three take lists: each tensor is a request with a name of its own, and those of a list are
-// done together or not at all, unless `together` is false. Unlike LOCKSTEP_COLLECTIVE_OPs, they are put into no order
-// by the pass in tf/graph.
+// All except the last three take lists. Each tensor is a request with its own name, and the requests of a list are done
+// together or not at all, unless `together` is false. Unlike for LOCKSTEP_COLLECTIVE_OPs, the pass in tf/graph does not
+// order them.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -42,14 +42,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// How long the requests of a cancelled step may still be answered. Ranks whose steps fail alike need less.
+// The time in which requests of a cancelled step may still be answered. Ranks whose steps fail alike need less.
 constexpr int64_t kCancelGraceUs = 1'000'000;
 
-// From here on results are views. malloc keeps memory of smaller ones for the next time.
+// From this size on results are views. For smaller ones malloc keeps memory and uses it again.
 constexpr int64_t kLeastViewBytes = 1 << 20;
 
-// A node's name without the numbers that TensorFlow gives to conditionals and loops where it puts their functions in
-// place ("cond/then/_12/x": "cond/then/x"). It counts all of a graph, of which ranks may have other parts.
+// Returns a node's name without the numbers that TensorFlow gives to inlined conditionals and loops ("cond/then/_12/x"
+// becomes "cond/then/x"). It counts all of them in a graph, and ranks may have different other parts.
 std::string WithoutCounters(std::string_view name) {
   std::vector<std::string_view> kept;
   for (const std::string_view part : absl::StrSplit(name, '/')) {
@@ -65,7 +65,7 @@ std::string WithoutCounters(std::string_view name) {
 // The requests of one kernel's call, until all have ended.
 class Requests : public std::enable_shared_from_this<Requests> {
  public:
-  // The lane is held weakly: its own thread ends requests, and must not be the last to let it go.
+  // Holds the lane weakly: the lane's own thread ends requests, and must not be the last owner of the lane.
   Requests(const std::shared_ptr<NamedLane>& lane, tf::OpKernelContext* context, int count,
            tf::AsyncOpKernel::DoneCallback done)
       : lane_(lane),
@@ -75,7 +75,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
         left_(count),
         done_(std::move(done)) {}
 
-  // False where the step is cancelled already.
+  // Registers with the step's cancellation; returns false if the step is already cancelled.
   bool Watch() {
     manager_ = context_->cancellation_manager();
     if (manager_ == nullptr) return true;  // an eager op outside of any step
@@ -96,7 +96,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
     if (cancelled) Cancel();
   }
 
-  // A request has ended.
+  // Called when a request has ended.
   void End(const Status& status) {
     if (!status.ok()) {
       const std::lock_guard lock(mutex_);
@@ -106,10 +106,10 @@ class Requests : public std::enable_shared_from_this<Requests> {
     if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
     if (!status_.ok()) context_->SetStatus(ToTensorFlow(label_.empty() ? status_ : status_.WithPrefix(label_ + ": ")));
     if (!are_many_ || manager_ == nullptr || context_->runner() == nullptr) return done_();
-    // From here the executor would send each of the nodes behind this one to a thread of its own, and wake that thread
-    // for each; on cores that are all taken it gets this one's every time. Called there, `done` costs one wake-up. (An
-    // eager op has no nodes behind it, and may be what the only such thread waits for.) A copy: the executor's may end
-    // before the call does.
+    // Called here, `done` would make the executor send each next node to another thread and wake that thread for each.
+    // If all cores are busy, each wake-up waits for a core. Called on the runner, `done` costs one wake-up. (An eager
+    // op has no next nodes, and the only such thread may be waiting for it.) The runner is copied, because the
+    // executor's own may be destroyed before the call returns.
     const std::function<void(std::function<void()>)> runner = *context_->runner();
     runner(done_);
   }
@@ -145,10 +145,10 @@ NamedReduction ReductionOf(const std::string& name) {
   for (int i = 0; i < kNamedReductionCount; ++i) {
     if (NamedReductionName(static_cast<NamedReduction>(i)) == name) return static_cast<NamedReduction>(i);
   }
-  return NamedReduction::kSum;  // the op's definition has no others
+  return NamedReduction::kSum;  // the op's definition allows no others
 }
 
-// A double, as text.
+// Reads a double that is given as text.
 absl::Status GetFactor(tf::OpKernelConstruction* construction, const char* attribute, double* factor) {
   std::string text;
   TF_RETURN_IF_ERROR(construction->GetAttr(attribute, &text));
@@ -214,18 +214,18 @@ class NamedKernel : public tf::AsyncOpKernel {
   }
 
  protected:
-  // What of a request the inputs say beside the tensor. What can't be right goes into `refusal`.
+  // Reads the parts of a request that other inputs give. Errors go into `refusal`.
   virtual void Fill(tf::OpKernelContext* context, int ranks, int i, NamedRequest* request) {}
-  // Writes what is known at the end and is no result of the tensor's type.
+  // Writes outputs that are known at the end, besides the result tensor.
   virtual Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) { return OkStatus(); }
 
-  // How many tensors there are, and how many behind them that have their names: 0 or 1.
+  // Return the number of tensors, and the number of inputs with their names after them: 0 or 1.
   int tensors() const { return tensors_; }
   int called() const { return called_; }
 
  private:
-  // `number`: what is appended to the name of a numbered call. The first of several is called as one alone would be, so
-  // that ranks that bring different numbers of them meet, and are told.
+  // Returns a request's name; `number` is appended for a numbered call. The first of several tensors is named like a
+  // single one, so that ranks with different numbers of tensors match and get an error.
   std::string NameOf(tf::OpKernelContext* context, const std::string& number, int i) const {
     if (called_ > 0) return std::string(context->input(tensors_).flat<tf::tstring>()(i));
     if (!names_[i].empty() && !numbered_) return names_[i];
@@ -233,8 +233,9 @@ class NamedKernel : public tf::AsyncOpKernel {
     return i == 0 ? name : absl::StrCat(name, ".", i);
   }
 
-  // Memory for a result. Large ones are views of shared memory, which is there already: TensorFlow's own would be new
-  // pages each time, and take longer than the exchange. The root's result of a broadcast is its input.
+  // Allocates memory for a result. Large results are views of shared memory, which is already mapped. TensorFlow's own
+  // memory would be new pages each time and take longer than the exchange. The root's result of a broadcast is its
+  // input.
   Result<void*> AllocateOutput(tf::OpKernelContext* context, NamedLane& lane, int i,
                                std::span<const int64_t> shape) const {
     const tf::Tensor& in = context->input(i);
@@ -281,7 +282,7 @@ class NamedKernel : public tf::AsyncOpKernel {
       work.in = Data(in);
     }
     Fill(context, lane.size(), i, &request);
-    // Inputs and outputs live until all requests have ended, and the lane calls this itself.
+    // Inputs and outputs live until all requests have ended, and the lane itself calls this.
     work.allocate = [this, context, &lane, i](std::span<const int64_t> shape) {
       return AllocateOutput(context, lane, i, shape);
     };
@@ -293,7 +294,7 @@ class NamedKernel : public tf::AsyncOpKernel {
   }
 
   const NamedKind kind_;
-  const std::string own_name_;  // of tensors that have none
+  const std::string own_name_;  // for tensors without a name
   int process_set_ = 0;
   std::vector<std::string> names_;
   bool numbered_ = false;
@@ -321,7 +322,7 @@ class NamedAllToAllKernel : public NamedKernel {
   }
 
  protected:
-  // No splits: as many rows to each rank.
+  // Without splits, each rank gets the same number of rows.
   void Fill(tf::OpKernelContext* context, int ranks, int i, NamedRequest* request) override {
     const tf::Tensor& splits = context->input(tensors() + called() + i);
     if (splits.dims() != 1) {
@@ -363,7 +364,7 @@ class NamedJoinKernel : public NamedKernel {
   }
 };
 
-// As of when it runs: a graph may outlive a job.
+// Returns rank and size at run time, because a graph may outlive a job.
 class NamedPlaceKernel : public tf::OpKernel {
  public:
   explicit NamedPlaceKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {

@@ -1,17 +1,17 @@
-// Collectives that exchange rows, that is, slices of dimension 0: allgather, alltoall and reducescatter. And the
-// barrier, which exchanges nothing.
+// Collectives that exchange rows (slices of dimension 0): allgather, alltoall and reducescatter. Also the barrier,
+// which exchanges nothing.
 //
 //   2 ranks, rows a b c on rank 0 and x y z on rank 1      rank 0 gets      rank 1 gets      counts, splits
 //   allgather                                              a b c x y z      a b c x y z      3 3 on both
 //   alltoall, rank 0 splits 1 2, rank 1 splits 2 1         a x y            b c z            1 2; 2 1
 //   reducescatter of the sum, counts 2 1 on both           a+x b+y          c+z
 //
-// Rows of all ranks have one shape and type; only their number differs. The shape is part of the collective's name,
-// since the communicator compares names but knows no shapes. Inputs go to the communicator as they lie, and outputs are
-// allocated by it as soon as their size is known (Allocate), so that kernels copy nothing themselves.
+// The rows of all ranks have the same shape and type; only their numbers differ. The shape is part of the collective's
+// name, because the communicator compares names but has no shapes. Inputs are passed to the communicator without a
+// copy. It allocates outputs as soon as their size is known (Allocate), so kernels copy nothing themselves.
 //
-// Declined, so that every rank raises it: a scalar, splits or counts that are not [R] or don't add up to the rows
-// (InvalidArgument). Found by the communicator: another shape or name on another rank, and other counts in
+// Declined, so that every rank raises it: a scalar, or splits or counts that are not [R] or do not add up to the rows
+// (InvalidArgument). Found by the communicator: another shape or name on another rank, and different counts in
 // reducescatter (FailedPrecondition).
 #include <algorithm>
 #include <cstring>
@@ -30,16 +30,16 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-// A tensor as rows. Points into the input.
+// A tensor as rows; points into the input.
 struct Rows {
-  int64_t count;        // of this rank
-  tf::TensorShape row;  // shape of one
-  Item item;            // one, as the communicator sees it
+  int64_t count;        // number of rows of this rank
+  tf::TensorShape row;  // shape of a row
+  Item item;            // a row, for the communicator
   const void* data;
-  std::string name;  // of the collective, with the row's shape: it has to be the same on all ranks
+  std::string name;  // name of the collective with the row's shape; equal on all ranks
 };
 
-// `op` and `node` are for messages, `collective` for the name over the wire.
+// `op` and `node` are for messages; `collective` is the name that is compared between ranks.
 Result<Rows> AsRows(const tf::Tensor& input, std::string_view op, const std::string& collective,
                     const std::string& node) {
   if (input.dims() < 1) {
@@ -53,7 +53,7 @@ Result<Rows> AsRows(const tf::Tensor& input, std::string_view op, const std::str
   return Rows{input.dim_size(0), std::move(row), {dtype, width}, Data(input), std::move(name)};
 }
 
-// `counts` as one number of rows for each rank, which add up to `rows`.
+// Returns `counts` as one number of rows for each rank, which add up to `rows`.
 Result<std::vector<int64_t>> RowCounts(const tf::Tensor& counts, int ranks, int64_t rows, std::string_view what) {
   if (counts.dims() != 1 || counts.dim_size(0) != ranks) {
     return InvalidArgument(absl::StrCat(what, " has shape ", counts.shape().DebugString(), ", wants [", ranks,
@@ -65,7 +65,7 @@ Result<std::vector<int64_t>> RowCounts(const tf::Tensor& counts, int ranks, int6
   if (negative != result.end()) {
     return InvalidArgument(absl::StrCat(what, " is [", absl::StrJoin(result, ","), "], wants numbers of at least 0"));
   }
-  // Each is held against the whole before they are added, so that no sum overflows.
+  // Each is compared with the total before they are added, so that the sum cannot overflow.
   const bool in_range = std::all_of(result.begin(), result.end(), [rows](int64_t c) { return c <= rows; });
   if (!in_range || std::accumulate(result.begin(), result.end(), int64_t{0}) != rows) {
     return InvalidArgument(
@@ -74,7 +74,7 @@ Result<std::vector<int64_t>> RowCounts(const tf::Tensor& counts, int ranks, int6
   return result;
 }
 
-// An Allocate of output 0, [sum(counts)] + row, that puts the counts of the ranks, [R], into output 1.
+// Returns an Allocate for output 0, [sum(counts)] + row, that also writes the ranks' counts, [R], to output 1.
 Allocate AllocateWithCounts(tf::OpKernelContext* context, const tf::TensorShape& row) {
   return [context, rows = AllocateOutput(context, 0, row)](std::span<const int64_t> counts) -> Result<void*> {
     tf::Tensor* output = nullptr;
@@ -85,7 +85,7 @@ Allocate AllocateWithCounts(tf::OpKernelContext* context, const tf::TensorShape&
   };
 }
 
-// Both outputs are made in the exchange: nobody knows before how many rows the others have.
+// Both outputs are made in the exchange, because the peers' numbers of rows are not known before.
 class AllGatherKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -100,7 +100,7 @@ class AllGatherKernel : public CollectiveKernel {
   }
 };
 
-// A rank knows what it sends; what it receives comes with the exchange.
+// A rank knows what it sends; the exchange tells it what it receives.
 class AllToAllKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -117,8 +117,7 @@ class AllToAllKernel : public CollectiveKernel {
   }
 };
 
-// All sizes are known before. The counts are an input and not divided up here, since who calls knows which rows belong
-// together.
+// All sizes are known before. The counts are an input, because only the caller knows which rows belong together.
 class ReduceScatterKernel : public CollectiveKernel {
  public:
   explicit ReduceScatterKernel(tf::OpKernelConstruction* construction)
@@ -130,10 +129,10 @@ class ReduceScatterKernel : public CollectiveKernel {
     const Communicator& communicator = call.engine.communicator();
     LOCKSTEP_ASSIGN_OR_RETURN(auto counts, RowCounts(call.context->input(1), communicator.size(), rows.count,
                                                      absl::StrCat("reducescatter '", name(), "': counts")));
-    // Unlike in the others, the size of the output is known before: this rank's count.
+    // Unlike in the others, the size of the output is known before: it is this rank's count.
     LOCKSTEP_ASSIGN_OR_RETURN(void* out,
                               AllocateOutput(call.context, 0, rows.row)(std::span(&counts[communicator.rank()], 1)));
-    // The communicator reduces elements and knows no rows.
+    // The communicator reduces elements and has no rows.
     for (int64_t& count : counts) count *= rows.item.width;
     return Exchange([this, out, rows = std::move(rows), counts = std::move(counts)](Communicator& communicator) {
       return communicator.ReduceScatter(rows.name, reduce_op_, rows.item.dtype, counts, rows.data, out);
@@ -144,7 +143,7 @@ class ReduceScatterKernel : public CollectiveKernel {
   const ReduceOp reduce_op_;
 };
 
-// For programs that have to wait for each other outside of any data; no lookup or gradient needs one.
+// For programs that have to wait for each other without data; no lookup or gradient needs it.
 class BarrierKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -155,7 +154,7 @@ class BarrierKernel : public CollectiveKernel {
   }
 };
 
-// Output 0: rows of input 0's kind, of unknown number. Output 1: a number for each rank.
+// Sets output 0 to rows like input 0's, of unknown number, and output 1 to a number for each rank.
 absl::Status RowsAndCounts(InferenceContext* c) {
   ShapeHandle rows;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &rows));
@@ -179,9 +178,9 @@ LOCKSTEP_COLLECTIVE_OP("LockstepAllGather")
     .Doc(R"doc(
 Gives every rank the rows of all ranks, in rank order.
 
-rows: [n, ...]; n may differ over ranks, the other dimensions must not.
+rows: [n, ...]; n may differ between ranks, the other dimensions must be equal.
 gathered: [sum of all n, ...].
-counts: [R]; n of each rank.
+counts: [R]; the n of each rank.
 )doc");
 
 LOCKSTEP_COLLECTIVE_OP("LockstepAllToAll")
@@ -201,9 +200,9 @@ LOCKSTEP_COLLECTIVE_OP("LockstepAllToAll")
 Sends each rank some rows and receives some from each.
 
 rows: [n, ...]; the first splits[0] rows go to rank 0, the next splits[1] to rank 1, and so on.
-splits: [R]; at least 0 each, n together.
+splits: [R]; at least 0 each, n in sum.
 received: [sum of received_splits, ...]; in rank order.
-received_splits: [R]; how many rows came from each rank.
+received_splits: [R]; the number of rows from each rank.
 )doc");
 
 LOCKSTEP_COLLECTIVE_OP("LockstepReduceScatter")
@@ -224,13 +223,13 @@ LOCKSTEP_COLLECTIVE_OP("LockstepReduceScatter")
     .Doc(R"doc(
 Reduces rows over all ranks and leaves each rank some of them.
 
-rows: [n, ...]; of the same shape on all ranks.
+rows: [n, ...]; the same shape on all ranks.
 counts: [R]; the first counts[0] rows stay with rank 0, the next counts[1] with rank 1, and so on; the same on all ranks.
 mine: [counts[rank], ...].
 )doc");
 
 LOCKSTEP_COLLECTIVE_OP("LockstepBarrier").SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
-Ends when all ranks have come here.
+Ends when all ranks have reached it.
 )doc");
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Bytes of shared memory that views hold, in this process. It orders no other memory.
+// The bytes of shared memory that views hold in this process. The counter orders no other memory.
 std::atomic<int64_t> g_view_bytes{0};
 
 // A SharedBuffer that counts while it lives.
@@ -23,7 +23,7 @@ class ViewedBuffer : public SharedBuffer {
 
 }  // namespace
 
-// Lanes on several threads may come here at once, so the bytes count first and are given back where they are too many.
+// Several lanes may call it at once, so the bytes are added first, and subtracted again if they exceed the limit.
 std::shared_ptr<SharedBuffer> ForViews(std::shared_ptr<SharedBuffer> memory, int64_t limit_bytes) {
   if (memory == nullptr) return nullptr;
   const int64_t bytes = memory->bytes();

@@ -7,13 +7,13 @@
 
 namespace lockstep {
 
-// From here on a result is worth a view of shared memory: to copy less costs a few microseconds.
+// The smallest result for which a view of shared memory pays: a smaller copy costs a few microseconds.
 inline constexpr int64_t kViewBytes = 64 << 10;
 
-// `memory` as what views hold (ViewOf): it counts, all of it, until the last view is gone. Null where views of this
-// process would hold more than `limit_bytes` then, and where `memory` is null: such results are copied out, or go into
-// memory of TensorFlow's. A value that lives long (one that is assigned to a variable) would take its memory from the
-// exchanges to come, so views are rationed. Thread-safe.
+// Returns `memory` for use by views (ViewOf): all of it counts until the last view is destroyed. Returns null if views
+// of this process would then hold more than `limit_bytes`, or if `memory` is null. Such results are copied out, or go
+// into TensorFlow's memory. The limit exists because a long-lived value (one that is assigned to a variable) would
+// reduce the memory for later exchanges. Thread-safe.
 std::shared_ptr<SharedBuffer> ForViews(std::shared_ptr<SharedBuffer> memory, int64_t limit_bytes);
 
 }  // namespace lockstep

@@ -1,11 +1,11 @@
-// Ends the input of all ranks in the same step. Ranks may have different numbers of batches; a rank that ran out and
-// left would leave the others waiting in the step's next exchange. So each says, before the step, whether it has a
-// batch for it and for the one after, and all do the same: an allreduce of two bytes, which travels inside of the
-// announcement (docs/algorithms.md).
+// Ends the input of all ranks in the same step. Ranks may have different numbers of batches. If a rank left when it ran
+// out of data, the others would wait in the step's next exchange. So before the step, each rank tells whether it has a
+// batch for this step and for the next one, and all ranks decide alike. This is an allreduce of two bytes, which fits
+// into the announcement of a collective (docs/algorithms.md).
 //
-// Who has none but has to go on gets an empty batch from its caller in Python; this op only says so. The end is
-// OUT_OF_RANGE, as that of any dataset, so that sessions and loops end as they always do. Sessions of the job end
-// before, by `last`.
+// A rank without a batch that has to continue gets an empty batch from its caller in Python; this op only reports it.
+// The end is OUT_OF_RANGE, as for any dataset, so sessions and loops end as usual. Sessions of the job end one step
+// earlier, by `last`.
 #include <array>
 #include <memory>
 #include <string>
@@ -18,15 +18,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Eagerly a node has no name but its type's.
+// In eager mode a node has no name except its type's.
 std::string NameOf(tf::OpKernelConstruction* construction) {
   std::string title;
   construction->SetStatus(construction->GetAttr("title", &title));
   return title.empty() ? CanonicalName(construction->def().name()) : title;
 }
 
-// Two bytes over the wire decide for all ranks whether the data goes on. The message says whether this rank had a batch
-// left.
+// Two bytes decide for all ranks whether the data continues. The message tells whether this rank had a batch left.
 class AgreeOnNextKernel : public CollectiveKernel {
  public:
   explicit AgreeOnNextKernel(tf::OpKernelConstruction* construction)
@@ -40,7 +39,7 @@ class AgreeOnNextKernel : public CollectiveKernel {
  protected:
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
-    // Copied into the Exchange: the bytes that are sent.
+    // Copied into the Exchange: the bytes to send.
     const std::array<bool, 2> mine = {context->input(0).scalar<bool>()(), context->input(1).scalar<bool>()()};
     tf::Tensor *go_on = nullptr, *last = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, tf::TensorShape({}), &go_on)));
@@ -79,14 +78,14 @@ LOCKSTEP_COLLECTIVE_OP("LockstepAgreeOnNext")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Ends the input of all ranks in the same step: OUT_OF_RANGE on every rank where the data ends.
+Ends the input of all ranks in the same step, by OUT_OF_RANGE on every rank.
 
 has_value: whether this rank has a batch.
-has_next: whether it will have one for the step after; not read where nobody asks for `last`.
+has_next: whether it will have one for the next step; not read if `last` is not used.
 go_on: true.
 last: whether the data ends after this step.
-drop_remainder: whether the data ends with the first rank's, rather than with the last's.
-title: what errors call it; the node's name where it is empty.
+drop_remainder: whether the data ends with the first rank that runs out, instead of the last one.
+title: its name in errors; if empty, the node's name.
 )doc");
 
 }  // namespace

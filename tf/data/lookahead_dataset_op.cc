@@ -1,8 +1,8 @@
-// A dataset's elements, each with how many follow it: known before the element is used, so that a training loop can end
-// with its last step rather than with the step after (python/lockstep/_src/data/sync.py).
+// A dataset's elements, each with the number of elements that follow it. The number is known before the element is
+// used, so a training loop can end with its last step instead of one step later (lockstep/_src/data/sync.py).
 //
-// The iterator reads up to `ahead` elements before they are asked for. They are part of its state: a saved position is
-// that of what has been handed out, and restoring it neither skips them nor reads them twice.
+// The iterator reads up to `ahead` elements in advance. They are part of its state: a saved position counts returned
+// elements, and restoring it neither skips elements nor reads them twice.
 #include <deque>
 #include <memory>
 #include <string>
@@ -23,8 +23,7 @@ using tensorflow::DataTypeVector;
 using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 
-// An element is one of the input's, and behind it a scalar, int64: how many elements follow, but never more than
-// `ahead`.
+// An element is one of the input's plus a scalar, int64: the number of elements that follow, but at most `ahead`.
 REGISTER_OP("LockstepLookaheadDataset")
     .Input("input_dataset: variant")
     .Output("handle: variant")
@@ -35,7 +34,7 @@ REGISTER_OP("LockstepLookaheadDataset")
 
 namespace {
 
-// What an iterator's state is kept under; an element's tensors under names of their own.
+// The keys of an iterator's state; an element's tensors have keys of their own.
 constexpr char kCount[] = "count";
 constexpr char kEnded[] = "ended";
 
@@ -85,8 +84,8 @@ class LookaheadDataset : public tfd::DatasetBase {
   const std::vector<PartialTensorShape> shapes_;
 };
 
-// One pass. An error of the input is returned once, before the elements that were read ahead of it; the next call hands
-// them out and asks the input on.
+// One pass. An error of the input is returned once, before the elements that were read ahead of it. The next call
+// returns these elements and continues to read the input.
 class LookaheadDataset::Iterator : public tfd::DatasetIterator<LookaheadDataset> {
  public:
   explicit Iterator(const Params& params) : DatasetIterator<LookaheadDataset>(params) {}
@@ -138,7 +137,7 @@ class LookaheadDataset::Iterator : public tfd::DatasetIterator<LookaheadDataset>
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kCount, &count));
     ended_ = ended != 0;
     read_.clear();
-    // The last type is that of what this dataset adds.
+    // The last type is that of the added scalar.
     const size_t tensors = dataset()->types_.size() - 1;
     for (int64_t i = 0; i < count; ++i) {
       std::vector<Tensor>& element = read_.emplace_back(tensors);
@@ -152,7 +151,7 @@ class LookaheadDataset::Iterator : public tfd::DatasetIterator<LookaheadDataset>
  private:
   absl::Mutex mutex_;
   std::unique_ptr<tfd::IteratorBase> input_ ABSL_GUARDED_BY(mutex_);
-  // What comes next, in order. Between two calls at most `ahead` elements.
+  // The next elements, in order. Between two calls there are at most `ahead` of them.
   std::deque<std::vector<Tensor>> read_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -1,15 +1,15 @@
-// LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: options from the op's inputs
-// and attributes, batches to tensors, the position to and from a checkpoint.
+// LockstepParquetDataset: core/columnar as a tf.data source. This file only translates: the op's inputs and attributes
+// to options, batches to tensors, and the position to and from a checkpoint.
 //
-//   kernel ParquetDatasetOp      reads inputs and attributes, once a dataset is made
-//     -> ParquetDataset          options; the Source (files and footers) when first needed, for all of its iterators
+//   kernel ParquetDatasetOp      reads inputs and attributes when a dataset is made
+//     -> ParquetDataset          the options; and the Source (files and footers), made at first use for all iterators
 //       -> Iterator              one pass: a Reader with its threads, and a position
 //
-// An element is the tensors of all fields one behind the other, each 1 + ragged_rank of them (AppendTensors). Python
+// An element is the tensors of all fields one after another, 1 + ragged_rank for each field (AppendTensors). Python
 // packs them into a dict of tensors and ragged tensors.
 //
-// Errors are the core's, through ToTensorFlow: of options when the dataset is made, of files when an iterator is
-// initialized, of rows when their batch is asked for. There is no end-of-data status: the end is a flag here.
+// Errors are the core's, through ToTensorFlow: errors of options when the dataset is made, of files when an iterator is
+// initialized, of rows when their batch is requested. There is no status for the end of data: the end is a flag here.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -39,9 +39,9 @@ using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
-// What an iterator saves under its prefix: an int64, the rows of the share that it has handed out, and what these are
-// counted in, a SourceIdentity: string [files], int64 [files], int64. A position is a number of rows and not of bytes,
-// so it is good for another number of threads as well, and restoring opens only the row groups behind it.
+// The state that an iterator saves under its prefix: an int64, the number of the share's rows that it has returned, and
+// the SourceIdentity of these rows: string [files], int64 [files], int64. The position counts rows, so it is also valid
+// for another number of threads. Restoring opens only the row groups after it.
 constexpr char kPosition[] = "position";
 constexpr char kPaths[] = "files";
 constexpr char kContents[] = "contents";
@@ -49,10 +49,10 @@ constexpr char kOrder[] = "order";
 
 }  // namespace
 
-// What Python's ParquetDataset becomes; nobody else makes this op. Inputs are what a graph may compute: the file names
-// [n] and three scalars. Attributes are what has to be known for the tensors' types and shapes, and what only concerns
-// speed. For each field a name, dtype, ragged rank, shape of the fixed dimensions, and a default or none; for each
-// tensor of an element output_types and output_shapes, in the order of AppendTensors.
+// The op behind Python's ParquetDataset, its only user. Inputs are values that a graph may compute: the file names [n]
+// and three scalars. Attributes determine the tensors' types and shapes, or affect only speed. For each field there are
+// a name, dtype, ragged rank, shape of the fixed dimensions, and a default or none. For each tensor of an element there
+// are output_types and output_shapes, in the order of AppendTensors.
 REGISTER_OP("LockstepParquetDataset")
     .Input("filenames: string")
     .Input("batch_size: int64")
@@ -63,7 +63,7 @@ REGISTER_OP("LockstepParquetDataset")
     .Attr("field_types: list(type) >= 1")
     .Attr("field_ragged_ranks: list(int) >= 1")
     .Attr("field_shapes: list(shape) >= 1")
-    // For each field no string or one: the bytes of a value.
+    // For each field, no string or one: the bytes of a value.
     .Attr("field_has_defaults: list(bool) >= 1")
     .Attr("field_defaults: list(string) >= 1")
     .Attr("partition_by: {'rows', 'row_groups', 'batches'} = 'rows'")
@@ -86,8 +86,8 @@ REGISTER_OP("LockstepParquetDataset")
 
 namespace {
 
-// The op's attributes, kept as they came so that the dataset can be written to a graph again. Lists have one entry for
-// each field; output_types and output_shapes one for each tensor.
+// The op's attributes, unchanged, so that the dataset can be written to a graph again. Lists have one entry for each
+// field; output_types and output_shapes have one for each tensor.
 struct ParquetAttributes {
   std::vector<std::string> field_names;
   DataTypeVector field_types;
@@ -107,7 +107,7 @@ struct ParquetAttributes {
   DataTypeVector output_types;
   std::vector<PartialTensorShape> output_shapes;
 
-  // Calls `visit(name, member)` for each: the one list of names, for reading and for writing.
+  // Calls `visit(name, member)` for each attribute: the one list of names, for reading and for writing.
   template <typename Self, typename Visit>
   static void ForEach(Self& self, const Visit& visit) {
     visit("field_names", self.field_names);
@@ -130,7 +130,7 @@ struct ParquetAttributes {
   }
 };
 
-// Field number i. A default of a number comes as the bytes of a value, which Python has made of the right dtype.
+// Returns field number i. A number's default comes as the bytes of a value of the right dtype, made by Python.
 Result<columnar::Field> FieldOf(const ParquetAttributes& attributes, size_t i) {
   columnar::Field field;
   field.name = attributes.field_names[i];
@@ -151,7 +151,7 @@ Result<columnar::Field> FieldOf(const ParquetAttributes& attributes, size_t i) {
   return field;
 }
 
-// All but what comes as an input: files, batch size and share.
+// Returns all options that are not inputs (these are files, batch size and share).
 Result<columnar::SourceOptions> OptionsOf(const ParquetAttributes& attributes) {
   columnar::SourceOptions options;
   const size_t fields = attributes.field_names.size();
@@ -184,8 +184,8 @@ Result<columnar::SourceOptions> OptionsOf(const ParquetAttributes& attributes) {
   return options;
 }
 
-// The dataset: options, and the files' footers once somebody has asked for them. Immutable to TensorFlow;
-// reference-counted by it, and shared by iterators on any threads.
+// The dataset: options, and the files' footers once they are needed. Immutable to TensorFlow, which counts its
+// references; iterators on any threads share it.
 class ParquetDataset : public tfd::DatasetBase {
  public:
   ParquetDataset(tensorflow::OpKernelContext* ctx, columnar::SourceOptions options, ParquetAttributes attributes)
@@ -198,12 +198,12 @@ class ParquetDataset : public tfd::DatasetBase {
     inputs->clear();
     return absl::OkStatus();
   }
-  // A source: it has no datasets before it, and no state outside of the files. What this allows is saving an iterator.
+  // A source has no input datasets, and no state outside of the files. This allows saving an iterator.
   absl::Status CheckExternalState() const override { return absl::OkStatus(); }
 
-  // Batches of this worker's share, unknown with a filter. Needs the footers, so that a question that must be cheap
-  // gets no answer before they are known. Dataset.cardinality() asks without a level. Files that cannot be read have an
-  // unknown number: their error comes when an iterator is made.
+  // Returns the number of batches of this worker's share, unknown with a filter. It needs the footers, so a query that
+  // must be cheap gets no answer before they are known. Dataset.cardinality() asks without a level. If files cannot be
+  // read the number is unknown; their error comes when an iterator is made.
   int64_t CardinalityInternal(tfd::CardinalityOptions options) const override {
     if (options.compute_level() == tfd::CardinalityOptions::CARDINALITY_COMPUTE_LOW) {
       absl::MutexLock lock(&mutex_);
@@ -216,8 +216,8 @@ class ParquetDataset : public tfd::DatasetBase {
   std::unique_ptr<tfd::IteratorBase> MakeIteratorInternal(const std::string& prefix) const override;
 
  protected:
-  // The dataset as a node of a graph again: for checkpoints of iterators, and for rewrites of the input pipeline. What
-  // was an input becomes a constant.
+  // Writes the dataset as a node of a graph: for checkpoints of iterators, and for rewrites of the input pipeline.
+  // Inputs become constants.
   absl::Status AsGraphDefInternal(tfd::SerializationContext* ctx, DatasetGraphDefBuilder* b,
                                   Node** output) const override {
     Node *filenames, *batch_size, *partition_count, *partition_index;
@@ -239,8 +239,8 @@ class ParquetDataset : public tfd::DatasetBase {
  private:
   class Iterator;
 
-  // Looks the files through, the first time it is asked; a failure is not remembered. Others that ask meanwhile wait.
-  // Kept for the life of the dataset, so that an epoch after the first opens no footer for planning.
+  // Reads the files' footers at the first call; concurrent calls wait. A failure is not remembered. The source is kept
+  // for the life of the dataset, so later epochs open no footer for planning.
   Result<std::shared_ptr<const columnar::Source>> GetSource() const {
     absl::MutexLock lock(&mutex_);
     if (source_ == nullptr) {
@@ -254,13 +254,13 @@ class ParquetDataset : public tfd::DatasetBase {
 
   const columnar::SourceOptions options_;
   const ParquetAttributes attributes_;
-  // Held while footers are read, by whoever is first.
+  // Held while footers are read, by the first caller.
   mutable absl::Mutex mutex_;
   mutable std::shared_ptr<const columnar::Source> source_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One pass. Decoding begins with the first element that is asked for: an iterator that is made to be restored, or never
-// used, decodes nothing. After an error the same error again; after the end, the end.
+// One pass. Decoding begins when the first element is requested, so an iterator that is restored first, or never used,
+// decodes nothing in vain. After an error the same error comes again; after the end, the end.
 class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
  public:
   explicit Iterator(const Params& params) : DatasetIterator<ParquetDataset>(params) {}
@@ -274,17 +274,17 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
   }
 
  protected:
-  // May be called by several threads: each gets another batch. Whoever waits does so with mutex_ held, which is also
-  // what saving waits for; a cancellation does not need it.
+  // Several threads may call it: each gets another batch. A call waits with mutex_ held, and saving waits for that
+  // mutex too; a cancellation does not need it.
   absl::Status GetNextInternal(tfd::IteratorContext* ctx, std::vector<Tensor>* out, bool* end_of_sequence) override {
     absl::MutexLock lock(&mutex_);
-    // Threads start here, and files are opened again by them.
+    // Threads start here, and open the files again.
     if (reader_ == nullptr) reader_ = std::make_unique<columnar::Reader>(source_, position_);
     tensorflow::CancellationManager* cancellation = ctx->cancellation_manager();
     tensorflow::CancellationToken token = 0;
     if (cancellation != nullptr) {
-      // The reader outlives the callback: it is taken back below before the mutex is released, and that waits for a
-      // callback that is running.
+      // The reader outlives the callback. The callback is deregistered below before the mutex is released, and this
+      // waits for a running callback.
       token = cancellation->get_cancellation_token();
       columnar::Reader* reader = reader_.get();
       if (!cancellation->RegisterCallback(token, [reader] { reader->Cancel(); })) {
@@ -304,12 +304,12 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
     return absl::OkStatus();
   }
 
-  // For tf.data's tuning: a source, which has nothing to tune.
+  // For tf.data's tuning: a source has nothing to tune.
   std::shared_ptr<tfd::model::Node> CreateNode(tfd::IteratorContext* ctx, tfd::model::Node::Args args) const override {
     return tfd::model::MakeSourceNode(std::move(args));
   }
 
-  // Between two batches, as mutex_ is held while one is fetched.
+  // Runs between two batches, because mutex_ is held while a batch is fetched.
   absl::Status SaveInternal(tfd::SerializationContext* ctx, tfd::IteratorStateWriter* writer) override {
     absl::MutexLock lock(&mutex_);
     TF_RETURN_IF_ERROR(writer->WriteScalar(prefix(), kPosition, position_));
@@ -323,8 +323,8 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
     return writer->WriteScalar(prefix(), kOrder, identity.order);
   }
 
-  // The next batch makes a new reader at the position. Letting go of the old one waits for its threads, at most for
-  // what each is decoding.
+  // The next batch makes a new reader at the position. Destroying the old one waits for its threads, at most for the
+  // column that each is decoding.
   absl::Status RestoreInternal(tfd::IteratorContext* ctx, tfd::IteratorStateReader* reader) override {
     absl::MutexLock lock(&mutex_);
     columnar::SourceIdentity saved;
@@ -339,7 +339,7 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
     }
     for (int64_t i = 0; i < paths.NumElements(); ++i) saved.paths.emplace_back(paths.flat<tstring>()(i));
     for (int64_t i = 0; i < contents.NumElements(); ++i) saved.contents.push_back(contents.flat<int64_t>()(i));
-    // A number of rows means other rows in other data.
+    // A position is valid only for the same rows: in other data it would mean other rows.
     TF_RETURN_IF_ERROR(ToTensorFlow(source_->identity().Check(saved)));
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kPosition, &position_));
     reader_ = nullptr;
@@ -349,7 +349,7 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
   }
 
  private:
-  // Says how many rows were left out: at the first, whenever they have become twice as many, and at the end.
+  // Logs the number of rows that were left out: at the first one, whenever the number has doubled, and at the end.
   void WarnOfRefused(bool end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t rows = reader_->refused_rows();
     if (rows == 0 || (end ? warned_at_end_ : rows < 2 * warned_of_)) return;
@@ -373,8 +373,8 @@ std::unique_ptr<tfd::IteratorBase> ParquetDataset::MakeIteratorInternal(const st
   return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::LockstepParquet"});
 }
 
-// The kernel that makes the dataset of its inputs. The constructor only reads the attributes; whether they fit one
-// another is checked with each dataset.
+// The kernel that makes the dataset of its inputs. The constructor only reads the attributes; each dataset checks
+// whether they fit together.
 class ParquetDatasetOp : public tfd::DatasetOpKernel {
  public:
   explicit ParquetDatasetOp(tensorflow::OpKernelConstruction* ctx) : DatasetOpKernel(ctx) {

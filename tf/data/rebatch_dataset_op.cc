@@ -1,10 +1,11 @@
-// Batches of any sizes become batches of one size, in order or shuffled: core/columnar/rebatch.h as a tf.data dataset.
+// Converts batches of any sizes to batches of one size, in order or shuffled: core/columnar/rebatch.h as a dataset.
 //
-// Elements are flat here: of each column its values, then its row splits (tf/bridge/columns.h). Python knows which
-// tensors belong together and says so by `ragged_ranks`.
+// Elements are flat here: for each column its values, then its row splits (tf/bridge/columns.h). Python knows which
+// tensors belong together and tells it by `ragged_ranks`.
 //
-// Shuffling differs from pass to pass. Which pass an iterator is depends on how many were made before it: of the
-// dataset, or, in a graph whose initializer is run again and again and makes the dataset anew each time, under a name.
+// Shuffling differs from pass to pass. An iterator's pass is the number of iterators made before it. They are counted
+// for the dataset or under a name; a graph whose initializer runs repeatedly makes a new dataset each time and needs
+// the name.
 #include <atomic>
 #include <map>
 #include <memory>
@@ -33,16 +34,16 @@ using tensorflow::Tensor;
 REGISTER_OP("LockstepRebatchDataset")
     .Input("input_dataset: variant")
     .Input("batch_size: int64")
-    // 0: in order.
+    // 0 keeps the order.
     .Input("buffer_size: int64")
     .Input("seed: int64")
     .Input("seed2: int64")
     .Output("handle: variant")
-    // Row splits of each column, in the order of the tensors of an element.
+    // The number of row splits of each column, in the order of an element's tensors.
     .Attr("ragged_ranks: list(int) >= 1")
     .Attr("drop_remainder: bool = false")
     .Attr("reshuffle_each_iteration: bool = true")
-    // Under which name passes are counted in this process; none: by the dataset.
+    // The name under which this process counts passes; empty: the dataset counts them.
     .Attr("passes: string = ''")
     .Attr("output_types: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
@@ -51,7 +52,7 @@ REGISTER_OP("LockstepRebatchDataset")
 
 namespace {
 
-// What an iterator's state is kept under.
+// The keys of an iterator's state.
 constexpr char kDraws[] = "draws";
 constexpr char kEnded[] = "ended";
 constexpr char kPass[] = "pass";
@@ -67,8 +68,8 @@ struct RebatchAttributes {
   std::vector<PartialTensorShape> output_shapes;
 };
 
-// The count of passes under `name`, which lives as long as the process: kernels don't, as tf.data makes new ones when
-// it rewrites a dataset. Without a name a count that nobody else has.
+// Returns the count of passes under `name`, which lives as long as the process. Kernels do not: tf.data makes new ones
+// when it rewrites a dataset. Without a name, the count is not shared.
 std::shared_ptr<std::atomic<int64_t>> PassesOf(const std::string& name) {
   static absl::Mutex mutex;
   static auto& counts = *new std::map<std::string, std::shared_ptr<std::atomic<int64_t>>>();
@@ -79,7 +80,7 @@ std::shared_ptr<std::atomic<int64_t>> PassesOf(const std::string& name) {
   return count;
 }
 
-// Made of an op's inputs; immutable but for the count of passes. Reference-counted by TensorFlow.
+// Made of an op's inputs; immutable except for the count of passes. TensorFlow counts its references.
 class RebatchDataset : public tfd::DatasetBase {
  public:
   struct Inputs {
@@ -135,7 +136,7 @@ class RebatchDataset : public tfd::DatasetBase {
   class Iterator;
 
   columnar::RebatchOptions OptionsOf(int64_t pass) const {
-    // Any mixing does, as the draws mix once more.
+    // Any mixing suffices, because the draws mix once more.
     const uint64_t seed = static_cast<uint64_t>(inputs_.seed) * 0x9e3779b97f4a7c15u ^
                           static_cast<uint64_t>(inputs_.seed2) * 0xc2b2ae3d27d4eb4fu;
     return {inputs_.batch_size, attributes_.drop_remainder, inputs_.buffer_size,
@@ -148,8 +149,8 @@ class RebatchDataset : public tfd::DatasetBase {
   const std::shared_ptr<std::atomic<int64_t>> passes_;
 };
 
-// One pass. An error of the input or of a batch that does not fit is returned once and leaves all rows where they were:
-// the next call asks the input on.
+// One pass. An error of the input, or of a batch that does not fit, is returned once and changes no rows: the next call
+// continues to read the input.
 class RebatchDataset::Iterator : public tfd::DatasetIterator<RebatchDataset> {
  public:
   explicit Iterator(const Params& params) : DatasetIterator<RebatchDataset>(params) {}
@@ -183,7 +184,7 @@ class RebatchDataset::Iterator : public tfd::DatasetIterator<RebatchDataset> {
     return tfd::model::MakeUnknownRatioNode(std::move(args));
   }
 
-  // The rows that have been read and not handed out are saved themselves, as tf.data's own shuffle does.
+  // The rows that were read and not returned are saved themselves, as tf.data's own shuffle does.
   absl::Status SaveInternal(tfd::SerializationContext* ctx, tfd::IteratorStateWriter* writer) override {
     absl::MutexLock lock(&mutex_);
     Result<columnar::Rebatcher::State> state = rebatcher_->Save();
@@ -225,7 +226,7 @@ class RebatchDataset::Iterator : public tfd::DatasetIterator<RebatchDataset> {
       state.rows = *std::move(batch);
     }
     if (state.slots > rows) return absl::DataLossError("the saved state of a shuffle is damaged");
-    // The passes that follow are those that would have followed.
+    // The later passes get the same numbers as without the restore.
     if (dataset()->attributes_.reshuffle_each_iteration) dataset()->passes_->store(pass_ + 1);
     rebatcher_ = std::make_unique<columnar::Rebatcher>(dataset()->OptionsOf(pass_));
     rebatcher_->Restore(std::move(state));
@@ -233,7 +234,7 @@ class RebatchDataset::Iterator : public tfd::DatasetIterator<RebatchDataset> {
   }
 
  private:
-  // An element of the input. All must have the same inner dimensions, since their rows are joined.
+  // Converts an element of the input. All must have the same inner dimensions, because their rows are joined.
   Result<columnar::Batch> BatchOf(const std::vector<Tensor>& element) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const std::vector<int64_t>& ranks = dataset()->attributes_.ragged_ranks;
     columnar::Batch batch;
@@ -271,7 +272,7 @@ class RebatchDataset::Iterator : public tfd::DatasetIterator<RebatchDataset> {
   absl::Mutex mutex_;
   std::unique_ptr<tfd::IteratorBase> input_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<columnar::Rebatcher> rebatcher_ ABSL_GUARDED_BY(mutex_);
-  // Dimensions of the values of each column behind the first; empty before there was a batch.
+  // The values' dimensions after the first, for each column; empty before the first batch.
   std::vector<std::vector<int64_t>> shapes_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t pass_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -281,7 +282,7 @@ std::unique_ptr<tfd::IteratorBase> RebatchDataset::MakeIteratorInternal(const st
   return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::LockstepRebatch"});
 }
 
-// Makes the dataset of its inputs, and counts the passes where the dataset does not.
+// Makes the dataset of its inputs, and counts the passes if the dataset does not.
 class RebatchDatasetOp : public tfd::UnaryDatasetOpKernel {
  public:
   explicit RebatchDatasetOp(tensorflow::OpKernelConstruction* ctx) : UnaryDatasetOpKernel(ctx) {
@@ -304,7 +305,7 @@ class RebatchDatasetOp : public tfd::UnaryDatasetOpKernel {
                 absl::InvalidArgumentError(absl::StrCat("batch_size is ", inputs.batch_size, ", wanted 1 or more")));
     OP_REQUIRES(ctx, inputs.buffer_size >= 0,
                 absl::InvalidArgumentError(absl::StrCat("buffer_size is ", inputs.buffer_size, ", wanted 0 or more")));
-    // As in tf.data: no seed is a seed that nobody knows.
+    // As in tf.data, the seed is random if none is given.
     if (inputs.seed == 0 && inputs.seed2 == 0) inputs.seed = static_cast<int64_t>(std::random_device()()) + 1;
     size_t tensors = 0;
     for (int64_t rank : attributes_.ragged_ranks) tensors += 1 + rank;

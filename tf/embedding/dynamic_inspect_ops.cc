@@ -1,11 +1,11 @@
-// What a dynamic table of this process holds, and putting it in:
+// Reads the content of a dynamic table of this process, and inserts rows:
 //
 //   tensor       shape      dtype            is
 //   keys         [N]        int64 or string  of the table's kind
-//   rows         [N, D]     float            whatever the type of the table's rows
-//   slots        [N, D]     float            of each slot that is asked for
-//   frequencies  [N]        int64            how often a key was seen; -1 where the table does not record it
-//   versions     [N]        int64            the step in which it was last seen; -1 where the table does not record it
+//   rows         [N, D]     float            for any type of the table's rows
+//   slots        [N, D]     float            one for each requested slot
+//   frequencies  [N]        int64            how often a key was seen; -1 if the table does not record it
+//   versions     [N]        int64            the step in which it was last seen; -1 if the table does not record it
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -58,7 +58,7 @@ class CountsKernel : public TableKernelBase {
   std::string of_;
 };
 
-// In the order of the keys, so that it does not depend on threads.
+// Exports in the order of the keys, so that the result does not depend on threads.
 class ExportKernel : public TableKernelBase {
  public:
   explicit ExportKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
@@ -129,7 +129,7 @@ class ExportKernel : public TableKernelBase {
   std::vector<std::string> slots_;
 };
 
-// Rows of admitted keys, over those that are there; their slots begin anew.
+// Inserts or overwrites rows of admitted keys; their slots get initial values.
 class InsertKernel : public TableKernelBase {
  public:
   using TableKernelBase::TableKernelBase;
@@ -155,7 +155,7 @@ class InsertKernel : public TableKernelBase {
   }
 
  private:
-  // None, or one for each key.
+  // Returns no counts, or one for each key.
   template <typename Count>
   static Result<std::vector<Count>> Counts(const DynamicTableResource& table, const tf::Tensor& counts, int64_t keys) {
     if (counts.NumElements() != 0 && counts.NumElements() != keys) {
@@ -196,7 +196,7 @@ REGISTER_OP("LockstepDynamicTableCount")
     .SetIsStateful()
     .SetShapeFn(CountShape)
     .Doc(R"doc(
-How many keys are admitted, how many are counted until they are, and how many bytes all of it takes.
+Returns the numbers of admitted keys and of candidates, and the bytes of memory.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableCounts")
@@ -208,7 +208,7 @@ REGISTER_OP("LockstepDynamicTableCounts")
     .SetIsStateful()
     .SetShapeFn(ShapeOfKeys)
     .Doc(R"doc(
-How often keys were seen, or in what step last; 0 for keys that are not there. FailedPrecondition where it is not
+Returns how often keys were seen, or the last step; 0 for missing keys. FailedPrecondition if it is not
 recorded.
 )doc");
 
@@ -225,7 +225,7 @@ REGISTER_OP("LockstepDynamicTableExport")
     .SetIsStateful()
     .SetShapeFn(ExportShapes)
     .Doc(R"doc(
-All admitted keys at one moment, ascending. Copies the whole table.
+Returns all admitted keys at one moment, ascending. Copies the whole table.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableInsert")
@@ -238,9 +238,9 @@ REGISTER_OP("LockstepDynamicTableInsert")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Puts rows in, as admitted keys, over those that are there; their slots begin anew.
+Inserts or overwrites rows, as admitted keys; their slots get initial values.
 
-frequencies: [N], or empty for none; as versions, which are the present step then.
+frequencies: [N] or empty. The same for versions; if empty, they are the present step.
 )doc");
 
 }  // namespace

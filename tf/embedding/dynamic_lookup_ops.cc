@@ -1,12 +1,12 @@
-// Lookups in a dynamic table of this process, and rows by their numbers:
+// Lookups in a dynamic table of this process, and access to rows by their numbers:
 //
 //   tensor     shape            dtype                  is
-//   keys       [...], N in all  int64, int32, string   what is looked up
-//   rows       keys + [D]       float                  whatever the type of the table's rows
-//   numbers    [N]              int64                  of the rows, -1 for keys that are not admitted
+//   keys       [...], N in all  int64, int32, string   the keys to look up
+//   rows       keys + [D]       float                  for any type of the table's rows
+//   numbers    [N]              int64                  row numbers; -1 for keys that are not admitted
 //   values     [N, D]           float                  of rows or slots
 //
-// The gradient of rows is, with `numbers`, the table's tf.IndexedSlices (registered in Python).
+// The gradient of rows, together with `numbers`, is the table's tf.IndexedSlices (registered in Python).
 #include <utility>
 #include <vector>
 
@@ -50,7 +50,7 @@ class LookupKernel : public TableKernelBase {
   }
 };
 
-// The number of a slot by its name; -1 for the empty name, which stands for the weights.
+// Returns the number of a slot by its name; -1 for the empty name, which stands for the weights.
 Result<int> SlotNumber(DynamicTable& table, const std::string& name, const tf::Tensor& initial) {
   if (name.empty()) return -1;
   return table.AddSlot(name, initial.scalar<float>()());
@@ -121,9 +121,9 @@ REGISTER_OP("LockstepDynamicTableResolve")
     .SetIsStateful()
     .SetShapeFn(ResolveShapes)
     .Doc(R"doc(
-A lookup in training: counts keys, inserts those that are admitted, and reads their rows.
+Looks up keys in training: counts keys, inserts those that are admitted, and reads their rows.
 
-keys: of any shape.
+keys: any shape.
 times: [N], how often each key is seen; or empty: once.
 rows: the shape of the keys, then D.
 numbers: [N]; the number of each key's row, -1 for keys that are not admitted.
@@ -137,7 +137,7 @@ REGISTER_OP("LockstepDynamicTableLookup")
     .SetIsStateful()
     .SetShapeFn(RowsOfKeys)
     .Doc(R"doc(
-A lookup in evaluation, which leaves no trace. Keys without a row read the table's default_value.
+Looks up keys in evaluation, without changing the table. Keys without a row read the table's default_value.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableReadRows")
@@ -149,7 +149,7 @@ REGISTER_OP("LockstepDynamicTableReadRows")
     .SetIsStateful()
     .SetShapeFn(RowsOfKeys)
     .Doc(R"doc(
-Weights, or a slot, of rows by their numbers. A slot that is not there is made, and begins with `slot_initial`.
+Reads weights, or a slot, of rows by their numbers. A missing slot is made, with the value `slot_initial`.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableWriteRows")
@@ -161,7 +161,7 @@ REGISTER_OP("LockstepDynamicTableWriteRows")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Sets weights, or a slot, of rows by their numbers, which are distinct. Those of number -1 are dropped.
+Sets weights, or a slot, of rows by their numbers, which are distinct. Values for number -1 are dropped.
 )doc");
 
 }  // namespace

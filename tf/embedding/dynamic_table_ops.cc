@@ -1,12 +1,12 @@
-// A dynamic table's life: its handle, its making, the end of a step in it, and keys that go.
+// The life of a dynamic table: its handle, its creation, the end of a step, and the removal of keys.
 //
 //   op                            is
-//   LockstepDynamicTable          the handle, which TensorFlow takes for that of a variable [?, D]
-//   LockstepDynamicTableCreate    the initializer: an empty table of the options in its attributes
-//   LockstepDynamicTableIsReady   whether it has run
+//   LockstepDynamicTable          the handle; TensorFlow treats it like that of a variable [?, D]
+//   LockstepDynamicTableCreate    the initializer: makes an empty table with the options in its attributes
+//   LockstepDynamicTableIsReady   whether the initializer has run
 //   LockstepDynamicTableEndStep   runs when the step's updates have been made
-//   LockstepDynamicTableRemove    lets keys go
-//   LockstepDynamicTableDropSlots lets slots go, of optimizers that have gone
+//   LockstepDynamicTableRemove    removes keys
+//   LockstepDynamicTableDropSlots drops slots of optimizers that are gone
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +25,7 @@ namespace {
 namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 
-// Reads attributes into options; the first that is missing is the error. A list of one is a value, an empty one none.
+// Reads attributes into options; the first missing one is the error. A list of one is a value, an empty list is none.
 class AttributeReader {
  public:
   explicit AttributeReader(tf::OpKernelConstruction* construction) : construction_(construction) {}
@@ -96,8 +96,8 @@ absl::Status ReadOptions(tf::OpKernelConstruction* construction, DynamicTableOpt
   return absl::OkStatus();
 }
 
-// Run again, it begins with an empty table again, as a variable's initializer does. Initial rows that were drawn stay
-// those that they were: a restore runs it, too, and the checkpoint's new keys should begin as they would have.
+// Each run makes an empty table, as a variable's initializer does. Initial rows that were drawn stay the same: a
+// restore runs it too, and the checkpoint's new keys should begin as they would have without the restart.
 class CreateKernel : public tf::OpKernel {
  public:
   explicit CreateKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -205,8 +205,8 @@ class DropSlotsKernel : public TableKernelBase {
   std::vector<std::string> slots_;
 };
 
-// TensorFlow asks a handle for the shape and the type of what it reads. It is that of no rows: where TensorFlow makes
-// zeros for a gradient that is none, as for the branch of a tf.cond that looks nothing up, they are no rows as well.
+// TensorFlow asks a handle for the shape and type of its values. This one has the shape of no rows. If TensorFlow makes
+// zeros for a missing gradient, as for the branch of a tf.cond without a lookup, these have no rows either.
 absl::Status HandleShape(InferenceContext* c) {
   int64_t dim = 0;
   TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
@@ -234,7 +234,7 @@ REGISTER_OP("LockstepDynamicTable")
     .SetIsStateful()
     .SetShapeFn(HandleShape)
     .Doc(R"doc(
-The handle of a dynamic table. What it reads are rows of `dim` floats.
+Returns the handle of a dynamic table, whose rows have `dim` floats.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableIsReady")
@@ -243,7 +243,7 @@ REGISTER_OP("LockstepDynamicTableIsReady")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape)
     .Doc(R"doc(
-Whether the table has been made.
+Returns whether the table has been made.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableCreate")
@@ -275,10 +275,10 @@ REGISTER_OP("LockstepDynamicTableCreate")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Makes a table without keys, in place of one that is there. The attributes are the fields of DynamicTableOptions
-(core/embedding/dynamic_table.h) and its parts; a list of one is a value, an empty list none.
+Makes an empty table, which replaces an existing one. The attributes are the fields of DynamicTableOptions
+(core/embedding/dynamic_table.h) and its parts; a list of one is a value, an empty list is none.
 
-initial_rows: [K, D] for initial = 'rows', where a key begins with row `key mod K`; not looked at otherwise.
+initial_rows: [K, D] for initial = 'rows', by which a key begins with row `key mod K`; not used otherwise.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableEndStep")
@@ -288,10 +288,10 @@ REGISTER_OP("LockstepDynamicTableEndStep")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-All rows that were resolved in this step have been updated: evicts by the table's options.
+Ends a step, after all rows resolved in it have been updated: evicts by the table's options.
 
-step: what the next lookups are counted in; negative for one more than before.
-once_in_a_run: of several of these in a run of a graph only the first does anything.
+step: the step in which the next lookups are counted; a negative value means the next step.
+once_in_a_run: if a run of a graph has several of these, only the first has an effect.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableClock")
@@ -303,7 +303,7 @@ REGISTER_OP("LockstepDynamicTableClock")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The step that lookups are counted in, and how often rows have been changed.
+Returns the step in which lookups are counted, and the number of changes of rows.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableSetClock")
@@ -312,7 +312,7 @@ REGISTER_OP("LockstepDynamicTableSetClock")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Sets what LockstepDynamicTableClock reads.
+Sets the numbers that LockstepDynamicTableClock returns.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableRemove")
@@ -323,7 +323,7 @@ REGISTER_OP("LockstepDynamicTableRemove")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape)
     .Doc(R"doc(
-Lets keys go; how many were there.
+Removes keys; returns how many of them existed.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableDropSlots")
@@ -332,7 +332,7 @@ REGISTER_OP("LockstepDynamicTableDropSlots")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Lets slots go; those that are not there are none. Slots that come later take their memory.
+Drops slots; missing ones are ignored. Later slots take their memory.
 )doc");
 
 }  // namespace

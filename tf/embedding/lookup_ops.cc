@@ -1,30 +1,29 @@
-// The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the check of ids where there is
-// nothing to communicate:
+// The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the check of ids if there is no
+// communication:
 //
-//   ids -> LockstepRoute -> ResourceGather of TensorFlow's on the shard -> LockstepCombine -> rows
+//   ids -> LockstepRoute -> TensorFlow's ResourceGather on the shard -> LockstepCombine -> rows
 //                gradient: ... <- ResourceGather's own <- LockstepCombineGradient <-
 //
 //   tensor          shape             dtype     is
-//   ids             [...], N in all   Tids      what is looked up
-//   seen            as ids            int64     how often, in the second of two stages (stage.h)
+//   ids             [...], N in all   Tids      the ids to look up
+//   seen            as ids            int64     number of lookups of each, in the second of two stages (stage.h)
 //   local_rows      [M]               int64     rows of this rank's shard, for all ranks, in rank order; keys of a
 //                                               dynamic table, [M, 2] with their counts where it counts
-//   inverse         as ids            int32     the place of each id among the U distinct ones
-//   send_splits     [R], U in all     int64     how many rows this rank gets from each
-//   recv_splits     [R], M in all     int64     how many rows it gives to each
-//   rows            [M, ...]          T         of the shard, at local_rows
+//   inverse         as ids            int32     the index of each id among the U distinct ones
+//   send_splits     [R], U in all     int64     the number of rows that this rank gets from each
+//   recv_splits     [R], M in all     int64     the number of rows that it gives to each
+//   rows            [M, ...]          T         rows of the shard, at local_rows
 //   combined        ids + row         T         the row of each id
 //   row_gradients   [M, ...]          T         with local_rows, the shard's tf.IndexedSlices
 //
-// Each of the three ops takes lists: a lookup is one place in each of them. Python builds a node for each lookup; the
-// pass in tf/graph/grouping.h makes one node of those that can run together, so that tables cost one exchange and not
-// one each.
+// Each of the three ops takes lists: a lookup is one place in each list. Python builds a node for each lookup. The pass
+// in tf/graph/grouping.h joins the nodes that can run together, so all tables share one exchange.
 //
-// A kernel's Prepare does what a rank can do alone, on TensorFlow's threads and at the same time as other kernels: to
-// drop duplicates, to sort, to sum gradients, and all checks. The lane only exchanges, and puts rows in place.
+// A kernel's Prepare does the work that a rank can do alone, on TensorFlow's threads and concurrently with other
+// kernels: it drops duplicates, sorts, sums gradients, and makes all checks. The lane only exchanges and places rows.
 //
-// Between the steps values are ordinary tensors, and whoever rewrites the graph may put others there: so each step
-// checks what it gets before it follows an index.
+// Between the steps, values are ordinary tensors, and a rewritten graph may have others there. So each step checks its
+// inputs before it uses an index.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -46,10 +45,10 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-// The attributes by which ids are checked, and messages name the table. The number of rows is that of the whole table,
-// which the shard's shape does not tell.
+// The attributes for the check of ids and for messages. The number of rows is that of the whole table, which the
+// shard's shape does not tell.
 struct TableAttributes {
-  // Points into `ids` and `inverse`; null where nothing is to be written there.
+  // Points into `ids` and `inverse`; `inverse` is null if it is not to be written.
   LookupIds Lookup(const tf::Tensor& ids, int32_t* inverse) const {
     const DType dtype = ids.dtype() == tf::DT_INT32 ? DType::kInt32 : DType::kInt64;
     return {name, rows, dtype, Data(ids), ids.NumElements(), inverse};
@@ -59,25 +58,25 @@ struct TableAttributes {
   int64_t rows = 0;
 };
 
-// Splits, [R] if nobody has tampered with them; the checks of the core look.
+// Returns splits, which should be [R]; the core checks that.
 std::span<const int64_t> AsSpan(const tf::Tensor& splits) {
   return {static_cast<const int64_t*>(Data(splits)), static_cast<size_t>(splits.NumElements())};
 }
 
-// Output `index`, owned by the context. RESOURCE_EXHAUSTED where there is no memory.
+// Returns output `index`, owned by the context. RESOURCE_EXHAUSTED without memory.
 Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
   tf::Tensor* output = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
   return output;
 }
 
-// Runs `plan` for each of `count` lookups, on TensorFlow's threads where there are several. The first error by number,
-// not by time, is returned.
+// Runs `plan` for each of `count` lookups, on TensorFlow's threads if there are several. Returns the first error by
+// number, not by time.
 Status ForEachLookup(tf::OpKernelContext* context, int count, const std::function<Status(int)>& plan) {
   if (count == 1) return plan(0);
   std::vector<Status> results(count, OkStatus());
   const auto* threads = context->device()->tensorflow_cpu_worker_threads();
-  // A lookup's ids cost far more than handing it to a thread.
+  // A lookup's ids cost far more than starting its work on a thread.
   constexpr int64_t kCyclesPerLookup = 100'000;
   tf::Shard(threads->num_threads, threads->workers, count, kCyclesPerLookup, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) results[i] = plan(static_cast<int>(i));
@@ -86,8 +85,8 @@ Status ForEachLookup(tf::OpKernelContext* context, int count, const std::functio
   return OkStatus();
 }
 
-// Inverse and send_splits are known and written before the exchange; local_rows and recv_splits are what comes of it.
-// All outputs whose size is known are allocated here, where a failure can still be declined.
+// Inverse and send_splits are written before the exchange; local_rows and recv_splits are its results. All outputs of
+// known size are allocated here, while a failure can still be declined.
 //
 // An example with 2 ranks: rank 0 looks up 7 4 7, rank 1 looks up 4 6.
 //
@@ -152,7 +151,7 @@ class RouteKernel : public CollectiveKernel {
       return OkStatus();
     }));
 
-    // The plan is shared since an Exchange can be copied, and plans are large.
+    // The plan is shared, because an Exchange may be copied and plans are large.
     return Exchange([this, context, recv = std::move(recv),
                      plan = std::make_shared<RoutePlan>(std::move(plan))](Communicator& communicator) -> Status {
       std::vector<Splits> splits(recv.size());
@@ -171,11 +170,11 @@ class RouteKernel : public CollectiveKernel {
  private:
   Stage stage_ = Stage::kOnly;
   std::vector<TableAttributes> tables_;
-  std::vector<int> seen_;  // of each lookup, the input that tells how often its ids were looked up; -1: none does
+  std::vector<int> seen_;  // for each lookup, the input with its ids' counts; -1: none
 };
 
-// What the two steps behind a route get, for lookup `i` of `count`: values, and where the route's outputs lie among the
-// inputs. Valid while the kernel's context is.
+// The inputs of the two steps after a route, for lookup `i` of `count`: values and the route's outputs. Valid while the
+// kernel's context is.
 struct RoutedInputs {
   RoutedInputs(tf::OpKernelContext* context, int count, int i)
       : values(context->input(i)),
@@ -191,7 +190,7 @@ struct RoutedInputs {
   std::span<const int64_t> recv;
 };
 
-// Any type, as rows are only moved; LOCKSTEP_DTYPES is what tables can have.
+// Rows are only moved, so any type would do; LOCKSTEP_DTYPES are the types of tables.
 class CombineKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -203,7 +202,7 @@ class CombineKernel : public CollectiveKernel {
     for (int i = 0; i < count; ++i) {
       LOCKSTEP_ASSIGN_OR_RETURN(lookups[i], Lookup(call.context, RoutedInputs(call.context, count, i), i));
     }
-    // What could be wrong on this rank alone is found here, while it can be declined.
+    // Errors of this rank alone are found here, while they can be declined.
     LOCKSTEP_RETURN_IF_ERROR(
         CheckRows(call.engine.communicator().size(), lookups).WithPrefix(absl::StrCat("combine '", name(), "': ")));
     return Exchange([this, lookups = std::move(lookups)](Communicator& communicator) {
@@ -233,8 +232,7 @@ class CombineKernel : public CollectiveKernel {
   }
 };
 
-// The sums are made here, before the lane, so that those of different tables overlap. All that is left for the lane is
-// to send them.
+// The sums are made here, before the lane, so that those of different tables run in parallel. The lane only sends them.
 class CombineGradientKernel : public CollectiveKernel {
  public:
   using CollectiveKernel::CollectiveKernel;
@@ -259,8 +257,8 @@ class CombineGradientKernel : public CollectiveKernel {
 
  private:
   static Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) {
-    // [ids..., row...] against the ids' shape, dimension by dimension: the number of elements alone would let a
-    // transposed gradient pass. What is left after the ids' dimensions is the row.
+    // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements alone would accept
+    // a transposed gradient. The dimensions after the ids' are the row's.
     tf::TensorShape row = in.values.shape();
     for (int i = 0; i < in.inverse.dims(); ++i) {
       if (row.dims() == 0 || row.dim_size(0) != in.inverse.dim_size(i)) {
@@ -270,8 +268,8 @@ class CombineGradientKernel : public CollectiveKernel {
       row.RemoveDim(0);
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(in.values.dtype()));
-    // The route has agreed on how much arrives, so that the output can be received into. A negative count is found by
-    // SumGradients.
+    // The route has agreed on the number of arrivals, so the output can be allocated and received into. SumGradients
+    // finds negative counts.
     int64_t served = 0;
     for (int64_t count : in.recv) served += std::max<int64_t>(0, count);
     tf::TensorShape shape = row;
@@ -283,9 +281,9 @@ class CombineGradientKernel : public CollectiveKernel {
   }
 };
 
-// On the only rank of a job ids need no route, but the check of their range that a route makes: the message of
-// TensorFlow's gather does not name the table, and on a GPU there is none. No collective; hands the ids on, so that the
-// gather depends on it.
+// On the only rank of a job, ids need no route, but they need its check of their range. The message of TensorFlow's
+// gather does not name the table, and on a GPU there is no check. The op is no collective; it returns the ids, so that
+// the gather depends on it.
 class CheckIdsKernel : public tf::OpKernel {
  public:
   explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -303,8 +301,8 @@ class CheckIdsKernel : public tf::OpKernel {
   TableAttributes table_;
 };
 
-// What is known of shapes before the run: that of inverse is the ids' own. M depends on all ranks' ids, and R on the
-// job, which a graph does not tell.
+// Sets the shapes that are known before the run: inverse has the shape of the ids. M depends on all ranks' ids, and R
+// on the job, which the graph does not know.
 absl::Status RouteShapes(InferenceContext* c) {
   const int count = c->num_outputs() / 4;
   if (c->num_inputs() < count) {
@@ -322,7 +320,7 @@ absl::Status RouteShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// The shape of inverse, then that of a row: as tf.gather's.
+// Sets the shape to that of inverse, then that of a row, as tf.gather does.
 absl::Status CombineShape(InferenceContext* c) {
   const int count = c->num_outputs();
   for (int i = 0; i < count; ++i) {
@@ -335,7 +333,7 @@ absl::Status CombineShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// The dimensions behind the ids' are the row's; known where both ranks are.
+// The dimensions after the ids' are the row's; they are known if both numbers of dimensions are.
 absl::Status CombineGradientShape(InferenceContext* c) {
   const int count = c->num_outputs();
   for (int i = 0; i < count; ++i) {
@@ -369,19 +367,19 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteShapes)
     .Doc(R"doc(
-First step of N lookups: sends each distinct id to the rank that owns its row. One exchange.
+Makes the first step of N lookups: sends each distinct id to the rank that owns its row. One exchange.
 
-ids: of any shape; each in [0, num_rows), else all ranks fail with InvalidArgument.
-seen: for each lookup with num_rows = -2, or none: of the shape of its ids, how often each was looked up; else once.
-local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order. Of a dynamic table the keys, and
-  with num_rows = -2 [M, 2]: each key and how often the rank that asks looked it up.
-inverse: of the shape of ids; the place of each id among the distinct ones, in order of their owners.
-send_splits: [R]; how many distinct ids went to each rank.
-recv_splits: [R]; how many came from each rank; M together.
-N: the number of ids tensors, and of each output.
+ids: any shape; each in [0, num_rows), else all ranks fail with InvalidArgument.
+seen: for each lookup with num_rows = -2: the count of each id, in the shape of the ids; or no tensors: once each.
+local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order. For a dynamic table the keys;
+  with num_rows = -2 [M, 2]: each key and the asking rank's count.
+inverse: the shape of ids; the index of each id among the distinct ones, sorted by owner.
+send_splits: [R]; the number of distinct ids sent to each rank.
+recv_splits: [R]; the number received from each rank; M in sum.
+N: the number of ids tensors, and of tensors of each output.
 S: the number of seen tensors.
-stage: 'only', all the way to the owners; 'host', to the ranks of this host that carry to the owners, with local_rows
-  that are ids; 'owner', from there to the owners.
+stage: 'only', all the way to the owners; 'host', to the relay ranks of this host, with local_rows
+  that are ids; 'owner', from the relay ranks to the owners.
 num_rows: rows of each whole table; -1 or -2 for a dynamic table, in which any id is a key.
 tables: their names, for messages.
 )doc");
@@ -397,11 +395,11 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombine")
     .Attr("T: list(" LOCKSTEP_DTYPES ") >= 1")
     .SetShapeFn(CombineShape)
     .Doc(R"doc(
-Last step of N lookups: sends rows to the ranks that asked for them, and puts one at the place of each id. One exchange.
+Makes the last step of N lookups: sends rows to the ranks that asked and places one for each id. One exchange.
 
 rows: [M, ...]; one for each of the route's local_rows.
-inverse: of the route, as are the splits.
-stage: of the route.
+inverse: the route's; so are the splits.
+stage: the route's.
 combined: the shape of inverse, then that of a row.
 )doc");
 
@@ -416,10 +414,10 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombineGradient")
     .Attr("T: list({float, double, half, bfloat16}) >= 1")
     .SetShapeFn(CombineGradientShape)
     .Doc(R"doc(
-Gradient of LockstepCombine to its rows: sums this rank's gradients per distinct id and sends them to the owners.
+Computes LockstepCombine's gradient: sums this rank's gradients per distinct id and sends them to the owners.
 
-gradient: of the shape of combined.
-stage: of the route.
+gradient: the shape of combined.
+stage: the route's.
 row_gradients: [M, ...]; in rank order.
 )doc");
 
@@ -431,7 +429,7 @@ REGISTER_OP("LockstepCheckIds")
     .Attr("table: string")
     .SetShapeFn(tf::shape_inference::UnchangedShape)
     .Doc(R"doc(
-Hands ids on, or fails with InvalidArgument where one is out of [0, num_rows).
+Returns the ids, or fails with InvalidArgument if one is not in [0, num_rows).
 )doc");
 
 }  // namespace

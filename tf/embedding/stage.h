@@ -12,16 +12,16 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tf/bridge/convert.h"
 
-// The stages of a lookup (core/sharding/lookup.h) as an attribute of its ops. Python builds the stages one behind the
-// other; the way back and the gradients only carry the name, for Python's gradient functions.
+// The stages of a lookup (core/sharding/lookup.h) as an attribute of its ops. Python builds the stages one after
+// another. The ops of the way back and of the gradients carry only the name, for Python's gradient functions.
 #define LOCKSTEP_STAGE_ATTR "stage: {'only', 'host', 'owner'} = 'only'"
 
 namespace lockstep {
 
 enum class Stage : uint8_t {
   kOnly,   // from every rank to the owners
-  kHost,   // to the ranks of the own host that carry to the owners
-  kOwner,  // from these to the owners
+  kHost,   // to the relay ranks of the same host
+  kOwner,  // from the relay ranks to the owners
 };
 
 inline absl::Status ReadStage(::tensorflow::OpKernelConstruction* construction, Stage* stage) {
@@ -31,18 +31,17 @@ inline absl::Status ReadStage(::tensorflow::OpKernelConstruction* construction, 
   return absl::OkStatus();
 }
 
-// Where the stage sends what is for each owner, [R]; empty: to the owners. FAILED_PRECONDITION where the job has no
-// carriers.
+// Returns the relay rank of each owner, [R], in the stage kHost; empty in others: ids go to the owners.
+// FAILED_PRECONDITION if the job has no relay ranks.
 inline Result<std::span<const int>> CarriersOf(Stage stage, const Communicator& communicator) {
   if (stage != Stage::kHost) return std::span<const int>();
   if (communicator.carriers().empty()) {
-    return FailedPrecondition(
-        "a lookup in two stages, in a job that has no host with several ranks beside another one");
+    return FailedPrecondition("a lookup in two stages needs a job of several hosts, one of them with several ranks");
   }
   return communicator.carriers();
 }
 
-// How often each of `ids` was looked up. INVALID_ARGUMENT for another shape, or a number out of range.
+// Returns the counts of `ids`. INVALID_ARGUMENT for another shape, or a number out of range.
 inline Result<const int64_t*> TimesOf(const ::tensorflow::Tensor& seen, const ::tensorflow::Tensor& ids,
                                       std::string_view table) {
   if (seen.shape() != ids.shape()) {

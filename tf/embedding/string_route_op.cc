@@ -3,13 +3,13 @@
 //   ids -> LockstepRouteStrings -> LockstepDynamicTableResolve or Lookup at the owner -> LockstepCombine -> rows
 //
 //   tensor          shape             dtype     is
-//   ids             [...], N in all   string    what is looked up
-//   served          [M]               string    keys that the ranks ask this one for, in rank order
-//   times           [M]               int64     how often the rank that asks looked each up
+//   ids             [...], N in all   string    the keys to look up
+//   served          [M]               string    keys that the ranks ask of this one, in rank order
+//   times           [M]               int64     how often the asking rank looked each up
 //   inverse, send_splits, recv_splits           as LockstepRoute's
 //
-// An op of its own, beside LockstepRoute and at the same level for the pass that groups (tf/graph/grouping.h): only
-// programs with string keys make this exchange, and rows of all tables still travel in one.
+// This op is separate from LockstepRoute, but on the same level for the grouping pass (tf/graph/grouping.h). Only
+// programs with string keys make this exchange, and the rows of all tables still share one exchange.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -58,7 +58,7 @@ class RouteStringsKernel : public CollectiveKernel {
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
     const int count = static_cast<int>(tables_.size());
-    // Shared since an Exchange can be copied; the plans' views are of the inputs.
+    // Shared, because an Exchange may be copied; the plans' views refer to the inputs.
     auto plans = std::make_shared<std::vector<StringPlan>>(count);
     std::vector<Status> results(count, OkStatus());
     ParallelForOf(context)(count, 1, [&](int64_t begin, int64_t end) {
@@ -82,7 +82,7 @@ class RouteStringsKernel : public CollectiveKernel {
     return output;
   }
 
-  // What this rank knows of lookup `i` without the others, and the outputs that tell it.
+  // Prepares lookup `i` without the other ranks, and writes the outputs that are already known.
   Status Plan(const Call& call, int i, StringPlan* plan) const {
     const int count = static_cast<int>(tables_.size());
     const tf::Tensor& ids = call.context->input(i);
@@ -90,7 +90,7 @@ class RouteStringsKernel : public CollectiveKernel {
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(call.context, 2 * count + i, ids.shape()));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(call.context, 3 * count + i, {size}));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(call.context, 4 * count + i, {size}));
-    (void)recv_splits;  // written when it is known, where it can't fail any more
+    (void)recv_splits;  // written by the exchange; allocation must fail before it
     const auto strings = ids.flat<tf::tstring>();
     std::vector<std::string_view> views(strings.size());
     for (int64_t k = 0; k < strings.size(); ++k) views[k] = {strings(k).data(), strings(k).size()};
@@ -104,7 +104,7 @@ class RouteStringsKernel : public CollectiveKernel {
     return OkStatus();
   }
 
-  // Writes what has come for lookup `i`.
+  // Writes the arrivals for lookup `i`.
   static Status Serve(tf::OpKernelContext* context, int count, int i, const ServedStrings::Lookup& served) {
     const tf::TensorShape shape({static_cast<int64_t>(served.strings.size())});
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * strings, Allocate(context, i, shape));
@@ -139,16 +139,16 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRouteStrings")
     .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteStringsShapes)
     .Doc(R"doc(
-First step of N lookups by strings: sends each distinct string to the rank that owns it. One exchange.
+Makes the first step of N lookups by strings: sends each distinct string to the rank that owns it. One exchange.
 
-ids: of any shape, any bytes; InvalidArgument on all ranks for a string of 2^32 bytes or more.
-seen: for each lookup, or none: of the shape of its ids, how often each was looked up; else once.
+ids: any shape, any bytes; InvalidArgument on all ranks for a string of 2^32 bytes or more.
+seen: for each lookup: the count of each id, in the shape of the ids; or no tensors: once each.
 served: [M]; the strings that the ranks ask this one for, in rank order.
-times: [M]; how often the rank that asks looked each up.
-inverse: of the shape of ids; the place of each id among the distinct ones, in order of their owners.
-send_splits: [R]; how many distinct strings went to each rank.
-recv_splits: [R]; how many came from each rank; M together.
-stage: of the lookup, as LockstepRoute's.
+times: [M]; how often the asking rank looked each up.
+inverse: the shape of ids; the index of each id among the distinct ones, sorted by owner.
+send_splits: [R]; the number of distinct strings sent to each rank.
+recv_splits: [R]; the number received from each rank; M in sum.
+stage: as for LockstepRoute.
 tables: their names, for messages.
 )doc");
 

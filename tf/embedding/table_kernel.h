@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// Base of the ops on a dynamic table of this process, whose handle is input 0: a kernel says what to do in Run, and
-// what fails there is the op's error. Run may be called on several threads at once.
+// Base of the ops on a dynamic table of this process, whose handle is input 0. A kernel implements Run, whose error is
+// the op's error. Several threads may call Run at once.
 class TableKernelBase : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -22,14 +22,14 @@ class TableKernelBase : public tensorflow::OpKernel {
  protected:
   virtual Status Run(tensorflow::OpKernelContext* context, DynamicTableResource& table) = 0;
 
-  // Output `index`, owned by the context. RESOURCE_EXHAUSTED where there is no memory.
+  // Returns output `index`, owned by the context. RESOURCE_EXHAUSTED without memory.
   static Result<tensorflow::Tensor*> Allocate(tensorflow::OpKernelContext* context, int index,
                                               const tensorflow::TensorShape& shape) {
     tensorflow::Tensor* output = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
     return output;
   }
-  // Output `index`, a row of floats for each element of `shape`.
+  // Returns output `index`, a row of floats for each element of `shape`.
   static Result<float*> AllocateRows(tensorflow::OpKernelContext* context, int index, tensorflow::TensorShape shape,
                                      int64_t dim) {
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.AddDimWithStatus(dim)));
@@ -38,7 +38,7 @@ class TableKernelBase : public tensorflow::OpKernel {
   }
 };
 
-// Of an op's output `index`, rows of the table that input 0 names: `shape` and behind it D, which the handle knows.
+// Sets the shape of output `index` to rows of the table of input 0: `shape` and then D, which the handle knows.
 inline absl::Status SetRowsShape(tensorflow::shape_inference::InferenceContext* c, int index,
                                  tensorflow::shape_inference::ShapeHandle shape) {
   tensorflow::shape_inference::DimensionHandle dim = c->UnknownDim();

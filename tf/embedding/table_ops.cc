@@ -1,14 +1,14 @@
-// What concerns a whole sharded table (core/sharding/table.h): moving it between the two placements, for checkpoints,
-// and gathering it, for reads that are no lookups. The number of rows is an attribute, because a shard's shape does not
-// tell it; it is part of the collective's name, so that ranks whose tables differ are told so.
+// Ops on a whole sharded table (core/sharding/table.h): moving it between the two placements, for checkpoints, and
+// gathering it, for reads that are not lookups. The number of rows is an attribute, because a shard's shape does not
+// tell it. It is part of the collective's name, so that ranks whose tables differ get an error.
 //
 //   op                    in                 out                gradient
-//   LockstepRelayout      [L, ...]           [L, ...]           LockstepRelayout, the other way
+//   LockstepRelayout      [L, ...]           [L, ...]           LockstepRelayout, in the other direction
 //   LockstepGatherTable   [L, ...]           [num_rows, ...]    LockstepReduceTable
 //   LockstepReduceTable   [num_rows, ...]    [L, ...]           LockstepGatherTable
 //
-// L is what LocalRows gives this rank of num_rows; the gradients are registered in Python. An exchange here is several
-// collectives of one name, one for each step of kTableStepBytes, which all ranks count alike.
+// L is this rank's LocalRows of num_rows; the gradients are registered in Python. An exchange here is several
+// collectives with one name, one for each step of kTableStepBytes. All ranks count the steps alike.
 #include <string>
 #include <utility>
 
@@ -24,8 +24,8 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-// Base of ops from a tensor of rows to another: `InRows` and `OutRows` say how many rows each has on a rank, and `Run`
-// fills the output. The base checks the input, allocates the output and makes the name.
+// Base of ops from one tensor of rows to another. `InRows` and `OutRows` return the numbers of rows on a rank, and
+// `Run` fills the output. The base checks the input, allocates the output and makes the name.
 class TableKernel : public CollectiveKernel {
  public:
   explicit TableKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -33,7 +33,7 @@ class TableKernel : public CollectiveKernel {
   }
 
  protected:
-  // What Run works on. Lives until the exchange has ended.
+  // The arguments of Run. They live until the exchange has ended.
   struct Rows {
     const tf::Tensor& in;
     void* out;
@@ -53,7 +53,7 @@ class TableKernel : public CollectiveKernel {
   }
 
   // A shard of the wrong size is found here and declined: INVALID_ARGUMENT on all ranks. The row's shape is part of the
-  // name, so that ranks whose tables have other dimensions are told so, and not served with half rows.
+  // name, so ranks whose tables have other dimensions get an error instead of wrong rows.
   Result<Exchange> Prepare(const Call& call) final {
     const Communicator& communicator = call.engine.communicator();
     const tf::Tensor& in = call.context->input(0);
@@ -79,7 +79,7 @@ class TableKernel : public CollectiveKernel {
   int64_t rows_ = 0;
 };
 
-// For checkpoints: slots may have types that are never reduced, so more are taken than collectives compute with.
+// For checkpoints: slots may have types that are never reduced, so it accepts more types than collectives compute with.
 class RelayoutKernel : public TableKernel {
  public:
   explicit RelayoutKernel(tf::OpKernelConstruction* construction) : TableKernel(construction) {
@@ -98,7 +98,7 @@ class RelayoutKernel : public TableKernel {
   bool to_contiguous_ = true;
 };
 
-// The whole table for every rank: for matmul, a regularizer, or a look at the values.
+// Gives every rank the whole table: for matmul, a regularizer, or reading the values.
 class GatherTableKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
@@ -124,7 +124,7 @@ class ReduceTableKernel : public TableKernel {
   }
 };
 
-// The input's shape with another number of rows, for shape inference.
+// Sets the input's shape with another number of rows, for shape inference.
 absl::Status WithRows(InferenceContext* c, tf::shape_inference::DimensionOrConstant rows) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &shape));
@@ -149,9 +149,9 @@ LOCKSTEP_COLLECTIVE_OP("LockstepRelayout")
     .Doc(R"doc(
 Moves the rows of a table between the placement by modulo and contiguous ranges.
 
-rows: [L, ...]; this rank's rows in the one placement.
+rows: [L, ...]; this rank's rows in the first placement.
 relaid: [L, ...]; this rank's rows in the other.
-num_rows: of the whole table.
+num_rows: the rows of the whole table.
 to_contiguous: from modulo to ranges, or back.
 )doc");
 
@@ -179,10 +179,10 @@ LOCKSTEP_COLLECTIVE_OP("LockstepReduceTable")
     .Attr("num_rows: int >= 0")
     .SetShapeFn([](InferenceContext* c) { return WithRows(c, c->UnknownDim()); })
     .Doc(R"doc(
-Gradient of LockstepGatherTable: sums the ranks' gradients, in rank order, and leaves each rank those of its rows.
+Computes LockstepGatherTable's gradient: sums the ranks' gradients in rank order; each rank gets those of its rows.
 
 gradient: [num_rows, ...]; by id.
-row_gradients: [L, ...]; of this rank's rows by modulo.
+row_gradients: [L, ...]; those of this rank's rows by modulo.
 )doc");
 
 }  // namespace

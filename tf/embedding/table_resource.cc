@@ -19,7 +19,7 @@ std::span<const int64_t> Int64s(const tf::Tensor& tensor) {
   return {static_cast<const int64_t*>(Data(tensor)), static_cast<size_t>(tensor.NumElements())};
 }
 
-// Any key that is int64 already is used where it lies; others are widened.
+// Widens int32 keys; int64 keys are used in place.
 std::vector<int64_t> Widened(const tf::Tensor& keys) {
   const auto* values = static_cast<const int32_t*>(Data(keys));
   return {values, values + keys.NumElements()};
@@ -86,7 +86,7 @@ Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::spa
   // Rows are below 2^31, and kNoRow becomes -1.
   for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = static_cast<int32_t>(resolved[i]);
   const bool forgets = strings_ != nullptr && table_->options().admission.bloom();
-  // Otherwise rows stay their keys' for good, and it does not matter when they were seen.
+  // Otherwise rows belong to their keys for good, and the time when a key was seen does not matter.
   const bool keeps = table_->options().eviction.any() || table_->options().record_version;
   if (!forgets && !keeps) return OkStatus();
   const std::lock_guard lock(mutex_);
@@ -124,7 +124,7 @@ Status DynamicTableResource::Update(std::span<const uint32_t> numbers, const flo
 }
 
 StepInfo DynamicTableResource::now() const {
-  // Until 2106; a wait of that length between two sights of a key is no concern.
+  // Seconds fit until 2106, and a wrap-around between two lookups of a key does not matter.
   return {step_.load(), static_cast<uint32_t>(std::time(nullptr))};
 }
 
@@ -140,8 +140,8 @@ void DynamicTableResource::EndStep(int64_t step, int64_t run) {
     gone.swap(before_);
     before_.swap(batches_);
     unadmitted.swap(unadmitted_);
-    // The clock was behind: of a table that is new in a program, or was restored. What was seen in this step was seen
-    // in the one before the next.
+    // The clock was behind, as for a table that is new in a program or was restored. Keys seen in this step were seen
+    // in the step before the next one.
     const int64_t present = step_;
     if (step > present + 1) {
       for (const ResolvedKeys& batch : before_) table_->Stamp(batch, {step - 1, now().seconds});
@@ -153,7 +153,7 @@ void DynamicTableResource::EndStep(int64_t step, int64_t run) {
     if (table_->options().eviction.any()) table_->Evict(now());
     return;
   }
-  // Nobody may name a string between the moment at which its key goes and the one at which it is forgotten.
+  // No thread may name a string between the removal of its key and the removal of the string.
   const std::unique_lock naming(naming_);
   if (table_->options().eviction.any()) strings_->Remove(table_->Evict(now()));
   ForgetStrings(unadmitted);
@@ -192,13 +192,13 @@ Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, con
   } else {
     part.keys.assign(Int64s(keys).begin(), Int64s(keys).end());
   }
-  // What is looked up next has been seen later than all of these.
+  // Later lookups must have later steps than all of these.
   for (const int64_t version : part.versions) step_ = std::max(step_.load(), version);
   return table_->Restore(part, options);
 }
 
 Status DynamicTableResource::BeginSnapshot(Snapshot::Kind kind) {
-  // Keys and their strings are of one moment.
+  // Keys and their strings belong to one moment.
   const std::unique_lock naming(naming_);
   const std::lock_guard lock(mutex_);
   snapshot_.reset();
@@ -244,7 +244,7 @@ Result<std::vector<uint32_t>> DynamicTableResource::Numbers(const tf::Tensor& nu
   const std::span<const int64_t> given = Int64s(numbers);
   std::vector<uint32_t> result(given.size());
   const auto fits = [](int64_t number) { return number >= -1 && number < Slab::kMaxRows; };
-  // Those that fit are below 2^31 when they are one more: without comparisons, that are not vectorised.
+  // A valid number plus one is below 2^31. This needs no comparison per number, which would not be vectorised.
   static_assert(Slab::kMaxRows == (int64_t{1} << 31) - 1);
   uint64_t bits = 0;
   for (size_t i = 0; i < given.size(); ++i) {

@@ -19,18 +19,18 @@
 
 namespace lockstep {
 
-// A dynamic table (core/embedding/dynamic_table.h) as a resource of TensorFlow's: what `handle` of a DynamicVariable
-// names. Holds what lies between steps of a graph and the table:
+// A dynamic table (core/embedding/dynamic_table.h) as a resource of TensorFlow: the object that the handle of a
+// DynamicVariable names. It holds the state between the steps of a graph and the table:
 //
 //   - the strings of string keys (core/embedding/string_keys.h);
-//   - the clock: the step that lookups are counted in. EndStep sets it, so that no lookup has to read the program's
-//     global step, and programs without one have steps as well;
-//   - the batches of the present step and of the one before: row numbers travel through the graph as plain tensors, and
-//     rows must stay those keys' until all optimizers have updated them. So keys of a step never go at its end, and a
-//     gradient may be applied until the end of the next step. A program that never comes to an end of a step (a
-//     gradient that nobody applies) keeps the last kMostBatches.
+// - the clock: the step in which lookups are counted. EndStep sets it, so that no lookup has to read the program's
+//   global step, and programs without a global step have steps as well;
+// - the batches of the present step and of the one before. Row numbers pass through the graph as plain tensors, and
+//   rows must belong to the same keys until all optimizers have updated them. So keys of a step are never evicted at
+//   its end, and a gradient may be applied until the end of the next step. A program that never ends a step (because
+//   its gradients are not applied) keeps the last kMostBatches.
 //
-// Keys are tensors: int64, int32, or strings where the table has string keys; any shape. Letters: N keys, D the
+// Keys are tensors of any shape: int64, int32, or strings if the table has string keys. Letters: N keys, D the
 // dimension. Thread-safe.
 class DynamicTableResource : public tensorflow::ResourceBase {
  public:
@@ -40,71 +40,72 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   DynamicTable& table() const { return *table_; }
   int64_t dim() const { return table_->options().dim; }
   const std::string& name() const { return table_->options().name; }
-  // Null for a table of numbers.
+  // Returns the string keys, or null for a table of numbers.
   StringKeys* strings() const { return strings_.get(); }
 
-  // INVALID_ARGUMENT for keys of another type than the table's.
+  // Returns INVALID_ARGUMENT for keys of another type than the table's.
   Status CheckKeys(const tensorflow::Tensor& keys) const;
 
-  // In training: finds, counts, inserts, reads. times: int64 [N], how often each key is seen, or empty: once. rows:
+  // Finds, counts, inserts and reads, in training. times: int64 [N], how often each key is seen, or empty: once. rows:
   // [N, D]; numbers: [N], -1 for keys that are not admitted. INVALID_ARGUMENT for another number of times.
   Status Resolve(const tensorflow::Tensor& keys, const tensorflow::Tensor& times, float* rows, int64_t* numbers,
                  const ParallelFor& parallel);
-  // In evaluation, without a trace. rows: [N, D].
+  // Reads without changing anything, in evaluation. rows: [N, D].
   Status Lookup(const tensorflow::Tensor& keys, float* rows, const ParallelFor& parallel) const;
-  // counts: [N].
+  // Write the recorded numbers; counts: [N].
   Status GetFrequency(const tensorflow::Tensor& keys, int64_t* counts) const;
   Status GetVersion(const tensorflow::Tensor& keys, int64_t* counts) const;
 
   // Sums gradients of rows and applies the rule once to each (DynamicTable::Update). numbers: [N], kNoRow for keys that
-  // are not admitted; gradients: [N, D]; slots: the rule's, which are made where they are not there yet.
+  // are not admitted; gradients: [N, D]; slots: the rule's slots, which are made if they do not exist yet.
   Status Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
                 std::span<const SlotSpec> slots, bool all_rows, const ParallelFor& parallel);
 
-  // An optimizer has updated the rows of this step: lets the batches of the step before go, evicts by the table's
-  // options, and sets the clock to `step`, or, where it is negative, to the next one.
+  // Ends a step after an optimizer has updated its rows: releases the batches of the step before, evicts by the table's
+  // options, and sets the clock to `step`, or to the next step if `step` is negative.
   //
-  // A step may have several optimizers, each of which ends it. So a call does nothing where no key has been resolved
-  // since the last one, unless its `step` is later than the clock. That tells the steps of a loop in one run apart,
-  // which TensorFlow gives one number. Where no loop is, and nothing orders the lookups of several optimizers, `run` is
-  // that number, and the first call of a run counts; 0 for calls that are to be told by their lookups alone.
+  // A step may have several optimizers, each of which ends it. So a call does nothing if no key was resolved since the
+  // last call, unless its `step` is later than the clock. This distinguishes the steps of a loop in one run, which has
+  // a single run number in TensorFlow. Without a loop the lookups of several optimizers may have no order. Then `run`
+  // is that number, and the first call of a run counts. `run` is 0 for calls that are distinguished by their lookups
+  // alone.
   void EndStep(int64_t step, int64_t run);
-  // Lets these keys go; how many were there.
+  // Removes these keys; returns how many existed.
   Result<int64_t> Remove(const tensorflow::Tensor& keys);
-  // DynamicTable::Restore of rows that belong to these keys; `part.keys` is filled here. New strings get their keys.
+  // Calls DynamicTable::Restore for rows that belong to these keys; fills `part.keys`. New strings get their keys.
   Status Restore(const tensorflow::Tensor& keys, TableRows part, const RestoreOptions& options);
-  // What lookups are counted in now.
+  // Returns the step and time with which lookups are counted now.
   StepInfo now() const;
 
-  // What the next change of rows is to be rounded by: another number each time, as neither part ever falls.
+  // Returns the seed for rounding the next change of rows. It differs each time, because neither part ever decreases.
   int64_t NextRounding() { return (step_.load() << 20) + changes_.fetch_add(1); }
-  // With the rows that Restore takes, what makes a program that is started again round as one that went on.
+  // Together with the restored rows, it makes a restarted program round exactly like one that was not interrupted.
   struct Clock {
-    int64_t step;     // that lookups are counted in
-    int64_t changes;  // how often rows have been changed
+    int64_t step;     // the step in which lookups are counted
+    int64_t changes;  // the number of changes of rows
   };
   Clock clock() const { return {step_, changes_}; }
   void set_clock(Clock clock) { step_ = clock.step, changes_ = clock.changes; }
 
-  // Checkpoints (tf/checkpoint/table_ops.cc). A checkpoint has a link, a number that is never 0; what has changed since
-  // is known of the last one that was saved or restored, link().
+  // Checkpoints (tf/checkpoint/table_ops.cc). A checkpoint has a link, a number that is never 0. Changes are recorded
+  // since the last saved or restored checkpoint, link().
   //
-  // Begins a snapshot, and keeps it until EndSnapshot. One that is there already, of a save that failed, is lost.
+  // Begins a snapshot and keeps it until EndSnapshot. A snapshot left by a failed save is dropped.
   Status BeginSnapshot(Snapshot::Kind kind);
-  // All of it has been read: strings that have gone since it began may be forgotten.
+  // Declares that the snapshot is read: strings removed since it began may be freed.
   void SnapshotRead();
-  // The snapshot that was begun, to be read. FAILED_PRECONDITION where there is none.
+  // Returns the snapshot to be read. FAILED_PRECONDITION if there is none.
   Result<Snapshot*> snapshot();
-  // It is safe on the disk, in the checkpoint `link`.
+  // Declares that the snapshot is safe on the disk, in the checkpoint `link`.
   Status EndSnapshot(int64_t link);
   int64_t link() const { return link_; }
   void set_link(int64_t link) { link_ = link; }
-  // The save has failed: the next checkpoint has to be full.
+  // Drops the snapshot of a failed save: the next checkpoint has to be full.
   void DropSnapshot();
-  // Lets keys go as an incremental checkpoint names them: a string by its number.
+  // Removes keys that an incremental checkpoint names; a string is named by its int64 key.
   void RemoveNumbers(std::span<const int64_t> keys);
 
-  // Row numbers as an op has them, int64, as the table takes them. INVALID_ARGUMENT for what can be no number.
+  // Converts an op's int64 row numbers to the table's. INVALID_ARGUMENT for values that are no row numbers.
   static Result<std::vector<uint32_t>> Numbers(const tensorflow::Tensor& numbers);
 
   std::string DebugString() const override;
@@ -116,32 +117,32 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings)
       : table_(std::move(table)), strings_(std::move(strings)) {}
 
-  // Calls use(keys as int64). Strings are looked for, not added.
+  // Calls use(keys as int64). Strings are searched, not added.
   template <typename Use>
   Status WithKeys(const tensorflow::Tensor& keys, Use&& use) const;
   Status ResolveKeys(std::span<const int64_t> keys, std::span<const int32_t> counts, float* rows, int64_t* numbers,
                      const ParallelFor& parallel);
-  // Strings of keys that are not in the table go, those of `keys`.
+  // Removes the strings of those of `keys` that are not in the table.
   void ForgetStrings(std::span<const int64_t> keys);
 
   const std::unique_ptr<DynamicTable> table_;
   const std::unique_ptr<StringKeys> strings_;
   std::atomic<int64_t> step_{0};
   std::atomic<int64_t> link_{0};
-  std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws other numbers in each
+  std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws new numbers for each change
 
-  // Shared: from when a string is given its key to when the key is resolved. Alone: while strings are forgotten.
+  // Shared: from naming a string's key until the key is resolved. Exclusive: while strings are removed.
   mutable std::shared_mutex naming_;
   std::mutex mutex_;
-  std::deque<ResolvedKeys> batches_;    // guarded by mutex_: of this step
-  std::deque<ResolvedKeys> before_;     // guarded by mutex_: of the step before
-  std::unique_ptr<Snapshot> snapshot_;  // guarded by mutex_; goes before the table
-  bool resolved_ = false;               // guarded by mutex_: whether keys have been since the last step ended
-  int64_t last_run_ = 0;                // guarded by mutex_: the run that the last step ended in
-  std::vector<int64_t> unadmitted_;     // guarded by mutex_: keys that were named in this step and are not admitted
+  std::deque<ResolvedKeys> batches_;    // guarded by mutex_: those of this step
+  std::deque<ResolvedKeys> before_;     // guarded by mutex_: those of the step before
+  std::unique_ptr<Snapshot> snapshot_;  // guarded by mutex_; destroyed before the table
+  bool resolved_ = false;               // guarded by mutex_: whether keys were resolved since the last step ended
+  int64_t last_run_ = 0;                // guarded by mutex_: the run in which the last step ended
+  std::vector<int64_t> unadmitted_;     // guarded by mutex_: keys looked up in this step that are not admitted
 };
 
-// The table that input `index` of a kernel, a handle, names. FAILED_PRECONDITION where it has not been initialized.
+// Returns the table of input `index`, a handle. FAILED_PRECONDITION if it has not been initialized.
 Result<tensorflow::core::RefCountPtr<DynamicTableResource>> TableOf(tensorflow::OpKernelContext* context, int index);
 
 }  // namespace lockstep

@@ -8,12 +8,12 @@
 
 namespace lockstep {
 
-// Rows between a table's parts and tensors, which are float32 whatever the type of the table's rows: 16-bit rows are
-// widened without loss, and come back as they were.
+// Conversions of rows between a table's parts and tensors. Tensors are float32 for any type of the table's rows: 16-bit
+// rows are widened without loss, and convert back unchanged.
 
-// Row `from` of a table's part. out: [D].
+// Reads row `from` of a table's part. out: [D].
 void ReadRow(const DynamicTable& table, const TableRows& part, int64_t from, float* out);
-// rows [N, D] float32, as a part of a table with rows of this type has them.
+// Returns rows [N, D] float32 in the form of a part of a table with this row type.
 std::vector<char> StoredRows(DType type, const tensorflow::Tensor& rows);
 
 }  // namespace lockstep

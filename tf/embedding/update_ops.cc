@@ -1,19 +1,18 @@
 // Fused sparse updates (core/embedding/optimizer/update.h) of variables and of dynamic tables: an optimizer's step for
-// the rows that gradients name, in place of TensorFlow's unique, segment sum and ResourceSparseApply... of each
+// the rows of sparse gradients. They replace TensorFlow's unique, segment sum and ResourceSparseApply... for each
 // variable.
 //
 //   gradients of table a ──► LockstepSparseUpdate a          gradients a ──► LockstepSparseUpdate a and b
 //   gradients of table b ──► LockstepSparseUpdate b          gradients b ──►
 //
-// Python makes a node for each variable, where TensorFlow's optimizers make theirs: under the same name, device and
-// control dependencies, and one by one in eager execution. Every argument is a list, so the pass in tf/graph/grouping.h
-// makes one node of those that can run together, whatever optimizers they come from. Its kernel makes a single parallel
-// pass over the rows of all tables.
+// Python makes a node for each variable, as TensorFlow's optimizers do: with the same name, device and control
+// dependencies, and one by one in eager execution. Every argument is a list. So the pass in tf/graph/grouping.h can
+// join the nodes that can run together, whatever their optimizers. The joined kernel makes a single parallel pass over
+// the rows of all tables.
 //
-// What is done with variables is what TensorFlow's sparse training ops do: their mutexes are taken in the order of
-// addresses (exclusively, for all that the kernel touches, so that readers see whole steps), and they are put into
-// "copy on read" mode, in which no reader holds on to the buffer that is updated in place. A dynamic table has locks
-// and slots of its own.
+// Variables are treated as in TensorFlow's sparse training ops. Their mutexes are taken in the order of addresses
+// (exclusively for all the kernel's work, so that readers see whole steps). They are put into "copy on read" mode, in
+// which no reader keeps the buffer that is updated in place. A dynamic table has its own locks and slots.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -38,7 +37,7 @@ namespace {
 namespace tf = ::tensorflow;
 using VariablePointer = tf::core::RefCountPtr<tf::Var>;
 
-// One table of an op, in the course of a step: variables or, if there is one, a dynamic table.
+// One table of an op during a step: variables or a dynamic table.
 struct Table {
   const std::string& name;
   const RuleKind& kind;
@@ -49,7 +48,7 @@ struct Table {
   tf::core::RefCountPtr<DynamicTableResource> dynamic;
   std::vector<SlotSpec> dynamic_slots;
   std::vector<uint32_t> numbers;
-  TableUpdate update;  // of a dynamic table, the rule alone
+  TableUpdate update;  // for a dynamic table, only the rule
 };
 
 // "table 'user' (adagrad)"
@@ -69,7 +68,7 @@ class Locks {
     for (auto mutex = mutexes.begin(); mutex != distinct; ++mutex) locks_.emplace_back(**mutex);
   }
 
-  // Whether a variable has several places: then what is done at them is done one after another.
+  // Returns whether a variable occurs in several places: then its updates are made one after another.
   bool any_twice() const { return any_twice_; }
 
  private:
@@ -77,7 +76,7 @@ class Locks {
   bool any_twice_ = false;
 };
 
-// Makes the variable's buffer its own, so that it can be changed in place. Its mutex is held.
+// Makes the variable the only owner of its buffer, so that it can be changed in place. Its mutex is held.
 Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable) {
   if (!variable->copy_on_read_mode.load() && !variable->tensor()->RefCountIsOne()) {
     const tf::Tensor& old = *variable->tensor();
@@ -90,7 +89,7 @@ Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable) {
   return OkStatus();
 }
 
-// Row numbers of a batch, out of indices of either type: [count] in [0, rows).
+// Writes the row numbers of a batch from indices of either type: [count] in [0, rows).
 template <typename Index>
 Status ToNumbers(const tf::Tensor& indices, int64_t rows, const ParallelFor& parallel, std::vector<uint32_t>* out) {
   out->resize(indices.NumElements());
@@ -112,7 +111,7 @@ Status ToNumbers(const tf::Tensor& indices, int64_t rows, const ParallelFor& par
   return InvalidArgument(absl::StrCat("indices[", i, "] is ", from[i], ", wanted one in [0, ", rows, ")"));
 }
 
-// INVALID_ARGUMENT unless there is a gradient of a row's shape for each index. variable: [R, ...].
+// Returns INVALID_ARGUMENT unless there is a gradient of a row's shape for each index. variable: [R, ...].
 Status CheckShapes(const Table& table, const tf::TensorShape& variable) {
   tf::TensorShape wanted = variable;
   wanted.set_dim(0, table.indices.NumElements());
@@ -122,7 +121,7 @@ Status CheckShapes(const Table& table, const tf::TensorShape& variable) {
                                       " for a variable of shape ", variable.DebugString()));
 }
 
-// Applies the optimizers' steps to all tables. No variable has been changed when an error is found.
+// Applies the optimizers' steps to all tables. If it returns an error of its checks, no variable was changed.
 class SparseUpdateKernel : public tf::OpKernel {
  public:
   explicit SparseUpdateKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -177,7 +176,7 @@ class SparseUpdateKernel : public tf::OpKernel {
       LOCKSTEP_RETURN_IF_ERROR(prepared.WithPrefix(absl::StrCat(Describe(table), ": ")));
       if (!table.dynamic) updates.push_back(table.update);
     }
-    // They may still fail, for want of memory.
+    // Dynamic tables come first, because they may still fail for lack of memory.
     for (const Table& table : tables) {
       if (!table.dynamic) continue;
       const Status updated = table.dynamic->Update(table.numbers, static_cast<const float*>(Data(table.values)),
@@ -192,7 +191,7 @@ class SparseUpdateKernel : public tf::OpKernel {
     return OkStatus();
   }
 
-  // The tables with their rules and variables, which exist but have not been looked at.
+  // Returns the tables with their rules and variables, which exist but are not checked yet.
   Result<std::vector<Table>> TablesOf(tf::OpKernelContext* context) const {
     const int count = static_cast<int>(kinds_.size());
     int slot = count, hyperparameter = context->num_inputs() - 2 * count;
@@ -234,7 +233,7 @@ class SparseUpdateKernel : public tf::OpKernel {
     return tables;
   }
 
-  // Checks everything that could be wrong and fills `update`. The variables' mutexes are held.
+  // Makes all checks and fills `update`. The variables' mutexes are held.
   static Status Prepare(tf::OpKernelContext* context, const ParallelFor& parallel, Table* table) {
     const tf::Tensor& weights = *table->variables[0]->tensor();
     for (size_t v = 0; v < table->variables.size(); ++v) {
@@ -271,7 +270,7 @@ class SparseUpdateKernel : public tf::OpKernel {
     return OkStatus();
   }
 
-  // The same of a dynamic table, where what is not admitted is -1.
+  // The same for a dynamic table, where a key that is not admitted has row number -1.
   static Status PrepareDynamic(Table* table) {
     LOCKSTEP_RETURN_IF_ERROR(CheckShapes(*table, {0, table->dynamic->dim()}));
     if (table->indices.dtype() != tf::DT_INT64) return InvalidArgument("got int32 row numbers, wanted int64");
@@ -283,7 +282,7 @@ class SparseUpdateKernel : public tf::OpKernel {
   std::vector<const RuleKind*> kinds_;
   std::vector<bool> all_rows_;
   std::vector<bool> dynamic_;
-  std::vector<std::string> slot_names_;  // of the dynamic tables
+  std::vector<std::string> slot_names_;  // slots of the dynamic tables
   std::vector<float> slot_initials_;
 };
 
@@ -309,19 +308,19 @@ REGISTER_OP("LockstepSparseUpdate")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-An optimizer's step for N tables, each float [R, ...]: sums the gradients of each row and applies the rule once.
+Makes an optimizer's step for N tables, each float [R, ...]: sums the gradients of each row and applies the rule once.
 
 tables: Variables, or handles of dynamic tables.
-slots: Those of all variables, one table behind the other, of the table's shape.
-hyperparameters: Those of all tables, one table behind the other, scalars in the order of the rule.
+slots: The slots of all variables, one table after another, in the table's shape.
+hyperparameters: Scalars for all tables, one table after another, in the order of the rule.
 values: [N, ...]; gradients of rows.
-indices: [N]; whose they are. Of a dynamic table, -1 drops a gradient.
-names: Of the tables, for messages.
+indices: [N]; the rows of the gradients. For a dynamic table, -1 drops a gradient.
+names: The tables' names, for messages.
 rules: Optimizers, by the names of tf/embedding/update_rules.h.
-all_rows: Whether rows without a gradient are updated as well, with one of zero.
-dynamic: Which of the tables are dynamic.
-slot_names: Of the dynamic tables, one table behind the other; slots that are not there yet are made.
-slot_initials: What these slots begin with.
+all_rows: Whether rows without a gradient are updated as well, with a gradient of zero.
+dynamic: Whether each table is dynamic.
+slot_names: For the dynamic tables, one table after another; missing slots are made.
+slot_initials: The initial values of these slots.
 )doc");
 
 }  // namespace

@@ -7,20 +7,20 @@
 #include "core/base/status.h"
 #include "core/embedding/optimizer/update.h"
 
-// How an update op says which optimizer it applies (lockstep/_src/tables/updates has the other side): a rule's name, as
+// The way in which an update op names its optimizer (lockstep/_src/tables/updates is the other side): a rule's name, as
 // many slots as the rule has, and its hyperparameters as scalars in the order below.
 //
 //   name                          slots              hyperparameters
 //   sgd                           -                  learning_rate
 //   momentum, nesterov            momentum           learning_rate, momentum
 //   keras_momentum, ..._nesterov  momentum           learning_rate, momentum
-//   adagrad, keras_adagrad        accumulator        learning_rate, epsilon; outside of the root, Keras: inside
+//   adagrad, keras_adagrad        accumulator        learning_rate, epsilon (outside of the root; Keras: inside)
 //   adam                          m, v               learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power
 //   keras_adam                    m, v               the same, 1 - beta1, 1 - beta2
 //   ftrl                          accum, linear      learning_rate, learning_rate_power, l1, l2, l2_shrinkage
 //   rms_prop                      rms, momentum      learning_rate, rho, momentum, epsilon, 1 - rho
 //   centered_rms_prop             rms, momentum, mg  the same
-//   plain_rms_prop                rms                the same: without momentum, and without a slot for it
+//   plain_rms_prop                rms                the same, but without momentum and its slot
 //   plain_centered_rms_prop       rms, mg            the same
 namespace lockstep {
 
@@ -28,11 +28,11 @@ struct RuleKind {
   std::string_view name;
   int num_slots;
   int num_hyperparameters;
-  // INVALID_ARGUMENT as the optimizer's options have it. hyperparameters: [num_hyperparameters].
+  // Makes the rule; returns the INVALID_ARGUMENT of the optimizer's options. hyperparameters: [num_hyperparameters].
   Result<UpdateRule> (*make)(std::span<const float> hyperparameters, DType row_type);
 };
 
-// Lives as long as the program. INVALID_ARGUMENT for a name that is none of the above.
+// Returns a rule that lives as long as the program. INVALID_ARGUMENT for an unknown name.
 Result<const RuleKind*> FindRule(std::string_view name);
 
 }  // namespace lockstep

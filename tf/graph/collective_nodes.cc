@@ -1,10 +1,10 @@
-// Which nodes communicate, and by what they are known. A node is a collective by its op's definition, or because a
-// function that it names does: as its type (a direct call) or in an attribute (If, While, PartitionedCall, and also
-// MapDataset and its like). The first kinds run where they stand in the graph and are put in order as one link; the
-// others run at a time of their own, and are refused.
+// Finds the nodes that communicate, and their names and descriptions. A node is a collective by its op's definition, or
+// because it names a function that communicates: as its type (a direct call) or in an attribute (If, While,
+// PartitionedCall, and also MapDataset and similar ops). Collectives and calls run at their place in the graph; the
+// pass orders them, a call as one link. The others run at their own time, and are refused.
 //
-// What is compared over ranks is text made of the op, the name and the attributes that the op defines. Attributes that
-// TensorFlow adds to nodes (_class, devices, shapes it inferred) are left out: they may differ where nothing does.
+// The ranks compare text made of the op, the name and the attributes that the op defines. Attributes that TensorFlow
+// adds to nodes (_class, devices, inferred shapes) are left out: they may differ between equal programs.
 #include "tf/graph/collective_nodes.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Ops that run a function where they stand in the graph. A direct call has the function's name as its type. Any op that
-// is missing here and takes a function is refused, if there is a collective inside: an error, and no wrong order.
+// Ops that run a function at their place in the graph. A direct call has the function's name as its type. An op that is
+// missing here and runs a function with a collective is refused: that is an error, but never a wrong order.
 constexpr std::array<std::string_view, 10> kCalls = {
     "PartitionedCall",
     "StatefulPartitionedCall",
@@ -39,8 +39,8 @@ constexpr std::array<std::string_view, 10> kCalls = {
     "_While",
 };
 
-// "LockstepAllReduce 'bucket' {N=3, T=DT_FLOAT, reduce_op="sum"}", by the attributes that the op defines. In the order
-// of the definition, which is the same everywhere; a node's own attributes have no order.
+// Returns text like "LockstepAllReduce 'bucket' {N=3, T=DT_FLOAT, reduce_op="sum"}", with the attributes of the op's
+// definition, in its order. This order is the same everywhere; a node's own attributes have no order.
 std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice attrs) {
   std::vector<std::string> values;
   for (const auto& attr : op.attr()) {
@@ -50,11 +50,11 @@ std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice a
   return absl::StrCat(op.name(), " '", CanonicalName(name), "' {", absl::StrJoin(values, ", "), "}");
 }
 
-// The numbers that CanonicalName takes out, one for each part of the name: -1 where a part has none, so that
-// "a_1/b" and "a/b_1" differ. Of more than 18 digits the first 18 count, which fit into 64 bits.
+// Returns the numbers that CanonicalName removes, one for each part of the name, or -1 for a part without a number. So
+// "a_1/b" and "a/b_1" differ. Only the first 18 digits of a number count, which fit into 64 bits.
 std::vector<int64_t> NumbersOf(std::string_view name) {
   std::vector<int64_t> numbers;
-  size_t begin = std::string_view::npos;  // of the digits behind the last '_'
+  size_t begin = std::string_view::npos;  // first digit after the last '_'
   for (size_t i = 0; i <= name.size(); ++i) {
     if (i == name.size() || name[i] == '/') {
       int64_t number = -1;
@@ -80,7 +80,7 @@ bool IsCollective(const tf::OpDef& op) {
                      [](const auto& attr) { return attr.name() == LOCKSTEP_COLLECTIVE_ATTR; });
 }
 
-// Two steps: does it communicate, and if so by a call, is the call made where the node stands.
+// Returns whether the node communicates. If it does so by a call, the call must run at the node's place.
 Result<bool> CollectiveNodes::Contains(const tf::Node& node) {
   if (IsCollective(node.op_def())) return true;
   const std::vector<std::string> inside = InFunctionsOf(node.type_string(), node.attrs());
@@ -95,7 +95,7 @@ Result<bool> CollectiveNodes::Contains(const tf::Node& node) {
   return true;
 }
 
-// What has no priority of its own takes the default: a call, and an op that is grouped and does not communicate.
+// Nodes without a priority of their own take the default: calls, and grouped ops that do not communicate.
 OrderKey CollectiveNodes::KeyOf(const tf::Node& node) {
   OrderKey key;
   key.name = CanonicalName(node.name());
@@ -111,7 +111,7 @@ OrderKey CollectiveNodes::KeyOf(const tf::Node& node) {
 }
 
 const std::vector<std::string>& CollectiveNodes::InFunction(const std::string& name) {
-  // The empty entry ends the search where functions call each other in a circle.
+  // The empty entry ends the recursion if functions call each other in a circle.
   const auto [found, is_new] = in_function_.try_emplace(name);
   if (!is_new) return found->second;
   const tf::FunctionDef* const function = library_->Find(name);
@@ -125,7 +125,7 @@ const std::vector<std::string>& CollectiveNodes::InFunction(const std::string& n
     }
     for (std::string& inside : InFunctionsOf(node.op(), attrs)) result.push_back(std::move(inside));
   }
-  // A function's nodes come in the order of creation, which ranks need not share.
+  // A function's nodes come in the order of creation, which may differ between ranks.
   std::sort(result.begin(), result.end());
   return in_function_[name] = std::move(result);
 }

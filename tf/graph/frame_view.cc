@@ -1,9 +1,9 @@
-// A frame as a graph without circles. Every node belongs to the vertex of its own (in this frame) or to that of the
-// loop that lies directly in this frame and holds it, however deep. Edges inside of a vertex and a loop's way back are
-// left out (SourceOf); what is left is put in order once, and levels and conditions follow from the vertices before.
+// A frame as a graph without circles. Every node in this frame is a vertex of its own; a node inside a loop, at any
+// depth, belongs to the vertex of the loop that lies directly in this frame. Edges inside of a vertex and a loop's back
+// edge are left out (SourceOf). The rest is sorted once, and levels and conditions follow from the vertices before.
 //
-// Edges that were added since count only between nodes that the view knows: the pass adds control edges along the
-// order, which change no condition that it asks for later, and nodes of its own, which are not looked at.
+// Later edges count only between nodes that the view knows. The pass adds control edges along the order, which change
+// no condition that it asks for later, and its own nodes, which are ignored.
 #include "tf/graph/frame_view.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Of sets that are sorted, as all Conditions are.
+// The sets are sorted, as all Conditions are.
 Conditions Union(const Conditions& a, const Conditions& b) {
   Conditions result;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result));
@@ -36,7 +36,7 @@ Conditions Intersection(const Conditions& a, const Conditions& b) {
 
 Result<Frames> Frames::Of(const tf::Graph& graph) {
   Frames frames;
-  std::vector<std::string> unreachable;  // stay in the outermost frame: nothing leads to them
+  std::vector<std::string> unreachable;  // they stay in the outermost frame, because no edge leads to them
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::BuildControlFlowInfo(&graph, &frames.info_, &unreachable)));
   for (const tf::Node* node : graph.op_nodes()) {
     const tf::ControlFlowInfo& info = frames.info_[node->id()];
@@ -48,7 +48,7 @@ Result<Frames> Frames::Of(const tf::Graph& graph) {
 }
 
 const std::string* Frames::ChildOf(const std::string& frame, const tf::Node& node) const {
-  // Up from the node's frame, until the parent is the frame that was asked for.
+  // Walks up from the node's frame until the parent is `frame`.
   const std::string* name = &frame_of(node);
   if (*name == frame) return name;
   for (auto found = parent_.find(*name); found != parent_.end(); found = parent_.find(*name)) {
@@ -79,7 +79,7 @@ Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, co
       vertex.entries = vertex.exits = {node};
     } else {
       vertex.loop = child;
-      // A loop's own doors; those of the loops in it lie deeper.
+      // The loop's own entries and exits; those of nested loops lie deeper.
       if (frames.frame_of(*node) == *child && node->IsEnter()) vertex.entries.push_back(node);
       if (frames.frame_of(*node) == *child && node->IsExit()) vertex.exits.push_back(node);
     }
@@ -90,14 +90,14 @@ Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, co
 }
 
 int FrameView::SourceOf(const tf::Edge& edge) const {
-  // Nodes that the pass has added since have ids behind all that were known.
+  // Nodes that the pass has added since then have higher ids than all known ones.
   const bool is_new = static_cast<size_t>(edge.src()->id()) >= vertex_of_.size();
   if (is_new || edge.src()->IsNextIteration()) return -1;
   const int source = vertex_of_[edge.src()->id()];
   return source == vertex_of_[edge.dst()->id()] ? -1 : source;
 }
 
-// Kahn's algorithm: a vertex is put behind all that lead to it. An edge counts as often as it occurs, on both sides.
+// Kahn's algorithm: a vertex comes after all vertices with an edge to it. Multiple edges count on both sides.
 Status FrameView::Sort() {
   const int count = static_cast<int>(vertices_.size());
   std::vector<std::vector<int>> followers(count);
@@ -126,14 +126,14 @@ Status FrameView::Sort() {
                                nodes_[stuck - waits.begin()][0]->name(), "'"));
 }
 
-// A node runs if all its inputs do, so it has all their conditions. Only a Merge runs as soon as one does: what remains
-// is what its inputs have in common. A Merge's control inputs have to run as any other node's.
+// A node runs if all its inputs run, so it has all their conditions. Only a Merge runs as soon as one input does: its
+// conditions are those that its data inputs have in common. A Merge's control inputs have to run as for any other node.
 //
 //   pred ---> Switch --0--> a --.
-//                  `--1--> b ---+--> Merge        a: {pred is 0}   b: {pred is 1}   Merge: {} and what Switch had
+//                  `--1--> b ---+--> Merge        a: {pred is 0}   b: {pred is 1}   Merge: {} and those of Switch
 //
-// A Merge of branches of different predicates keeps too few conditions rather than too many, and so may count as run
-// where it is dead; in what TensorFlow builds, a Merge closes the branches of one Switch.
+// A Merge of branches of different predicates gets too few conditions rather than too many, and so may count as running
+// while it is dead. But TensorFlow builds a Merge only to close the branches of one Switch.
 void FrameView::SetConditions() {
   for (const int v : order_) {
     Conditions& conditions = vertices_[v].conditions;
@@ -157,7 +157,7 @@ void FrameView::SetConditions() {
   }
 }
 
-// A Switch has a branch on its data outputs alone: who only waits for it, by a control edge, runs whichever it is. A
+// Only the data outputs of a Switch have a branch: a node that waits for it by a control edge runs for either branch. A
 // loop's outputs have the conditions of the loop.
 Conditions FrameView::ConditionsOf(const tf::Node& node, int port) const {
   const Vertex& vertex = vertices_[vertex_of_[node.id()]];
@@ -167,7 +167,7 @@ Conditions FrameView::ConditionsOf(const tf::Node& node, int port) const {
   return Union(vertex.conditions, {{pred->src(), pred->src_output(), port}});
 }
 
-// The longest way, by the vertices in order; levels are counted before the vertex itself.
+// The longest path, by the vertices in order; a level does not count the vertex itself.
 void FrameView::SetLevels(const std::vector<bool>& counts) {
   for (const int v : order_) {
     int& level = vertices_[v].level;

@@ -1,14 +1,14 @@
-// Nodes are grouped by level: the number of nodes that could be in a group on the longest way to them. Two nodes of one
-// level never depend on each other, since a way from one to the other would make the second's level higher. Nor can
-// making groups of all levels at once close a circle: each step on it would lead from a group to one of a higher level,
-// or stay among nodes that no group changes.
+// Nodes are grouped by level: the number of groupable nodes on the longest path to them. Two nodes of one level never
+// depend on each other, because a path from one to the other would give the second a higher level. Making the groups of
+// all levels at once closes no circle either: each step on it would lead from a group to one of a higher level, or stay
+// among nodes that no group changes.
 //
 //   level 1        level 2                     level 3
 //   Route a        Combine a                   CombineGradient a
-//   Route b        Combine b  --> Route c      CombineGradient b       Route c looks up what Combine b gave:
-//                                              Combine c               it is no part of the first group
+//   Route b        Combine b  --> Route c      CombineGradient b       Route c looks up the result of Combine b,
+//                                              Combine c               so it is not part of the first group
 //
-// All groups are found before the first is made: levels and conditions are those of the graph as it was.
+// All groups are found before the first is made: levels and conditions are those of the original graph.
 #include "tf/graph/grouping.h"
 
 #include <algorithm>
@@ -32,14 +32,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// What nodes have in common that become one.
+// The common properties of nodes that become one.
 struct GroupKey {
   std::string frame;
   Conditions conditions;
   int level;
   std::string op;
   std::string device;
-  std::string attributes;  // those that belong to the node as a whole
+  std::string attributes;  // attributes of the node as a whole
 
   friend bool operator<(const GroupKey& a, const GroupKey& b) {
     return std::tie(a.frame, a.conditions, a.level, a.op, a.device, a.attributes) <
@@ -52,17 +52,17 @@ bool IsGroupable(const tf::Node& node) {
   return tf::TryGetNodeAttr(node.attrs(), LOCKSTEP_GROUP_ATTR, &group) && group;
 }
 
-// Whether an attribute has a value for each place, so that those of several nodes are put behind one another.
+// Returns whether an attribute has a value for each place; those of several nodes are concatenated.
 bool IsList(const tf::OpDef::AttrDef& attr) { return attr.type().rfind("list(", 0) == 0; }
 
-// The number of places.
+// Returns whether an attribute is the number of places.
 bool IsNumber(const tf::OpDef& op, const std::string& attr) {
   const auto names = [&](const auto& arg) { return arg.number_attr() == attr; };
   return std::any_of(op.input_arg().begin(), op.input_arg().end(), names) ||
          std::any_of(op.output_arg().begin(), op.output_arg().end(), names);
 }
 
-// In the order of the op's definition, as nodes hold theirs in none.
+// Returns the common attributes in the order of the op's definition, because a node's attributes have no order.
 std::string AttributesOfAll(const tf::Node& node) {
   std::string text;
   for (const auto& attr : node.op_def().attr()) {
@@ -73,7 +73,7 @@ std::string AttributesOfAll(const tf::Node& node) {
   return text;
 }
 
-// Nodes with their order keys, which are costly to make and compared often.
+// Nodes with their order keys, which are costly to make and often compared.
 struct Member {
   OrderKey key;
   tf::Node* node;
@@ -81,7 +81,7 @@ struct Member {
 
 using Groups = std::map<GroupKey, std::vector<Member>>;
 
-// All nodes that could be in a group, by what decides which.
+// Returns all nodes that may be grouped, by the key of their group.
 Result<Groups> FindGroups(const tf::Graph& graph, const std::vector<tf::Node*>& nodes, CollectiveNodes* collectives) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Frames frames, Frames::Of(graph));
   std::set<std::string> names;
@@ -113,14 +113,14 @@ Result<Groups> FindGroups(const tf::Graph& graph, const std::vector<tf::Node*>& 
   return groups;
 }
 
-// Puts `more` behind `list`, of whatever kind the two are.
+// Appends `more` to `list`, for any type of list.
 void Append(const tf::AttrValue& more, tf::AttrValue* list) { list->mutable_list()->MergeFrom(more.list()); }
 
-// The definition of the node that stands for all members.
+// Returns the definition of the node that replaces all members.
 tf::NodeDef DefinitionOf(const std::vector<Member>& members) {
   const tf::Node& first = *members[0].node;
-  // By what ranks compare and kernels are made from, and not by the nodes' own names: groups of the same description
-  // may share a kernel.
+  // The name is made of the data that ranks compare and kernels are made from, not of the nodes' own names. So groups
+  // with the same description may share a kernel.
   std::vector<std::string> descriptions;
   for (const Member& member : members) descriptions.push_back(member.key.description);
   tf::NodeDef def;
@@ -143,8 +143,8 @@ tf::NodeDef DefinitionOf(const std::vector<Member>& members) {
   return def;
 }
 
-// For each member, where each of its inputs (or outputs) lies among those of the group: argument by argument, and in
-// each the members in turn.
+// For each member, the index of each of its inputs (or outputs) among those of the group: argument by argument, and in
+// each argument the members in turn.
 //
 //   members' (argument.member)   1.a 2.a 3.a | 1.b 2.b 3.b        group's   1.a 1.b  2.a 2.b  3.a 3.b
 using Places = std::vector<std::vector<int>>;
@@ -174,7 +174,7 @@ Result<std::pair<Places, Places>> PlacesIn(const std::vector<Member>& members) {
   return places;
 }
 
-// Puts the group's node into the graph, and takes the members out.
+// Adds the group's node to the graph and removes the members.
 Status MakeOne(tf::Graph* graph, const std::vector<Member>& members) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto places, PlacesIn(members));
   absl::Status status;
@@ -183,7 +183,7 @@ Status MakeOne(tf::Graph* graph, const std::vector<Member>& members) {
   group->set_assigned_device_name(members[0].node->assigned_device_name());
   for (size_t i = 0; i < members.size(); ++i) {
     tf::Node* const node = members[i].node;
-    // An input takes one edge: those of the member have to go before those of the group come.
+    // An input takes one edge, so the member's edges are removed before those of the group are added.
     struct End {
       tf::Node* node;
       int place, own;

@@ -6,21 +6,21 @@
 
 namespace lockstep {
 
-// Makes one node of those of a run that can be one: nodes of one op with the attribute lockstep_group, as
-// LOCKSTEP_GROUPED_COLLECTIVE_OP defines them (tf/comm/collective_op.h), that don't depend on each other, and that run
-// under the same conditions. So the lookups of all tables cost one exchange of ids, one of rows and one of gradients,
-// whatever their number, and their optimizers' steps are one pass over all rows (tf/embedding/update_ops.cc):
+// Joins the nodes of a run that can be one. They have the same op with the attribute lockstep_group, which
+// LOCKSTEP_GROUPED_COLLECTIVE_OP defines (tf/comm/collective_op.h), do not depend on each other, and run under the same
+// conditions. So the lookups of any number of tables cost one exchange of ids, one of rows and one of gradients. Their
+// optimizers' steps are one pass over all rows (tf/embedding/update_ops.cc):
 //
 //   ids a --> Route --> Gather --> Combine --> rows a        ids a --> Route --> Gather --> Combine --> rows a
 //   ids b --> Route --> Gather --> Combine --> rows b        ids b -->       --> Gather -->         --> rows b
 //
-// Which nodes become one follows from what ranks have in common (names, attributes, dependencies), so that all ranks
-// make the same groups. A group has its members in the order of their keys (collective_nodes.h), and a name made of the
-// first one's, their number and a fingerprint of all: a session keeps kernels by name, and a run that fetches fewer
-// tables has another group.
+// Grouping follows from the data that ranks have in common (names, attributes, dependencies), so all ranks make the
+// same groups. The members of a group are in the order of their keys (collective_nodes.h). Its name is made of the
+// first member's name, their number and a fingerprint of all. A session keeps kernels by name, and a run that fetches
+// fewer tables has another group.
 //
-// A node whose attribute lockstep_group is false stays as it is. Changes nothing where no two nodes fit. Called with
-// the graph of one run, before its collectives are put in order. After an error the graph may be half changed.
+// A node whose attribute lockstep_group is false is not changed. If no two nodes fit, nothing changes. It is called
+// with the graph of one run, before the collectives are ordered. After an error the graph may be partly changed.
 Status GroupCollectives(tensorflow::Graph* graph, const tensorflow::FunctionLibraryDefinition* library);
 
 }  // namespace lockstep

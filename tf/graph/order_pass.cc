@@ -1,32 +1,32 @@
 // Puts the collectives of a run into one order, the same on every rank.
 //
-// Ranks build the same collectives, but TensorFlow runs what is ready first, and a rank may run other things beside
-// them (the chief writes summaries). The order is therefore taken from what ranks have in common: a collective's level,
-// which is the number of collectives on the longest way to it, then its priority and its name. Control
-// edges chain the collectives in that order: each waits for the one before, and for nothing else, so that the rest of
-// the graph overlaps with them. Levels come first because no order can go against the graph's own: a collective that
-// depends on another has a higher level, so the chain closes no circle.
+// Ranks build the same collectives. But TensorFlow runs a node as soon as it is ready, and a rank may run other nodes
+// beside them (the chief writes summaries). So the order is computed from data that ranks have in common: a
+// collective's level, which is the number of collectives on the longest path to it, then its priority and its name.
+// Control edges chain the collectives in this order: each waits only for the one before, so that the rest of the graph
+// overlaps with them. Levels come first, because no order may contradict the graph's own. A collective that depends on
+// another has a higher level, so the chain closes no circle.
 //
-// The pass runs in POST_REWRITE_FOR_EXEC, which sees the graph of one run signature, after pruning, inlining and
-// Grappler, for sessions and functions alike.
+// The pass runs in POST_REWRITE_FOR_EXEC. It sees the graph of one run signature after pruning, inlining and Grappler,
+// for sessions and functions alike.
 //
-// Control flow, which is Switch, Merge and loop frames by then (frame_view.h):
-//   - A node in a branch that is not taken is dead, and so is all that depends on it. A collective therefore never
-//     waits for one under a condition that it does not have itself, but for a join: a Merge of that collective's end
-//     and of the other branches, built here. As a join says nothing of what was before a branch not taken, the chain
-//     reaches back to the next collective that runs whenever this one does.
-//   - A loop is one link of the chain around it: all its Enter nodes wait, and all its Exit nodes are waited for. Its
-//     body has a chain of its own, and its iterations run one at a time.
+// Control flow consists of Switch, Merge and loop frames by then (frame_view.h):
+// - A node in a branch that is not taken is dead, and so are all nodes that depend on it. Therefore a collective never
+//   waits directly for a collective with conditions that it does not have itself. Instead it waits for a join, built
+//   here: a Merge of that collective's end and of the other branches. A join does not order the collectives before a
+//   branch that is not taken. So the chain reaches back to the next collective that runs whenever this one does.
+// - A loop is one link of the chain around it: all its Enter nodes wait, and the next link waits for all its Exit
+//   nodes. Its body has a chain of its own, and its iterations run one at a time.
 //   - A call of a function with collectives is one link too; the function's graph has its own pass.
 //
 //   a (always), b (if p), c (always):    a ------------> b ---> join ---> c        and a ---> c
 //                                              p not taken ------^
 //
-// Before the first collective stands a LockstepRunCheck, which compares the list with the other ranks'
+// Before the first collective stands a LockstepRunCheck, which compares the list with those of the other ranks
 // (run_check_op.cc).
 //
-// Cost: once for each run signature, a few passes over the graph; at run time the control edges, and the check's look
-// into a set.
+// The cost is a few passes over the graph, once for each run signature. At run time there are the control edges, and
+// the check's search in a set.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -51,8 +51,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// A link of a chain: a collective, a call, or a whole loop. Chains are sorted by operator<, which looks at nothing that
-// ranks may have differently, but for ties.
+// A link of a chain: a collective, a call, or a whole loop. Chains are sorted by operator<, which except for ties
+// compares only data that is equal on all ranks.
 struct Link {
   int level = 0;
   OrderKey key{};
@@ -63,20 +63,20 @@ struct Link {
   friend bool operator<(const Link& a, const Link& b) { return std::tie(a.level, a.key) < std::tie(b.level, b.key); }
 };
 
-// Whether `link` runs whenever `other` does: it has no condition that `other` doesn't have.
+// Returns whether `link` runs whenever `other` does: it has no condition that `other` does not have.
 bool RunsWhenever(const Link& link, const Link& other) {
   return std::includes(other.conditions.begin(), other.conditions.end(), link.conditions.begin(),
                        link.conditions.end());
 }
 
-// Orders the collectives of one graph. Used once. After an error the graph may be half changed; it is not run then.
+// Orders the collectives of one graph. Used once. After an error the graph may be partly changed; then it is not run.
 class Orderer {
  public:
   Orderer(tf::Graph* graph, const tf::FunctionLibraryDefinition* library, bool is_function)
       : graph_(graph), is_function_(is_function), nodes_(library) {}
 
-  // Find the collectives; see the frames; put each frame's links in order, from the inside out; stand the check before
-  // the outermost chain; chain it. A graph without collectives is left before anything is computed.
+  // Finds the collectives and the frames, orders each frame's links from the inside out, puts the check before the
+  // outermost chain, and chains it. For a graph without collectives it returns before it computes anything.
   Status Run() {
     LOCKSTEP_RETURN_IF_ERROR(Find());
     if (collectives_.empty() || IsEagerOp()) return OkStatus();
@@ -102,8 +102,8 @@ class Orderer {
     return OkStatus();
   }
 
-  // Whether this is the function around an op that was called eagerly. Eager programs order their collectives
-  // themselves, and the communicator compares them one by one.
+  // Returns whether this is the function around an eager op. Eager programs order their collectives themselves, and the
+  // communicator compares them one by one.
   bool IsEagerOp() const {
     if (!is_function_ || collectives_.size() > 1) return false;
     const auto nodes = graph_->op_nodes();
@@ -112,7 +112,7 @@ class Orderer {
     });
   }
 
-  // The links of a frame's chain, in order. Those of loops inside are chained on the way. The frame's view stays: Join
+  // Returns the links of a frame's chain, in order, and chains those of loops inside. The frame's view is kept: Join
   // asks it for conditions after edges have been added.
   Result<std::vector<Link>> Order(const std::string& frame) {
     LOCKSTEP_ASSIGN_OR_RETURN(FrameView made, FrameView::Of(*graph_, frames_, frame));
@@ -145,7 +145,7 @@ class Orderer {
     return links;
   }
 
-  // The chain of a loop's body; empty where nothing in it communicates.
+  // Makes the chain of a loop's body; returns an empty list if no node in it communicates.
   Result<std::vector<Link>> OrderLoop(const std::string& frame) {
     const bool has_any = std::any_of(collectives_.begin(), collectives_.end(),
                                      [&](const tf::Node* node) { return frames_.ChildOf(frame, *node) != nullptr; });
@@ -155,8 +155,8 @@ class Orderer {
     return links;
   }
 
-  // A loop has no name of its own that ranks share: it stands where its first collective would, by the highest priority
-  // (the lowest number) of all.
+  // A loop has no name that ranks share. It takes the place of its first collective, with the highest priority (the
+  // lowest number) of all.
   static OrderKey KeyOfLoop(const std::vector<Link>& inside) {
     OrderKey key = inside[0].key;
     std::vector<std::string> descriptions;
@@ -168,8 +168,8 @@ class Orderer {
     return key;
   }
 
-  // Iterations that overlap would run the same collective in an order that ranks don't share. TensorFlow takes the
-  // attribute from a loop's Enter nodes.
+  // Overlapping iterations would run the same collective in an order that may differ between ranks. TensorFlow reads
+  // the attribute from a loop's Enter nodes.
   static void RunOneIterationAtATime(const std::vector<tf::Node*>& enters) {
     for (tf::Node* enter : enters) {
       enter->ClearAttr("parallel_iterations");
@@ -177,8 +177,8 @@ class Orderer {
     }
   }
 
-  // Makes each link wait for those before. It is enough to reach back to the nearest one that runs whenever this one
-  // does, as that has waited for the rest; those between may be dead and say nothing of what is before them.
+  // Makes each link wait for those before it. It suffices to reach back to the nearest link that runs whenever this one
+  // does, because that one has waited for the rest. Links in between may be dead and then order nothing before them.
   Status Chain(const std::string& frame, const std::vector<Link>& links) {
     for (size_t i = 1; i < links.size(); ++i) {
       for (size_t j = i; j-- > 0;) {
@@ -189,7 +189,7 @@ class Orderer {
     return OkStatus();
   }
 
-  // One control edge for each pair of doors; between two plain collectives, a single one.
+  // Adds one control edge for each pair of exit and entry; between two plain collectives this is a single one.
   Status Connect(const std::string& frame, const Link& first, const Link& second) {
     std::vector<tf::Node*> ends = first.exits;
     if (!RunsWhenever(first, second)) {
@@ -202,8 +202,8 @@ class Orderer {
     return OkStatus();
   }
 
-  // A node that runs whenever `second` does: when `first` has ended, or when one of the conditions that only `first`
-  // has does not hold. For conditions c1 (outermost) to ck:
+  // Returns a node that runs whenever `second` does: after `first` has ended, or when one of the conditions that only
+  // `first` has does not hold. For conditions c1 (outermost) to ck:
   //   gate_i = Switch(gate_{i-1} where c_{i-1} holds, c_i)      runs if c_1 to c_{i-1} hold
   //   end    = Identity(gate_k where c_k holds), after `first`  runs if all hold
   //   join   = Merge(...Merge(Merge(end, gate_k elsewhere), gate_{k-1} elsewhere)..., gate_1 elsewhere)
@@ -214,17 +214,16 @@ class Orderer {
   //            |             `----not q-----------------------^         ^
   //            `----not p-----------------------------------------------'
   //
-  // Exactly one of the ways is alive in each run, so every Merge has one input, and the join never waits for a branch
-  // that is not taken. The data on the way is the predicate itself and means nothing; who waits for the join takes none
-  // of it.
-  // Control edges say "after" and not "after, if it runs at all": TensorFlow has nothing else for that than a Merge of
-  // data.
+  // Exactly one of the paths is alive in each run, so every Merge has one live input, and the join never waits for a
+  // branch that is not taken. The data on the path is the predicate itself and has no meaning; nodes that wait for the
+  // join do not use it.
+  // A control edge cannot say "after it, if it runs at all"; in TensorFlow only a Merge of data can.
   Result<tf::Node*> Join(const std::string& frame, const Link& first, const Link& second) {
     const FrameView& view = views_[frame];
     Conditions missing;
     std::set_difference(first.conditions.begin(), first.conditions.end(), second.conditions.begin(),
                         second.conditions.end(), std::back_inserter(missing));
-    // What chooses a branch inside of another has the other's condition itself, and so more of them.
+    // The predicate of an inner branch has the conditions of the outer one, and so has more of them.
     std::stable_sort(missing.begin(), missing.end(), [&view](const Condition& a, const Condition& b) {
       return view.ConditionsOf(*a.pred, a.port).size() < view.ConditionsOf(*b.pred, b.port).size();
     });
@@ -234,11 +233,11 @@ class Orderer {
     for (size_t i = 0; i < missing.size(); ++i) {
       tf::Node* const pred = const_cast<tf::Node*>(missing[i].pred);
       const Output data = i == 0 ? Output(pred, missing[i].port) : Output(gates[i - 1], missing[i - 1].branch);
-      // What chooses: a bool has two branches, which is TensorFlow's Switch, a number as many as it likes.
+      // A bool predicate has two branches (TensorFlow's Switch); a number has any number of branches.
       const bool is_bool = pred->output_type(missing[i].port) == tf::DT_BOOL;
       auto builder = tf::NodeBuilder(graph_->NewName("lockstep/gate"), is_bool ? "Switch" : "_SwitchN");
       builder.Input(data).Input(Output(pred, missing[i].port));
-      // A predicate of a Case is a number, and its Switch has as many outputs as there are branches.
+      // The predicate of a Case is a number, and its Switch has as many outputs as there are branches.
       if (!is_bool) builder.Attr("num_outs", Branches(missing[i]));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Node* const gate, Add(std::move(builder), device));
       gates.push_back(gate);
@@ -258,7 +257,7 @@ class Orderer {
     return join;
   }
 
-  // How many outputs the _SwitchN nodes have that a predicate of many branches controls.
+  // Returns the number of outputs of the _SwitchN nodes that a numeric predicate controls.
   static int Branches(const Condition& condition) {
     int branches = condition.branch + 1;
     for (const tf::Edge* edge : condition.pred->out_edges()) {
@@ -269,10 +268,10 @@ class Orderer {
     return branches;
   }
 
-  // The node that compares the list of operations over ranks, as the first link.
+  // Makes the node that compares the list of operations between ranks, as the first link.
   Result<Link> MakeRunCheck(const std::vector<std::string>& operations) {
-    // The fingerprint is part of the name: a session has one kernel for all stateful nodes of a name, whatever run they
-    // are in.
+    // The fingerprint is part of the name, because a session has one kernel for all stateful nodes of a name, in any
+    // run.
     const std::string fingerprint = absl::StrCat(absl::Hex(RunAgreement::Fingerprint(operations), absl::kZeroPad16));
     auto builder = tf::NodeBuilder(absl::StrCat("lockstep/run_check_", fingerprint), "LockstepRunCheck");
     builder.Attr("operations", operations);
@@ -283,7 +282,7 @@ class Orderer {
     return link;
   }
 
-  // Adds a node beside the collective that it serves: at this time nodes have their devices, and none is given later.
+  // Adds a node on the device of the collective that it serves: at this time devices are already assigned.
   Result<tf::Node*> Add(tf::NodeBuilder builder, const std::string& device) {
     tf::Node* node = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(builder.Finalize(graph_, &node)));
@@ -297,11 +296,10 @@ class Orderer {
   std::vector<bool> is_collective_;  // by node id
   std::vector<const tf::Node*> collectives_;
   Frames frames_;
-  std::map<std::string, FrameView> views_;  // of each frame, as it was before edges were added
+  std::map<std::string, FrameView> views_;  // by frame, in the state before edges were added
 };
 
-// Registered when the library is loaded; TensorFlow runs it on every graph, those without collectives included, which
-// it leaves as they are.
+// Registered when the library is loaded. TensorFlow runs it on every graph; graphs without collectives are not changed.
 class OrderCollectivesPass : public tf::GraphOptimizationPass {
  public:
   absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {

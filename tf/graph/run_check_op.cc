@@ -1,11 +1,11 @@
-// LockstepRunCheck: the first collective of every graph that has any. It carries the graph's list of collectives as
-// text, in the order of the chain, and holds it against the other ranks' lists.
+// LockstepRunCheck is the first collective of every graph that has any. It has the graph's list of collectives as text,
+// in the order of the chain, and compares it with the other ranks' lists.
 //
 //   operations   "LockstepBroadcast 'init' {...}", "call 'step' of a function with ...", "loop of ..."
-//   fingerprint  64 bits over all of them; also part of the node's name, as kernels are kept by name
+//   fingerprint  64 bits of all of them; also part of the node's name, because kernels are kept by name
 //
-// The first run of a graph exchanges the fingerprints, 8 bytes a rank. Only where they differ the lists follow, to say
-// where (core/comm/job/run_agreement.h). What was agreed on is kept with the engine, and so ends with the job.
+// The first run of a graph exchanges the fingerprints, 8 bytes per rank. Only if they differ, the lists are exchanged
+// to find the difference (core/comm/job/run_agreement.h). The engine keeps the agreement, which so ends with the job.
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,12 +17,13 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Stands before the first collective of a graph; tf/graph/order_pass.cc puts it there. Once the ranks have agreed, it
-// costs a look into a set: no exchange, and no way to the lane. That ranks agree on whether there is something to
-// exchange follows from RunAgreement: what one holds for agreed, all do.
+// Runs before the first collective of a graph; tf/graph/order_pass.cc puts it there. Once the ranks have agreed, it
+// only searches a set: there is no exchange, and nothing is posted to the lane. RunAgreement ensures that ranks agree
+// on whether an exchange is needed: if one rank counts a list as agreed, all do.
 //
-// Without it, ranks with different graphs would meet in collectives that don't match, in the middle of a step, and be
-// told of two single operations. Here they are told before the first of them, by where their lists begin to differ.
+// Without it, ranks with different graphs would run into collectives that do not match, in the middle of a step, and
+// the error would name two single operations. With it, the error comes before the first operation, and names the first
+// difference of the lists.
 class RunCheckKernel : public CollectiveKernel {
  public:
   explicit RunCheckKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -45,13 +46,13 @@ class RunCheckKernel : public CollectiveKernel {
 
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepRunCheck", RunCheckKernel);
 
-// Not a LOCKSTEP_COLLECTIVE_OP: the pass does not order what it puts in itself.
+// It is no LOCKSTEP_COLLECTIVE_OP, because the pass does not order the nodes that it adds itself.
 REGISTER_OP("LockstepRunCheck")
     .Attr("operations: list(string)")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Fails on every rank where the ranks run different collectives. Of use to the graph pass alone, which adds it.
+Fails on every rank if the ranks run different collectives. Only the graph pass uses it.
 
 operations: the collectives of the graph, in order, as text.
 )doc");

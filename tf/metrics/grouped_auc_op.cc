@@ -1,5 +1,5 @@
-// What a batch adds to a mean of AUCs over groups (core/metrics/grouped_auc.h). It says nothing to other ranks: its
-// result is summed over them by the metric, in Python.
+// Computes a batch's contribution to a mean of AUCs over groups (core/metrics/grouped_auc.h). It does not communicate:
+// the metric in Python sums the result over the ranks.
 #include "absl/strings/str_cat.h"
 #include "core/metrics/grouped_auc.h"
 #include "tensorflow/core/framework/op.h"
@@ -52,10 +52,10 @@ REGISTER_OP("LockstepGroupedAuc")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The sum over groups of a batch of samples times AUC, and that of samples.
+Computes, over the groups of a batch, the sum of samples times AUC, and the sum of samples.
 
 labels: [N], whether a sample is positive.
-predictions: [N], any numbers but NaN.
+predictions: [N], any numbers except NaN.
 groups: [N]; a run of equal ones is a group. Groups of one class are left out.
 added: [2], the two sums.
 )doc");
