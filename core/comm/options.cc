@@ -10,10 +10,10 @@
 namespace lockstep {
 namespace {
 
-// What ContextOptions::backend may be: all that there is, by who is where; or one of them for everything.
+// The allowed values of ContextOptions::backend: a choice by the hosts of the ranks, or one backend for everything.
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "shm", "gloo"};
 
-// It travels in the notes of the rendezvous.
+// It is sent in the notes of the rendezvous.
 constexpr size_t kMaxPurposeBytes = 200;
 
 template <typename T>
@@ -35,7 +35,7 @@ Status ContextOptions::Validate() const {
   if (rank < 0 || rank >= size) return Refuse("rank", rank, StrCat("0 to ", size - 1));
   if (size > 1 && rendezvous.empty()) return Refuse("rendezvous", "empty", "host:port of rank 0");
   if (size > 1 && secret.empty()) return Refuse("secret", "empty", "the secret of the job");
-  // Written so that a NaN is refused.
+  // This form also refuses NaN.
   if (!(rendezvous_timeout_s > 0)) return Refuse("rendezvous_timeout_s", rendezvous_timeout_s, "more than 0 s");
   if (!(stall_timeout_s > 0)) return Refuse("stall_timeout_s", stall_timeout_s, "more than 0 s");
   if (!(stopped_timeout_s >= 0)) return Refuse("stopped_timeout_s", stopped_timeout_s, "0 (no limit) or more");

@@ -5,71 +5,73 @@
 
 #include "core/base/status.h"
 
-// The folders of core/comm, each above all that it uses. This header is below them all.
+// The folders of core/comm; each uses only folders below it. This header is below them all.
 //
 //   conformance/    tests and benchmarks of whole jobs, on every backend
 //   named/          the named lane: collectives that ranks match by name
-//   job/            the engine of a process: it chooses the backend; the ordered lane
+//   job/            the engine of a process, which chooses the backend; the ordered lane
 //   hierarchical/   the communicator of several hosts: shm/ inside each host, gloo/ between hosts
 //   shm/            the backend inside a host: shared memory
 //   gloo/           the backend between hosts: TCP
-//   liveness/       who is alive, and how a process ends after a loss
-//   rendezvous/     how ranks find and authenticate each other; addresses of a machine
+//   liveness/       detection of lost ranks, and the end of a process after a loss
+//   rendezvous/     ranks find and authenticate each other; addresses of a machine
 //   collective/     the interface Communicator, and the parts that all backends share
 
 namespace lockstep {
 
-// The most ranks of a job, which is as many as the largest answer of a rendezvous has room for.
+// The most ranks of a job: the largest answer of a rendezvous has room for as many.
 inline constexpr int kMaxRanksPerJob = 512;
 // The most ranks that share memory on a host.
 inline constexpr int kMaxRanksPerHost = 16;
 
-// Where this process stands in its job and how it talks to the others. Filled by the launcher's variables or by hand.
-// size, rendezvous, secret, backend and shared_bytes_per_rank have to be the same on all ranks; other times may differ.
+// This process's place in its job and its ways to reach the others. Set by the launcher's variables or by hand. size,
+// rendezvous, secret, backend and shared_bytes_per_rank have to be the same on all ranks; most times may differ.
 //
-// The secret keeps strangers on the network out of the job. It should be random and new for each job: who sees the
-// messages of the rendezvous can try guesses on them.
+// The secret keeps other programs on the network out of the job. It should be random and new for each job: a listener
+// that sees the messages of the rendezvous can test guesses on them.
 //
-// shared_bytes_per_rank is what AllocateShared has to give on each rank. Too little is never an error: what finds no
-// room goes through private memory, with a copy in and out. 0 switches shared buffers off. More costs nothing until it
-// is used; used pages stay with the job to its end, and count towards a container's limit of memory.
+// shared_bytes_per_rank is the memory for AllocateShared on each rank. Too little is never an error: data without room
+// goes through private memory, with a copy in and out. 0 switches shared buffers off. A larger value costs nothing
+// until it is used. Used pages stay with the job until its end, and count towards a container's limit of memory.
 //
 // stall_timeout_s ends a job whose rank hangs; deaths are seen at once in any case. It has to be longer than the
-// longest time that ranks may be apart, as while one of them writes a checkpoint.
-// stopped_timeout_s ends a job one of whose processes is stopped (SIGSTOP, Ctrl-Z), and is waited for by a rank of its
-// host. What a debugger holds does not count, nor do stops of all ranks at once. The same stops and those of other
-// hosts are silence, where a job has several hosts. The silence timeout ends a job that has several hosts, one of which
-// is cut off or frozen, whatever its ranks do meanwhile. It has to be longer than the cuts of the network that are to
-// be survived, and the same on all ranks.
+// longest time for which a rank may fall behind, for instance while one writes a checkpoint.
 //
-// end_after_loss_s ends the process of a rank that does something else than a collective, and so hears of no end, so
-// long after a rank of a job on several hosts was lost (liveness/after_loss.h): for programs that have nothing to do
-// then. Not for those that go on with the ranks that are left, nor where ranks are threads of a process.
+// stopped_timeout_s ends a job if a rank's process is stopped (SIGSTOP, Ctrl-Z) while a rank of its host waits for it.
+// A process held by a debugger does not count, and neither do stops of all ranks at once.
 //
-// A listener is for ranks that are told at run time where to meet: rank 0 has the kernel pick a port and keeps it,
-// where a port that is only known to be free may be another's a moment later.
+// silence_timeout_s ends a job of several hosts if one of them is cut off or frozen, whatever its ranks do meanwhile. A
+// stopped process of any host counts as silent, too. It has to be longer than the network failures that the job should
+// survive, and the same on all ranks.
+//
+// end_after_loss_s is for a rank that runs no collective and so gets no error. Its process ends that long after another
+// rank of a job on several hosts was lost (liveness/after_loss.h). It is for programs that have nothing left to do
+// then. Do not use it for programs that continue with the remaining ranks, or if ranks are threads of a process.
+//
+// A listener is for ranks that learn the rendezvous' address at run time. Rank 0 lets the kernel choose a port and
+// keeps it; a port that is only known to be free may be taken by another process a moment later.
 struct ContextOptions {
   int rank = 0;
-  int size = 1;                      // 1 to 512, of which a host takes 16
+  int size = 1;                      // 1 to 512, at most 16 on each host
   std::string rendezvous;            // "host:port" of rank 0's rendezvous; unused when size is 1
-  std::string secret;                // of the job: peers prove with HMAC that they know it; unused when size is 1
+  std::string secret;                // of the job; peers prove by HMAC that they know it; unused when size is 1
   std::string backend = "auto";      // LOCKSTEP_COMM; auto: shared memory on a host, Gloo between hosts
-  double rendezvous_timeout_s = 60;  // how long to wait until all ranks are there
-  double stall_timeout_s = 300;      // how long a rank may be late in a collective before the job ends
-  double stopped_timeout_s = 5;  // how long a rank that is waited for may be stopped before the job ends; 0: no limit
-  int64_t shared_bytes_per_rank = int64_t{1} << 30;  // of address space; memory is taken when it is used
-  std::string purpose = "engine";  // what the ranks meet for, in one line: those that meet for another get an error
+  double rendezvous_timeout_s = 60;  // time to wait for all ranks
+  double stall_timeout_s = 300;      // how late a rank may be in a collective before the job ends
+  double stopped_timeout_s = 5;      // how long a needed rank may be stopped before the job ends; 0: no limit
+  int64_t shared_bytes_per_rank = int64_t{1} << 30;  // address space; memory is taken when it is used
+  std::string purpose = "engine";  // purpose of the rendezvous, in one line; ranks with another one get an error
   std::string interface;  // name, address or network (rendezvous/network_addresses.h) for data between hosts; "": as
                           // rank 0 is reached
   double silence_timeout_s = 8;  // how long a rank of another host may be cut off or frozen before the job ends
   double end_after_loss_s = 0;   // after a rank is lost, this process ends, if its program does not know yet; 0: never
-  std::string host;  // tells hosts apart: ranks with the same one share memory; "": found out. For tests and containers
-  // On rank 0: where it listens, "[::]:port" for all of the machine's addresses; "": at `rendezvous`.
+  std::string host;              // ranks with the same text share memory; "": detected. For tests and containers
+  // On rank 0, the address at which it listens: "[::]:port" for all addresses of the machine; "": `rendezvous`.
   std::string listen;
-  int listener = -1;  // on rank 0, a socket that listens at `rendezvous` already, the caller's; -1: none
+  int listener = -1;  // on rank 0, the caller's socket that already listens at `rendezvous`; -1: none
 
-  // INVALID_ARGUMENT that names the field, what it is and what it may be. Looks at the values alone: whether an address
-  // can be reached is found out by Create, which calls this first.
+  // Returns INVALID_ARGUMENT with the field, its value and the allowed values. It checks only the values. Create calls
+  // it first, and then finds out whether an address can be reached.
   Status Validate() const;
 };
 

@@ -14,50 +14,51 @@
 
 // Three steps, for R ranks:
 //
-//   1. AllToAllV    each rank gets one share of the list, as it is on every rank: R rows of N / R bytes
-//   2. log2 R x     the rows are combined in pairs; the dot products, which need the whole of a tensor, come from an
-//      AllGatherV   AllGatherV of every share's part of them. Row 0 is left at the end
+//   1. AllToAllV    each rank gets its share of the list from every rank: R rows of N / R bytes
+//   2. log2 R x     the rows are combined in pairs. The dot products need whole tensors, so their parts are gathered
+//      AllGatherV   from all shares. Row 0 is left at the end
 //   3. AllGatherV   every rank gets every share's row 0
 //
-// The bytes of 1 and 3 are those of a ring's allreduce, and each element is computed by one rank. Halving the vectors
-// and doubling the distance from round to round, as the paper does, moves as many bytes between the same ranks, but in
-// 2 log2 R exchanges of them, and knows only powers of two.
+// Steps 1 and 3 move the bytes of a ring's allreduce, and each element is computed by one rank. The paper halves the
+// vectors and doubles the distance from round to round. This moves as many bytes between the same ranks, but in 2 log2
+// R exchanges, and only for powers of two.
 //
-// The bits of a sum depend on its order, and how a list is dealt out depends on all that is in it. So that a tensor's
-// coefficients do not, it is cut into blocks that begin with it, each block's products are added up by one rank, and
-// all ranks add up the blocks in their order. That is why the gathered parts are those of blocks and not of shares; at
-// 24 bytes for each pair and block of 16 KiB they are hardly more to move.
+// The bits of a sum depend on its order, and the division of a list depends on all its tensors. A tensor's coefficients
+// must not depend on that. So each tensor is cut into blocks from its own start, one rank adds up each block's
+// products, and all ranks add up the blocks in their order. Therefore parts are gathered by block and not by share. At
+// 24 bytes for each pair and block of 16 KiB, this moves hardly more.
 
 namespace lockstep {
 namespace {
 
-// Large enough to make the products' bytes few, small enough to be dealt out evenly and to stay in the first-level
-// cache while a pair of them is read.
+// Large enough that the products have few bytes, and small enough to be divided evenly and to stay in the first-level
+// cache while a pair of blocks is read.
 constexpr int64_t kBlockElements = 4096;
 
-// Less is cheaper to copy than to allocate in shared memory; the communicator copies it through memory of its own.
+// Fewer bytes are cheaper to copy than to allocate in shared memory; the communicator copies them through its own
+// memory.
 constexpr int64_t kSharedFromBytes = 1 << 16;
 
-// Elements of one tensor, which one rank computes together.
+// Elements of one tensor that one rank computes together.
 struct Block {
   int64_t tensor;
   int64_t begin;  // in the list
   int64_t count;
 };
 
-// How a list is dealt out: the same on all ranks.
+// The division of a list, equal on all ranks.
 struct Plan {
   int64_t num_tensors = 0;
-  std::vector<Block> blocks;      // of the list, in its order
+  std::vector<Block> blocks;      // the list's blocks, in its order
   std::vector<int64_t> first;     // [R + 1]: rank r has the blocks from first[r] up to first[r + 1]
-  std::vector<int64_t> elements;  // [R]: how many are in them
+  std::vector<int64_t> elements;  // [R]: the number of their elements
 
   std::span<const Block> BlocksOf(int rank) const {
     return std::span(blocks).subspan(first[rank], first[rank + 1] - first[rank]);
   }
 };
 
-// A rank's share begins with the first block that begins in its R-th of the elements.
+// Returns the plan. A rank's share begins with the first block that begins in the rank's part (1/R) of the elements.
 Plan MakePlan(std::span<const int64_t> counts, int size) {
   Plan plan;
   int64_t total = 0;
@@ -81,7 +82,7 @@ Plan MakePlan(std::span<const int64_t> counts, int size) {
   return plan;
 }
 
-// What the coefficients of a pair are made of: the squared norms and the dot product. Gathered as three doubles.
+// The numbers behind a pair's coefficients: the squared norms and the dot product. Gathered as three doubles.
 struct Products {
   double aa = 0;
   double bb = 0;
@@ -89,8 +90,8 @@ struct Products {
 };
 static_assert(sizeof(Products) == 3 * sizeof(double));
 
-// Always added up in the same kLanes sums, and these in their order. As vectors by name: compilers may not reorder
-// sums, and do not see these lanes in a loop over scalars.
+// Always adds the same kLanes sums, and then these in their order. The vectors are explicit, because compilers may not
+// reorder sums, and do not see these lanes in a loop over scalars.
 template <typename T>
 Products ProductsOf(const T* a, const T* b, int64_t count) {
   constexpr int kLanes = 4;
@@ -108,7 +109,7 @@ Products ProductsOf(const T* a, const T* b, int64_t count) {
   };
   int64_t done = 0;
   for (; done + kLanes <= count; done += kLanes) add(a + done, b + done);
-  // The rest with zeros behind it, which add nothing.
+  // The rest is filled up with zeros, which add nothing.
   T rest_a[kLanes] = {}, rest_b[kLanes] = {};
   std::copy(a + done, a + count, rest_a);
   std::copy(b + done, b + count, rest_b);
@@ -122,8 +123,8 @@ Products ProductsOf(const T* a, const T* b, int64_t count) {
   return products;
 }
 
-// What a tensor is multiplied with, from its squared norm and the dot product. A square that is too small to be a
-// normal number has lost its precision, and quotients by it might be infinite. NaN is not less and stays NaN.
+// Returns a tensor's coefficient from its squared norm and the dot product. A square below the smallest normal number
+// has lost its precision, and quotients by it might be infinite. NaN is not less, and stays NaN.
 double Factor(double square, double dot) {
   return square < std::numeric_limits<double>::min() ? 1.0 : 1.0 - 0.5 * dot / square;
 }
@@ -134,13 +135,13 @@ void CombineInto(T* a, const T* b, const Products& products, int64_t count) {
   for (int64_t i = 0; i < count; ++i) a[i] = static_cast<T>(of_a * a[i] + of_b * b[i]);
 }
 
-// What is received goes to `out`, whose size all ranks know.
+// Returns an Allocate for memory whose size all ranks know.
 Allocate Into(void* out) {
   return [out](std::span<const int64_t>) -> Result<void*> { return out; };
 }
 
-// One round: row 0 and row `stride` become row 0, rows 2 * stride and 3 * stride the former, and so on. values: [R,
-// elements of this rank's share].
+// Makes one round: row 0 and row `stride` become row 0, rows 2 * stride and 3 * stride become row 2 * stride, and so
+// on. values: [R, elements of this rank's share].
 template <typename T>
 Status CombineNeighbours(Communicator& communicator, const std::string& name, const Plan& plan, int stride, T* values) {
   const std::span<const Block> own = plan.BlocksOf(communicator.rank());
@@ -179,7 +180,7 @@ Status CombineNeighbours(Communicator& communicator, const std::string& name, co
   return OkStatus();
 }
 
-// All rounds: row 0 of `values` is the result.
+// Makes all rounds: row 0 of `values` is the result.
 template <typename T>
 Status CombineRows(Communicator& communicator, const std::string& name, const Plan& plan, void* values) {
   for (int stride = 1; stride < communicator.size(); stride *= 2) {
@@ -188,7 +189,7 @@ Status CombineRows(Communicator& communicator, const std::string& name, const Pl
   return OkStatus();
 }
 
-// The same for a 16-bit type, in float.
+// Does the same for a 16-bit type, in float.
 template <typename ToFloat, typename FromFloat>
 Status CombineHalfRows(Communicator& communicator, const std::string& name, const Plan& plan, const ToFloat& to_float,
                        const FromFloat& from_float, float* floats, void* values) {
@@ -201,7 +202,7 @@ Status CombineHalfRows(Communicator& communicator, const std::string& name, cons
   return OkStatus();
 }
 
-// The one place where the type is told apart. floats: as many as `values` has elements, for 16-bit types.
+// The one place that switches on the type. floats: as many as `values` has elements, for 16-bit types.
 Status Combine(Communicator& communicator, const std::string& name, const Plan& plan, DType dtype, float* floats,
                void* values) {
   switch (dtype) {
@@ -236,7 +237,7 @@ Status CheckArguments(std::string_view name, DType dtype, std::span<const int64_
   return OkStatus();
 }
 
-// "gradients (adasum of 10 4096)". Not by StrCat, as it is made in each step and a list may be long.
+// Returns "gradients (adasum of 10 4096)". It avoids StrCat, because it runs in each step and a list may be long.
 std::string NameWithCounts(std::string_view name, std::span<const int64_t> counts) {
   std::string text(name);
   text += " (adasum of";
@@ -246,8 +247,8 @@ std::string NameWithCounts(std::string_view name, std::span<const int64_t> count
 
 }  // namespace
 
-// All that is received first lies in shared memory, where there is some, because its row 0 is what the peers read in
-// the last step. All memory is there before the first step: a rank that has none declines the whole.
+// All received data first goes to shared memory, if there is some, because the peers read its row 0 in the last step.
+// All memory is allocated before the first step: a rank that has none declines the whole call.
 Status AdasumAllReduce(Communicator& communicator, std::string_view name, DType dtype,
                        std::span<const int64_t> counts_of_tensors, const void* in, void* out) {
   LOCKSTEP_RETURN_IF_ERROR(CheckArguments(name, dtype, counts_of_tensors, in, out));

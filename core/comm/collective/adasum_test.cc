@@ -21,7 +21,7 @@ using Tensor = std::vector<double>;
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 
-// The definition, by recursion from above: the first half is the largest power of two of the tensors.
+// The definition, by recursion: the first half is the largest power of two of the tensors.
 Tensor Oracle(const std::vector<Tensor>& tensors) {
   if (tensors.size() == 1) return tensors[0];
   size_t half = 1;
@@ -65,8 +65,8 @@ Tensor Decode(DType dtype, const std::string& bytes) {
   return values;
 }
 
-// For a value of 1, and in proportion for larger ones: a unit of the last place of the 16-bit types, which are rounded
-// once; of the others what all rounds have rounded off.
+// The tolerance for a value of 1, and in proportion for larger ones. For the 16-bit types, which are rounded once, it
+// is a unit of the last place; for the others it covers the rounding of all rounds.
 double Tolerance(DType dtype) {
   switch (dtype) {
     case DType::kFloat64: return 1e-13;
@@ -76,7 +76,7 @@ double Tolerance(DType dtype) {
   }
 }
 
-// Multiples of 1/8 within [-2, 2), which all types hold exactly.
+// Returns multiples of 1/8 within [-2, 2), which all types hold exactly.
 Tensor RandomValues(int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   Tensor values(count);
@@ -84,10 +84,10 @@ Tensor RandomValues(int64_t count, uint64_t seed) {
   return values;
 }
 
-// Lists with tensors of no and of one element, of a whole block and one more, and of more than is staged at a time.
+// Tensors without elements, with one element, with a whole block and one element more, and larger than one staging.
 const std::vector<int64_t> kCounts = {5, 0, 4096, 1, 4097, 100003, 300};
 
-// What `rank` brings: for each tensor of kCounts its values. `seed` is the same on all ranks.
+// Returns the input of `rank`: values for each tensor of kCounts. `seed` is the same on all ranks.
 std::vector<Tensor> RandomList(int rank, uint64_t seed) {
   std::vector<Tensor> list;
   for (size_t t = 0; t < kCounts.size(); ++t) {
@@ -106,14 +106,14 @@ std::string EncodeList(DType dtype, const std::vector<Tensor>& list) {
   return bytes;
 }
 
-// The result's bytes, or the error in their place.
+// Returns the result's bytes, or the error's text.
 std::string Adasum(Communicator& c, DType dtype, const std::vector<int64_t>& counts, const std::string& in) {
   std::string out(in.size(), 'x');
   const Status status = AdasumAllReduce(c, "t", dtype, counts, in.data(), out.data());
   return status.ok() ? out : status.ToString();
 }
 
-// "" where all ranks have these bytes.
+// Returns "" if all ranks have these bytes.
 std::string DifferenceOverRanks(Communicator& c, const std::string& bytes) {
   std::string all;
   const Status status = c.AllGatherV("compare", {DType::kUInt8, 1}, static_cast<int64_t>(bytes.size()), bytes.data(),
@@ -175,7 +175,7 @@ TEST_P(AdasumTest, BitsDependNeitherOnTheListNorOnTheMemory) {
       }
       const std::string in = EncodeList(dtype, list);
       if (Adasum(c, dtype, kCounts, in) != Join(alone)) return "the list has other bits than its tensors alone";
-      // In place, and where peers read it.
+      // In place, in memory that peers read.
       const auto shared = c.AllocateShared(static_cast<int64_t>(in.size()));
       if (shared == nullptr) return "no shared memory";
       std::memcpy(shared->data(), in.data(), in.size());
@@ -187,7 +187,7 @@ TEST_P(AdasumTest, BitsDependNeitherOnTheListNorOnTheMemory) {
   });
 }
 
-// What the formula is made for, where the result is known without it.
+// The purpose of the formula: here the result is known without it.
 TEST_P(AdasumTest, ParallelTensorsAreAveragedAndOrthogonalOnesAdded) {
   ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
     const int64_t count = 5000;
@@ -201,8 +201,8 @@ TEST_P(AdasumTest, ParallelTensorsAreAveragedAndOrthogonalOnesAdded) {
   });
 }
 
-// Zero on all ranks, on all but one (the last is the one without a neighbour where R is odd), and almost zero: a
-// square that is no normal number.
+// Zero on all ranks; on all but one (the last rank has no neighbour if R is odd); and almost zero: a square that is not
+// a normal number.
 TEST_P(AdasumTest, TensorsWithoutLengthLeaveTheOthersAsTheyAre) {
   ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
     const Tensor zero(10), one = RandomValues(10, 4), tiny(10, c.rank() == 0 ? 1.0 : 1e-160);
@@ -257,7 +257,7 @@ TEST_P(AdasumTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
   });
 }
 
-// As many elements, but divided in another way: nothing else of the exchange could tell.
+// The number of elements is equal but the division differs: no other part of the exchange could notice it.
 TEST_P(AdasumTest, RanksWithOtherCountsAreFound) {
   if (GetParam().size == 1) GTEST_SKIP() << "one rank agrees with itself";
   ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {

@@ -10,8 +10,8 @@
 namespace lockstep {
 namespace {
 
-// One round of a multiply-and-fold hash: both halves of the 128-bit product of odd-looking constants. Against accidents
-// and not against attackers: the ranks trust each other.
+// One round of a multiply-and-fold hash: both halves of the 128-bit product are used. It protects against accidents,
+// not against attackers: the ranks trust each other.
 uint64_t Mix(uint64_t hash, uint64_t value) {
   const auto product = static_cast<unsigned __int128>(hash ^ value) * 0x9e3779b97f4a7c15u;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64) ^ 0xd1b54a32d192ed03u;
@@ -32,8 +32,8 @@ std::string_view CallKindName(CallKind kind) {
   return "unknown";
 }
 
-// The name is taken in words of 8 bytes; its length stands before it, as the last word is filled up with zeros. Made
-// odd at the end, so that it is no refusal's.
+// The name is hashed in words of 8 bytes, after its length, because the last word is filled up with zeros. The result
+// is made odd at the end, so that it differs from kDeclinedCall.
 uint64_t FingerprintOf(const Call& call) {
   uint64_t hash =
       Mix(0x2545f4914f6cdd1d, static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
@@ -75,7 +75,7 @@ std::string DescribeCall(const Call& call) {
 
 Status CallsDiffer(int rank, int64_t number, std::span<const int> ranks, std::span<const uint64_t> fingerprints,
                    const std::function<std::string(int i)>& describe) {
-  // A call, by the first who made it, and all who did.
+  // A call: the first rank that made it, and all ranks that did.
   struct Group {
     int first;
     std::vector<int> ranks;

@@ -10,48 +10,48 @@
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
 
-// What the ranks of a collective compare, the same for every backend: each describes its call by a fingerprint, sees
-// those of all, and so all see together that they agree, disagree, or that somebody declined.
+// The comparison of calls, the same for every backend. Each rank describes its call by a fingerprint and sees those of
+// all ranks. So all ranks come to the same result: they agree, they disagree, or a rank declined.
 namespace lockstep {
 
-// Which collective. Part of the fingerprint. kDecline stands in place of any of the others.
+// The kind of collective, part of the fingerprint. kDecline replaces any of the others.
 enum class CallKind : uint8_t { kAllReduce, kReduceScatter, kBroadcast, kAllGatherV, kAllToAllV, kBarrier, kDecline };
 
-// "allreduce", ...: for messages.
+// Returns "allreduce", ..., for messages.
 std::string_view CallKindName(CallKind kind);
 
-// What a rank is about to do, as it is compared between ranks. Views: name and counts have to outlive the call. What a
-// kind of call does not use keeps its default, the same on all ranks.
+// A rank's call in the form that ranks compare. The members are views: name and counts have to outlive it. Members that
+// a kind does not use keep their defaults, equal on all ranks.
 struct Call {
   CallKind kind;
   std::string_view name;
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
-  // Of a Broadcast.
+  // The root of a Broadcast.
   int root = 0;
-  // Elements of an item.
+  // The elements of an item.
   int64_t width = 1;
   int64_t count = 0;                     // elements, items or bytes
-  std::span<const int64_t> counts = {};  // per rank, where the call has such
+  std::span<const int64_t> counts = {};  // per rank, if the call has them
   bool count_agrees = true;              // whether count and counts have to be the same on all ranks
 };
 
-// Of everything that has to be the same: kind, type, reduction, root, width, name and, where they have to agree,
-// counts. Differing calls have the same one by a chance of about 2^-63. Never kDeclinedCall.
+// Returns a hash of everything that has to be equal: kind, type, reduction, root, width, name and, if they have to
+// agree, counts. Different calls have the same hash with a chance of about 2^-63. It is never kDeclinedCall.
 uint64_t FingerprintOf(const Call& call);
 
-// The fingerprint of a refusal.
+// The fingerprint of a rank that declines.
 inline constexpr uint64_t kDeclinedCall = 0;
 
-// "allreduce 'grad' (sum of 10 x float32)": how a message shows what a rank called, with all that is compared.
+// Returns "allreduce 'grad' (sum of 10 x float32)": a rank's call for messages, with everything that is compared.
 std::string DescribeCall(const Call& call);
 
-// FAILED_PRECONDITION that says who called what, those who called the same together.
-//   rank          who says it
-//   number        of the call
-//   ranks         how those that are compared are called, [n]
-//   fingerprints  what each called, [n]
-//   describe      of the i-th of them: DescribeCall of what it called
+// Returns FAILED_PRECONDITION that names the calls of all ranks; ranks with the same call are listed together.
+//   rank          the rank that reports it
+//   number        the number of the call
+//   ranks         the names of the compared ranks, [n]
+//   fingerprints  the call of each, [n]
+//   describe      returns DescribeCall of the i-th rank's call
 Status CallsDiffer(int rank, int64_t number, std::span<const int> ranks, std::span<const uint64_t> fingerprints,
                    const std::function<std::string(int i)>& describe);
 

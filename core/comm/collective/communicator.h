@@ -14,42 +14,42 @@
 
 namespace lockstep {
 
-// How the elements of all ranks become one. Sums are taken in rank order, so that every rank and every run gets the
-// same bits. kMean is the sum divided by the number of ranks and is for floating-point types alone; kMin and kMax are
-// for all types; on bool kSum and kMax are "or", kProduct and kMin are "and". The values are indices of the table in
+// The reduction of the elements of all ranks. Sums are taken in rank order, so every rank and every run gets the same
+// bits. kMean is the sum divided by the number of ranks, for floating-point types only. kMin and kMax are for all
+// types. For bool, kSum and kMax are "or", kProduct and kMin are "and". The values are indices of the table in
 // reduce.cc, and are compared between ranks.
 enum class ReduceOp : uint8_t { kSum, kMean, kMin, kMax, kProduct };
 
-// "sum", "mean", ...: for messages.
+// Returns "sum", "mean", ..., for messages.
 std::string_view ReduceOpName(ReduceOp op);
 
-// What a collective moves: items of `width` elements of `dtype` each. A row of an embedding table of dimension D = 16
-// is {kFloat32, 16}; a single id is {kInt64, 1}. Counts of a collective are of items. The same on all ranks.
+// The unit of a collective: items of `width` elements of `dtype` each. A row of an embedding table of dimension D = 16
+// is {kFloat32, 16}; a single id is {kInt64, 1}. Collectives count items. All ranks pass the same item.
 struct Item {
   DType dtype;
   int64_t width = 1;
   int64_t bytes() const { return DTypeSize(dtype) * width; }
 };
 
-// Gives the memory for what a collective of unknown output size received. `counts[r]` is the number of items that come
-// from rank r, [R]; the result holds their sum, in rank order, and may be null where that is 0. Called once, on the
-// thread of the collective, on every rank, as soon as the sizes are known and before any data has come: the collective
-// writes into it until it returns. `counts` is valid during the call. It must not call a collective.
+// Returns the memory for the result of a collective whose output size is not known before. `counts[r]` is the number of
+// items from rank r, [R]. The memory holds their sum, in rank order; it may be null if the sum is 0. It is called once
+// on every rank, on the thread of the collective, when the sizes are known and before any data has come. The collective
+// writes into the memory until it returns. `counts` is valid during the call. It must not call a collective.
 using Allocate = std::function<Result<void*>(std::span<const int64_t> counts)>;
 
-// Memory of this process that every rank of the host can read: what is packed into it is reduced and exchanged in
-// place, without a copy in and out. Freed when the last owner lets go; owners may be on any thread, and may outlive the
-// Communicator. Its bytes are not cleared.
+// Memory of this process that every rank of the host can read. Tensors that are packed into it are reduced and
+// exchanged in place, without a copy in and out. It is freed with its last owner. Owners may be on any thread, and may
+// outlive the Communicator. Its bytes are not cleared.
 //
-// The memory is the owner's like any other, except in a collective that it was given to: until that has returned on
-// this rank nobody may touch it. After a collective that broke the communicator, peers that have not noticed may still
-// read it, and write what they reduce: its contents, and those of a buffer that was allocated in its place, are worth
-// nothing then.
+// The owner may use the memory freely, except during a collective that got it: until the collective has returned on
+// this rank, no code may touch it. After a collective that broke the communicator, peers that have not noticed may
+// still read it, and write reduced data to it. The contents of the buffer, and of a buffer allocated in its place, are
+// then undefined.
 class SharedBuffer {
  public:
   virtual ~SharedBuffer() = default;
-  // The first of `bytes()` bytes, aligned to at least a cache line. Any part of a buffer, at any offset, may be given
-  // to a collective; parts that begin at cache lines are fastest.
+  // Returns the first of `bytes()` bytes, aligned to at least a cache line. A collective accepts any part of a buffer,
+  // at any offset; parts that begin at cache lines are fastest.
   virtual void* data() = 0;
   virtual int64_t bytes() const = 0;
 };
@@ -59,7 +59,7 @@ class SharedBuffer {
 //   float sum = MyLoss();
 //   LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce("loss", ReduceOp::kMean, DType::kFloat32, 1, &sum, &sum));
 //
-//   std::vector<float> rows;  // what comes in: as many as the peers say
+//   std::vector<float> rows;  // the received rows; the peers determine their number
 //   LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(
 //       "rows", {DType::kFloat32, dim}, send_counts, packed, [&](std::span<const int64_t> counts) -> Result<void*> {
 //         rows.resize(std::accumulate(counts.begin(), counts.end(), int64_t{0}) * dim);
@@ -67,48 +67,51 @@ class SharedBuffer {
 //       }));
 //
 // Contract: every rank makes the same calls in the same order, with the same name, types, reduction and root, and
-// (where the call says so) the same counts. Ranks that disagree get FAILED_PRECONDITION that says what each one called,
-// on every rank that can see it. Names are for people: they appear in errors.
+// (where stated) the same counts. If ranks disagree, every rank that can see it gets FAILED_PRECONDITION that
+// names the call of each rank. Names are for people: they appear in errors.
 //
 // Errors, on every rank that waits:
-//   UNAVAILABLE        a peer died or left: named at once (< 2 s), with the operation. Or a peer of this host, whose
-//                      process is stopped, did not arrive within `stopped_timeout`.
-//   DEADLINE_EXCEEDED  a peer did not arrive within `stall_timeout`: named, with the operation and the time waited.
-//   CANCELLED          Abort or Leave was called here or, with the aborting rank's name and reason, Abort on a peer.
-// After one of these the communicator is broken: each later call returns that first error at once, and there is no way
-// back but a new communicator on all ranks. A peer that waits when a rank breaks gets that rank's error, with its code,
-// unless it sees more itself. What was to be written is undefined after an error. Errors of the arguments
-// (INVALID_ARGUMENT) are returned before anything is exchanged; a caller that leaves it there has to Decline, so that
-// its peers don't wait.
 //
-// Where `allocate` fails, that rank alone returns its error: the exchange goes on without it, and nothing is broken.
+//   UNAVAILABLE        A peer died or left. It is named at once (< 2 s), with the operation. Or the process of a peer
+//   of
+//                      this host is stopped, and did not arrive within `stopped_timeout`.
+//   DEADLINE_EXCEEDED  A peer did not arrive within `stall_timeout`. It is named, with the operation and the time
+//   waited. CANCELLED          Abort or Leave was called here. Or a peer called Abort: its rank and its reason are
+//   named.
+// After one of these errors the communicator is broken: each later call returns that first error at once, and the only
+// way back is a new communicator on all ranks. If a rank breaks while a peer waits for it, the peer gets that rank's
+// error, with its code, unless it knows more itself. Outputs are undefined after an error. Errors of the arguments
+// (INVALID_ARGUMENT) are returned before anything is exchanged. A caller that makes no other call instead has to
+// Decline, so that its peers do not wait.
+//
+// If `allocate` fails, only that rank returns its error: the exchange continues without it, and nothing is broken.
 // Disagreement and Decline break nothing either.
 //
-// When a call returns OK, this rank has what it was to get, and its `in` may be changed. It does not mean that the
-// peers have returned: who needs that adds a Barrier.
+// When a call returns OK, this rank has its result, and its `in` may be changed. The peers may not have returned yet; a
+// caller that needs that adds a Barrier.
 //
-// Threads: one collective at a time (a lane, see job/lane.h, serves many callers). Abort, Leave, AllocateShared and the
-// getters may be called from any thread at any time. All collectives block the calling thread. Processes that are
-// forked from a rank may destroy their copy of it and must not call anything else. Counts may be zero; pointers of
-// empty tensors may be null, others need only the alignment of their type. In and out may be the same memory where
-// noted, and must not overlap otherwise.
+// Threads: one collective at a time (a lane, see job/lane.h, serves many callers). Any thread may call Abort, Leave,
+// AllocateShared and the getters at any time. All collectives block the calling thread. Processes that are forked from
+// a rank may destroy their copy of it and must not call anything else. Counts may be zero. Pointers of empty tensors
+// may be null; others need only the alignment of their type. In and out may be the same memory where noted, and must
+// not overlap otherwise.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // "shm", ...: which implementation this is. The text lives as long as the communicator.
+  // Returns the implementation: "shm", ... The text lives as long as the communicator.
   virtual std::string_view backend() const = 0;
-  // How many hosts the ranks are on; 1 where the implementation doesn't tell hosts apart.
+  // Returns the number of hosts of the ranks, or 1 if the implementation does not tell hosts apart.
   virtual int num_hosts() const { return 1; }
-  // For each rank, the one of this rank's host that sends to it what several ranks of this host have for it; a rank of
-  // this host is its own. [R], on all ranks alike in kind: empty where there is nothing to share the way, as all ranks
-  // are on one host or each is on its own.
+  // Returns the relay rank for each rank: the rank of this host that sends to it the common data of this host's ranks.
+  // A rank of this host is its own relay rank. [R] on all ranks, or empty on all ranks: if all ranks are on one host or
+  // each is on its own, there is nothing to relay.
   virtual std::span<const int> carriers() const { return {}; }
 
-  // out[i] = in_0[i] op in_1[i] op ...; `count` elements, the same on all ranks. in, out: [count]; `in` may be `out`.
-  // Fastest where both lie in one SharedBuffer of this communicator, on all ranks.
+  // Sets out[i] = in_0[i] op in_1[i] op ...; `count` elements, equal on all ranks. in, out: [count]; `in` may be `out`.
+  // It is fastest if both lie in one SharedBuffer of this communicator, on all ranks.
   virtual Status AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                            void* out) = 0;
 
@@ -117,64 +120,65 @@ class Communicator {
   virtual Status ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                const void* in, void* out) = 0;
 
-  // Puts the `bytes` bytes of `root` into `data` of every rank; both are the same on all ranks. data: [bytes], read on
+  // Copies the `bytes` bytes of `root` into `data` of every rank; both are equal on all ranks. data: [bytes], read on
   // `root` and written on the others.
   virtual Status Broadcast(std::string_view name, int root, int64_t bytes, void* data) = 0;
 
-  // Every rank gets the items of all ranks, in rank order. `count` may differ from rank to rank. in: [count, width];
-  // what is allocated: [sum of all ranks' counts, width].
+  // Gives every rank the items of all ranks, in rank order. `count` may differ from rank to rank. in: [count, width];
+  // the allocated memory: [sum of all ranks' counts, width].
   virtual Status AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
                             const Allocate& allocate) = 0;
 
-  // Rank r gets `send_counts[r]` items, which lie one after another in `in`. What comes in is allocated as soon as its
-  // size is known and filled in rank order. send_counts: [R], this rank's own and not known to the peers before; in:
-  // [sum(send_counts), width]; what is allocated: [items for this rank, width].
+  // Sends `send_counts[r]` items to rank r, which lie one after another in `in`. Memory for the received items is
+  // allocated when their number is known, and filled in rank order. send_counts: [R], this rank's own and not known to
+  // the peers before; in: [sum(send_counts), width]; the allocated memory: [items for this rank, width].
   virtual Status AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
                            const Allocate& allocate) = 0;
 
-  // Returns OK when all ranks have called it. What a rank wrote before it into memory that others read is visible to
+  // Returns OK when all ranks have called it. Writes of a rank before it, into memory that others read, are visible to
   // them after it.
   virtual Status Barrier(std::string_view name) = 0;
 
-  // Takes the place of this rank's next collective where it cannot take part (its arguments are bad): every rank's
-  // matching collective returns `why`, with this rank's number before it, and the communicator stays usable. Returns
-  // `why` in the same words here as well. Several ranks may decline the same collective; the lowest rank's reason is
-  // returned. `name` is that of the collective it stands for; it is not compared. INVALID_ARGUMENT, without an
-  // exchange, where `why` is OK.
+  // Replaces this rank's next collective if it cannot take part (its arguments are bad). Every rank's matching
+  // collective returns `why`, with this rank's number before it, and the communicator stays usable. It returns `why`
+  // with the same text here as well. Several ranks may decline the same collective; the lowest rank's reason is
+  // returned. `name` is that of the replaced collective; it is not compared. INVALID_ARGUMENT, without an exchange, if
+  // `why` is OK.
   virtual Status Decline(std::string_view name, const Status& why) = 0;
 
-  // Ends all present and future collectives of this rank with CANCELLED and the text of `why` (with its code before it
-  // where that is another) and tells the peers, whose collectives end likewise. The first call counts, and only where
-  // nothing else has broken the communicator before. Does not wait.
+  // Ends all present and future collectives of this rank with CANCELLED and the text of `why` (with its code before it,
+  // if it is another code). It notifies the peers, whose collectives end in the same way. Only the first call has an
+  // effect, and only if the communicator is not broken yet. Does not wait.
   virtual void Abort(const Status& why) = 0;
 
-  // Takes leave in good order: this rank's present and future collectives end with CANCELLED; peers are told that it
-  // left when they wait for it, and end undisturbed what it has done its part of. The destructor does it too. `how`
-  // says to who waits in vain why it does, as a sentence behind a colon; what is beyond 1 KiB is cut off.
+  // Leaves in good order: this rank's present and future collectives end with CANCELLED. Peers that wait for it learn
+  // that it left; collectives for which it has done its part end normally there. The destructor does it too. `how`
+  // tells waiting peers how it left, as a sentence after a colon; text beyond 1 KiB is cut off.
   virtual void Leave(std::string_view how) = 0;
   void Leave() { Leave({}); }
 
-  // A connected socket to `rank` for what ranks say to each other outside of collectives (named/control_links.h),
-  // which sends nothing over it itself; -1 for the own rank, and where there is none. Stays the communicator's. One
-  // user. Where the implementation learns otherwise that `rank` is lost, it ends its link.
+  // Returns a connected socket to `rank` for communication outside of collectives (named/control_links.h). The
+  // communicator itself sends nothing over it. -1 for this rank, and if there is none. The communicator owns it. It has
+  // one user. If the implementation learns in another way that `rank` is lost, it ends its link.
   virtual int Link(int rank) const = 0;
-  // Why the link to `rank` has ended, as far as more is known than that it has; else OK. May wait a second for it. Any
-  // thread.
+  // Returns the reason why the link to `rank` has ended, if more is known than its end; else OK. It may wait one
+  // second. Any thread.
   virtual Status WhyLinkEnded(int rank) { return OkStatus(); }
-  // What becomes readable when the process of `rank` has ended, even where a child of it keeps its sockets open; -1
-  // where there is no such thing. Stays the communicator's.
+  // Returns a descriptor that becomes readable when the process of `rank` has ended, even if a child keeps its sockets
+  // open; -1 if there is none. The communicator owns it.
   virtual int DeathFd(int rank) const { return -1; }
 
-  // UNAVAILABLE that names a rank of this host whose process has been stopped (SIGSTOP, Ctrl-Z) for longer than
-  // `stopped_timeout`; OK where none is, or it can't be seen. Collectives see that themselves: this is for who waits
-  // for ranks outside of them, and asks some times a second, on the thread that calls collectives.
+  // Returns UNAVAILABLE with the name of a rank of this host whose process has been stopped (SIGSTOP, Ctrl-Z) for
+  // longer than `stopped_timeout`. Returns OK if there is none, or it cannot be seen. Collectives check this
+  // themselves. Code that waits for ranks outside of them calls it some times per second, on the thread that calls
+  // collectives.
   virtual Status StoppedPeer() { return OkStatus(); }
 
-  // `bytes` of memory that the peers can read, or null where there is none left: callers fall back to private memory,
-  // which every call takes as well. Ranks need not allocate alike, nor at the same time. Does not wait for anybody.
+  // Returns `bytes` of memory that the peers can read, or null if none is left. Callers then use private memory, which
+  // every call accepts as well. Ranks need not allocate alike, nor at the same time. Does not wait for other ranks.
   virtual std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) = 0;
-  // Whether peers read such memory in place. Where none does, nothing is gained by copying into it what is to be
-  // exchanged.
+  // Returns whether peers read such memory in place. If not, nothing is gained by copying data into it before an
+  // exchange.
   virtual bool peers_read_shared() const = 0;
 };
 

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Calls work with a value of the element's type; false for what is no plain number of C++.
+// Calls work with a value of the element's type; returns false for types that are not plain C++ numbers.
 template <typename Work>
 bool WithType(DType dtype, const Work& work) {
   switch (dtype) {
@@ -33,11 +33,11 @@ bool WithType(DType dtype, const Work& work) {
   return false;
 }
 
-// Cut off; what is beyond the type's range becomes its end, and no number 0, where C++ leaves it open.
+// Truncates. Values beyond the type's range become its limit, and NaN becomes 0; C++ does not define these cases.
 template <typename T>
 T FromDouble(double value) {
   using Limits = std::numeric_limits<T>;
-  // The largest number itself may be no double; the one above it is.
+  // The largest number itself may not be a double; the number above it is.
   if (value >= std::ldexp(1.0, Limits::digits)) return Limits::max();
   if (value <= static_cast<double>(Limits::min())) return Limits::min();
   return value != value ? T{0} : static_cast<T>(value);
@@ -120,7 +120,7 @@ void FillNeutral(ReduceOp op, DType dtype, int64_t count, void* out) {
     std::fill_n(static_cast<T*>(out), count, value);
   });
   if (done) return;
-  // On bool, products and minima are "and".
+  // For bool, products and minima are "and".
   if (dtype == DType::kBool) {
     std::fill_n(static_cast<uint8_t*>(out), count, op == ReduceOp::kProduct || op == ReduceOp::kMin ? 1 : 0);
     return;

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// A factor that is no float: where it were one only behind the product, the last bit would differ now and then.
+// The factor is not a float. If it were converted to float after the product, the last bit would sometimes differ.
 TEST(Scale, MultipliesFloatsByAFactorOfTheirOwnType) {
   constexpr double kFactor = 0.9296160928171479;
   std::mt19937 random(1);

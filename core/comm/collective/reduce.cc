@@ -9,22 +9,21 @@
 #include "core/base/float16.h"
 
 // One loop serves all types, operations and instruction sets. It is forced inline into functions that differ in their
-// target attribute, and the compiler vectorises each copy for its target. The loop goes through a small block of
-// accumulators on the stack: they overlap with nothing, which is what lets it be vectorised although `out` may be one
-// of the sources.
+// target attribute, and the compiler vectorises each copy for its target. The loop uses a small block of accumulators
+// on the stack. They overlap with nothing, so the loop can be vectorised although `out` may be one of the sources.
 //
-// The order of the operations on one element is fixed by the loops' order: source by source, never in a tree. That
-// costs a dependency from one source to the next, which is no matter, as the elements of a block are independent of
-// each other and memory is the limit.
+// The loops' order fixes the order of the operations on one element: source by source, never in a tree. So each source
+// depends on the one before. This does not matter, because the elements of a block are independent and memory is the
+// limit.
 //
-// A trap for changes: nothing that is not forced inline may be called from the loops. A function that the compiler
-// leaves out of line would be compiled once, for the baseline, and shared by all three targets.
+// A trap for changes: the loops may call only functions that are forced inline. A function that the compiler leaves out
+// of line would be compiled once, for the baseline, and shared by all three targets.
 
 namespace lockstep {
 namespace {
 
-// How elements are stored and what they are computed in: the policies E of the loops below. Load and Store convert
-// between the two.
+// The storage of elements and the type in which they are computed: the policies E of the loops below. Load and Store
+// convert between the two.
 template <typename T>
 struct Plain {
   using Stored = T;
@@ -61,8 +60,8 @@ struct Bool {
 template <typename T>
 using Wrapping = std::make_unsigned_t<std::common_type_t<T, int>>;
 
-// What a type's sums and products are computed with: those of a signed and an unsigned integer have the same bits, so
-// both share one loop.
+// The type for a type's sums and products: those of a signed and an unsigned integer have the same bits, so both share
+// one loop.
 template <typename E>
 struct ArithmeticOf {
   using Type = E;
@@ -100,7 +99,7 @@ struct Product {
   }
 };
 
-// A NaN in b is taken because it differs from itself, one in a is kept because no comparison with it holds.
+// A NaN in b is taken because it differs from itself; a NaN in a is kept because no comparison with it holds.
 struct Min {
   template <typename V>
   [[gnu::always_inline]] static V Apply(V a, V b) {
@@ -115,9 +114,9 @@ struct Max {
   }
 };
 
-// Reduces elements [begin, begin + count) through the block `values`. The first two sources are taken together, which
-// saves a pass over the block; all sources of a block have been read before its result is written, so `out` may be any
-// of them.
+// Reduces elements [begin, begin + count) through the block `values`. The first two sources are read together, which
+// saves a pass over the block. All sources of a block are read before its result is written, so `out` may be any of
+// them.
 template <typename E, typename Op, bool kMean>
 [[gnu::always_inline]] inline void ReduceBlock(const void* const* sources, int num_sources, int64_t begin,
                                                int64_t count, void* out, typename E::Value* values) {
@@ -141,8 +140,8 @@ template <typename E, typename Op, bool kMean>
   for (int64_t i = 0; i < count; ++i) result[i] = E::Store(values[i]);
 }
 
-// All elements, block by block. Whole blocks have a constant length, for which the compiler knows how to unroll; the
-// rest comes last.
+// Reduces all elements, block by block. Whole blocks have a constant length, so the compiler can unroll; the rest comes
+// last.
 template <typename E, typename Op, bool kMean>
 [[gnu::always_inline]] inline void ReduceAll(const void* const* sources, int num_sources, int64_t count, void* out) {
   // Small enough for the first-level cache, large enough to keep the loops' overhead out of sight.

@@ -17,7 +17,7 @@ using testing::RandomTensor;
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 
-// Each instruction set against the oracle, and so against each other.
+// Compares each instruction set with the oracle, and so with each other.
 class ReduceTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override {
@@ -25,8 +25,8 @@ class ReduceTest : public ::testing::TestWithParam<InstructionSet> {
   }
 };
 
-// Lengths up to 1000: whole blocks of 256 elements and a rest. 1 and 2 sources, which the loop treats by themselves,
-// and more. The seed is printed; what it draws is the same on every machine.
+// Lengths up to 1000: whole blocks of 256 elements and a rest. The loop treats 1 and 2 sources specially; there are
+// more, too. The seed is printed; it draws the same numbers on every machine.
 TEST_P(ReduceTest, EqualsTheNaiveReductionBitForBit) {
   const uint64_t seed = 20240917;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -77,7 +77,7 @@ TEST(ReduceFindTest, OnlyTheMeanOfWholeNumbersIsUndefined) {
 }
 
 TEST(ReduceFindTest, SixteenBitFloatsAreRoundedOnce) {
-  // 1 + 2^-11 + 2^-11 in float16: rounded after each step it would stay 1.
+  // 1 + 2^-11 + 2^-11 in float16: if it were rounded after each step, it would stay 1.
   const uint16_t a = 0x3c00, b = 0x1000;
   const void* sources[] = {&a, &b, &b};
   uint16_t out = 0;

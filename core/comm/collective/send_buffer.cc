@@ -3,8 +3,8 @@
 namespace lockstep {
 namespace {
 
-// Small messages are cheaper to copy than to allocate in shared memory, where a lock and a search for a free range are
-// due; the communicator copies them through memory of its own.
+// Small messages are cheaper to copy than to allocate in shared memory, which takes a lock and a search for a free
+// range. The communicator copies them through its own memory.
 constexpr int64_t kSharedFromBytes = 1 << 16;
 
 }  // namespace

@@ -7,13 +7,13 @@
 
 namespace lockstep {
 
-// Memory for what a step gives to its peers: shared with them where the communicator has some left, so that they read
-// it in place, and private otherwise. Its bytes are not cleared. Belongs to one step: filled before the exchange, not
-// touched while it runs, freed after it. Movable; thread-compatible.
+// Memory for the data that a step sends to its peers. It is shared memory if the communicator has some left, so that
+// the peers read it in place, and private memory otherwise. Its bytes are not cleared. It belongs to one step: filled
+// before the exchange, not touched while it runs, freed after it. Movable; thread-compatible.
 class SendBuffer {
  public:
   SendBuffer(Communicator& communicator, int64_t bytes);
-  // `bytes` of them; not null, but maybe of no length.
+  // Returns the memory; it is not null, even for 0 bytes.
   char* data() const { return data_; }
 
  private:
