@@ -1,4 +1,4 @@
-"""The launcher, called from a program."""
+"""The function with which a program starts workers."""
 
 import contextlib
 import os
@@ -21,23 +21,24 @@ def run(
 ) -> None:
     """Runs a function or a command on the workers of this machine, and returns when all have ended.
 
-    After HybridBackend's `hybridbackend.run.run`. Devices, TF_CONFIG, a step of Slurm's and what workers are told are
-    those of `python -m lockstep.launch`, and so are output and the end of a job (docs/launching.md).
+    This follows HybridBackend's `hybridbackend.run.run`. Devices, TF_CONFIG, steps of Slurm, the workers' variables, the
+    output and the end of a job are as with `python -m lockstep.launch` (docs/launching.md).
 
     Args:
-      command: A function without arguments: several workers each call it in a fork of this process, a single worker
-        in this process. Or a command, such as ["python", "main.py"].
-      workers: As `-n`: how many on this machine; by default one for each GPU that is visible, or one.
-      restarts: As `--restarts`: how often several workers begin anew when one has failed; never by default.
+      command: A function without arguments, or a command such as ["python", "main.py"]. Several workers each call the
+        function in a fork of this process; a single worker calls it in this process.
+      workers: The number of workers on this machine, like `-n`; by default one for each visible GPU, or one.
+      restarts: How often several workers are restarted when one has failed, like `--restarts`; never by default.
 
     Raises:
-      LaunchError: the request cannot be met: see its message.
-      SystemExit: a worker failed; with its exit code. What a function raises in this process is raised as it is.
-      TypeError: `command` is neither.
+      LaunchError: the request cannot be met; the message says why.
+      SystemExit: a worker failed, with the worker's exit code. An exception of a function that runs in this process is
+        raised unchanged.
+      TypeError: `command` is neither a function nor a command.
     """
     words = None if callable(command) else _words(command)
     check_thread("run")
-    # What this program has written comes before what its workers write.
+    # The output of this program must come before that of its workers.
     sys.stdout.flush()
     sys.stderr.flush()
     console = Console()
@@ -74,7 +75,7 @@ def _words(command: object) -> list[str]:
 
 
 def _run_alone(words: list[str], environment: Mapping[str, str]) -> int:
-    """A single worker's command, with our terminal and input."""
+    """Runs a single worker's command with this process's terminal and input; returns its exit code."""
     launcher = os.getpid()
     try:
         code = subprocess.call(words, env=environment, preexec_fn=lambda: die_with(launcher))
@@ -85,7 +86,7 @@ def _run_alone(words: list[str], environment: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Has this process see these environment variables and no others, inside of the block."""
+    """Replaces this process's environment variables inside the block."""
     former = dict(os.environ)
     try:
         os.environ.clear()

@@ -2,14 +2,15 @@
 
     python -m lockstep.launch.tf1 main.py ...      (or -m module ..., or -c code ...)
 
-In the program and in modules below its folder or the working directory, `import tensorflow` gives a module that
-answers as TensorFlow 1 did: names of `tensorflow.compat.v1` first, then `tensorflow.python` and its likes; and as
-DeepRec's TensorFlow 1 does, which has tables that grow. Everything else that is imported, Keras and Lockstep among it,
-keeps the real TensorFlow: nothing is put into `sys.modules` or into TensorFlow's own modules. How: a function finds
-`__import__` in the builtins of the module that defines it, so these modules get builtins of their own.
+In the program, and in modules below its folder or the working directory, `import tensorflow` returns a module that looks
+like TensorFlow 1. It has the names of `tensorflow.compat.v1`, then those of the real `tensorflow`, such as
+`tensorflow.python`. It also has the names of DeepRec's TensorFlow 1, which has dynamic tables. All other modules, also
+Keras and Lockstep, keep the real TensorFlow: `sys.modules` and TensorFlow's own modules stay unchanged. This works
+because a function finds `__import__` in the builtins of the module that defines it: the program's modules get builtins
+of their own.
 
-Not covered: `importlib.import_module("tensorflow")` and `exec` in the program, which go past `__import__`; and
-`tf.contrib`, which is gone from TensorFlow.
+Not covered are `importlib.import_module("tensorflow")` and `exec` in the program, which bypass `__import__`, and
+`tf.contrib`, which was removed from TensorFlow.
 """
 
 import builtins
@@ -26,15 +27,15 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 _USAGE = "usage: python -m lockstep.launch.tf1 (main.py | -m module | -c code) [arguments]"
-# Packages that may lie below the working directory, in a checkout, and are libraries all the same.
+# Packages that count as libraries even if they lie below the working directory, as in a checkout.
 _LIBRARIES = {"lockstep", "hybridbackend", "horovod", "sparse_operation_kit", "tensorflow", "keras", "tf_keras"}
 _INSTALLED_FOLDERS = {"site-packages", "dist-packages"}
-# Libraries of many sizes went with it, most without a successor under another name: nothing stands in for them.
+# tf.contrib held many libraries, most of them without a successor under another name: nothing replaces them here.
 _NO_CONTRIB = (
     "tf.contrib is gone from TensorFlow; of its parts, feature columns and what reads them are in tf.feature_column "
     "and in hb.keras.layers.dense_features, layers in tf.layers, and cells in tf.nn.rnn_cell"
 )
-# What DeepRec adds to TensorFlow's namespaces, or has in another way: names of lockstep.embedding.
+# Names that DeepRec adds to TensorFlow's namespaces, or defines differently. They are names of lockstep.embedding.
 _DEEPREC_NAMES = {
     "": (
         *(
@@ -79,7 +80,7 @@ class _Namespace(ModuleType):
 
 
 class TensorFlow1(ModuleType):
-    """What `import tensorflow` gives to the program. Attributes come from compat.v1, then from the real tensorflow."""
+    """The program's `tensorflow` module. Attributes come from compat.v1, then from the real tensorflow."""
 
     def __init__(self, real: ModuleType, v1: ModuleType):
         super().__init__("tensorflow", real.__doc__)
@@ -94,7 +95,7 @@ class TensorFlow1(ModuleType):
             self.__dict__[name] = namespace
             return namespace
         for module in (self._v1, self._real):
-            # Not hasattr: a lazy attribute that fails to load should say why.
+            # hasattr would hide the error of a lazy attribute that fails to load.
             try:
                 return getattr(module, name)
             except AttributeError:
@@ -115,7 +116,7 @@ class TensorFlow1(ModuleType):
 
 
 def _estimator() -> ModuleType:
-    """`tf.estimator` for a TensorFlow without one (2.16 and later): this project's."""
+    """Returns this project's `tf.estimator`, for TensorFlow 2.16 and later, which has none."""
     return importlib.import_module("lockstep.estimator.tf1")
 
 
@@ -123,7 +124,7 @@ _module: TensorFlow1 | None = None
 
 
 def _tensorflow1() -> TensorFlow1:
-    """The one TensorFlow 1 of this process; the first call loads TensorFlow and sets its behaviour."""
+    """Returns the single TensorFlow 1 of this process. The first call loads TensorFlow and sets its behaviour."""
     global _module
     with _lock:
         if _module is None:
@@ -135,7 +136,7 @@ def _tensorflow1() -> TensorFlow1:
             deprecation = importlib.import_module("tensorflow.python.util.deprecation")
             with deprecation.silence():
                 v1.disable_v2_behavior()
-                # As TensorFlow 1 had them on request: the kind with defined order of reads and writes.
+                # Resource variables, optional in TensorFlow 1, have a defined order of reads and writes.
                 v1.enable_resource_variables()
             _module = TensorFlow1(real, v1)
         return _module
@@ -148,7 +149,7 @@ def _import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
-    """`__import__` of the program's modules."""
+    """Replaces `__import__` in the program's modules."""
     if level or name.partition(".")[0] != "tensorflow":
         return builtins.__import__(name, globals, locals, fromlist, level)
     tensorflow = _tensorflow1()
@@ -157,7 +158,7 @@ def _import(
         return tensorflow
     if path[0] == "contrib":
         raise ModuleNotFoundError(f"No module named {name!r}: {_NO_CONTRIB}", name=name)
-    # `tensorflow.keras` and its likes are attributes, and those of compat.v1 are meant.
+    # `tensorflow.keras` and similar names are attributes; those of compat.v1 are meant.
     found: Any = tensorflow
     for part in path:
         found = getattr(found, part, None)
@@ -177,7 +178,7 @@ def _make_builtins() -> dict[str, Any]:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a module with the program's builtins."""
+    """A loader that runs a module with the program's builtins."""
 
     def __init__(self, name: str, path: str, program_builtins: dict[str, Any]):
         super().__init__(name, path)
@@ -189,7 +190,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class ProgramFinder(importlib.abc.MetaPathFinder):
-    """Finds modules below the given folders as Python would, and has them run with the program's builtins."""
+    """A finder for modules below the given folders, which run with the program's builtins."""
 
     def __init__(self, folders: Sequence[str], program_builtins: dict[str, Any]):
         self._folders = [os.path.join(os.path.realpath(folder), "") for folder in folders]
@@ -201,7 +202,7 @@ class ProgramFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """As importlib asks of a finder; None for what is not the program's own."""
+        """Returns the spec of a module of the program; None for other modules."""
         if name.partition(".")[0] in _LIBRARIES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -251,18 +252,18 @@ def _load_code(text: str, program_builtins: dict[str, Any]) -> tuple[CodeType, M
 
 
 def _explain(error: BaseException, folders: Sequence[str]) -> str:
-    """Why a module does not find a name of TensorFlow 1; empty: the error is another one.
+    """Explains why a module does not find a name of TensorFlow 1; empty if the error is another one.
 
     Args:
-      error: What ended the program.
-      folders: The modules below them see TensorFlow 1.
+      error: The exception that ended the program.
+      folders: The folders whose modules see TensorFlow 1.
     """
     real, trace = sys.modules.get("tensorflow"), error.__traceback__
     if real is None or trace is None or not isinstance(error, AttributeError) or error.obj is not real:
         return ""
     if not hasattr(real.compat.v1, error.name):
         return ""
-    while trace.tb_next is not None:  # Names of modules are looked up by no frame of Python's, or by TensorFlow's.
+    while trace.tb_next is not None:  # Stop at the module that asked for the name: frames of TensorFlow may follow.
         if trace.tb_next.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "tensorflow":
             break
         trace = trace.tb_next
@@ -276,7 +277,7 @@ def _explain(error: BaseException, folders: Sequence[str]) -> str:
 
 
 def _explain_at_end(folders: Sequence[str]) -> None:
-    """Has the explanation follow the traceback with which the program ends."""
+    """Prints the explanation after the traceback with which the program ends."""
     former = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -295,7 +296,7 @@ def main() -> None:
     """Runs the program that `sys.argv` names, as the interpreter would.
 
     Raises:
-      SystemExit: no program is named, or it cannot be read; and what the program itself raises.
+      SystemExit: no program is named, or it cannot be read, or the program raises it.
     """
     arguments = sys.argv[1:]
     kind = arguments.pop(0) if arguments[:1] and arguments[0] in _LOADS else None
@@ -303,7 +304,7 @@ def main() -> None:
         raise SystemExit(_USAGE)
     program = arguments[0]
     program_builtins = _make_builtins()
-    # `python -m` put the working directory first, which is right for -m and -c; a script finds what lies beside it.
+    # `python -m` puts the working directory first on the module path, as -m and -c need it. A script needs its own folder.
     folder = os.getcwd() if kind else os.path.dirname(os.path.realpath(program))
     if not kind:
         if not os.path.isfile(program):

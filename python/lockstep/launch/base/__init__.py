@@ -1,4 +1,4 @@
-"""Modules that every other folder may use: errors, output, addresses, and all that launcher and workers have in common.
+"""Modules that all other folders use: errors, output, addresses, and the protocols between launcher and workers.
 
-Workers import this folder too, so it needs nothing but the standard library and loads in milliseconds.
+Workers import this folder too, so it loads in milliseconds.
 """

@@ -1,18 +1,18 @@
-"""Which collective backend a program of DeepRec's asks for: read by its launcher and by `CollectiveStrategy`."""
+"""The collective backend that a program of DeepRec's asks for. Its launcher and `CollectiveStrategy` read it."""
 
 from collections.abc import Mapping
 
 VARIABLE = "COLLECTIVE_STRATEGY"
 BACKENDS = ("hb", "sok")
-# One default. DeepRec has two: 'hb' of its launcher, 'sok' of its class.
+# DeepRec has two defaults: 'hb' in its launcher, 'sok' in its class. Here there is one.
 DEFAULT = "hb"
 
 
 def collective_backend(environment: Mapping[str, str]) -> str:
-    """'hb' or 'sok', as COLLECTIVE_STRATEGY says; 'hb' where it is not set.
+    """Returns the value of COLLECTIVE_STRATEGY, 'hb' or 'sok'; 'hb' if it is not set.
 
     Raises:
-      ValueError: it says something else.
+      ValueError: the variable has another value.
     """
     value = environment.get(VARIABLE, DEFAULT)
     if value not in BACKENDS:

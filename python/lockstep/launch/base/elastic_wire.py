@@ -1,20 +1,20 @@
-"""What the launcher and the workers of an elastic job say to each other, and how they know each other.
+"""The protocol between the launcher and the workers of an elastic job, and how they authenticate each other.
 
 A worker connects to the launcher's address. Both know the job's secret from their environment; it is never sent.
 
     launcher: nonce                                       64 hexadecimal digits and an end of line
-    worker:   nonce                                       likewise
+    worker:   nonce                                       the same
     both:     HMAC-SHA-256 of a message, the message      64 digits, a blank, JSON and an end of line; any number
 
-The key of the HMACs is derived from the secret and both nonces, and each covers who says it and as the how manieth: a
-message of a stranger, of another conversation or out of turn is none. Messages are objects whose "is" says what they
-are:
+The key of the HMACs is derived from the secret and both nonces. Each HMAC also covers the sender and the number of the
+message. So messages of an unauthenticated peer, of another connection or in a wrong order are rejected. A message is an
+object whose "is" names its kind:
 
     worker   ready     worker, has_state, keeps_state, port         wants a place in the next round
     launcher round     round, rank, size, local_rank, local_size, cross_rank, cross_size, host, rendezvous,
                        all_keep_state
     launcher changed   at, added, removed                           workers wait to join, or have to leave
-    launcher removed   -                                            this worker has no place any more
+    launcher removed   -                                            this worker has lost its place
     launcher failed    why                                          the job has ended
 
 Read by workers as well: standard library only.
@@ -30,23 +30,23 @@ SECRET = "LOCKSTEP_ELASTIC_SECRET"
 WORKER = "LOCKSTEP_ELASTIC_WORKER"
 
 _DIGITS = 64
-# More than any message of ours has.
+# Longer than any valid message.
 _MAX_LINE_BYTES = 1 << 16
 
 
 class WireError(Exception):
-    """What came is no message of the other side."""
+    """An error for bytes that are no valid message of the other side."""
 
 
 class Channel:
-    """One side of a conversation. Moves no bytes itself: they are given to `feed`, and taken from `outgoing`.
+    """One end of a connection. It does no I/O: the caller passes received bytes to `feed`, and sends `outgoing`.
 
     Args:
-      secret: The job's.
-      is_launcher: Which side this is.
+      secret: The job's secret.
+      is_launcher: Whether this is the launcher's end.
 
     Attributes:
-      outgoing: Bytes to send; whoever sends them takes them away.
+      outgoing: Bytes to send; the caller removes those that it has sent.
       is_known: Whether the other side has proved that it knows the secret.
     """
 
@@ -61,7 +61,7 @@ class Channel:
         self.outgoing = self._nonce.encode() + b"\n" if is_launcher else b""
 
     def say(self, message: dict[str, Any]) -> None:
-        """Adds a message to `outgoing`; of a worker that has not heard the launcher yet, once it has."""
+        """Adds a message to `outgoing`. A worker's message waits until the launcher's nonce has come."""
         if self._key is None:
             self._waiting.append(message)
             return
@@ -70,10 +70,10 @@ class Channel:
         self._said += 1
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The messages that are complete with these bytes.
+        """Returns the messages that are complete with these bytes.
 
         Raises:
-          WireError: it is no such conversation; to be ended.
+          WireError: the bytes break the protocol; the connection must be closed.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if any(len(line) > _MAX_LINE_BYTES for line in (*lines, self._rest)):
@@ -117,5 +117,5 @@ class Channel:
 
 
 def round_secret(secret: str, number: int) -> str:
-    """The secret by which the workers of a round know each other."""
+    """Returns the secret with which the workers of a round authenticate each other."""
     return hmac.new(secret.encode(), b"lockstep round %d" % number, "sha256").hexdigest()

@@ -1,12 +1,12 @@
-"""What the launcher raises."""
+"""The errors that the launcher raises."""
 
 
 class LaunchError(Exception):
-    """A job that cannot be started; the message says what was found and what is wanted.
+    """An error for a job that cannot be started. The message says what was found and what is wanted.
 
     Attributes:
-      exit_code: What the launcher exits with: 2 for a wrong request, 126 and 127 as a shell for a command that
-        cannot be executed or found.
+      exit_code: The launcher's exit code: 2 for a wrong request, and like a shell 126 or 127 for a command that cannot
+        be executed or found.
     """
 
     def __init__(self, message: str, exit_code: int = 2):
@@ -14,12 +14,12 @@ class LaunchError(Exception):
         self.exit_code = exit_code
 
 
-# Exit code of a job that lost a host, as of ssh that found none.
+# The exit code of a job that lost a host; ssh uses the same for a host that it cannot reach.
 LOST = 255
 
 
 class HostLost(LaunchError):
-    """A host could not be reached, or was lost, before its workers ran."""
+    """An error for a host that could not be reached, or was lost, before its workers ran."""
 
     def __init__(self, message: str):
         super().__init__(message, LOST)

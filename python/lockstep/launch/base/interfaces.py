@@ -1,6 +1,6 @@
-"""Network interfaces of this machine: which address a user's choice means, and by which one others reach it.
+"""Network interfaces of this machine: the address that a user has chosen, and the one at which other hosts reach it.
 
-A choice is what LOCKSTEP_INTERFACE says: an interface's name (eth0), one of its addresses, or a network (10.0.0.0/8).
+A choice is a value of LOCKSTEP_INTERFACE: an interface's name (eth0), one of its addresses, or a network (10.0.0.0/8).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from lockstep.launch.base.output import Console
 VARIABLE = "LOCKSTEP_INTERFACE"
 NAME_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 1.0
-# Any: nothing is sent to it.
+# Any port will do: nothing is sent to it.
 _PROBED_PORT = 9
 _IFF_UP = 0x1
 
@@ -26,7 +26,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class _IfAddrs(ctypes.Structure):
-    """`struct ifaddrs` of getifaddrs(3), as far as it is read."""
+    """The first fields of `struct ifaddrs` of getifaddrs(3)."""
 
 
 _IfAddrs._fields_ = [
@@ -38,7 +38,7 @@ _IfAddrs._fields_ = [
 
 
 def addresses() -> list[tuple[str, Address]]:
-    """Names of interfaces that are up, each with one of its addresses; those of IPv4 come first."""
+    """Returns the interfaces that are up, as pairs of a name and an address; IPv4 addresses come first."""
     libc = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_IfAddrs)()
     if libc.getifaddrs(ctypes.byref(first)):
@@ -57,7 +57,7 @@ def addresses() -> list[tuple[str, Address]]:
 
 
 def _read(where: int | None) -> Address | None:
-    """A `struct sockaddr` of IP; None for another."""
+    """Reads the address in a `struct sockaddr` of IPv4 or IPv6; None for other families."""
     if not where:
         return None
     family = int.from_bytes(ctypes.string_at(where, 2), sys.byteorder)
@@ -69,7 +69,7 @@ def _read(where: int | None) -> Address | None:
 
 
 def is_name(choice: str) -> bool:
-    """Whether a choice is an interface's name, and no address or network."""
+    """Returns whether a choice is an interface's name, and no address or network."""
     try:
         ipaddress.ip_network(choice, strict=False)
     except ValueError:
@@ -78,10 +78,10 @@ def is_name(choice: str) -> bool:
 
 
 def interface_of(choice: str) -> tuple[str, str]:
-    """The name of the interface of this machine that a choice means, and which of its addresses.
+    """Returns the interface of this machine that a choice means: its name, and one of its addresses.
 
     Raises:
-      LaunchError: there is none.
+      LaunchError: this machine has no such interface.
     """
     there = addresses()
     if not is_name(choice):
@@ -98,7 +98,7 @@ def interface_of(choice: str) -> tuple[str, str]:
 
 
 def address_of(choice: str) -> str:
-    """The address of this machine that a choice means; LaunchError where it has none."""
+    """Returns the address of this machine that a choice means; LaunchError if there is none."""
     return interface_of(choice)[1]
 
 
@@ -107,11 +107,11 @@ def _described(there: Sequence[tuple[str, Address]]) -> str:
 
 
 def rendezvous_host(name: str, choice: str | None, others: Sequence[str]) -> str:
-    """The name or address of this machine at which the workers of other hosts reach rank 0, which is here.
+    """Returns the name or address of this machine, which has rank 0, at which workers of other hosts reach it.
 
     Args:
-      name: What the user calls this machine.
-      choice: Its interface, where one was chosen.
+      name: This machine's name, as the user wrote it.
+      choice: Its network interface, if one was chosen.
       others: Names of the other hosts.
 
     Raises:
@@ -119,11 +119,11 @@ def rendezvous_host(name: str, choice: str | None, others: Sequence[str]) -> str
     """
     if choice:
         return address_of(choice)
-    # What is unknown here, workers could not resolve.
+    # A name that this machine cannot resolve would not help the workers here.
     if not leads_to_loopback(name, if_unknown=True):
         return name
-    # As /etc/hosts has it for a machine's own name: right for the machine itself alone. ssh knows by which address
-    # the launcher has reached it.
+    # /etc/hosts may map a machine's own name to loopback, which only the machine itself can use. If the launcher came
+    # over ssh, SSH_CONNECTION has the address at which it reached this machine.
     found = [_address_towards(other) for other in others] + os.environ.get("SSH_CONNECTION", "").split()[2:3]
     for address in found:
         if address is not None and not ipaddress.ip_address(address).is_loopback:
@@ -132,26 +132,26 @@ def rendezvous_host(name: str, choice: str | None, others: Sequence[str]) -> str
 
 
 def address_towards(host: str, choice: str | None) -> str:
-    """The name or address of this machine at which another host reaches it.
+    """Returns the name or address of this machine at which another host reaches it.
 
     Raises:
       LaunchError: the chosen interface is not there.
     """
     if choice:
         return address_of(choice)
-    # Of a host whose name ssh alone knows there is no telling.
+    # If only ssh knows the host's name, the address cannot be found out.
     return _address_towards(host) or socket.gethostname()
 
 
 def wait_for_name(name: str, console: Console, seconds: float = NAME_TIMEOUT_S) -> None:
-    """Returns when a host's name can be resolved: a cluster may learn it a little later than it starts the host.
+    """Waits until a host's name can be resolved: a cluster may publish it a little after it starts the host.
 
-    Not for ever: who then uses the name says that it is none.
+    After the timeout it returns as well; the code that then uses the name reports the error.
 
     Args:
-      name: It, or an address.
-      console: Is told that this takes its time.
-      seconds: For how long at most.
+      name: The name, or an address.
+      console: Shows a message if it has to wait.
+      seconds: The timeout.
     """
     deadline, has_said = time.monotonic() + seconds, False
     while not _is_known(name) and time.monotonic() < deadline:
@@ -164,7 +164,7 @@ def wait_for_name(name: str, console: Console, seconds: float = NAME_TIMEOUT_S) 
 def _is_known(name: str) -> bool:
     try:
         socket.getaddrinfo(name, None)
-    except ValueError:  # Longer than names are.
+    except ValueError:  # It is longer than a name can be.
         return True
     except OSError:
         return False
@@ -172,7 +172,7 @@ def _is_known(name: str) -> bool:
 
 
 def leads_to_loopback(name: str, if_unknown: bool) -> bool:
-    """Whether a host's name, or address, is one that no other host reaches; `if_unknown` where nobody here knows it."""
+    """Returns whether a host's name or address is a loopback address; `if_unknown` if it cannot be resolved."""
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):
@@ -181,17 +181,17 @@ def leads_to_loopback(name: str, if_unknown: bool) -> bool:
 
 
 def _address_towards(host: str) -> str | None:
-    """The address that packets to a host would be sent from."""
+    """Returns the address from which packets to a host would be sent."""
     with contextlib.suppress(OSError, ValueError):
         for family, kind, protocol, _, address in socket.getaddrinfo(host, _PROBED_PORT, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
                 probe.connect(address)
                 own, _, *more = probe.getsockname()
-                # An address of one link is none without its interface; hosts of a job call theirs alike.
+                # A link-local address needs its interface. Hosts of a job are taken to name their interfaces alike.
                 return f"{own}%{socket.if_indextoname(more[1])}" if more and more[1] else own
     return None
 
 
 def with_port(host: str, port: int) -> str:
-    """host:port, [v6]:port."""
+    """Returns host:port, or [v6]:port."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

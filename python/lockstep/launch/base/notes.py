@@ -1,8 +1,8 @@
-"""Short notes from a worker to its launcher: how it came to its end, and which checkpoint is the last.
+"""Short notes from a worker to its launcher: why its program failed, and which checkpoint is the last.
 
-Each worker inherits the writing end of a pipe, which LOCKSTEP_NOTES names: its number and its inode, since a program
-between launcher and worker may have closed the pipe and opened something else under its number. A note is a line of
-JSON. The worker never waits: where a note finds no place, the worker does without it.
+Each worker inherits the writing end of a pipe. LOCKSTEP_NOTES has its number and its inode, since a program between
+launcher and worker may have closed the pipe and opened another file with the same number. A note is a line of JSON. The
+worker never waits for space in the pipe: a note that does not fit is dropped.
 
     {"is": "failed", "because": "itself", "error": ..., "trace": ...}    its program ends with an error
     {"is": "saved", "path": ..., "step": ..., "resumes": true}           it has announced a checkpoint
@@ -18,26 +18,26 @@ from typing import Any
 VARIABLE = "LOCKSTEP_NOTES"
 # Why a program failed: by its own error; because another rank had ended before; because of a signal of the user's.
 ITSELF, PEER, INTERRUPT = "itself", "peer", "interrupt"
-# What of a traceback travels: its end. A pipe holds 64 KiB, of which a note takes at most the half.
+# Only the end of a traceback is sent. A pipe holds 64 KiB, and a note takes at most half of it.
 MOST_TRACE_CHARACTERS = 1 << 12
 _MOST_ERROR_CHARACTERS = 500
 _MOST_NOTE_BYTES = 1 << 15
 
 
 def open_pipe() -> tuple[int, int]:
-    """Two descriptors: the launcher reads from the first, and the worker inherits the second."""
+    """Returns two descriptors: the launcher reads from the first, and the worker inherits the second."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     return read, write
 
 
 def name_of(write: int) -> str:
-    """The value of LOCKSTEP_NOTES for a worker that inherits this descriptor."""
+    """Returns the value of LOCKSTEP_NOTES for a worker that inherits this descriptor."""
     return f"{write}:{os.fstat(write).st_ino}"
 
 
 def say(note: dict[str, Any]) -> bool:
-    """Sends a note to this worker's launcher; False where there is none, or the note found no place."""
+    """Sends a note to this worker's launcher; returns False if there is no launcher, or no space in the pipe."""
     descriptor, _, inode = os.environ.get(VARIABLE, "").partition(":")
     with contextlib.suppress(ValueError, OSError):
         status = os.fstat(int(descriptor))
@@ -48,16 +48,16 @@ def say(note: dict[str, Any]) -> bool:
 
 
 class Notes:
-    """What a worker has noted; a sink of its pipe.
+    """The notes of a worker; a sink for its pipe.
 
     Args:
-      heard: Called after each note; None: nobody is told.
+      heard: Called after each note.
 
     Attributes:
       because: ITSELF, PEER or INTERRUPT, once its program has failed; else empty.
       error: The error in one line.
-      trace: The end of its traceback, where the worker has not written it itself.
-      saved: The newest checkpoint: its path, its step (None: unknown), and whether the same command goes on from it.
+      trace: The end of its traceback, if the worker has not written it itself.
+      saved: The newest checkpoint: its path, its step (None: unknown), and whether the same command resumes from it.
     """
 
     def __init__(self, heard: Callable[["Notes"], None] | None = None):
@@ -67,7 +67,7 @@ class Notes:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> None:
-        """Takes what was read; what is no note is left out."""
+        """Takes bytes of the pipe; lines that are no notes are skipped."""
         *lines, rest = (self._rest + chunk).split(b"\n")
         self._rest = rest[-_MOST_NOTE_BYTES:]
         for line in lines:
@@ -77,7 +77,7 @@ class Notes:
                     self._take(note)
 
     def finish(self) -> None:
-        """There is no more."""
+        """Does nothing at the end of the pipe."""
 
     def _take(self, note: dict[str, Any]) -> None:
         if note.get("is") == "failed" and note.get("because") in (ITSELF, PEER, INTERRUPT):

@@ -1,4 +1,4 @@
-r"""The workers' output, line by line, each with the rank that wrote it.
+r"""The workers' output: line by line, with the rank of the worker before each line.
 
 Progress bars rewrite their line with carriage returns. On a terminal, rank 0's bar stays the last line of the screen
 and others' lines scroll above it. In a file or pipe, a bar is one line every ten seconds, and its last state. Bars of
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 _ERASE_LINE = b"\r\x1b[K"
-# A line that never ends is handed on in pieces of this size.
+# A line without end is forwarded in pieces of this size.
 _MAX_LINE_BYTES = 1 << 16
 PROGRESS_INTERVAL_S = 10.0
 # C0 without tab and carriage return, DEL, and C1 in UTF-8.
@@ -41,13 +41,13 @@ class Console:
         self._terminal = {fd: os.isatty(fd) for fd in (stdout, stderr)}
         self.stdout, self.stderr, self.timestamps = stdout, stderr, timestamps
         self._clock = clock
-        self._lost: set[int] = set()  # files of which something could not be written
-        self._raises_broken_pipe = True  # a reader that has gone
+        self._lost: set[int] = set()  # files to which some output could not be written
+        self._raises_broken_pipe = True  # whether a reader that has left is an error
         self._bar: tuple[int, bytes] | None = None
         self._bar_written_at = -PROGRESS_INTERVAL_S
 
     def prefix(self, name: str, fd: int) -> bytes:
-        """Begins the lines that a worker of this name writes to what is shown at `fd`."""
+        """Returns the text before the lines that a worker of this name writes; they are shown at `fd`."""
         del fd
         return b"[%s] " % name.encode()
 
@@ -72,25 +72,25 @@ class Console:
             self._write(fd, text + b"\n")
 
     def end_progress(self) -> None:
-        """Takes the progress bar off the screen."""
+        """Removes the progress bar from the screen."""
         if self._bar is not None:
             self._write(self._bar[0], _ERASE_LINE)
             self._bar = None
 
     def message(self, text: str) -> None:
-        """A line, or lines, of the launcher itself, on stderr. Parts of it may come from other hosts."""
+        """Writes one or more lines of the launcher itself, on stderr. Parts of them may come from other hosts."""
         for line in text.splitlines():
             self.line(self.stderr, b"[lockstep] " + printable(line.encode(errors="replace")))
 
     def ignore_broken_pipes(self) -> None:
-        """From here on what nobody reads is lost without an error."""
+        """Makes later writes ignore that nobody reads the output."""
         self._raises_broken_pipe = False
 
     def _write(self, fd: int, data: bytes) -> None:
-        """Writes to one of the two files. What cannot be written is lost, and the job goes on.
+        """Writes to one of the two files. Output that cannot be written is lost, and the job continues.
 
         Raises:
-          BrokenPipeError: nobody reads it any more; not after `ignore_broken_pipes`.
+          BrokenPipeError: nobody reads the file any more, and `ignore_broken_pipes` was not called.
         """
         try:
             _write_all(fd, data)
@@ -108,15 +108,16 @@ class Console:
 
 
 class Stream:
-    """What one worker writes to its stdout or stderr, cut into lines.
+    """The stdout or stderr of one worker, cut into lines.
 
     Args:
-      console: Where lines go.
-      fd: To which of its files.
-      prefix: Put before every line.
+      console: Shows the lines.
+      fd: Selects one of the console's files.
+      prefix: The text before every line.
       shows_progress: False to show only the last state of progress bars.
-      history: Gets every line as well.
-      is_remote: Whether another host has sent it: then a terminal obeys nothing in it but colours.
+      history: Also gets every line.
+      is_remote: Whether another host sends the output. Then control sequences other than colours are made visible, so
+        that the terminal does not follow them.
     """
 
     def __init__(
@@ -134,18 +135,18 @@ class Stream:
         self._has_bar = False
 
     def rename(self, prefix: bytes, shows_progress: bool) -> None:
-        """From here on lines begin with another prefix."""
+        """Sets the prefix of later lines."""
         self._prefix, self._shows_progress = prefix, shows_progress
 
     def feed(self, chunk: bytes) -> None:
-        """Takes what was read; incomplete lines wait for their end."""
+        """Takes a part of the output; an incomplete line is kept until its end comes."""
         *lines, rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self._emit(line)
         while len(rest) > _MAX_LINE_BYTES and b"\r" not in rest:
             self._emit(rest[:_MAX_LINE_BYTES])
             rest = rest[_MAX_LINE_BYTES:]
-        # Only the newest state of a bar matters; the carriage return before it says that it is one.
+        # Only the newest state of a bar matters. The carriage return before it marks it as a bar.
         state = _last_state(rest)
         if b"\r" in rest:
             rest = b"\r" + state + (b"\r" if rest.endswith(b"\r") and state else b"")
@@ -154,7 +155,7 @@ class Stream:
         self._rest = rest
 
     def finish(self) -> None:
-        """Hands on what has no end of line."""
+        """Forwards a last line without an end."""
         if _last_state(self._rest).strip():
             self._emit(self._rest)
         elif self._has_bar:
@@ -184,16 +185,16 @@ class Stream:
 
 
 def _last_state(line: bytes) -> bytes:
-    """What a terminal shows of a line with carriage returns: what follows the last one that something follows."""
+    """Returns what a terminal shows of a line with carriage returns: the last part that is not empty."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def printable(text: bytes, colours: bool = False) -> bytes:
-    r"""The same with escapes (\x1b) in place of control characters: a terminal that shows it obeys none.
+    r"""Returns the text with escapes (\x1b) in place of control characters, so that a terminal follows none of them.
 
     Args:
-      text: UTF-8, or what somebody has sent for it. Tabs and carriage returns stay.
-      colours: Whether sequences that set colours stay as well.
+      text: Should be UTF-8, but may be any bytes. Tabs and carriage returns are kept.
+      colours: Whether to keep sequences that set colours.
     """
     return (_CONTROLS_BUT_COLOURS if colours else _CONTROLS).sub(lambda found: b"\\x%02x" % found[0][-1], text)
 
@@ -202,5 +203,5 @@ def _write_all(fd: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]
-        except BlockingIOError:  # Somebody who shares the file has made it so: waiting is what a pipe would do.
+        except BlockingIOError:  # Another process that shares the file has made it non-blocking: wait as a pipe would.
             select.select([], [fd], [])

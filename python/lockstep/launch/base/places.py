@@ -1,4 +1,4 @@
-"""Where each worker of a job stands. Ranks run over the hosts, and over the workers of each."""
+"""The place of each worker of a job: its rank, host and local rank. Ranks are numbered host by host."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from lockstep.launch.base.errors import LaunchError
 
-# More than any job has: what is listed by worker has an end.
+# More than any job has. It bounds the lists that have an entry for each worker.
 MOST_WORKERS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Place:
-    """A worker's.
+    """The place of a worker.
 
     Attributes:
       rank: In the job.
-      size: Workers of the job.
+      size: Number of workers of the job.
       local_rank: On its host.
-      local_size: Workers of its host.
-      cross_rank: Its host's, among the hosts that have a worker of its local rank.
-      cross_size: How many these are.
-      host: What the host is called.
+      local_size: Number of workers of its host.
+      cross_rank: The index of its host, among the hosts with a worker of the same local rank.
+      cross_size: The number of these hosts.
+      host: The host's name.
     """
 
     rank: int
@@ -33,7 +33,7 @@ class Place:
     host: str
 
     def variables(self) -> dict[str, str]:
-        """What the engine reads."""
+        """Returns the variables that the engine reads."""
         return {
             "LOCKSTEP_RANK": str(self.rank),
             "LOCKSTEP_WORLD_SIZE": str(self.size),
@@ -43,7 +43,7 @@ class Place:
         }
 
     def horovod_variables(self) -> dict[str, str]:
-        """What programs of Horovod's read."""
+        """Returns the variables that programs of Horovod's read."""
         return {
             "HOROVOD_HOSTNAME": self.host,
             "HOROVOD_RANK": str(self.rank),
@@ -56,27 +56,27 @@ class Place:
 
 
 def check_size(workers: int, asked: str) -> None:
-    """To be called before anything is listed by worker.
+    """Checks the number of workers. To be called before any list with an entry for each worker is made.
 
     Args:
-      workers: Of the whole job.
-      asked: What wants so many.
+      workers: The number of workers of the whole job.
+      asked: The option or variable that asks for so many, for the message.
 
     Raises:
-      LaunchError: they are more than a job can have.
+      LaunchError: a job cannot have so many.
     """
     if workers > MOST_WORKERS:
         raise LaunchError(f"{asked}: got {workers} workers, wanted at most {MOST_WORKERS}")
 
 
 def places(hosts: Sequence[tuple[str, int]]) -> list[Place]:
-    """Those of a job's workers, in the order of their ranks.
+    """Returns the places of a job's workers, in the order of their ranks.
 
     Args:
       hosts: Names, each with the number of its workers.
     """
     size = sum(count for _, count in hosts)
-    # By local rank: the hosts that have a worker of it, and those that came before.
+    # By local rank: the number of hosts with such a worker, and of those before the current host.
     having = Counter(local for _, count in hosts for local in range(count))
     before: Counter[int] = Counter()
     found: list[Place] = []

@@ -10,14 +10,14 @@ PORTS = range(20001, 32768)
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Distinct TCP ports of an address of this machine that nobody listens on now.
+    """Returns distinct TCP ports of an address of this machine that are free now.
 
     Args:
-      count: How many.
-      host: The address; empty: any.
+      count: The number of ports.
+      host: The address; empty: all addresses.
 
     Raises:
-      LaunchError: there are not enough.
+      LaunchError: there are not enough free ports.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     held: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""Numbers of seconds that variables of the environment give."""
+"""Reads numbers of seconds from environment variables."""
 
 import math
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from lockstep.launch.base.errors import LaunchError
 def seconds_of(
     environment: Mapping[str, str], variable: str, default: float, least: float = 0, most: float = math.inf
 ) -> float:
-    """Returns the seconds that a variable gives; `default` where it is not set.
+    """Returns the number of seconds in a variable; `default` if it is not set.
 
     Raises:
-      LaunchError: it gives no number, or one outside of `least` to `most`; or an infinite one.
+      LaunchError: the value is no finite number, or is not within `least` and `most`.
     """
     text = environment.get(variable, str(default))
     try:

@@ -1,9 +1,10 @@
-"""The secret of a job that several launchers start, each for a task of TF_CONFIG or of Slurm's.
+"""The secret of a job that several launchers start, each for a task of TF_CONFIG or of Slurm.
 
-They cannot tell each other a random one. Where LOCKSTEP_SECRET is not given, each derives it from a key that only the
-user can read: 32 random bytes in `$XDG_STATE_HOME/lockstep/key` (`~/.local/state/lockstep/key`), made by the first
-launcher that wants it. The job's secret is HMAC-SHA-256 of its rendezvous address, and of Slurm's numbers where there
-are some, under that key. Launchers on several hosts have one key where the folder is on a file system of the network.
+The launchers cannot send each other a random secret. If LOCKSTEP_SECRET is not set, each derives the secret from a key
+that only the user can read: 32 random bytes in `$XDG_STATE_HOME/lockstep/key` (`~/.local/state/lockstep/key`). The first
+launcher that needs the key creates it. The job's secret is the HMAC-SHA-256 of its rendezvous address, and of Slurm's
+job and step numbers if there are any, under that key. Launchers on several hosts share the key if the folder is on a
+network file system.
 """
 
 import contextlib
@@ -18,11 +19,11 @@ from pathlib import Path
 from lockstep.launch.base.errors import LaunchError
 
 VARIABLE = "LOCKSTEP_SECRET"
-# What manifests have until somebody puts a secret there: everybody knows it.
+# The text that manifests have until the user puts a secret there. It is publicly known.
 PLACEHOLDER = "REPLACE-WITH-RANDOM-TEXT"
 PLACEHOLDER_HINT = "which everybody knows who has the manifest; wanted random text of yours: openssl rand -hex 32"
 _KEY_BYTES = 32
-# As mounts call them; and those in user space, "fuse.", which are seldom others.
+# By their names in /proc/self/mounts. File systems in user space ("fuse.") are nearly always network file systems too.
 _NETWORK_FILE_SYSTEMS = {
     "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "smb3",
     "virtiofs", "wekafs",
@@ -30,17 +31,17 @@ _NETWORK_FILE_SYSTEMS = {
 
 
 def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 1, job: str = "") -> str:
-    """The secret of a job: LOCKSTEP_SECRET, or one that is derived.
+    """Returns the secret of a job: LOCKSTEP_SECRET, or one that is derived from the user's key.
 
     Args:
       environment: The launcher's.
-      rendezvous: Where the job meets, host:port.
-      hosts: How many it has launchers on.
-      job: What else tells it from other jobs.
+      rendezvous: The address of the job's rendezvous, host:port.
+      hosts: The number of hosts with launchers of the job.
+      job: Further text that tells it from other jobs.
 
     Raises:
-      LaunchError: it is what manifests have in its place; or it is not given, and the key cannot be read or made, is
-        not the user's own, or is one of this host alone where there are several.
+      LaunchError: the secret is the placeholder of a manifest. Or it is not set, and the key cannot be read or created,
+        is not the user's own, or lies on this host alone although there are several.
     """
     if given := environment.get(VARIABLE):
         if given.strip() == PLACEHOLDER:
@@ -66,7 +67,7 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that a file is on, or will be on: ext4, nfs4, ...
+    """Returns the kind of file system that a file is on, or will be on: ext4, nfs4, ...
 
     Raises:
       OSError: it cannot be found out.
@@ -76,7 +77,7 @@ def file_system(path: Path) -> str:
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, where, found, *_ = line.split(" ")
         where = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), os.fsencode(where)))
-        # Of two at one place the later one is seen.
+        # If two are mounted at one path, the later one is visible.
         if os.path.commonpath((place, where)) == where and len(where) >= len(best):
             best, kind = where, found
     return kind
@@ -95,7 +96,7 @@ def _read_or_make(path: Path) -> bytes:
     try:
         with open(descriptor, "wb") as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
-        # Whole from its first moment, and only one: a launcher that comes second reads the first one's.
+        # A link makes the key appear complete, and only once: a launcher that comes second reads the first one's key.
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:

@@ -3,12 +3,12 @@
 import os
 import stat
 
-# Lists of hosts and settings are smaller by far.
+# Lists of hosts and settings are much smaller.
 MOST_BYTES = 1 << 20
 
 
 def read_small(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
-    """The contents of a file, or of a pipe, that a user names.
+    """Returns the contents of a file, or of a pipe, that a user names.
 
     Raises:
       OSError: it cannot be read, is a device, or holds more than `most` bytes.

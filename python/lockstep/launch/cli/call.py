@@ -1,9 +1,10 @@
-"""Calls a function on the workers of a job, each a fresh interpreter, and brings back what it returns.
+"""Calls a function on the workers of a job, each a fresh interpreter, and returns the results.
 
-Unlike forks of the caller (`process.call_starter`), such workers can be started where TensorFlow works already, and may
-run another interpreter. Function and results travel as pickles, through a folder that only the user can read; each host
-has one, and the job brings the function there and the results back. Who calls chooses the pickler: with cloudpickle the
-function may be a lambda or stand in the caller's script. pickle itself reads what cloudpickle writes.
+Unlike forks of the caller (`process.call_starter`), such workers can be started when TensorFlow already runs in this
+process, and may use another interpreter. The function and the results are pickled into a folder that only the user can
+read. Each host has such a folder; the job transfers the function there, and the results back. The caller chooses the
+pickler: with cloudpickle the function may be a lambda, or be defined in the caller's script. pickle itself can read
+cloudpickle's output.
 """
 
 import pickle
@@ -19,9 +20,9 @@ from lockstep.launch.local.attempts import run_attempts
 from lockstep.launch.local.supervised_job import SupervisedJob, check_thread
 from lockstep.launch.local.worker import Worker
 
-# Gives the bytes of an object, for pickle to read; a function that pickle finds by its name.
+# Returns the bytes of an object, which pickle can read. It must itself be a function that pickle finds by its name.
 Dumps = Callable[[Any], bytes]
-# Makes a job: of a command, the folder of its files, and the how manieth attempt it is.
+# Makes a job from a command, the folder of its files, and the number of the attempt, from 0.
 JobFactory = Callable[[Sequence[str], Path, int], SupervisedJob]
 
 
@@ -34,25 +35,26 @@ def call_in(
     executable: str | None = None,
     restarts: int = 0,
 ) -> dict[str, Any]:
-    """What a function without arguments returns on each of the workers of a job.
+    """Calls a function without arguments on each worker of a job, and returns the results.
 
-    Modules that the function refers to by name are looked for where this process finds them.
+    Modules that the function refers to by name are searched in the folders of this process's module path.
 
     Args:
       function: Called once by each worker.
       dumps: Pickles the function here, and its results there.
       make_job: Makes the job for a command and the folder of its files. When the function has returned, workers have
         LOCKSTEP_RANK.
-      console: Is told of restarts.
-      executable: The workers' interpreter, which has to have this package as well; by default this process's.
-      restarts: How often the job may begin anew after a failure.
+      console: Shows restarts.
+      executable: The workers' interpreter, which must have this package too; by default this process's.
+      restarts: How often the job may be restarted after a failure.
 
     Returns:
-      Its results by LOCKSTEP_RANK, those that there are.
+      LOCKSTEP_RANK -> result.
 
     Raises:
       LaunchError: this is not the main thread, or the interpreter cannot be executed.
-      RuntimeError: a worker failed: with its rank, and the exception where there was one; or it ended by itself.
+      RuntimeError: a worker failed, or ended before the function had returned. The message has its rank, and the
+        exception if there was one.
     """
     check_thread("run")
     sys.stdout.flush()
@@ -63,7 +65,7 @@ def call_in(
         words = [executable or sys.executable, "-m", "lockstep.launch.cli.call_worker"]
 
         def attempt(number: int) -> SupervisedJob:
-            for rank in _ranks_in(folder):  # Of the attempt before.
+            for rank in _ranks_in(folder):  # Removes the results of the attempt before.
                 for path in results_of_rank(folder, rank):
                     path.unlink()
             return make_job(words, folder, number)
@@ -71,7 +73,7 @@ def call_in(
         job, code = run_attempts(attempt, restarts, console)
         if job.failed is not None:
             raise RuntimeError(_describe(job.failed, folder))
-        if code:  # 141: nobody reads our output.
+        if code:  # For example 141: nobody reads our output.
             raise RuntimeError(f"the job was ended with exit code {code}" + (f": {job.why}" if job.why else ""))
         return {str(rank): _result(folder, str(rank)) for rank in job.ranks()}
 

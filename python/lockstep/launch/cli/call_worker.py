@@ -14,10 +14,10 @@ from lockstep.launch.base.elastic_wire import WORKER
 
 
 def _work(folder: Path) -> None:
-    """A worker: calls the function, and leaves its result, or the last lines of the exception's report."""
+    """Calls the function, and writes its result, or the last lines of the exception's report."""
     try:
         with open(folder / FUNCTION, "rb") as file:
-            # Behind our own, which may be those of another interpreter.
+            # They come after this interpreter's own folders, which may differ from the caller's.
             sys.path += [path for path in pickle.load(file) if path not in sys.path]
             function, dumps = pickle.load(file)
         result = dumps(function())
@@ -29,7 +29,7 @@ def _work(folder: Path) -> None:
 
 
 def _rank() -> str:
-    # In an elastic job it comes with the first round, and changes; without a round a worker's number stands for it.
+    # In an elastic job the rank comes with the first round, and changes. Without a round the worker's number is used.
     return os.environ.get("LOCKSTEP_RANK") or os.environ[WORKER]
 
 

@@ -1,4 +1,4 @@
-"""The options that say on which hosts a job runs: those of every spelling of the launcher."""
+"""The options for a job's hosts, which all launchers share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,11 +13,11 @@ from lockstep.launch.remote.shells import RemoteShell, Srun, Ssh
 
 
 def add_hosts(line: CommandLine, *, default: str) -> None:
-    """Adds them, under Horovod's names.
+    """Adds all options for hosts, under Horovod's names.
 
     Args:
-      line: To which.
-      default: What holds without them.
+      line: The command line.
+      default: The default's description in the help.
     """
     group = line.group("hosts", "Hosts that are not this machine are reached over ssh, which must not ask anything.")
     add_lists(line, group.add_mutually_exclusive_group(), default=default)
@@ -30,56 +30,56 @@ def add_lists(line: CommandLine, one: Any, *, default: str) -> None:
     """Adds the options that list hosts.
 
     Args:
-      line: To which.
+      line: The command line.
       one: An exclusive group of it.
-      default: What holds without them.
+      default: The default's description in the help.
     """
     line.add("-H", "--hosts", to=one, help=f"host:slots,..., also user@host:slots and [v6]:slots (default: {default})")
     line.add("-hostfile", "--hostfile", to=one, help="a file with lines `host slots=N`")
 
 
 def add_interfaces(line: CommandLine, to: Any, *names: str, **details: Any) -> None:
-    """Adds a spelling of the option for network interfaces, or several: `interfaces_of` reads them."""
+    """Adds one or more spellings of the option for network interfaces, which `interfaces_of` reads."""
     help = "for connections between hosts: an interface's name, its address, or a network (CIDR); several by commas"
     line.add(*names, to=to, dest="nics", action="append", **{"help": help, **details})
 
 
 def add_ssh(line: CommandLine, to: Any) -> None:
     """Adds Horovod's options of ssh."""
-    line.add("-p", "--ssh-port", to=to, type=int, help="of ssh on the hosts")
-    line.add("-i", "--ssh-identity-file", to=to, help="with the key for ssh")
+    line.add("-p", "--ssh-port", to=to, type=int, help="the port of ssh on the hosts")
+    line.add("-i", "--ssh-identity-file", to=to, help="the file with the key for ssh")
 
 
 def add_ssh_program(line: CommandLine, to: Any) -> None:
     """Adds this project's options of ssh."""
-    line.add("--ssh-options", to=to, help="more of ssh's, as one word: '-o LogLevel=ERROR'")
+    line.add("--ssh-options", to=to, help="further options of ssh, as one word: '-o LogLevel=ERROR'")
     line.add(
         "--ssh-command", to=to,
-        help=f"in ssh's place; is given a host and a shell's words, as ssh is ({shells.VARIABLE})",
+        help=f"a program in place of ssh; like ssh it gets a host, and a command for a shell ({shells.VARIABLE})",
     )  # fmt: skip
 
 
 def add_restarts(line: CommandLine, to: Any = None) -> None:
-    """Adds the option for jobs that begin anew, to a group of the line."""
+    """Adds the option for restarts, to a group of the line."""
     line.add(
         "--restarts", to=to, type=int, metavar="N", help="start the job again when a worker fails, up to N times (0)"
     )
 
 
 def interfaces_of(options: Any) -> list[str]:
-    """The choices for connections between hosts."""
+    """Returns the chosen interfaces for connections between hosts."""
     return [name for names in options.nics or () for name in names.split(",")]
 
 
 def ssh_of(environment: Mapping[str, str], **given: Any) -> Ssh:
-    """How hosts are reached.
+    """Returns the remote shell that the options and the environment ask for.
 
     Args:
       environment: The launcher's.
-      **given: Attributes of `Ssh`; None for what was not said.
+      **given: Attributes of `Ssh`; None for options that were not given.
 
     Raises:
-      LaunchError: a value is none.
+      LaunchError: a value is not valid.
     """
     said = {name: value for name, value in given.items() if value is not None}
     if environment.get(shells.VARIABLE):
@@ -90,15 +90,15 @@ def ssh_of(environment: Mapping[str, str], **given: Any) -> Ssh:
 
 
 def listed(hosts: str | None, hostfile: str | None, slots: int | None = None) -> list[Host] | None:
-    """The hosts that options name; None without them.
+    """Returns the hosts that the options list; None without such an option.
 
     Args:
       hosts: host:slots,...
       hostfile: The name of a file.
-      slots: Of hosts without a number; None: each needs one.
+      slots: The slots of hosts without a number; None: each host needs a number.
 
     Raises:
-      LaunchError: they are none.
+      LaunchError: the list is not valid.
     """
     if hosts is not None:
         return parse_hosts(hosts, slots)
@@ -108,16 +108,17 @@ def listed(hosts: str | None, hostfile: str | None, slots: int | None = None) ->
 def hosts_asked_for(
     options: Any, workers: int | None, gpus: Callable[[], int], environment: Mapping[str, str]
 ) -> tuple[list[Host], RemoteShell] | None:
-    """The hosts that options, or an allocation of Slurm's, give a job, and what leads to them; None: this machine.
+    """Returns the hosts from options or from an allocation of Slurm's, and a shell to reach them; None: this machine.
 
     Args:
-      options: As parsed.
-      workers: Of each host that has no number of its own (`-n`).
-      gpus: Counts those that are visible here: so many workers otherwise, as hosts are alike.
+      options: The parsed options.
+      workers: The number of workers of hosts without a number of their own (`-n`).
+      gpus: Returns the number of GPUs that are visible here. It is the default number of workers of each host, as hosts
+        are taken to be alike.
       environment: The launcher's.
 
     Raises:
-      LaunchError: they are none.
+      LaunchError: the hosts are not valid.
     """
     shell = ssh_of(
         environment, program=options.ssh_command, port=options.ssh_port, identity=options.ssh_identity_file,
@@ -139,7 +140,7 @@ def hosts_asked_for(
 
 
 def _listed_or_counted(options: Any, workers: int | None, gpus: Callable[[], int]) -> list[Host]:
-    """The hosts of a list, which may have no numbers of their own."""
+    """Returns the hosts of a list, with or without numbers of workers."""
     try:
         found = listed(options.hosts, options.hostfile)
     except LaunchError:

@@ -1,4 +1,4 @@
-"""Makes the job that a launcher was asked for: here or on several hosts, once or for each attempt."""
+"""Makes the job that the user asked for, on this host or on several, for each attempt."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from lockstep.launch.local.process import command_starter
 from lockstep.launch.local.supervised_job import SupervisedJob
 from lockstep.launch.remote.multi_host_job import JobHosts, MultiHostJob
 
-# The environments of the workers that are started here, for that of the launcher.
+# Returns the environments of workers that are started here, from the launcher's environment.
 Environments = Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]
 
 

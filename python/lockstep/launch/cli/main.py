@@ -27,22 +27,22 @@ returned.
 """
 NO_COMMAND = "no command; wanted one like: python main.py"
 
-# Gives the command to run, and may set defaults in the environment.
+# Returns the command to run, and may set defaults in the environment.
 Prepare = Callable[[list[str], MutableMapping[str, str]], list[str]]
 
 
 def main(
     arguments: Sequence[str] | None = None, program: str = "lockstep.launch", prepare: Prepare | None = None
 ) -> int:
-    """Runs a job as the command line says; does not return where the job is a single worker, which takes our place.
+    """Runs a job as the command line asks. Does not return if a single worker replaces this process.
 
     Args:
       arguments: The command line without the program's name; `sys.argv[1:]` by default.
       program: The module's name, for messages.
-      prepare: What a façade's launcher does before.
+      prepare: Prepares command and environment for another project's launcher.
 
     Returns:
-      What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
+      The exit code for this process: 0, the first failure's exit code, or 2 for a request that cannot be met.
     """
     line = CommandLine(f"python -m {program}", _DESCRIPTION)
     line.add("-n", "--workers", type=int, metavar="N", help="number of workers of each machine")
@@ -68,7 +68,7 @@ def main(
         if asked is not None:
             hosts, shell = asked
             job_hosts = JobHosts(hosts if options.num_proc is None else assign_slots(options.num_proc, hosts), shell)
-            environment.pop("TF_CONFIG", None)  # The hosts say who takes part.
+            environment.pop("TF_CONFIG", None)  # The list of hosts replaces it.
         elif options.num_proc is not None:
             plan.check_alone(options.num_proc, environment)
             workers = options.num_proc
@@ -80,7 +80,7 @@ def main(
 
 
 def _check_numbers(workers: int | None, num_proc: int | None) -> None:
-    """LaunchError where the number of workers is none, or is said twice."""
+    """Checks that the number of workers is valid, and given only once."""
     if workers is not None and num_proc is not None:
         raise LaunchError(f"got -n {workers} (of each machine) and -np {num_proc} (of the job), wanted one of them")
     for name, number in (("-n", workers), ("-np", num_proc)):
@@ -89,7 +89,7 @@ def _check_numbers(workers: int | None, num_proc: int | None) -> None:
 
 
 def environments_of(workers: int | None, job_hosts: JobHosts | None, console: Console) -> Environments:
-    """Gives the environments of workers that are all started here: as the hosts say, or what else counts."""
+    """Returns a function that plans workers which are all started here, from the hosts or else from the environment."""
     if job_hosts is None:
         return lambda environment: plan.environments(workers, environment, console)
     return lambda environment: plan.environments(
@@ -108,7 +108,7 @@ def add_tf1(line: CommandLine, to: Any = None) -> None:
 
 
 def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> list[str]:
-    """The command, rewritten for TensorFlow 1 where the option or the environment asks for that.
+    """Returns the command, rewritten for TensorFlow 1 if the option or the environment asks for that.
 
     Raises:
       LaunchError: no Python program is found in it, or the variable is neither 0 nor 1.
@@ -117,7 +117,7 @@ def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> l
 
 
 def set_interface(choices: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Has workers use the first of these interfaces for connections between hosts, if there is one."""
+    """Sets the first of these interfaces as the workers' one for connections between hosts, if there is one."""
     if choices:
         environment[interfaces.VARIABLE] = choices[0]
 
@@ -166,7 +166,7 @@ def execute(
 
 
 def _become(words: list[str], environment: Mapping[str, str]) -> None:
-    """Puts the only worker in our place, as if it had been started without us: its terminal, signals and exit code."""
+    """Replaces this process by the only worker, which so has the terminal, the signals and the exit code for itself."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -1,4 +1,4 @@
-"""Finds the Python program in a worker's command, and has it run as a TensorFlow 1 script where that is asked for."""
+"""Finds the Python program in a worker's command, and rewrites the command to run it as a TensorFlow 1 script."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _LONG_WITH_ARGUMENT = "--check-hash-based-pycs"
 
 
 def wants_tf1(option: bool, environment: Mapping[str, str]) -> bool:
-    """True if `--tf1` was given or LOCKSTEP_TF1 says so.
+    """Returns whether `--tf1` or LOCKSTEP_TF1=1 was given.
 
     Raises:
       LaunchError: the variable is neither 0 nor 1.
@@ -26,10 +26,10 @@ def wants_tf1(option: bool, environment: Mapping[str, str]) -> bool:
 
 
 def as_tf1(command: Sequence[str]) -> list[str]:
-    """The command with its Python program run by `lockstep.launch.tf1`.
+    """Returns the command with its Python program run by `lockstep.launch.tf1`.
 
-    Programs in front of the interpreter (`numactl ... python main.py`) and the interpreter's own options stay as they
-    are; `python main.py`, `python -m module`, `python -c code` and an executable `main.py` are understood.
+    Programs before the interpreter (`numactl ... python main.py`) and the interpreter's own options are kept. The program
+    may be given as `python main.py`, `python -m module`, `python -c code`, or as an executable `main.py`.
 
     Raises:
       LaunchError: no Python program is found in it.
@@ -46,9 +46,10 @@ def as_tf1(command: Sequence[str]) -> list[str]:
 
 
 def _split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """An interpreter's arguments as its own options, and the program: `main.py ...`, `-m module ...`, `-c code ...`.
+    """Splits an interpreter's arguments into its own options and the program.
 
-    The program is empty where there is none, or where it is read from stdin.
+    The program is `main.py ...`, `-m module ...` or `-c code ...`. It is empty if there is none, or if it is read from
+    stdin.
     """
     options: list[str] = []
     rest = list(arguments)
@@ -62,7 +63,7 @@ def _split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
                 options += rest[:1]
                 rest = rest[1:]
             continue
-        # One-letter options may stand together; the first that takes an argument takes what is left of the word.
+        # One-letter options may be written together. The first one with an argument takes the rest of the word.
         flags, letter, attached = re.match(r"(-[^WXcm]*)([WXcm]?)(.*)", word, re.DOTALL).groups()
         if letter in ("c", "m"):
             options += [flags] if flags != "-" else []

@@ -1,4 +1,4 @@
-"""Runs the host discovery script of an elastic job, beside everything else."""
+"""Runs the host discovery script of an elastic job, while the job trains."""
 
 import os
 import selectors
@@ -13,22 +13,23 @@ from lockstep.launch.local.guard import kill_group
 
 # From the end of one run of the host discovery script to the start of the next.
 _DISCOVER_EVERY_S = 1.0
-# More than any list of hosts has: a script that goes on has lost its way.
+# More than any list of hosts has: a script that prints more is in error.
 _MOST_PRINTED_BYTES = 1 << 20
 
 
 class Discovery:
-    """Runs the host discovery script again and again, one at a time, beside everything else.
+    """A runner of the host discovery script, which runs it again and again, one at a time, without blocking.
 
     Args:
-      script: It.
-      slots: Of hosts for which it says no number.
-      hosts: Is told what it printed.
+      script: The script.
+      slots: The slots of hosts for which it prints no number.
+      hosts: Takes the lists.
       selector: Calls the functions that are registered with it.
-      console: Is told when it fails, once for each way of failing.
+      console: Shows a message when the script fails, once for each kind of failure.
 
     Attributes:
-      has_list: The first list has come. Until then a failure is a LaunchError, of `tick` or of the selector's call.
+      has_list: Whether the first list has come. Until then a failure is a LaunchError of `tick` or of the selector's
+        call.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class Discovery:
         self.has_list = False
 
     def wake_at(self) -> float:
-        """When `tick` has to be called though nothing happened."""
+        """Returns when `tick` has to be called if no event comes before."""
         return self._at + (SCRIPT_TIMEOUT_S if self._process is not None else 0)
 
     def tick(self) -> None:
-        """Starts it, where it is time; ends it where it takes too long."""
+        """Starts the script if it is time for it; ends it if it takes too long."""
         if time.monotonic() < self.wake_at():
             return
         if self._process is not None:

@@ -1,13 +1,14 @@
-"""Decides what becomes of an elastic job: who is started, who has which rank, when a new round begins, when it is over.
+"""The driver of an elastic job: decides which workers to start, their ranks, when a round begins, and when the job ends.
 
-Bookkeeping alone: it is told what happens and says what to do; `elastic_job` does it. A job runs in rounds. In one,
-ranks and their number are fixed. Each worker asks for its place before a round (`ready`), and waits for it:
+The driver only keeps books: its caller reports events to it, and carries out the actions that it returns
+(`elastic_job`). A job runs in rounds, in which the ranks and their number are fixed. Each worker asks for its place
+before a round (`ready`), and waits for it:
 
     started ──ready──► waiting ──round begins──► training ──ready: a peer died, or hosts changed──► waiting ...
 
-A round begins when every worker that trains has come back, or has died, and enough are waiting. Workers that were in
-the former round come first, in their order, so that rank 0 has the state that newcomers get. Newcomers are started
-beside the job and join it when they wait: nobody waits for their start.
+A round begins when every worker that trains has come back or died, and enough workers are waiting. The workers of the
+former round come first, in their order, so that rank 0 has the state that newcomers get. Newcomers are started while the
+job trains, and join it once they wait for a place. So the job never waits for a worker's start.
 """
 
 import itertools
@@ -17,23 +18,23 @@ from dataclasses import dataclass, field
 from lockstep.launch.base.places import MOST_WORKERS
 from lockstep.launch.elastic.host_pool import Hosts, host_of
 
-# So often workers are told of a change that they have not yet come back for.
+# How often workers are notified of a change again, until they come back for it.
 _NOTIFY_EVERY_S = 1.0
-# So long a worker that failed because of another waits for that one's failure, until its own counts.
+# When a worker failed because of another: how long to wait for the other's failure, before the first one's counts.
 _CAUSE_WITHIN_S = 3.0
 _STATE_IS_LOST = "all workers that had the job's state have failed"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a job may become.
+    """The limits of an elastic job.
 
     Attributes:
-      num_proc: So many slots must be there before it starts.
-      min_np: With fewer workers it waits.
-      max_np: More are not started; None: one for each slot.
-      timeout_s: For how long it waits.
-      reset_limit: How often the job may begin anew; None: any number.
+      num_proc: The number of slots that must be available before the job starts.
+      min_np: With fewer workers the job waits.
+      max_np: The largest number of workers; None: one for each slot.
+      timeout_s: For how many seconds the job waits.
+      reset_limit: How often the job may be reset; None: without limit.
     """
 
     num_proc: int
@@ -45,20 +46,20 @@ class Limits:
 
 @dataclass
 class WorkerState:
-    """A worker, as the driver sees it.
+    """The driver's record of a worker.
 
     Attributes:
-      number: Counts those that were started.
-      host: As the hosts' list calls it.
-      slot: Free on its machine when it was started: its local rank.
-      batch: Workers that were started at the same time have the same number.
-      is_waiting: It asked for a place.
-      port: Free on its machine, for the case that it becomes rank 0; None where it has said none.
-      has_state: It has the job's state, which newcomers get from rank 0.
-      keeps_state: It needs nothing from rank 0, having the state that its peers have.
-      rank: In the last round that it was part of; None: in none yet.
-      must_leave: Its slot is gone.
-      is_given_up: It did not come to a round in time, and is being killed.
+      number: Counts the workers that were started.
+      host: Its host, as the list of hosts names it.
+      slot: A slot that was free on its machine when it was started; becomes its local rank.
+      batch: A number that workers share which were started at the same time.
+      is_waiting: Whether it has asked for a place and waits.
+      port: A free port on its machine, for the rendezvous if it becomes rank 0; None if it has reported none.
+      has_state: Whether it has the job's state, which newcomers get from rank 0.
+      keeps_state: Whether it has its peers' state already, and needs nothing from rank 0.
+      rank: In the last round that it was part of; None if it was in no round yet.
+      must_leave: Whether its slot is gone.
+      is_given_up: Whether it did not come to a round in time, and is being killed.
     """
 
     number: int
@@ -75,13 +76,13 @@ class WorkerState:
 
     @property
     def trains(self) -> bool:
-        """Whether it is in a round."""
+        """Whether it is part of the current round."""
         return self.rank is not None and not self.is_waiting
 
 
 @dataclass
 class _SecondaryFailure:
-    """A worker's failure because of another's, at a time."""
+    """The failure of a worker that failed because of another one's failure, at a time."""
 
     worker: WorkerState
     how: str
@@ -89,23 +90,23 @@ class _SecondaryFailure:
 
     @property
     def line(self) -> str:
-        """Returns what the user is told, where the other one has failed."""
+        """The message for the user, once the other worker has failed."""
         return f"{_name(self.worker)} {self.how}, because another had failed"
 
 
 @dataclass
 class Actions:
-    """What to do now, in this order.
+    """The actions to carry out now, in this order.
 
     Attributes:
       say: Lines for the user.
       start: Workers to start.
-      places: The round that begins: worker number -> what it is told. Empty: none begins.
-      changed: What those that train are told, if anything.
-      dismiss: Workers that are told to end; they wait for a place.
-      kill: Workers that end now.
-      over: The job ends, with this exit code and everything that runs.
-      why: What workers that wait, and the user, are told of the end.
+      places: The round that begins: worker number -> its message. Empty: no round begins.
+      changed: The message for workers that train, if there is one.
+      dismiss: Workers that wait for a place and are asked to end.
+      kill: Workers to kill.
+      over: The exit code of the job, which ends with all that runs; None: the job continues.
+      why: The reason for the end, for waiting workers and the user.
     """
 
     say: list[str] = field(default_factory=list)
@@ -119,38 +120,38 @@ class Actions:
 
 
 class Driver:
-    """Of one job. `now` is in seconds, by a clock that never goes back.
+    """The driver of one job. `now` is in seconds, by a clock that never goes back.
 
     Args:
-      limits: Of the job.
-      hosts: Where workers may be.
+      limits: The job's limits.
+      hosts: The hosts on which workers may run.
     """
 
     def __init__(self, limits: Limits, hosts: Hosts):
         self.limits, self.hosts = limits, hosts
-        # By number; without those that were told to end.
+        # By number, without those that were asked to end.
         self.workers: dict[int, WorkerState] = {}
         self.round = 0
-        self._resets = 0  # rounds after the first, less those that only complete a batch of newcomers
+        self._resets = 0  # rounds after the first, except those that only complete a batch of newcomers
         self._batch = 0
-        self._joined: set[int] = set()  # batches of which a worker has been in a round
-        self._has_lost = False  # a worker of the last round has ended since it began
+        self._joined: set[int] = set()  # batches with a worker that has been in a round
+        self._has_lost = False  # whether a worker of the last round has ended since it began
         self._numbers = itertools.count()
-        self._returns_since: float | None = None  # the first worker waits for others
-        self._too_few_since: float | None = None  # there are too few
+        self._returns_since: float | None = None  # since when the first worker waits for the others
+        self._too_few_since: float | None = None  # since when there are too few workers
         self._told_at = -math.inf
-        self._newcomers_since: float | None = None  # one waits to be told of
+        self._newcomers_since: float | None = None  # since when a newcomer waits that the others do not know of
         self._succeeded = False
-        self._state_exists = False  # somebody has had it; programs without one never say so
+        self._state_exists = False  # whether a worker has reported that it has the state; some programs have none
         self._failure = 0  # exit code of the last worker that failed
-        self._exit_code = 0  # of the job, where a worker has succeeded
-        self._has_cause = False  # a worker of the last round has failed by itself since it began
-        self._secondary_failures: list[_SecondaryFailure] = []  # failures because of another, which has not ended yet
+        self._exit_code = 0  # the job's exit code, if a worker has succeeded
+        self._has_cause = False  # whether a worker of the last round has failed by itself since it began
+        self._secondary_failures: list[_SecondaryFailure] = []  # failures whose cause has not ended yet
 
-    # What happens.
+    # Events.
 
     def ready(self, number: int, has_state: bool, keeps_state: bool, port: int | None = None) -> None:
-        """A worker waits for a place."""
+        """Records that a worker waits for a place."""
         worker = self.workers.get(number)
         if worker is not None:
             worker.is_waiting, worker.has_state, worker.keeps_state = True, has_state, keeps_state
@@ -158,14 +159,14 @@ class Driver:
             self._state_exists |= has_state
 
     def ended(self, number: int, code: int, how: str, now: float, is_secondary: bool = False) -> list[str]:
-        """A worker's process ended; returns what the user is told.
+        """Records that a worker's process ended; returns lines for the user.
 
         Args:
-          number: The worker's.
+          number: The worker's number.
           code: Its exit code.
-          how: Says it: "was killed by SIGKILL".
+          how: How it ended, in words: "was killed by SIGKILL".
           now: The time.
-          is_secondary: It failed because another had failed. That is the failure of the other one's host.
+          is_secondary: Whether it failed because another one had failed. Then the other one's host counts as failed.
         """
         worker = self.workers.pop(number, None)
         if worker is None:
@@ -194,15 +195,15 @@ class Driver:
         return lines
 
     def _exclude_host(self, worker: WorkerState, what: str, now: float) -> str:
-        """Starts no new workers on the host of one that failed, for a while; returns what the user is told."""
+        """Excludes the host of a worker that failed from new workers for a while; returns the line for the user."""
         seconds = self.hosts.failed(worker.host, now)
         until = "" if seconds is None else f" for {seconds:.1f} s"
         return f"{_name(worker)} {what}; no new workers on {worker.host}{until}"
 
-    # What to do.
+    # Actions.
 
     def next(self, now: float) -> Actions:
-        """What follows from what happened."""
+        """Returns the actions that follow from the events so far."""
         actions = Actions()
         self._check_end(actions)
         self._judge_secondary_failures(actions, now)
@@ -215,7 +216,7 @@ class Driver:
         return actions
 
     def wake_at(self, now: float) -> float:
-        """When `next` has to be called though nothing happened."""
+        """Returns when `next` has to be called if no event comes before."""
         times = [now + _NOTIFY_EVERY_S]
         times += [since + self.limits.timeout_s for since in (self._returns_since, self._too_few_since) if since]
         times += [secondary.at + _CAUSE_WITHIN_S for secondary in self._secondary_failures]
@@ -226,16 +227,16 @@ class Driver:
     # Parts of `next`.
 
     def _judge_secondary_failures(self, actions: Actions, now: float) -> None:
-        """Counts failures because of another where no other has failed in time, or can any more."""
+        """Counts secondary failures as failures of their own if no cause was seen in time, or can follow."""
         is_last = actions.over is not None or self._succeeded
         late = [secondary for secondary in self._secondary_failures if is_last or now >= secondary.at + _CAUSE_WITHIN_S]
         self._secondary_failures = [secondary for secondary in self._secondary_failures if secondary not in late]
         actions.say += [self._exclude_host(secondary.worker, secondary.how, now) for secondary in late]
 
     def _check_end(self, actions: Actions) -> None:
-        """Whether the job is over."""
+        """Checks whether the job is over."""
         if self._succeeded:
-            # Nobody joins any more. (Programs that ask for no place have no rounds, and end as they like.)
+            # No worker may join any more. (Programs that ask for no place have no rounds, and end as they like.)
             newcomers = [worker for worker in self.workers.values() if worker.rank is None and self.round > 0]
             for worker in newcomers:
                 actions.kill.append(self.workers.pop(worker.number).number)
@@ -247,7 +248,7 @@ class Driver:
             actions.over, actions.why = self._failure or 1, _STATE_IS_LOST
 
     def _start_and_stop(self, actions: Actions, now: float) -> None:
-        """Who has to go, and who is started."""
+        """Chooses the workers that must leave and those to start."""
         self._choose_leaving(actions)
         unjudged = {secondary.worker.host for secondary in self._secondary_failures}
         slots = {
@@ -277,7 +278,7 @@ class Driver:
             leaving.update(worker.number for worker in there[self.hosts.slots().get(host, 0) :])
         have_state = {worker.number for worker in self.workers.values() if worker.rank is not None}
         if have_state <= leaving:
-            # The state would go with them: they stay until others have it.
+            # The state would be lost with them, so they stay until others have it.
             leaving -= have_state
         for worker in list(self.workers.values()):
             worker.must_leave = worker.number in leaving
@@ -293,12 +294,12 @@ class Driver:
         return worker
 
     def _begin(self, actions: Actions, now: float) -> None:
-        """Begins a round, if it is time for one."""
-        # Newcomers alone begin no round but the first.
+        """Begins a round if it is time for one."""
+        # Newcomers alone can only begin the first round.
         if not any(w.is_waiting and (w.rank is not None or self.round == 0) for w in self.workers.values()):
             self._returns_since = None
             return
-        # Before the first round all are waited for, later those that train.
+        # Before the first round, all workers are awaited; later, those that train.
         awaited = [w for w in self.workers.values() if not w.is_waiting and (w.trains or self.round == 0)]
         self._returns_since = now if self._returns_since is None else self._returns_since
         if awaited and now < self._returns_since + self.limits.timeout_s:
@@ -308,21 +309,21 @@ class Driver:
             actions.say.append(f"{_name(worker)} did not come for {self.limits.timeout_s:g} s: it is ended")
             actions.kill.append(worker.number)
         if awaited:
-            self._returns_since = now  # Those that come in their places have as long.
+            self._returns_since = now  # Their replacements have as long.
             return
         for worker in [w for w in self.workers.values() if w.is_waiting and w.must_leave]:
             actions.dismiss.append(self.workers.pop(worker.number).number)
             self._has_lost |= worker.rank is not None
         waiting = [worker for worker in self.workers.values() if worker.is_waiting]
         if self._state_exists and waiting and not any(worker.has_state for worker in waiting):
-            # Who succeeded has left nothing to do for those that had not begun.
+            # If a worker has succeeded, the workers that had not begun have nothing to do.
             actions.over = self._exit_code if self._succeeded else self._failure or 1
             actions.why = "" if self._succeeded else _STATE_IS_LOST
         elif len(waiting) < self.limits.min_np and not self._succeeded:
             self._wait_for_more(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
         elif waiting and self._exceeds_limit(waiting) and not self._succeeded:
             actions.over = self._failure or 1
-            actions.why = f"the job was to begin anew for the {_ordinal(self._resets + 1)} time; the reset limit is "
+            actions.why = f"the job was to be reset for the {_ordinal(self._resets + 1)} time; the reset limit is "
             actions.why += str(self.limits.reset_limit)
         elif waiting:
             self._place(actions, waiting)
@@ -332,7 +333,10 @@ class Driver:
         return limit is not None and self._resets >= limit and self._is_reset(waiting)
 
     def _is_reset(self, waiting: list[WorkerState]) -> bool:
-        """Whether a round of these counts as a new beginning: those that only complete a batch were counted with it."""
+        """Returns whether a round with these workers counts as a reset.
+
+        A round that only completes a batch of newcomers was counted with the batch's first round.
+        """
         if self.round == 0:
             return False
         newcomers = {worker.batch for worker in waiting if worker.rank is None}
@@ -345,8 +349,8 @@ class Driver:
         self.round += 1
         self._returns_since = self._too_few_since = self._newcomers_since = None
         self._told_at = -math.inf
-        # Those that have the state in the order of their ranks, then newcomers as they were started; those of a machine
-        # follow its first.
+        # Workers with the state come first, in the order of their ranks; newcomers follow as they were started. The workers
+        # of a machine stand together, behind its first one.
         machines: dict[str, list[WorkerState]] = {}
         for worker in sorted(waiting, key=lambda w: (not w.has_state, w.rank is None, w.rank or 0, w.number)):
             machines.setdefault(self.hosts.machine(worker.host), []).append(worker)
@@ -355,7 +359,7 @@ class Driver:
         for rank, worker in enumerate(order):
             worker.rank, worker.is_waiting = rank, False
             machine = self.hosts.machine(worker.host)
-            # A newcomer's is its slot, whose GPU nobody has: those before it are taken.
+            # A newcomer's local rank is its slot, whose GPU is free: the slots before it are taken.
             local = sorted(other.slot for other in machines[machine]).index(worker.slot)
             having = [other for other, there in machines.items() if len(there) > local]
             actions.places[worker.number] = {
@@ -371,7 +375,7 @@ class Driver:
             }
 
     def _wait_for_more(self, actions: Actions, now: float, what: str) -> None:
-        """There are too few: says so once, and ends the job when it has waited long enough."""
+        """Waits for more workers: says so once, and ends the job when it has waited long enough."""
         if self._too_few_since is None:
             self._too_few_since = now
             actions.say.append(f"{what}; waiting for up to {self.limits.timeout_s:g} s")
@@ -381,7 +385,7 @@ class Driver:
             actions.why = f"{what}, after {self.limits.timeout_s:g} s of waiting; hosts: {listed}"
 
     def _notify(self, actions: Actions, now: float) -> None:
-        """Tells those that train of what they have to come back for, again and again until they do."""
+        """Notifies workers that train of a change of hosts, again and again until they come back."""
         if not any(worker.trains for worker in self.workers.values()) or now < self._told_at + _NOTIFY_EVERY_S:
             return
         removed = any(worker.must_leave for worker in self.workers.values())
@@ -391,9 +395,9 @@ class Driver:
             actions.changed = {"at": now, "added": added, "removed": removed}
 
     def _are_complete(self, now: float) -> bool:
-        """Whether newcomers wait, and none that was started with one of them is still to come.
+        """Returns whether a batch of newcomers waits that is complete.
 
-        Those that train leave their work once for all of them. Nobody waits longer than the limit for the rest.
+        So workers interrupt their training only once for a batch. After the timeout an incomplete batch counts as well.
         """
         waiting = {worker.batch for worker in self.workers.values() if worker.is_waiting and worker.rank is None}
         starting = {w.batch for w in self.workers.values() if not w.is_waiting and w.rank is None}

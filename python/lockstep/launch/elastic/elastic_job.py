@@ -1,4 +1,4 @@
-"""Runs an elastic job: does what its driver decides, and tells it what happens."""
+"""Runs an elastic job: carries out the actions of its driver, and reports events to it."""
 
 import contextlib
 import secrets
@@ -27,7 +27,7 @@ from lockstep.launch.placement.tasks import LOOPBACK
 from lockstep.launch.placement.worker_environment import with_defaults
 from lockstep.launch.remote.multi_host_job import KILL_TIMEOUT_S
 
-# For workers that are told to end before they are killed.
+# How long workers have to end by themselves before they are killed.
 _GRACE_S = 10.0
 _MOST_PORT = 65535
 _OF_A_ROUND = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
@@ -35,16 +35,16 @@ _OF_A_ROUND = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
 
 @dataclass(frozen=True)
 class ElasticPlan:
-    """What an elastic job is to be.
+    """The description of an elastic job.
 
     Attributes:
-      limits: How many workers.
-      hosts: host -> slots, where no script says it.
+      limits: The numbers of workers.
+      hosts: host -> slots, if there is no script.
       script: The host discovery script.
-      slots: Of hosts for which the script says no number.
-      cooldown: Of hosts on which a worker failed.
-      folder: Where output is kept as well: worker.<number>/stdout and stderr.
-      verbose: Whether to say what is started, and with which ranks.
+      slots: The slots of hosts for which the script prints no number.
+      cooldown: For how long hosts are excluded after a failure.
+      folder: A folder that also gets the output: worker.<number>/stdout and stderr.
+      verbose: Whether to show which workers are started, and with which ranks.
     """
 
     limits: Limits
@@ -60,12 +60,12 @@ class ElasticJob(SupervisedJob):
     """The workers of a job whose number changes.
 
     Args:
-      start: Starts one.
+      start: Starts a worker on this machine.
       plan: The job.
-      environment: What every worker inherits.
-      console: Where output goes.
-      files: As of `SupervisedJob`.
-      access: How it gets to hosts that are not this machine; None: it does not.
+      environment: The variables that every worker inherits.
+      console: Shows the output.
+      files: As in `SupervisedJob`.
+      access: How workers are started on other hosts; None: all workers run on this machine.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class ElasticJob(SupervisedJob):
         self._driver = Driver(plan.limits, self._hosts)
         self._secret = secrets.token_hex(32)
         self._environment = base
-        self._told: dict[str, str] | None = None  # to all workers here, once there is a list of hosts
-        # By number: those that run.
+        self._told: dict[str, str] | None = None  # variables of all workers here, once there is a list of hosts
+        # By number, the workers that run.
         self._numbered: dict[int, Worker] = {}
         self._exit_code: int | None = None
         self._size = 0
@@ -115,22 +115,22 @@ class ElasticJob(SupervisedJob):
 
     @property
     def why(self) -> str:
-        """Why the job failed, if it did by itself."""
+        """The reason why the driver ended the job; empty if there is none."""
         return self._why
 
     def ranks(self) -> Sequence[int]:
-        """Those of the last round; without one, the numbers of the workers that ended well."""
+        """Returns the ranks of the last round; without a round, the numbers of the workers that ended with 0."""
         return range(self._size) if self._size else sorted(self._ended_well)
 
     def _shared(self) -> dict[str, str]:
-        """The environment of all workers on this machine. Ranks are told before each round."""
+        """Returns the environment of all workers on this machine. They get their ranks before each round."""
         here = sum(slots for host, slots in self._hosts.slots().items() if not self._hosts.machine(host))
         most = self._plan.limits.max_np
         return with_defaults(self._environment, max(1, here if most is None else min(most, here)))
 
     @property
     def _ends(self) -> bool:
-        """Whether nobody is started any more."""
+        """Whether no more workers are started."""
         return self._exit_code is not None or self._told_to_end > 0 or self._kill_at is not None
 
     def _running(self) -> bool:
@@ -157,10 +157,10 @@ class ElasticJob(SupervisedJob):
         super()._wait(selector, signals)
         if self._other_hosts is not None:
             self._other_hosts.tick()
-            self._notice_ends(selector)  # Of workers that were lost just now.
+            self._notice_ends(selector)  # Handles workers that were lost just now.
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
-        if self._ends and self._exit_code is None:  # By a signal, as any job.
+        if self._ends and self._exit_code is None:  # A signal ends the job, as any other job.
             super()._notice_ends(selector)
             return
         now = time.monotonic()
@@ -187,8 +187,8 @@ class ElasticJob(SupervisedJob):
             self._console.message(line)
 
     def _release(self, worker: LocalWorker) -> None:
-        """Of a worker on this machine that has ended."""
-        # What it started ends with it, and what it wrote is read before its end is told.
+        """Frees a worker on this machine that has ended."""
+        # Processes that it started end with it. Its output is read before its end is reported.
         kill_group(worker.pid, signal.SIGKILL)
         for fd in worker.streams:
             if fd in self._selector.get_map():
@@ -198,7 +198,7 @@ class ElasticJob(SupervisedJob):
         # Files that are opened later may get the same numbers.
         for fd in worker.streams:
             del self._by_pipe[fd]
-            if fd in self._selector.get_map():  # Somebody holds it that has left the worker's group.
+            if fd in self._selector.get_map():  # A process that left the worker's group still holds the other end.
                 self._selector.unregister(fd)
         worker.close()
 
@@ -209,7 +209,7 @@ class ElasticJob(SupervisedJob):
             self._told = self._shared()
         now = time.monotonic()
         actions = self._driver.next(now)
-        while actions.start:  # Others may follow from what could not be started.
+        while actions.start:  # Further actions may follow if a worker could not be started.
             self._do(actions)
             actions = self._driver.next(now)
         self._do(actions)
@@ -285,7 +285,7 @@ class ElasticJob(SupervisedJob):
             self._service.say(number, {"is": "round", "rendezvous": rendezvous, **place})
 
     def _rendezvous(self, places: Mapping[int, dict]) -> str:
-        """Where the workers of a round meet: at rank 0's, on a port of its choice."""
+        """Returns the address of a round's rendezvous: rank 0's host, with a port that rank 0 has chosen."""
         first = self._driver.workers[min(places, key=lambda number: places[number]["rank"])]
         hosts = [self._driver.workers[number].host for number in places]
         remote = [host for host in hosts if self._hosts.machine(host)]
@@ -301,7 +301,7 @@ class ElasticJob(SupervisedJob):
 
     def _rename(self, worker: Worker, name: str, shows_progress: bool) -> None:
         worker.name = name if name.startswith("worker") else f"rank {name}"
-        streams = worker.sinks[:2]  # behind them are its notes
+        streams = worker.sinks[:2]  # the third takes its notes
         for sink, fd in zip(streams, (self._console.stdout, self._console.stderr), strict=True):
             sink.rename(self._console.prefix(name, fd), shows_progress)
 

@@ -1,7 +1,7 @@
-"""The hosts of an elastic job: what the host discovery script says, less those that are to be left alone for a while.
+"""The hosts of an elastic job: those of the host discovery script, without those that are excluded for a while.
 
-Hosts are known by what ssh is told of them: `name` or `user@name`. A host on which a worker failed gets no new ones:
-for good, or until its cooldown is over (`Cooldown`). Workers that still run there go on.
+A host is identified by its ssh target: `name` or `user@name`. A host on which a worker failed gets no new workers, for
+good or until its cooldown is over (`Cooldown`). Workers that still run there continue.
 """
 
 import os
@@ -17,30 +17,30 @@ from lockstep.launch.placement.hosts import LONGEST_NAME, Host, parse_hosts
 
 # A script that takes longer has failed.
 SCRIPT_TIMEOUT_S = 60
-# Of a line that is wrong, for messages.
+# How much of a wrong line a message shows.
 _MOST_SHOWN = 200
 
 
 @dataclass(frozen=True)
 class Cooldown:
-    """For how long a host is left alone after failures there: `least_s`, twice as long each time, at most `most_s`.
+    """The time for which a host is excluded after failures there: `least_s`, doubled each time, at most `most_s`.
 
-    To it comes a random part of `least_s`, so that hosts that failed together don't come back together.
+    A random part of `least_s` is added, so that hosts that failed together do not come back together.
     """
 
     least_s: float
     most_s: float
 
     def seconds(self, failures: int, draw: Callable[[], float] = random.random) -> float:
-        """After so many failures, 1 or more; `draw` gives numbers from 0 to 1."""
+        """Returns the time after so many failures (1 or more); `draw` gives numbers from 0 to 1."""
         return min(self.most_s, self.least_s * (2 ** min(failures - 1, 32) + draw()))
 
 
 class Hosts:
-    """The hosts and their slots, by time.
+    """The hosts with their slots, and which of them take new workers at a given time.
 
     Args:
-      cooldown: None: for good.
+      cooldown: For how long hosts are excluded after a failure; None: for good.
     """
 
     def __init__(self, cooldown: Cooldown | None = None):
@@ -52,16 +52,16 @@ class Hosts:
         self._machines: dict[str, str] = {}
 
     def found(self, slots: Mapping[str, int]) -> bool:
-        """Takes the newest list; True if it is another than before. Hosts keep their order: the oldest come first."""
+        """Takes the newest list; returns whether it differs from the last one. The oldest hosts come first."""
         kept = {host: slots[host] for host in self._slots if host in slots}
         new = {**kept, **{host: number for host, number in slots.items() if host not in kept}}
         changed, self._slots = new != self._slots, new
         return changed
 
     def failed(self, host: str, now: float) -> float | None:
-        """A worker failed there; returns for how many seconds it gets no new ones, None: for good.
+        """Records that a worker failed there; returns for how many seconds the host is excluded, None: for good.
 
-        Those that fail at the same time, as they do with their host, are one failure.
+        Workers that fail at the same time, as they do when their host is lost, count as one failure.
         """
         if self._failed_at.get(host) == now:
             return None if self._cooldown is None else self._until[host] - now
@@ -75,27 +75,27 @@ class Hosts:
         return seconds
 
     def takes_new(self, host: str, now: float) -> bool:
-        """Whether workers may be started there."""
+        """Returns whether workers may be started there."""
         return host in self._slots and now >= self._until.get(host, 0.0)
 
     def next_return(self, now: float) -> float | None:
-        """When the next host takes workers again."""
+        """Returns when the next excluded host takes workers again; None: no such host."""
         times = [until for host, until in self._until.items() if host in self._slots and now < until < float("inf")]
         return min(times, default=None)
 
     def machine(self, host: str) -> str:
-        """Which machine it is: empty for this one, whatever it is called. A name is looked up once."""
+        """Returns the machine's name, the same for all names of this machine: empty. A name is looked up once."""
         if host not in self._machines:
             self._machines[host] = "" if host_of(host).is_this_machine() else host
         return self._machines[host]
 
     def slots(self) -> Mapping[str, int]:
-        """Host -> slots, in the order in which hosts came."""
+        """Returns host -> slots, in the order in which hosts were added."""
         return self._slots
 
 
 def host_of(target: str) -> Host:
-    """The host that ssh is told of so, without slots."""
+    """Returns the host of an ssh target, without slots."""
     user, _, name = target.rpartition("@")
     return Host(name, 0, user)
 
@@ -126,14 +126,14 @@ def _host(line: str, slots: int | None, script: str) -> Host:
 
 
 def script_command(script: str) -> Sequence[str]:
-    """The words of a host discovery script: a file, or a command with arguments."""
+    """Returns the command of a host discovery script, which is a file or a command with arguments."""
     if os.path.isfile(script):
         return [os.path.abspath(script)]
     return shlex.split(script)
 
 
 def start_script(script: str) -> subprocess.Popen:
-    """Runs it; its stdout is read by the caller.
+    """Starts a host discovery script, whose stdout the caller reads.
 
     Raises:
       LaunchError: it cannot be executed.

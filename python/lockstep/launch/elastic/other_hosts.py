@@ -1,4 +1,4 @@
-"""The workers of an elastic job that are on other hosts. A host has an agent (`agent`) from its first worker on."""
+"""The workers of an elastic job on other hosts. A host gets an agent (`agent`) with its first worker."""
 
 import os
 import selectors
@@ -23,11 +23,11 @@ from lockstep.launch.remote.shells import RemoteShell, agent_command
 
 @dataclass(frozen=True)
 class RemoteAccess:
-    """How an elastic job gets to other hosts.
+    """How an elastic job starts workers on other hosts.
 
     Attributes:
-      command: What each worker runs.
-      shell: Leads to them.
+      command: The words that each worker runs.
+      shell: Starts agents there.
     """
 
     command: Sequence[str]
@@ -35,14 +35,14 @@ class RemoteAccess:
 
 
 class OtherHosts:
-    """Other hosts of an elastic job.
+    """The hosts of an elastic job that are not this machine.
 
     Args:
-      access: How it gets there.
-      environment: What travels to them of it.
-      console: Where output goes.
-      files: A folder with a function for the workers, which gets their results.
-      names: Gives the names of all hosts.
+      access: How workers are started there.
+      environment: The launcher's, which is forwarded in part.
+      console: Shows the output.
+      files: A folder with a function for the workers, which also gets their results.
+      names: Returns the names of all hosts.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class OtherHosts:
         self._connected = ConnectedHosts()
 
     def attach(self, guard: Guard, selector: selectors.BaseSelector) -> None:
-        """Says what watches over the job, and what waits for its events."""
+        """Sets the job's guard, and the selector of its events."""
         self._guard, self._selector = guard, selector
 
     def start(
@@ -83,14 +83,14 @@ class OtherHosts:
         slots: int,
         copies: tuple[OutputCopy, OutputCopy] | None,
     ) -> RemoteWorker:
-        """Starts a worker, on a host that is called so; one that cannot be reached loses it.
+        """Starts a worker on another host. If the host cannot be reached, the worker counts as lost.
 
         Args:
-          target: As ssh is told.
-          number: The worker's.
-          variables: What it is told.
-          slots: Of its host.
-          copies: Where its output is kept as well.
+          target: The host's ssh target.
+          number: The worker's number.
+          variables: The worker's own variables.
+          slots: The host's slots.
+          copies: The files that also get the worker's output.
         """
         host = self._agents.get(target) or self._make(target)
         worker = RemoteWorker(host.name, number, host.say, self._console, copies)
@@ -124,28 +124,28 @@ class OtherHosts:
                 worker.end(LOST, f"was lost with host {host.name}: {why}")
 
     def rendezvous_host(self, target: str) -> str:
-        """By which name or address the others reach a worker on that host."""
+        """Returns the name or address at which other workers reach a worker on that host."""
         host = self._agents.get(target)
         return host_of(target).name if host is None or host.rendezvous is None else host.rendezvous[0]
 
     def tick(self) -> None:
-        """What has to be done though nothing happened."""
+        """Does what is due after some time (`RemoteHost.tick`)."""
         self._connected.tick()
 
     def seconds_until_tick(self) -> float | None:
-        """For how many seconds `tick` is not needed; None: for any time."""
+        """Returns for how many seconds `tick` need not be called; None: without limit."""
         return self._connected.seconds_until_tick() if self._agents else None
 
     def end(self, call: Callable[[Callable[[int], None], int], None]) -> None:
-        """Ends all that runs there; `call` calls what the selector has."""
+        """Ends all workers there; `call` calls the functions of the selector."""
         self._connected.end(self._selector, call)
 
 
 class _AgentHost(RemoteHost):
-    """One of them. Its workers are known by their numbers; what it refuses it is lost with."""
+    """A host whose workers are known by their numbers. If its agent refuses a task, the host counts as lost."""
 
     def add(self, worker: RemoteWorker, variables: Mapping[str, str], slots: int) -> None:
-        """Starts one more; the agent does so when it is there."""
+        """Asks the agent to start one more worker, as soon as the agent runs."""
         task = self._task
         self.workers[worker.rank] = worker
         self.say(

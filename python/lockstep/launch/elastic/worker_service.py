@@ -1,7 +1,7 @@
-"""Where the workers of an elastic job talk to its launcher: a TCP service on the launcher's selector, without a thread.
+"""The launcher's TCP service for the workers of an elastic job. It runs on the launcher's selector, without a thread.
 
-`elastic_wire` says what is said. A connection is a worker's from its first message that proves the job's secret; until
-then it may be anybody's, and there may only be a few of them.
+`elastic_wire` describes the protocol. A connection is unauthenticated until a message proves that its sender knows the
+job's secret. The number of unauthenticated connections is limited.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ _MAX_UNAUTHENTICATED = 64
 
 
 class WorkerService:
-    """Listens on this machine's loopback interface until the `with` block ends; where it is told so, on all of them.
+    """A service on this machine's loopback interface, and on request on all interfaces, until the `with` block ends.
 
     Args:
-      secret: The job's.
+      secret: The job's secret.
       selector: Calls the functions that are registered with it (`SupervisedJob`).
-      heard: Is called with each message of a worker: the worker's number, and the message.
+      heard: Called with each message of a worker: the worker's number, and the message.
 
     Attributes:
       address: host:port, for workers on this machine.
@@ -30,14 +30,14 @@ class WorkerService:
 
     def __init__(self, secret: str, selector: selectors.BaseSelector, heard: Callable[[int, dict[str, Any]], None]):
         self._secret, self._selector, self._heard = secret, selector, heard
-        # By file descriptor, in the order of their coming.
+        # By file descriptor, the oldest connection first.
         self._peers: dict[int, _Peer] = {}
         self._listeners: list[socket.socket] = []
         self.address = f"{LOOPBACK}:{self._listen(socket.create_server((LOOPBACK, 0), backlog=128))}"
         self._outside: int | None = None
 
     def port_outside(self) -> int:
-        """The port at which workers on other hosts find it; nobody listens there before it was asked for."""
+        """Returns the port for workers on other hosts. The first call opens it."""
         if self._outside is None:
             both = socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if both else socket.AF_INET
@@ -52,7 +52,7 @@ class WorkerService:
         return server.getsockname()[1]
 
     def say(self, worker: int, message: dict[str, Any]) -> None:
-        """Tells a worker something, where it has a connection."""
+        """Sends a message to a worker, if it has a connection."""
         for peer in list(self._peers.values()):
             if peer.worker == worker:
                 peer.channel.say(message)
@@ -71,7 +71,7 @@ class WorkerService:
     def _accept(self, server: socket.socket) -> None:
         try:
             connection, _ = server.accept()
-        except OSError:  # It went away again, or there are no more files: the worker will say why it can't.
+        except OSError:  # The peer has left, or no file descriptor is free: the worker will report its own error.
             return
         unauthenticated = [peer for peer in self._peers.values() if peer.worker is None]
         if len(unauthenticated) >= _MAX_UNAUTHENTICATED:
@@ -83,7 +83,7 @@ class WorkerService:
         self._move(peer)
 
     def _move(self, peer: "_Peer") -> None:
-        """Takes in and sends what there is, without waiting."""
+        """Receives and sends all available bytes, without blocking."""
         if peer.connection.fileno() not in self._peers:
             return
         try:
@@ -108,14 +108,14 @@ class WorkerService:
 
 
 class _Peer:
-    """A connection, and whose it is."""
+    """A connection, with the number of its worker once that is authenticated."""
 
     def __init__(self, connection: socket.socket, channel: Channel):
         self.connection, self.channel = connection, channel
         self.worker: int | None = None
 
     def move(self) -> tuple[list[dict[str, Any]], bool]:
-        """(what was said, whether the connection is still there)."""
+        """Returns the messages received, and whether the connection is still open."""
         messages, more = [], True
         with contextlib.suppress(BlockingIOError):
             while more:

@@ -1,4 +1,4 @@
-"""Starts a job again that failed, as often as the user allows (`--restarts`)."""
+"""Restarts a job that failed, as often as the user allows (`--restarts`)."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,25 +7,26 @@ from lockstep.launch.base.errors import HostLost, LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.local.supervised_job import SupervisedJob
 
-# How often the job has begun anew, for workers.
+# Tells workers how often the job has been restarted.
 VARIABLE = "LOCKSTEP_RESTART"
-# Has checkpoints hold the position in the data; what the user says counts.
+# Makes checkpoints hold the position in the data. A value that the user has set is kept.
 _SAVE_POSITION = "LOCKSTEP_SAVE_DATA_POSITION"
-# Before the first, and at most; twice as long each time. Ports and devices of the former workers are free by then.
+# The pause before the first restart, which doubles each time, and the longest one. By then the ports and devices of the
+# former workers are free.
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 10.0
 
 
 def run_attempts(
     make_job: Callable[[int], SupervisedJob], restarts: int, console: Console
 ) -> tuple[SupervisedJob, int]:
-    """Runs a job, and again while it fails.
+    """Runs a job, and restarts it while it fails.
 
-    Not after a request that cannot be met, nor where a signal told the launcher to end.
+    A request that cannot be met is not tried again, nor is a job that a signal ended.
 
     Args:
-      make_job: Makes it: for the how manieth attempt, from 0.
+      make_job: Makes the job of an attempt; attempts are counted from 0.
       restarts: How many attempts may follow the first.
-      console: Is told.
+      console: Shows why and when the job is restarted.
 
     Returns:
       The last attempt's job, which has ended, and its exit code.
@@ -39,7 +40,7 @@ def run_attempts(
             code = job.run()
             why = f"{job.failed.name} {job.failed.describe_end()}" if job.may_restart else ""
         except HostLost as error:
-            # A host that was never there is a wrong request. Later it may come back.
+            # A host that was never reached is a wrong request; one that was reached before may come back.
             if attempt in (0, restarts):
                 raise
             why = str(error)
@@ -55,7 +56,11 @@ def run_attempts(
 
 
 def check_restarts(restarts: int | None) -> int:
-    """How many; LaunchError: it is no number of restarts."""
+    """Returns the number of restarts, 0 for None.
+
+    Raises:
+      LaunchError: the value is no number of restarts.
+    """
     if restarts is None:
         return 0
     if type(restarts) is not int or restarts < 0:
@@ -64,7 +69,10 @@ def check_restarts(restarts: int | None) -> int:
 
 
 def attempt_environment(environment: Mapping[str, str], restarts: int, attempt: int) -> dict[str, str]:
-    """The environment of an attempt. Where there may be several, each goes on in the data where the last one's was."""
+    """Returns the environment of an attempt.
+
+    If restarts are allowed, each attempt continues at the position in the data that the last checkpoint holds.
+    """
     if not restarts:
         return dict(environment)
     return {_SAVE_POSITION: "1", **environment, VARIABLE: str(attempt)}

@@ -1,4 +1,4 @@
-"""How a job ended that did not end well: who is to blame, and what its last line says."""
+"""Finds out which worker ended a failed job, and writes the job's last line."""
 
 import signal
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ _INTERRUPT_TIMEOUT_S = 10.0
 
 
 def own_failure(ended_badly: Iterable[Worker], told_by: signal.Signals | None) -> Worker | None:
-    """Of workers that were told to end, the first that failed otherwise than by that; None: there is none.
+    """Returns the first worker that failed for a reason of its own, after all were told to end; None: no such worker.
 
     Args:
-      ended_badly: Those that ended with another code than 0, in their order.
-      told_by: The signal; None: it was SIGTERM.
+      ended_badly: The workers that ended with another exit code than 0, in this order.
+      told_by: The signal that told them to end; None: SIGTERM.
     """
     ends = {told_by, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
     for worker in ended_badly:
@@ -28,7 +28,7 @@ def own_failure(ended_badly: Iterable[Worker], told_by: signal.Signals | None) -
 
 
 def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
-    """Adds to a job's last line which checkpoint is the last, and how training goes on from there."""
+    """Adds the path of the last checkpoint to a job's last line, and how training continues from there."""
     workers = list(workers)
     saved = [worker.notes.saved for worker in workers if worker.notes.saved is not None]
     if not saved:
@@ -41,7 +41,7 @@ def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
 
 
 def interrupt_timeout_of(environment: Mapping[str, str]) -> float:
-    """Seconds that workers have to end after Ctrl-C before they are ended.
+    """Returns the seconds that workers have to end by themselves after Ctrl-C.
 
     Raises:
       LaunchError: the environment says something else than a number of seconds.

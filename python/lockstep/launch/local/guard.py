@@ -1,8 +1,9 @@
-"""Nothing of a job outlives its launcher, not even one that was killed with SIGKILL.
+"""Ends all processes of a job with its launcher, also when the launcher is killed with SIGKILL.
 
-Two nets: the kernel kills each worker when the launcher dies (PR_SET_PDEATHSIG), and a guard process, which sees the
-launcher's death as the end of a pipe, kills the workers' process groups, that is also what workers started. Of a
-launcher that has others on other hosts the guard sees as well that it is frozen: it has to be told that it lives.
+There are two safety nets. The kernel kills each worker when the launcher dies (PR_SET_PDEATHSIG). And a guard process
+sees the launcher's death as the end of a pipe, and kills the workers' process groups; so processes that workers started
+end as well. The guard of a job on several hosts also notices a frozen launcher, because the launcher has to report
+regularly that it is alive.
 """
 
 import contextlib
@@ -15,22 +16,22 @@ from collections.abc import Collection
 from types import TracebackType
 
 _PR_SET_PDEATHSIG = 1
-# Signals that ask a process to end. A stopped one obeys when it is continued.
+# Signals that ask a process to end. A stopped process must be continued to follow them.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _libc = ctypes.CDLL(None, use_errno=True)
-# What the guard is told, a line each; of groups their number.
+# The lines that the guard reads. Any other line is the number of a process group.
 _DONE, _ALIVE, _FOLDER, _SILENCE = b"done", b"alive", b"folder ", b"silence "
 
 
 def die_with(parent: int) -> None:
-    """Called between fork and exec: has the kernel kill this process when `parent` dies."""
+    """Has the kernel kill this process when `parent` dies. To be called between fork and exec."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # It died before we asked.
         os._exit(1)
 
 
 def kill_group(group: int, signum: int) -> None:
-    """Sends a signal to a process group that may be gone. Stopped processes are continued by one that ends."""
+    """Sends a signal to a process group that may be gone; continues stopped processes if the signal ends them."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signum)
         if signum in _ENDING:
@@ -38,13 +39,13 @@ def kill_group(group: int, signum: int) -> None:
 
 
 class Guard:
-    """A process that kills the groups it was told of when its parent ends without leaving the `with` block.
+    """A process that kills registered process groups when its parent ends without leaving the `with` block.
 
-    Made before threads and signal handlers exist, since it is a fork that lives on.
+    Create it before threads and signal handlers exist, since it is a fork that keeps running.
 
     Args:
-      silence_s: Also when it was not told for so long that its parent is `alive`; None: its parent says nothing.
-      kills_parent: Whether its parent is killed then as well.
+      silence_s: The guard also kills the groups when its parent did not call `alive` for so long; None: no limit.
+      kills_parent: Whether the guard then kills its parent as well.
     """
 
     def __init__(self, silence_s: float | None = None, kills_parent: bool = False) -> None:
@@ -60,23 +61,23 @@ class Guard:
         os.close(read)
 
     def watch(self, group: int) -> None:
-        """Adds a process group."""
+        """Registers a process group."""
         self._tell(b"%d" % group)
 
     def removes(self, folder: str) -> None:
-        """Adds a folder that is removed with all that is in it."""
+        """Registers a folder that is removed with its contents."""
         self._tell(_FOLDER + os.fsencode(folder))
 
     def set_silence(self, silence_s: float) -> None:
-        """Another limit than it was made with."""
+        """Sets the limit of silence."""
         self._tell(_SILENCE + b"%f" % silence_s)
 
     def alive(self) -> None:
-        """Its parent is."""
+        """Tells the guard that its parent is alive."""
         self._tell(_ALIVE)
 
     def _tell(self, line: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # Somebody killed the guard: the kernel's net is left.
+        with contextlib.suppress(BrokenPipeError):  # Somebody killed the guard: the kernel still ends the workers.
             os.write(self._write, line + b"\n")
 
     def __enter__(self) -> "Guard":
@@ -89,8 +90,8 @@ class Guard:
 
 
 def _watch(pipe: int, silence_s: float | None, parents: Collection[int]) -> None:
-    # A session of its own, so that neither the terminal's signals nor a kill of the launcher's group reach it; and
-    # none of the launcher's files, so that readers of its output see the end when it ends.
+    # It has a session of its own, so that neither the terminal's signals nor a kill of the launcher's group reach it. It
+    # holds none of the launcher's files, so that readers of the launcher's output see the end when the launcher ends.
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -103,7 +104,7 @@ def _watch(pipe: int, silence_s: float | None, parents: Collection[int]) -> None
             _kill(groups, parents)
             if parents:
                 break
-            silence_s = None  # It may thaw, and finds that its workers are gone.
+            silence_s = None  # The launcher may continue later, and then finds that its workers are gone.
             continue
         chunk = os.read(pipe, 4096)
         if not chunk:

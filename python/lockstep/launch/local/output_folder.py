@@ -1,4 +1,4 @@
-"""Keeps what workers write in files, a folder for each rank, beside showing it."""
+"""Keeps the output of workers in files, in a folder for each rank, in addition to showing it."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,18 +11,18 @@ class OutputCopy:
     """A file with all that a worker wrote to its stdout or stderr, byte for byte.
 
     Args:
-      path: Written anew.
-      console: Is told, once, when the file can take no more; the job goes on without it.
-      appends: Whether what is there stays, and more follows.
+      path: The file, which is overwritten.
+      console: Shows one message when the file can take no more; the job continues without it.
+      appends: Whether to append to the file instead.
     """
 
     def __init__(self, path: Path, console: Console, appends: bool = False):
         self._path, self._console = path, console
-        # Without a buffer: what a worker wrote before it was killed is there.
+        # Without a buffer, so that the file has all that a worker wrote before it was killed.
         self._file = open(path, "ab" if appends else "wb", buffering=0)  # noqa: SIM115
 
     def write(self, chunk: bytes) -> None:
-        """Adds to it."""
+        """Appends to the file."""
         try:
             while chunk and not self._file.closed:
                 chunk = chunk[self._file.write(chunk) :]
@@ -31,7 +31,7 @@ class OutputCopy:
             self._console.message(f"{self._path}: {error.strerror}; what is written from here on is not kept")
 
     def close(self) -> None:
-        """Nothing is added any more."""
+        """Closes the file."""
         self._file.close()
 
 
@@ -43,11 +43,11 @@ def open_copies(
     Ranks are padded with zeros to one width, so that the folders' names sort as their numbers do.
 
     Args:
-      folder: Made where it is missing.
-      ranks: Theirs.
-      size: How many the job has.
-      console: For `OutputCopy`.
-      appends: Likewise.
+      folder: Created if it is missing.
+      ranks: The workers' ranks.
+      size: Number of workers of the job.
+      console: As in `OutputCopy`.
+      appends: As in `OutputCopy`.
 
     Returns:
       Rank -> the copies of its stdout and its stderr.
@@ -60,7 +60,7 @@ def open_copies(
 
 
 def open_copy(folder: str, name: str, console: Console, appends: bool = False) -> tuple[OutputCopy, OutputCopy]:
-    """Makes `<folder>/<name>/stdout` and `stderr`, for the two that a worker has.
+    """Makes `<folder>/<name>/stdout` and `stderr` for one worker.
 
     Raises:
       LaunchError: they cannot be made.

@@ -21,13 +21,13 @@ _TENSORFLOWS_THREADS = "tf_"
 
 
 class Process(Protocol):
-    """A worker's process: the part of `subprocess.Popen` that is used of it. It leads a process group of its own.
+    """A worker's process, which leads a process group of its own: the part of `subprocess.Popen` that is used.
 
     Attributes:
       pid: Its number.
-      stdout: What it writes there, to be read.
-      stderr: Likewise.
-      notes: Likewise: what it notes for its launcher (`notes`).
+      stdout: The reading end of its stdout.
+      stderr: The reading end of its stderr.
+      notes: The reading end of its notes (`notes`).
     """
 
     pid: int
@@ -36,15 +36,15 @@ class Process(Protocol):
     notes: Any
 
     def wait(self) -> int:
-        """Frees its number when it has ended."""
+        """Waits for its end, and frees its number."""
 
 
-# Starts a worker with an environment. The numbers are the files that were open before the launcher opened its own.
+# Starts a worker with an environment. The numbers are those of the files that were open before the launcher opened any.
 Start = Callable[[Mapping[str, str], Collection[int]], Process]
 
 
 def open_files() -> frozenset[int]:
-    """Numbers of the files that this process has open."""
+    """Returns the numbers of the files that this process has open."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # The folder itself was open, and is closed now.
@@ -54,10 +54,10 @@ def open_files() -> frozenset[int]:
 
 
 def command_starter(command: Sequence[str]) -> Start:
-    """For workers that run a command."""
+    """Returns a function that starts a worker which runs a command."""
 
     def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
-        del inherited  # A program gets the three standard ones.
+        del inherited  # A program gets the three standard files.
         launcher = os.getpid()
         read, write = notes.open_pipe()
         try:
@@ -83,17 +83,19 @@ def command_starter(command: Sequence[str]) -> Start:
 
 
 def not_executable(program: str, error: OSError) -> LaunchError:
-    """The error for a program that the system does not execute, with a shell's exit codes."""
+    """Returns the error for a program that the system does not execute, with a shell's exit codes."""
     return LaunchError(
         f"cannot run {program!r}: {error.strerror}", 127 if isinstance(error, FileNotFoundError) else 126
     )
 
 
 def call_starter(function: Callable[[], object]) -> Start:
-    """For workers that call a function, which need not be importable: each is a fork of this process.
+    """Returns a function that starts a worker which calls a function, in a fork of this process.
+
+    The function need not be importable.
 
     Raises:
-      LaunchError: TensorFlow runs in this process already; its threads would be missing in the copies.
+      LaunchError: TensorFlow runs in this process already; its threads would be missing in the forks.
     """
     if _tensorflow_works():
         raise LaunchError(
@@ -108,7 +110,7 @@ def call_starter(function: Callable[[], object]) -> Start:
             sys.stderr.flush()
         stdout, stderr, noted = os.pipe(), os.pipe(), notes.open_pipe()
         told = {**environment, notes.VARIABLE: notes.name_of(noted[1])}
-        # Until it has settled, the copy would take a signal for one of the launcher's, and tell the launcher of it.
+        # Until `_settle` is done, the fork would treat a signal as one of the launcher's, and report it to the launcher.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = os.fork()
         if pid == 0:
@@ -129,7 +131,10 @@ def call_starter(function: Callable[[], object]) -> Start:
 
 
 def _tensorflow_works() -> bool:
-    """True if TensorFlow has started threads in this process. 2.15 does not name them; there only eager mode shows."""
+    """Returns whether TensorFlow has started threads in this process.
+
+    TensorFlow 2.15 gives its threads no names; there only the context of eager mode shows it.
+    """
     eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     if getattr(eager, "_context_handle", None) is not None:
         return True
@@ -141,23 +146,23 @@ def _tensorflow_works() -> bool:
 
 
 class _Fork:
-    """A child of this process, that runs the same program."""
+    """A fork of this process, which runs the same program."""
 
     def __init__(self, pid: int, stdout: int, stderr: int, noted: int):
         self.pid = pid
         self.stdout, self.stderr, self.notes = (os.fdopen(pipe, "rb", buffering=0) for pipe in (stdout, stderr, noted))
 
     def wait(self) -> int:
-        """As that of `subprocess.Popen`."""
+        """Waits, as `subprocess.Popen.wait`."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 def _settle(environment: Mapping[str, str], inherited: Collection[int], stdout: int, stderr: int) -> None:
-    """Makes the copy of a launcher a worker: nothing of the launcher's is left open or handled."""
+    """Makes a fork of the launcher a worker: closes the launcher's files, and resets its signal handlers."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
-        # As programs find it that are executed; Python's own handlers are those of its start.
+        # As in a program that was executed; SIGINT gets the handler that Python installs at its start.
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -170,16 +175,16 @@ def _settle(environment: Mapping[str, str], inherited: Collection[int], stdout: 
     )
     os.environ.clear()
     os.environ.update(environment)
-    atexit._clear()  # What the launcher's program does at its end is not the workers' business.
+    atexit._clear()  # Functions that the launcher's program registered must not run in workers.
 
 
 def _call(function: Callable[[], object]) -> int:
-    """Calls it as the interpreter calls a program; gives the exit code."""
+    """Calls a function as the interpreter runs a program; returns the exit code."""
     code = 0
     try:
         function()
     except BaseException as error:
-        # Where the function has made a worker of this process, others hear of its end.
+        # If the function has joined a job, the other workers must learn how this process ends.
         if (program_end := sys.modules.get("lockstep._src.engine.program_end")) is not None:
             program_end.ends_with(error)
         code = _show(error)
@@ -191,7 +196,7 @@ def _call(function: Callable[[], object]) -> int:
 
 
 def _show(error: BaseException) -> int:
-    """Shows the error with which a program ends, as the interpreter does; gives the exit code."""
+    """Shows the error with which a program ends, as the interpreter does; returns the exit code."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return error.code or 0

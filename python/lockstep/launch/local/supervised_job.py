@@ -1,8 +1,8 @@
 """Starts the workers of a launcher, watches over them, and ends them together.
 
 One thread and one selector: workers' pipes, and a pipe into which the interpreter writes the number of every signal
-that arrives (`signal.set_wakeup_fd`), SIGCHLD among them. A worker that ended stays a zombie until the job is over, so
-that its process group keeps its number and no stranger is signalled by mistake.
+that arrives (`signal.set_wakeup_fd`), SIGCHLD among them. A worker that ended stays a zombie until the job is over. So
+its process group keeps its number, and no signal reaches a foreign process by mistake.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from lockstep.launch.local.worker import LocalWorker, Worker
 # From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
 STOP_TIMEOUT_S = 3.0
 KILL_TIMEOUT_S = 1.0
-# After Ctrl-C, of which all have heard, the rest has less time when the first has ended.
+# After Ctrl-C, which all workers receive: how long the others may still run when the first has ended.
 _INTERRUPTED_TIMEOUT_S = 2.0
-# For a rank that ends because of another's end, its cause may be late: interpreters take their time to end.
+# How long to wait for the cause when a rank ends because of another's end: interpreters take their time to end.
 _MOMENT_S = 1.5
 # For the last output of processes that workers left behind.
 _DRAIN_TIMEOUT_S = 0.5
@@ -37,14 +37,14 @@ _FORWARDED = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 
 
 class SupervisedJob:
-    """The workers of one launcher, which are processes of its own.
+    """The workers of one launcher, which are its child processes.
 
     Args:
-      start: Starts one.
+      start: Starts a worker.
       environments: One per worker, with LOCKSTEP_RANK.
-      console: Where output goes.
-      copies: Where that of a rank is kept as well: of its stdout and its stderr.
-      files: A folder for the workers, the caller's, which goes with the launcher should that be killed.
+      console: Shows the output.
+      copies: For each rank, the files that also get its stdout and its stderr.
+      files: A folder of the caller's with files for the workers. It is removed if the launcher is killed.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class SupervisedJob:
         self._workers: list[Worker] = []
         self._by_pipe: dict[int, LocalWorker] = {}
         self._failed: Worker | None = None
-        self._ended_badly: list[Worker] = []  # ended other than with 0, in their order
-        self._first_failure_at: float | None = None  # the first of them
-        self._named: Worker | None = None  # to the user
-        self._judge_at: float | None = None  # which of them is the cause
-        self._told_to_end = 0
-        self._told_by: signal.Signals | None = None  # the first
-        self._remind_at: float | None = None  # of the second signal, which ends workers that the first did not
+        self._ended_badly: list[Worker] = []  # ended with another exit code than 0, in this order
+        self._first_failure_at: float | None = None  # when the first of them ended
+        self._named: Worker | None = None  # the one that the user was told of
+        self._judge_at: float | None = None  # when to decide which of them is the cause
+        self._told_to_end = 0  # how many signals asked for the end
+        self._told_by: signal.Signals | None = None  # the first of these
+        self._remind_at: float | None = None  # when to say that a second signal ends the workers
         self._interrupt_timeout_s = interrupt_timeout_of(os.environ)
-        self._enforce_at: float | None = None  # what the first signal asked for
+        self._enforce_at: float | None = None  # when to end workers that did not follow the first signal
         self._kill_at: float | None = None
         self._kill_timeout_s = KILL_TIMEOUT_S
         self._broken_pipe = False
         self._started_at = time.monotonic()
 
     def run(self) -> int:
-        """Runs the job to its end; to be called in the main thread.
+        """Runs the job to its end. Must be called in the main thread.
 
         Returns:
-          0 if every worker returned 0; otherwise the exit code of the one whose failure is the cause of the others',
-          128 plus the number of the signal where it was killed, or of the first that told the job to end, if that is
-          why workers ended; 141 where the reader of our own output went away.
+          0 if every worker returned 0. Otherwise the exit code of the worker whose failure caused the others', or 128
+          plus a signal's number: of the signal that killed it, or of the first signal that asked the job to end. 141
+          if the reader of the launcher's own output went away.
 
         Raises:
           LaunchError: the command cannot be executed.
@@ -101,21 +101,21 @@ class SupervisedJob:
 
     @property
     def why(self) -> str:
-        """Why the job ended without a worker's failure, where there is something to say."""
+        """The reason why the job ended without a worker's failure; empty if there is nothing to say."""
         return ""
 
     def ranks(self) -> Sequence[int]:
-        """Of the workers that ended well, if all did."""
+        """Returns the ranks of the workers, for a job in which all ended with 0."""
         return [int(environment["LOCKSTEP_RANK"]) for environment in self._environments]
 
     @property
     def failed(self) -> Worker | None:
-        """The worker whose failure is the cause of the others', when the job has ended."""
+        """The worker whose failure caused the others', once the job has ended."""
         return self._failed
 
     @property
     def may_restart(self) -> bool:
-        """Whether it ended by a worker's failure, and nobody had asked it to end."""
+        """Whether the job ended because a worker failed, and not because somebody asked for the end."""
         return self._failed is not None and not self._told_to_end and not self._broken_pipe
 
     def _make_guard(self) -> Guard:
@@ -130,7 +130,7 @@ class SupervisedJob:
             self._add(worker, guard, selector)
 
     def _show(self, worker: LocalWorker) -> None:
-        """Says where a worker's output goes."""
+        """Connects a worker's output with the console."""
         worker.show(
             *(
                 Stream(
@@ -154,7 +154,7 @@ class SupervisedJob:
 
     def _running(self) -> bool:
         if self._kill_at is not None and time.monotonic() > self._kill_at + self._kill_timeout_s:
-            return False  # Not even SIGKILL ended them.
+            return False  # SIGKILL did not end them either.
         return any(worker.code is None for worker in self._workers)
 
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
@@ -178,7 +178,7 @@ class SupervisedJob:
             self._enforce()
 
     def _select_timeout(self) -> float | None:
-        """For how many seconds nothing may happen; None: any time."""
+        """Returns for how many seconds the selector may wait; None: without limit."""
         wanted = (self._kill_at, self._remind_at, self._enforce_at, self._judge_at)
         times = [at for at in wanted if at is not None]
         return max(0.05, min(times) - time.monotonic()) if times else None
@@ -187,7 +187,7 @@ class SupervisedJob:
         try:
             more = self._by_pipe[fd].read(fd)
         except BrokenPipeError:
-            more = True  # A worker that saves and prints isn't to wait for us; what it prints is lost.
+            more = True  # A worker that saves and prints must not block: what it prints is lost.
             self._lose_reader()
         if not more:
             selector.unregister(fd)
@@ -199,7 +199,7 @@ class SupervisedJob:
             self._lose_reader()
 
     def _lose_reader(self) -> None:
-        """Nobody reads us any more, as in `... | head`: workers are told to end, and may save before."""
+        """Asks the workers to end since nobody reads our output any more (`... | head`). They may save before."""
         if self._broken_pipe:
             return
         self._broken_pipe = True
@@ -229,7 +229,7 @@ class SupervisedJob:
         return ", ".join(worker.name for worker in self._workers if worker.code is None)
 
     def _remind(self) -> None:
-        """Says who goes on after a signal: a worker in an exchange that hangs doesn't hear of one."""
+        """Names the workers that still run after a signal. A worker in an exchange that hangs does not notice one."""
         self._remind_at = None
         running = self._still_running()
         if not running or self._kill_at is not None:
@@ -240,7 +240,7 @@ class SupervisedJob:
         self._report(text)
 
     def _enforce(self) -> None:
-        """Ends who has not followed an interrupt."""
+        """Ends the workers that did not follow an interrupt."""
         self._enforce_at = self._remind_at = None
         running = self._still_running()
         if running and self._kill_at is None:
@@ -257,7 +257,7 @@ class SupervisedJob:
         for worker in sorted(ended, key=lambda worker: worker.urgency):
             if worker.code == 0:
                 continue
-            for fd in worker.streams:  # What it noted of its end, and its last lines.
+            for fd in worker.streams:  # Its notes on how it ended, and its last lines.
                 if fd in selector.get_map():
                     self._read(selector, fd)
             self._ended_badly.append(worker)
@@ -277,9 +277,9 @@ class SupervisedJob:
         self._stop()
 
     def _cause(self) -> Worker | None:
-        """The worker whose failure is the cause of the others'; None while that is worth waiting for.
+        """Returns the worker whose failure caused the others'; None while it is too early to say.
 
-        It has failed by itself, or was killed. Workers that lost another one before they failed have noted that.
+        The cause has failed by itself, or was killed. Workers that failed because they lost a peer have noted so.
         """
         causes = [worker for worker in self._ended_badly if not worker.is_secondary]
         if not causes and self._still_running():
@@ -294,7 +294,7 @@ class SupervisedJob:
         if self._kill_at is not None:
             return
         now = time.monotonic()
-        if self._told_to_end:  # Workers that were told to end by the user are ending in their own way.
+        if self._told_to_end:  # The user asked for the end: workers are already ending in their own way.
             self._kill_at = now + (_INTERRUPTED_TIMEOUT_S if self._told_by == signal.SIGINT else STOP_TIMEOUT_S)
             return
         self._signal_all(signal.SIGTERM)
@@ -305,7 +305,7 @@ class SupervisedJob:
             worker.signal(signum)
 
     def _end(self, selector: selectors.BaseSelector) -> None:
-        """Ends what is left of the workers' groups, and hands on the last output."""
+        """Ends all processes left in the workers' groups, and forwards the last output."""
         self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         pipes = set(self._by_pipe)
@@ -349,8 +349,11 @@ class SupervisedJob:
 def check_thread(caller: str) -> None:
     """Refuses to start a job outside of the main thread.
 
+    Args:
+      caller: The function's name in the message.
+
     Raises:
-      LaunchError: `caller`, as it is called in messages, runs in another thread.
+      LaunchError: it runs in another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise LaunchError(
@@ -360,14 +363,14 @@ def check_thread(caller: str) -> None:
 
 @contextlib.contextmanager
 def _signals(selector: selectors.BaseSelector) -> Iterator[socket.socket]:
-    """Turns the signals that concern us into bytes of a socket, for as long as the block runs."""
+    """Turns the signals that the launcher handles into bytes of a socket, as long as the block runs."""
     ours, interpreters = socket.socketpair()
     for end in (ours, interpreters):
         end.setblocking(False)
     former_fd = signal.set_wakeup_fd(interpreters.fileno(), warn_on_full_buffer=False)
     former = {}
     for signum in _FORWARDED | {signal.SIGCHLD}:
-        # What was ignored when we started (nohup, a shell's background job) stays ignored, for workers as well.
+        # A signal that was ignored at the start (nohup, a background job) stays ignored, for workers as well.
         if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
             former[signum] = signal.signal(signum, lambda signum, frame: None)
     selector.register(ours, selectors.EVENT_READ)

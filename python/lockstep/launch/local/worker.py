@@ -13,19 +13,19 @@ from lockstep.launch.local.process import Process
 
 LAST_LINES = 20
 _READ_BYTES = 1 << 16
-# Of one call of `read`: as much as the system lets a user keep in a pipe. A worker that writes without end leaves time
-# for the others.
+# The limit of one call of `read`, as much as the system lets a user keep in a pipe: so a worker that writes without end
+# leaves time for the others.
 _MOST_READ_BYTES = 1 << 20
 
 
 class Sink(Protocol):
-    """Takes what a worker writes."""
+    """A receiver of a worker's output."""
 
     def feed(self, chunk: bytes) -> None:
-        """Some of it."""
+        """Takes a part of it."""
 
     def finish(self) -> None:
-        """There is no more."""
+        """Ends the output."""
 
 
 class Worker:
@@ -41,9 +41,9 @@ class Worker:
       pid: As above.
       code: Exit code, negative for the signal that killed it (as in subprocess); None while it runs.
       last_lines: The newest lines of its stdout and stderr.
-      streams: By file descriptor, where what it writes is read here.
-      sinks: What takes its stdout, its stderr and its notes.
-      notes: What it has noted of its end, and of checkpoints.
+      streams: File descriptor -> sink, for the pipes that this process reads.
+      sinks: The receivers of its stdout, its stderr and its notes.
+      notes: Its notes on its end and on checkpoints.
     """
 
     sinks: Sequence[Sink] = ()
@@ -64,32 +64,35 @@ class Worker:
 
     @property
     def exit_code(self) -> int:
-        """What a launcher returns for it, as a shell does; 1 where we ended it while it was failing by itself."""
+        """The launcher's exit code for it, as a shell's; 1 if we ended it while it was failing by itself."""
         if self.notes.because == ITSELF and (self.code is None or self.code < 0):
             return 1
         return self.code if self.code >= 0 else 128 - self.code
 
     @property
     def label(self) -> str:
-        """Who it is, in full."""
+        """Its rank and process number, for messages."""
         return f"{self.name} (pid {self.pid})"
 
     @property
     def urgency(self) -> int:
-        """Of workers that ended at once, the lowest failed first: killed ones, before those that failed of it."""
+        """Orders workers that ended at the same time; the lowest counts as the first failure.
+
+        A killed worker comes before those that failed because of it.
+        """
         return self.code
 
     def describe_end(self) -> str:
-        """How it ended, for messages."""
+        """Describes how it ended, for messages."""
         if self.exit_code > 128 and self.code < 0:
             return f"was killed by {signal.Signals(-self.code).name}"
         return f"failed with exit code {self.exit_code}"
 
     def keep(self, text: bytes) -> None:
-        """Adds to what is kept of its stderr; nothing where nothing is kept."""
+        """Adds to the file with its stderr, if there is one."""
 
     def poll(self) -> bool:
-        """True once, when it has ended; `code` is set then."""
+        """Returns True once, when it has ended; `code` is set then."""
         raise NotImplementedError
 
     def signal(self, signum: signal.Signals) -> None:
@@ -97,11 +100,11 @@ class Worker:
         raise NotImplementedError
 
     def reap(self) -> None:
-        """Nothing is wanted of it any more."""
+        """Frees all that belongs to it."""
         raise NotImplementedError
 
     def _show_error(self, notes: Notes) -> None:
-        """One line of an error whose traceback the worker has left to us; all of it is kept."""
+        """Shows one line of an error whose traceback the launcher shows later; all of it goes into the file."""
         if notes.trace and not self._has_shown:
             self._has_shown = True
             self.keep(notes.trace.encode(errors="replace"))
@@ -110,12 +113,12 @@ class Worker:
 
 
 class LocalWorker(Worker):
-    """A process of this launcher's.
+    """A child process of this launcher.
 
     Args:
-      process: It.
+      process: The process.
       rank: In the job.
-      copies: Where its output is kept as well: its stdout and its stderr. Where it goes, `show` is told.
+      copies: The files that also get its stdout and its stderr. `show` says which sinks get its output.
     """
 
     def __init__(self, process: Process, rank: int, copies: tuple[OutputCopy, OutputCopy] | None):
@@ -125,14 +128,14 @@ class LocalWorker(Worker):
         self._copies = dict(zip((pipe.fileno() for pipe in self._pipes), copies or (), strict=False))
 
     def show(self, stdout: Sink, stderr: Sink, noted: Sink) -> None:
-        """Says where its output and its notes go, before any of them is read."""
+        """Sets the receivers of its output and its notes, before any of them is read."""
         self.sinks = (stdout, stderr, noted)
         for pipe, sink in zip(self._pipes, self.sinks, strict=True):
             os.set_blocking(pipe.fileno(), False)
             self.streams[pipe.fileno()] = sink
 
     def poll(self) -> bool:
-        """As of `Worker`."""
+        """Implements `Worker.poll`."""
         if self.code is not None:
             return False
         state = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -142,7 +145,7 @@ class LocalWorker(Worker):
         return True
 
     def read(self, fd: int) -> bool:
-        """Hands on what is in one of its pipes; False at the pipe's end."""
+        """Forwards the contents of one of its pipes; returns False at the pipe's end."""
         sink = self.streams[fd]
         for _ in range(_MOST_READ_BYTES // _READ_BYTES):
             try:
@@ -158,22 +161,22 @@ class LocalWorker(Worker):
         return True
 
     def keep(self, text: bytes) -> None:
-        """As of `Worker`."""
+        """Implements `Worker.keep`."""
         copy = self._copies.get(self._pipes[1].fileno())
         if copy is not None:
             copy.write(text)
 
     def signal(self, signum: signal.Signals) -> None:
-        """As of `Worker`."""
+        """Implements `Worker.signal`."""
         kill_group(self.pid, signum)
 
     def close(self) -> None:
-        """Nothing is read from it any more."""
+        """Closes its pipes and files."""
         for file in (*self._pipes, *self._copies.values()):
             file.close()
 
     def reap(self) -> None:
-        """Frees its number; it must have ended."""
+        """Frees its process number; it must have ended."""
         self.close()
         if self.code is not None:
             self._process.wait()

@@ -1,9 +1,9 @@
-"""Which GPUs a job may use, read from CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES.
+"""The GPUs that a job may use, read from CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES.
 
-CUDA_VISIBLE_DEVICES is what the CUDA runtime obeys, so it decides where it is set, also when it is empty (no GPU).
-NVIDIA_VISIBLE_DEVICES is what a container was given: its entries are numbers of the *machine*, while inside of the
-container GPUs are numbered from 0 again. Sources: the CUDA C++ programming guide, "CUDA environment variables", and
-the manual of the NVIDIA container toolkit, "Specialized configurations with Docker".
+The CUDA runtime follows CUDA_VISIBLE_DEVICES. So this variable decides if it is set, also when it is empty (no GPU).
+NVIDIA_VISIBLE_DEVICES lists the GPUs of a container: its entries are the *machine's* numbers, while GPUs inside the
+container are numbered from 0 again. Sources: the CUDA C++ programming guide, "CUDA environment variables", and the
+manual of the NVIDIA container toolkit, "Specialized configurations with Docker".
 """
 
 import glob
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from lockstep.launch.base.errors import LaunchError
 
-# The first that is set decides.
+# The first one that is set decides.
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _QUERY_TIMEOUT_S = 20
-# Of NVIDIA's driver; of the one in Windows' subsystem for Linux.
+# Files of NVIDIA's driver, and of its driver in Windows' subsystem for Linux.
 _DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _INDEX = re.compile(r"\d+$")
 _MIG_INDEX = re.compile(r"(\d+):(\d+)$")
@@ -26,7 +26,7 @@ _IDENTIFIER = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+$")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as `nvidia-smi -L` lists it; `mig` holds the ids of its MIG devices, empty where MIG is off."""
+    """A GPU as `nvidia-smi -L` lists it; `mig` holds the ids of its MIG devices, and is empty if MIG is off."""
 
     uuid: str
     mig: tuple[str, ...] = ()
@@ -34,12 +34,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Devices:
-    """What the variables grant.
+    """The devices that the variables grant.
 
     Attributes:
       ids: One value of CUDA_VISIBLE_DEVICES per worker. Empty: no GPU.
-      granted: True if one of the variables asked for GPUs, or forbade them: then it is no accident that `ids` is empty.
-      note: What the user should be told about how the variables were read, or empty.
+      granted: Whether one of the variables asks for GPUs or forbids them. If it is set, an empty `ids` is intended.
+      note: A message for the user on how the variables were read, or empty.
     """
 
     ids: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ def _parse(name: str, value: str) -> Devices:
             return Devices(note=f"{name}=all, but nvidia-smi lists no GPU: running on the CPU")
         return Devices(tuple(device for gpu in gpus for device in (gpu.mig or (gpu.uuid,))), granted=True)
     entries = [entry.strip() for entry in value.split(",")]
-    if "-1" in entries:  # CUDA takes what stands before the first invalid entry; -1 is the customary one.
+    if "-1" in entries:  # CUDA takes the entries before the first invalid one, which is -1 by custom.
         entries = entries[: entries.index("-1")]
     for entry in entries:
         if not (_INDEX.match(entry) or _IDENTIFIER.match(entry) or _MIG_INDEX.match(entry)):
@@ -87,17 +87,17 @@ def _parse(name: str, value: str) -> Devices:
 
 
 def _has_gpu() -> bool:
-    """Whether the system shows a GPU, or a part of one, to this process."""
+    """Returns whether this process can see a GPU, or a part of one."""
     return any(glob.glob(pattern) for pattern in _DEVICE_FILES)
 
 
 def _renumbered(entries: list[str]) -> list[str]:
-    """Numbers that mean something to CUDA, for entries of NVIDIA_VISIBLE_DEVICES."""
+    """Translates entries of NVIDIA_VISIBLE_DEVICES to numbers that CUDA understands."""
     if any(_MIG_INDEX.match(entry) for entry in entries):
         return [_mig_device(entry) if _MIG_INDEX.match(entry) else entry for entry in entries]
     if not all(_INDEX.match(entry) for entry in entries):
         return entries
-    # As many GPUs as entries: we are inside of the container that the variable was made for.
+    # With as many GPUs as entries, this process runs inside the container that the variable was set for.
     gpus = _query_gpus()
     if len(gpus) == len(entries):
         return [str(index) for index in range(len(gpus))]
@@ -113,7 +113,7 @@ def _mig_device(entry: str) -> str:
 
 
 def _query_gpus() -> list[Gpu]:
-    """The GPUs that nvidia-smi lists; none where there is no nvidia-smi or no driver."""
+    """Returns the GPUs that nvidia-smi lists; none without nvidia-smi or a driver."""
     try:
         query = subprocess.run(
             ["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S

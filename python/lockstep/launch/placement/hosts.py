@@ -1,4 +1,4 @@
-"""Which hosts a job may use, each with its slots: how many workers it takes."""
+"""The hosts that a job may use, each with its slots: the number of workers that it takes."""
 
 import re
 import socket
@@ -13,18 +13,18 @@ _USER = r"(?:(?P<user>[\w.][\w.-]*)@)?"
 _NAME = r"(?P<name>[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])"
 _HOST = re.compile(rf"{_USER}{_NAME}(?::(?P<slots>[0-9]{{1,9}}))?$")
 _LINE = re.compile(rf"{_USER}(?P<name>[^\s@-]\S*)(?:\s+slots\s*=\s*(?P<slots>[0-9]{{1,9}}))?$")
-# Of DNS. Longer ones take the system minutes to refuse.
+# The limit of DNS. The system takes minutes to refuse longer names.
 LONGEST_NAME = 253
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and how many workers it takes.
+    """A host, and the number of workers that it takes.
 
     Attributes:
-      name: Or its address; of IPv6 without brackets.
-      slots: How many.
-      user: As whom its workers are started, over ssh; empty: as who starts the job.
+      name: The host's name or address; IPv6 without brackets.
+      slots: The number of workers.
+      user: The account for ssh; empty: the account that starts the job.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Host:
 
     @property
     def target(self) -> str:
-        """What ssh is told."""
+        """The host's ssh target."""
         return f"{self.user}@{self.name}" if self.user else self.name
 
     def is_this_machine(self) -> bool:
-        """Whether its workers are started directly: with a user's name it is another account, which ssh leads to."""
+        """Returns whether its workers are started directly. With a user's name they need another account, over ssh."""
         return not self.user and is_this_machine(self.name)
 
 
@@ -48,8 +48,8 @@ def parse_hosts(text: str, slots: int | None = None) -> list[Host]:
     """Reads `host:slots,host:slots`; `user@host:slots`, `[v6]:slots` and `[v6%scope]:slots` as well.
 
     Args:
-      text: It.
-      slots: Of hosts without a number; None: each needs one.
+      text: The list.
+      slots: The slots of hosts without a number; None: each host needs a number.
 
     Raises:
       LaunchError: an entry is not of this form, or has no slots.
@@ -64,11 +64,11 @@ def parse_hosts(text: str, slots: int | None = None) -> list[Host]:
 
 
 def read_hostfile(path: str, slots: int | None = None) -> list[Host]:
-    """Reads lines `host slots=N`; empty lines, and what follows a #, are left out.
+    """Reads lines `host slots=N`; empty lines, and text behind a #, are skipped.
 
     Args:
-      path: Of the file.
-      slots: Of hosts without a number; None: each needs one.
+      path: The file's path.
+      slots: The slots of hosts without a number; None: each host needs a number.
 
     Raises:
       LaunchError: the file cannot be read, names no host, or has a line that is not of this form.
@@ -101,9 +101,9 @@ def _host(found: re.Match[str], slots: int | None, where: str) -> Host:
 
 
 def assign_slots(count: int, hosts: Sequence[Host]) -> list[Host]:
-    """The hosts that `count` workers fill, in the order of the hosts, each with the number of its workers.
+    """Fills the hosts with `count` workers, in the order of the hosts; returns each with the number of its workers.
 
-    A host that is named more than once, this machine by whatever names, is one host, with the slots of all of them.
+    A host that is named several times counts as one host, with the sum of the slots. This machine may have several names.
 
     Raises:
       LaunchError: there are fewer slots than workers, or more workers than a job can have.
@@ -128,12 +128,12 @@ def assign_slots(count: int, hosts: Sequence[Host]) -> list[Host]:
 
 
 def is_this_machine(name: str) -> bool:
-    """True for a name or an address of this machine: one that a socket can be bound to here.
+    """Returns whether this is a name or an address of this machine: one that a socket can be bound to here.
 
-    A name that cannot be resolved is none of its own: ssh may know what it stands for.
+    A name that cannot be resolved belongs to another machine: ssh may know it.
 
     Raises:
-      LaunchError: it is longer than a name can be.
+      LaunchError: the name is longer than a name can be.
     """
     if name in ("localhost", socket.gethostname()):
         return True

@@ -1,4 +1,4 @@
-"""Which workers a launcher starts: how many, on which devices, and where they stand in the job."""
+"""Plans the workers of a launcher: their number, their devices, and their places in the job."""
 
 import math
 import os
@@ -11,7 +11,7 @@ from lockstep.launch.base.output import Console
 from lockstep.launch.placement import devices, slurm, worker_environment
 from lockstep.launch.placement.tasks import Tasks, tasks_of
 
-# Seconds until all workers have to be there; theirs to read.
+# Seconds until all workers have to be there. Workers read it too.
 TIMEOUT_VARIABLE = "LOCKSTEP_RENDEZVOUS_TIMEOUT"
 
 
@@ -24,19 +24,19 @@ def environments(
     tasks: Tasks | None = None,
     tf_config: bool = True,
 ) -> list[dict[str, str]]:
-    """The environments of this launcher's workers; one for an evaluator or a parameter server, without a rank.
+    """Returns the environments of this launcher's workers; for an evaluator or a parameter server, one without a rank.
 
     Args:
-      workers: How many are asked for, if it was said.
-      environment: The launcher's: devices, TF_CONFIG and Slurm's variables are read from it, the rest is inherited.
-      console: Is told how the devices were read, where there is doubt.
-      assigns_gpus: Whether each worker gets a GPU of its own; otherwise each sees what this process sees, and
-        there is one worker where it was not said how many.
-      tasks: Where this launcher stands, instead of what TF_CONFIG and Slurm say.
+      workers: The number of workers, if it was given.
+      environment: The launcher's. Devices, TF_CONFIG and Slurm's variables are read from it; workers inherit the rest.
+      console: Shows how the devices were read, if this may surprise.
+      assigns_gpus: Whether each worker gets a GPU of its own. Otherwise each sees the GPUs of this process, and there is
+        one worker if no number was given.
+      tasks: The tasks of the job, instead of those of TF_CONFIG or Slurm.
       tf_config: Whether several workers get a TF_CONFIG.
 
     Raises:
-      LaunchError: what is asked for cannot be.
+      LaunchError: the request cannot be met.
     """
     given = tasks is not None
     tasks = tasks or tasks_of(environment.get("TF_CONFIG"))
@@ -65,10 +65,10 @@ def environments(
 
 
 def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
-    """Refuses a number of workers of the whole job where this launcher starts a part of them.
+    """Refuses a number of workers of the whole job if this launcher starts only a part of them.
 
     Args:
-      num_proc: What `-np` says.
+      num_proc: The value of `-np`.
       environment: The launcher's.
 
     Raises:
@@ -85,16 +85,19 @@ def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
 
 
 def _name_timeout(environment: Mapping[str, str]) -> float:
-    """Seconds: as long as workers wait for each other, for a host may have a name only when it has begun its task."""
+    """Returns for how many seconds to wait for a host's name: as long as workers wait for each other.
+
+    A cluster may publish a host's name only when it has begun the host's task.
+    """
     try:
         seconds = float(environment.get(TIMEOUT_VARIABLE, 0))
-    except ValueError:  # Which workers say.
+    except ValueError:  # Workers report the error.
         return NAME_TIMEOUT_S
     return max(NAME_TIMEOUT_S, seconds) if math.isfinite(seconds) else NAME_TIMEOUT_S
 
 
 def _check_allocation(environment: Mapping[str, str]) -> None:
-    """Refuses to be one launcher of an allocation of several hosts that knows nothing of the others."""
+    """Refuses to start workers on this host alone if Slurm's allocation has several hosts."""
     hosts = slurm.hosts_of_allocation(environment, 1)
     if hosts is not None:
         raise LaunchError(
@@ -106,13 +109,13 @@ def _check_allocation(environment: Mapping[str, str]) -> None:
 def on_this_host(
     told: Sequence[Mapping[str, str]], environment: Mapping[str, str], console: Console, *, assigns_gpus: bool = True
 ) -> list[dict[str, str]]:
-    """The environments of workers of a job that are to be started here, as many as there are GPUs at most.
+    """Returns the environments of those workers of a job that are started on this host.
 
     Args:
-      told: What the job tells each: its place at least.
-      environment: What they inherit; devices are read from it.
-      console: Likewise.
-      assigns_gpus: Likewise.
+      told: The variables that the job sets for each: at least its place.
+      environment: The variables that they inherit; devices are read from it.
+      console: As in `environments`.
+      assigns_gpus: As in `environments`.
 
     Raises:
       LaunchError: there are fewer GPUs than workers.
@@ -124,7 +127,7 @@ def on_this_host(
 
 
 def granted_devices(environment: Mapping[str, str], console: Console) -> devices.Devices:
-    """The GPUs of this host; says how they were read, where there is doubt."""
+    """Returns the GPUs of this host; shows how they were read, if this may surprise."""
     granted = devices.visible_devices(environment)
     if granted.note:
         console.message(granted.note)
@@ -132,31 +135,31 @@ def granted_devices(environment: Mapping[str, str], console: Console) -> devices
 
 
 def _assigned(granted: devices.Devices, ids: Sequence[str], several: bool) -> Sequence[str] | None:
-    # GPUs that nobody asked for are kept from several workers, each of which would take the memory of all of them.
+    # Several workers see no GPUs unless a variable grants them: each worker would take the memory of all GPUs.
     return ids if ids or granted.granted or several else None
 
 
 def with_widths(planned: Sequence[dict[str, str]], console: Console) -> list[dict[str, str]]:
-    """The same environments, which say how wide a line of the terminal is, where there is one."""
+    """Returns the environments with the width of the terminal, if there is one."""
     if not os.isatty(console.stderr):
         return list(planned)
     columns, lines = shutil.get_terminal_size()
     widths = []
-    for environment in planned:  # What progress bars measure their width by.
+    for environment in planned:  # Progress bars read their width from these variables.
         width = columns - len(console.prefix(environment["LOCKSTEP_RANK"], console.stderr))
         widths.append({"COLUMNS": str(width), "LINES": str(lines), **environment})
     return widths
 
 
 def _part(ids: Sequence[str], workers: int, place: int, tasks: int) -> Sequence[str]:
-    """A task's GPUs. Slurm may show all of a host's to each of its tasks, or its own to each."""
+    """Returns a task's GPUs. Slurm shows each task either all GPUs of its host, or its own."""
     if len(ids) >= workers * tasks:
         return ids[place * workers : (place + 1) * workers]
     return ids
 
 
 def _count_workers(workers: int | None, ids: Sequence[str], asked: str = "") -> int:
-    """How many; `asked` is what wanted them."""
+    """Returns the number of workers; `asked` names the request in messages."""
     if workers is None:
         return max(1, len(ids))
     if workers < 1:

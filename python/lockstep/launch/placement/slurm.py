@@ -1,4 +1,4 @@
-"""What Slurm's variables say of a job: which task of a step this launcher is, or which hosts an allocation has.
+"""Slurm's variables for a job: this launcher's task in a step, or the hosts of an allocation.
 
 In a step (`srun python -m lockstep.launch ...`) Slurm starts a launcher for each task, and they are one job. In an
 allocation without one (`sbatch`, `salloc`) a single launcher starts the workers of all hosts. Source: the manual of
@@ -16,9 +16,9 @@ from lockstep.launch.base.ports import PORTS
 from lockstep.launch.placement.hosts import LONGEST_NAME, Host
 from lockstep.launch.placement.tasks import Tasks
 
-# 0: Slurm's variables are not read.
+# The value 0 means that Slurm's variables are not read.
 SWITCH = "LOCKSTEP_SLURM"
-# Steps that Slurm makes by itself (interactive, batch, external) have numbers above it: nobody asked for their tasks.
+# Steps that Slurm creates itself (interactive, batch, external) have numbers from here on; no user asked for their tasks.
 _FIRST_OWN_STEP = 0xFFFFFFF0
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?$")
 _PART = re.compile(r"([\w.-]*)(?:\[([^\[\]]*)\])?")
@@ -26,7 +26,7 @@ _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?$")
 
 
 def is_asked(environment: Mapping[str, str]) -> bool:
-    """Whether Slurm's variables are read here.
+    """Returns whether there are variables of Slurm's, and they are to be read.
 
     Raises:
       LaunchError: LOCKSTEP_SLURM is neither 0 nor 1.
@@ -38,9 +38,9 @@ def is_asked(environment: Mapping[str, str]) -> bool:
 
 
 def tasks_of_step(environment: Mapping[str, str]) -> Tasks | None:
-    """The tasks of the step that this launcher is one of; None outside of a step of several tasks.
+    """Returns the tasks of the step that this launcher belongs to; None outside a step, or if the step has one task.
 
-    Ranks run over the hosts, in the order of Slurm's list, and over the tasks of each.
+    Ranks are numbered host by host, in the order of Slurm's list.
 
     Raises:
       LaunchError: the variables contradict each other.
@@ -59,7 +59,7 @@ def tasks_of_step(environment: Mapping[str, str]) -> Tasks | None:
             f"{', '.join(map(str, per_node[:8]))} tasks; this is task {local} of host {node}"
         )
     check_size(total, "Slurm's variables")
-    # Tasks are known by addresses. Only the first one's is listened at.
+    # Each task needs an address. Only the first one's port is listened at.
     port = _port(environment)
     hosts = [name for name, count in zip(nodes, per_node, strict=True) for _ in range(count)]
     addresses = tuple(f"{name}:{port + i}" for i, name in enumerate(hosts))
@@ -68,11 +68,11 @@ def tasks_of_step(environment: Mapping[str, str]) -> Tasks | None:
 
 
 def hosts_of_allocation(environment: Mapping[str, str], workers: int | None) -> list[Host] | None:
-    """The hosts of the allocation that this launcher is in; None without one, in a step, or where it is one host.
+    """Returns the hosts of this launcher's allocation; None without one, inside a step, or if it has only one host.
 
     Args:
       environment: The launcher's.
-      workers: Of each host; by default as many as Slurm has tasks for it.
+      workers: The number of workers of each host; by default Slurm's number of tasks for it.
 
     Raises:
       LaunchError: the variables contradict each other.
@@ -94,9 +94,9 @@ def hosts_of_allocation(environment: Mapping[str, str], workers: int | None) -> 
 
 
 def srun_command(job: str, host: str) -> list[str]:
-    """The words in front of a command that is to run once on a host of an allocation, beside whatever runs there.
+    """Returns the words before a command that srun runs once on a host of an allocation, next to other steps.
 
-    It is given the memory, processors and devices that the allocation has there, and its output as it is written.
+    The command gets the memory, processors and devices of the allocation there. Its output is not buffered.
     """
     return [
         "srun", f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none",
@@ -108,7 +108,7 @@ def parse_nodes(text: str) -> list[str]:
     """Reads a list of hosts as Slurm writes it: `node[01-03,7],login,rack[1-2]n[1-2]`.
 
     Raises:
-      LaunchError: it is none, or names more hosts than there can be.
+      LaunchError: it is no such list, or names more hosts than a job can have.
     """
     nodes: list[str] = []
     for entry in _split(text):
@@ -136,7 +136,7 @@ def parse_nodes(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
+    """Splits a list at commas outside brackets."""
     entries, depth = [""], 0
     for letter in text:
         depth += (letter == "[") - (letter == "]")
@@ -148,7 +148,7 @@ def _split(text: str) -> list[str]:
 
 
 def _numbers(ranges: str, text: str) -> list[str]:
-    """What `01-03,7` stands for: 01, 02, 03, 7."""
+    """Reads ranges: `01-03,7` gives 01, 02, 03, 7."""
     found: list[str] = []
     for entry in ranges.split(","):
         match = _RANGE.match(entry)
@@ -162,7 +162,7 @@ def _numbers(ranges: str, text: str) -> list[str]:
 
 
 def _tasks_of_nodes(text: str) -> list[int]:
-    """Reads `2(x3),1`: 2, 2, 2, 1."""
+    """Reads counts: `2(x3),1` gives 2, 2, 2, 1."""
     counts: list[int] = []
     for entry in text.split(","):
         match = _TASKS.match(entry.strip())
@@ -179,7 +179,7 @@ def _in_step(environment: Mapping[str, str]) -> bool:
 
 
 def job_id(environment: Mapping[str, str]) -> str:
-    """The number of the job, for srun."""
+    """Returns the number of the Slurm job."""
     return _job(environment)
 
 
@@ -192,9 +192,9 @@ def _step(environment: Mapping[str, str]) -> str:
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """Where rank 0 of a step waits: the same for all of its launchers, another for other steps."""
+    """Returns the port of a step's rendezvous: the same for all its launchers, another one for other steps."""
     digest = hashlib.sha256(f"{_job(environment)}.{_step(environment)}".encode()).digest()
-    # Room behind it for ports that stand for the other tasks.
+    # The ports behind it are for the addresses of the other tasks.
     return PORTS.start + int.from_bytes(digest[:4], "big") % (len(PORTS) // 2)
 
 
@@ -213,18 +213,18 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def place_on_host(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Of the tasks on this host in a step: this one's place, and their number."""
+    """Returns the local index of this task of a step, and the number of the step's tasks on this host."""
     per_node = _tasks_of_nodes(_first(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
     return _number(environment, "SLURM_LOCALID"), per_node[_number(environment, "SLURM_NODEID")]
 
 
 def tasks_on_this_host(environment: Mapping[str, str]) -> int | None:
-    """Of an allocation of one host, outside of a step: how many tasks were asked for, if that was said."""
+    """Returns the number of tasks that an allocation of one host was made with; None if none was given, or in a step."""
     if not is_asked(environment) or _in_step(environment) or not asks_for_tasks(environment):
         return None
     return _tasks_of_nodes(_first(environment, "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"))[0]
 
 
 def asks_for_tasks(environment: Mapping[str, str]) -> bool:
-    """Whether the allocation was made with a number of tasks; without one Slurm says one for each host."""
+    """Returns whether the allocation was made with a number of tasks. Without one, Slurm reports one for each host."""
     return any(environment.get(name) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))

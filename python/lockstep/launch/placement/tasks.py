@@ -1,4 +1,4 @@
-"""The tasks of a job, as TF_CONFIG or Slurm names them. A launcher is started once for each, and starts its workers."""
+"""The tasks of a job, as TF_CONFIG or Slurm names them. Each task has a launcher, which starts the task's workers."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.places import check_size
 
 LOOPBACK = "127.0.0.1"
-# Tasks that have no rank: one evaluates checkpoints, the other would keep parameters, which workers keep themselves.
+# Tasks without a rank: one evaluates checkpoints. The other would hold parameters, but here the workers hold them.
 _AUXILIARY = ("evaluator", "ps")
 _PORT = re.compile(r"[0-9]{1,5}")
 _V6 = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]")
@@ -20,15 +20,15 @@ _V6 = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]")
 
 @dataclass(frozen=True)
 class Tasks:
-    """Where this launcher stands among the tasks that train together.
+    """The tasks that train together, and this launcher's task among them.
 
     Attributes:
-      addresses: Theirs, the chief's first: host:port; of a job that is one task alone, a host may be enough.
-      index: Which of them is this launcher's.
-      has_chief: True if rank 0 is a task of type chief; in a cluster of workers alone it is worker 0.
-      is_auxiliary: True if this launcher's task is an evaluator or a parameter server, which has no rank.
-      auxiliary: The cluster's tasks without a rank, as TF_CONFIG has them.
-      job: What tells this job from others that meet at the same address, if there is something.
+      addresses: The tasks' addresses, host:port, the chief's first. If the job has only one task, a host may be enough.
+      index: The index of this launcher's task.
+      has_chief: Whether rank 0 is a task of type chief. Without a chief, rank 0 is worker 0.
+      is_auxiliary: Whether this launcher's task is an evaluator or a parameter server, which has no rank.
+      auxiliary: The cluster's tasks without a rank, as in TF_CONFIG.
+      job: Text that tells this job from others with the same rendezvous address, or empty.
     """
 
     addresses: tuple[str, ...] = (LOOPBACK,)
@@ -40,26 +40,26 @@ class Tasks:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The tasks' hosts."""
+        """The hosts of the tasks."""
         return tuple(_host(address) for address in self.addresses)
 
     @property
     def by_host(self) -> list[tuple[str, int]]:
-        """The hosts in their order, each with the number of its tasks, which stand together."""
+        """The hosts in their order, each with the number of its tasks, which have consecutive ranks."""
         return [(host, len(list(tasks))) for host, tasks in itertools.groupby(self.hosts)]
 
     @property
     def ports(self) -> set[int]:
-        """Ports that the cluster gives to tasks, those beside the job among them."""
+        """The ports that the cluster gives to tasks, also to those without a rank."""
         given = [*self.addresses, *(address for tasks in self.auxiliary.values() for address in _addresses(tasks))]
         return {int(port) for port in (address.rpartition(":")[2] for address in given) if _PORT.fullmatch(port)}
 
 
 def tasks_of(tf_config: str | None) -> Tasks:
-    """Reads TF_CONFIG as it was set for this launcher; without one, the job is this launcher's workers.
+    """Reads the TF_CONFIG of this launcher. Without one, the job consists of this launcher's workers.
 
     Raises:
-      LaunchError: it is no description of a cluster that could meet.
+      LaunchError: it is no valid description of a cluster.
     """
     if not (tf_config or "").strip():
         return Tasks()
@@ -87,7 +87,7 @@ def tasks_of(tf_config: str | None) -> Tasks:
 
 
 def _addresses(tasks: Any) -> list[str]:
-    """Of a cluster's tasks of one type: a list, or a mapping from indices (the sparse form)."""
+    """Returns the addresses of a cluster's tasks of one type: a list, or a mapping from indices (the sparse form)."""
     if isinstance(tasks, dict):
         return [str(tasks[index]) for index in sorted(tasks, key=int)]
     if not isinstance(tasks, list):
@@ -100,7 +100,7 @@ def _host(address: str) -> str:
 
 
 def _check_addresses(addresses: tuple[str, ...]) -> None:
-    """Several tasks are known by their addresses, and meet at the first one's. Those of a host have ranks in a row."""
+    """Checks that several tasks have distinct addresses, and that the tasks of a host stand together."""
     if len(addresses) == 1:
         return
     for address, count in Counter(addresses).items():

@@ -1,7 +1,7 @@
-"""What each worker is told in environment variables: by the job, and by the host that it is started on.
+"""The environment variables of each worker: those of the job, and those of the host on which it is started.
 
-The launchers of several tasks (TF_CONFIG, Slurm) say the same without a word to each other: all of it follows from the
-tasks and from L, the number of workers of each, which is the same for all. Worker `i` of task `t` has rank `t * L + i`.
+The launchers of several tasks (TF_CONFIG, Slurm) agree without communication: all values follow from the tasks and from
+L, the number of workers of a task, which is the same for all tasks. Worker `i` of task `t` has rank `t * L + i`.
 """
 
 import itertools
@@ -22,30 +22,30 @@ from lockstep.launch.base.secret import shared_secret
 from lockstep.launch.placement.tasks import LOOPBACK, Tasks
 
 _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-# An iterator's get_next and a reader may each hold a thread between ops: with one, either would stop the other.
+# An iterator's get_next and a reader may each hold an inter-op thread. With only one thread, one would block the other.
 _MIN_INTEROP_THREADS = 2
-# glibc's malloc gives large blocks back to the system when they are freed, so each step pays for the same pages anew:
-# a tenth of the processors' time where activations are some MiB. 32 MiB is the most that all its versions take.
+# glibc's malloc returns large blocks to the system when they are freed, so each step faults in the same pages again. With
+# activations of some MiB, this takes a tenth of the CPU time. 32 MiB is the highest value that all its versions accept.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-# Of a process's environment, with its name and the byte behind it: Linux starts none with a longer one.
+# The limit of Linux for one environment variable, with its name and the zero byte behind it.
 _LONGEST_VARIABLE = 32 * 4096
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """How the workers of a job find and know each other.
+    """The rendezvous of a job's workers: how they find and authenticate each other.
 
     Attributes:
-      address: host:port, where rank 0 waits for the others.
-      secret: By which they know each other.
-      local_address: The rendezvous as workers of rank 0's machine reach it, if that is otherwise: host:port.
-      addresses: One for each rank, which stands for it in TF_CONFIG.
-      has_chief: As of `Tasks`.
-      auxiliary: As of `Tasks`.
+      address: host:port, at which rank 0 waits for the others.
+      secret: The job's secret, with which they authenticate each other.
+      local_address: The host:port for workers on rank 0's machine, if they need another address; else empty.
+      addresses: One for each rank, for TF_CONFIG.
+      has_chief: As in `Tasks`.
+      auxiliary: As in `Tasks`.
     """
 
     address: str
@@ -56,12 +56,16 @@ class Rendezvous:
     local_address: str = ""
 
     def variables(self) -> dict[str, str]:
-        """What every worker is told."""
+        """Returns the variables that every worker gets."""
         addresses = {"LOCKSTEP_RENDEZVOUS": self.address, "LOCKSTEP_RENDEZVOUS_HERE": self.local_address}
         return {**addresses, "LOCKSTEP_SECRET": self.secret}
 
     def tf_config(self, rank: int) -> str:
-        """TF_CONFIG of a worker; LaunchError where all its addresses are more than a process can be told."""
+        """Returns the TF_CONFIG of a worker.
+
+        Raises:
+          LaunchError: it has more addresses than fit into an environment variable.
+        """
         if self.has_chief:
             cluster = {"chief": self.addresses[:1], "worker": self.addresses[1:]}
             task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
@@ -84,18 +88,18 @@ def worker_environments(
     *,
     tf_config: bool = True,
 ) -> list[dict[str, str]]:
-    """The environments of this launcher's workers, in the order of their ranks.
+    """Returns the environments of this launcher's workers, in the order of their ranks.
 
     Args:
-      base: What every worker inherits.
-      count: Workers of this launcher (and of every other).
-      devices: CUDA_VISIBLE_DEVICES of each worker; empty to keep GPUs from all; None to leave the variable alone.
-      tasks: Where this launcher stands; the only one by default.
+      base: The variables that every worker inherits.
+      count: The number of workers of this launcher, and of every other launcher of the job.
+      devices: CUDA_VISIBLE_DEVICES of each worker; empty to hide all GPUs; None to leave the variable as it is.
+      tasks: The tasks of the job; by default this launcher's alone.
       tf_config: Whether several workers get a TF_CONFIG.
 
     Raises:
-      LaunchError: they are more than a job can have, there are no free ports, several launchers have no secret in
-        common, or the interface that was chosen is not there.
+      LaunchError: a job cannot have so many workers, there are no free ports, several launchers share no secret, or the
+        chosen network interface does not exist.
     """
     tasks = tasks or Tasks()
     check_size(count * len(tasks.addresses), f"-n {count}")
@@ -103,7 +107,7 @@ def worker_environments(
     mine = slice(tasks.index * count, (tasks.index + 1) * count)
     stand = places([(host, number * count) for host, number in tasks.by_host])[mine]
     told = [{**place.variables(), **rendezvous.variables()} for place in stand]
-    if tf_config and count > 1:  # A task's only worker is what its TF_CONFIG says.
+    if tf_config and count > 1:  # A task's only worker keeps the task's TF_CONFIG.
         for place, variables in zip(stand, told, strict=True):
             variables["TF_CONFIG"] = rendezvous.tf_config(place.rank)
     return on_this_host(base, told, devices)
@@ -112,12 +116,12 @@ def worker_environments(
 def on_this_host(
     base: Mapping[str, str], told: Sequence[Mapping[str, str]], devices: Sequence[str] | None
 ) -> list[dict[str, str]]:
-    """The environments of workers that are started here.
+    """Returns the environments of workers that are started on this host.
 
     Args:
-      base: What they inherit.
-      told: What the job tells each of them: its place at least.
-      devices: CUDA_VISIBLE_DEVICES of each; empty to keep GPUs from all; None to leave the variable alone.
+      base: The variables that they inherit.
+      told: The variables that the job sets for each: at least its place.
+      devices: CUDA_VISIBLE_DEVICES of each worker; empty to hide all GPUs; None to leave the variable as it is.
     """
     shared = with_defaults(base, int(told[0]["LOCKSTEP_LOCAL_WORLD_SIZE"]))
     environments = [{**shared, **variables} for variables in told]
@@ -128,14 +132,14 @@ def on_this_host(
 
 
 def with_defaults(base: Mapping[str, str], here: int) -> dict[str, str]:
-    """An environment, with what workers need of which the user has said nothing.
+    """Returns an environment with defaults for variables that the user has not set.
 
     Args:
-      base: It.
-      here: How many workers this machine has.
+      base: The environment.
+      here: The number of workers on this machine.
     """
     shared = dict(base)
-    # Without a terminal Python keeps output back until 8 KiB are together, and loses it when it is killed.
+    # Without a terminal, Python buffers 8 KiB of output, which are lost when it is killed.
     shared.setdefault("PYTHONUNBUFFERED", "1")
     if not _sets_malloc(base):
         shared.update(KEEP_MEMORY)
@@ -146,13 +150,13 @@ def with_defaults(base: Mapping[str, str], here: int) -> dict[str, str]:
 
 
 def _sets_malloc(environment: Mapping[str, str]) -> bool:
-    """Whether the user has settings of glibc's malloc."""
+    """Returns whether the user has set options of glibc's malloc."""
     named = any(name.startswith("MALLOC_") for name in environment)
     return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
 
 
 def _rendezvous(base: Mapping[str, str], count: int, tasks: Tasks) -> Rendezvous:
-    """How the workers of these tasks meet; each address stands for a rank in TF_CONFIG."""
+    """Returns the rendezvous of these tasks' workers, with an address for each rank."""
     choice = base.get(interfaces.VARIABLE)
     chosen = interfaces.address_of(choice) if choice else None
     if len(tasks.addresses) == 1:
@@ -161,7 +165,7 @@ def _rendezvous(base: Mapping[str, str], count: int, tasks: Tasks) -> Rendezvous
         addresses = [f"{host}:{other}" for other in ports]
         at = interfaces.with_port(chosen or host, port)
         return Rendezvous(at, secrets.token_hex(32), addresses, tasks.has_chief, tasks.auxiliary)
-    # The first worker of a task has its address. Nobody listens at those of the others.
+    # The first worker of a task has the task's address. The addresses of the others only identify them.
     ports = (port for port in itertools.count(PORTS.start) if port not in tasks.ports)
     addresses = [
         address if i == 0 else f"{host}:{next(ports)}"
@@ -173,31 +177,31 @@ def _rendezvous(base: Mapping[str, str], count: int, tasks: Tasks) -> Rendezvous
 
 
 def _local_address(choice: str | None, tasks: Tasks) -> str:
-    """Of `Rendezvous`, for this launcher's workers.
+    """Returns `Rendezvous.local_address` for this launcher's workers.
 
-    Tasks meet at the first one's address. Where that machine's own name leads it to loopback (Debian's /etc/hosts has
-    it as 127.0.1.1), the others, who know it by another address, would call in vain.
+    The rendezvous has the first task's address. On that machine its own name may mean loopback: Debian's /etc/hosts has it
+    as 127.0.1.1. If rank 0 listened there, the other machines could not connect.
     """
     first, *others = (host.strip("[]") for host, _ in tasks.by_host)
     is_first = tasks.hosts[tasks.index] == tasks.hosts[0]
-    # A name that is not known yet will be waited for.
+    # A name that cannot be resolved yet will be waited for.
     if not others or not is_first or not interfaces.leads_to_loopback(first, if_unknown=False):
         return ""
     reached = interfaces.rendezvous_host(first, choice, others)
-    if reached == first:  # The others are this machine as well.
+    if reached == first:  # The other hosts are this machine as well.
         return ""
     return interfaces.with_port(reached, int(tasks.addresses[0].rpartition(":")[2]))
 
 
 def threads_per_worker(cpus: int, count: int) -> dict[str, str]:
-    """Thread pools that share `cpus` processors among `count` workers."""
+    """Returns the variables of thread pools that share `cpus` processors among `count` workers."""
     share = max(1, cpus // count)
     values = (share, max(share, _MIN_INTEROP_THREADS), share)
     return {name: str(value) for name, value in zip(_THREAD_VARIABLES, values, strict=True)}
 
 
 def available_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Processors that this process may use: its affinity, and the quota of its control group where it has one."""
+    """Returns the number of processors that this process may use, by its affinity and the quota of its control group."""
     cpus = len(os.sched_getaffinity(0))
     try:
         quota, period = (root / "cpu.max").read_text().split()

@@ -1,10 +1,10 @@
-"""The launcher's hand on another host: starts that host's workers, and does with them what the launcher says.
+"""The agent on another host: starts that host's workers, and carries out the launcher's requests.
 
     python -m lockstep.launch.remote.agent
 
-Everything it has to know comes over its standard input (`agent_wire`), the job's secret among it, so nothing of that is
-on a command line or in a file. It decides nothing but one thing: where the launcher is gone, or says nothing any more,
-it ends its workers. Its guard does that where the agent itself is frozen.
+All that it needs comes over its standard input (`agent_wire`), including the job's secret. So the secret is on no
+command line and in no file. The agent takes one decision by itself: it ends its workers when the launcher is gone, or
+has been silent for too long. If the agent itself is frozen, its guard ends them.
 """
 
 import contextlib
@@ -32,43 +32,43 @@ from lockstep.launch.remote import agent_wire
 from lockstep.launch.remote.agent_wire import ALIVE_EVERY_S, MARK, SILENCE_S, Link, Message, WireError, field
 from lockstep.launch.remote.forwarded_environment import combined_environment
 
-# From the launcher's loss to SIGKILL: with the silence before it less than ten seconds.
+# From the launcher's loss to SIGKILL. Together with the silence before it, less than ten seconds.
 _LOST_GRACE_S = 1.0
 # How much later than the launcher the guard sees that the agent is frozen: the launcher's message says more.
 _FROZEN_AFTER_S = 0.5
-# Workers wait while so much of their output is on its way, which the launcher, or its terminal, does not take.
+# Workers' output is not read while so much of it waits for the launcher, or its terminal, to take it.
 _MOST_WAITING_BYTES = 4 << 20
-# Until the workers are to be started: the launcher waits for all hosts.
+# For the request to start workers: the launcher waits for all hosts first.
 _PATIENCE_S = 90.0
-# For what is still to be said when the job is over.
+# For the farewell messages when the job is over.
 _FAREWELL_S = 2.0
 
 
 class _OutputRelay:
-    """Hands on what a worker writes to its stdout (1) or stderr (2), or notes (3)."""
+    """A sink that forwards what a worker writes to its stdout (1), its stderr (2) or its notes (3)."""
 
     def __init__(self, link: Link, rank: int, of: int):
         self._link, self._message = link, {"is": "output", "rank": rank, "of": of}
 
     def feed(self, chunk: bytes) -> None:
-        """Some of it."""
+        """Forwards a part of it."""
         self._link.say(self._message, chunk)
 
     def finish(self) -> None:
-        """There is no more: the worker's end says so."""
+        """Does nothing: the message of the worker's end follows."""
 
 
 class _AgentConsole:
-    """Stands for the console of a launcher: what it would say is said to the real one."""
+    """A console whose messages go to the launcher, which shows them."""
 
-    # No terminal; bars are drawn by the launcher.
+    # These are no terminals: the launcher draws progress bars.
     stdout, stderr = 1, 2
 
     def __init__(self, agent: "Agent"):
         self._agent = agent
 
     def message(self, text: str) -> None:
-        """As of `Console`."""
+        """Implements `Console.message`."""
         self._agent.tell(text)
 
 
@@ -79,16 +79,16 @@ class Agent(SupervisedJob):
         super().__init__(command_starter([]), [], _AgentConsole(self))
         self._link: Link | None = None
         self._silence_s = SILENCE_S
-        self._is_over = False  # as the launcher said, or by its loss
+        self._is_over = False  # the launcher said so, or is lost
         self._is_lost = False
         self._environment: dict[str, str] = {}
-        self._held: set[int] = set()  # pipes of workers that are not read now
+        self._held: set[int] = set()  # workers' pipes that are not read at the moment
         self._alive_at = 0.0
         self._started = self._is_elastic = False
         self._folder: tempfile.TemporaryDirectory | None = None
 
     def tell(self, text: str) -> None:
-        """Says something to the user."""
+        """Sends a message for the user."""
         if self._link is not None:
             self._link.say({"is": "said", "text": text})
 
@@ -97,7 +97,7 @@ class Agent(SupervisedJob):
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         self._guard, self._selector = guard, selector
-        # The conversation has descriptors of its own: what anything prints here goes where errors go.
+        # The connection gets file descriptors of its own. Anything that is printed here goes to stderr.
         wire = os.dup(1)
         os.dup2(2, 1)
         self._link = Link(os.dup(0), wire)
@@ -128,7 +128,7 @@ class Agent(SupervisedJob):
             self._lose(f"the launcher has said nothing for {limit:g} s")
 
     def _hold_back(self) -> None:
-        """Reads workers' output as fast as the launcher takes it."""
+        """Pauses reading workers' output while the launcher takes it more slowly."""
         target, waiting = self._link.target, self._link.waiting
         if waiting and target not in self._selector.get_map():
             self._selector.register(target, selectors.EVENT_WRITE, lambda events: self._link.flush())
@@ -211,7 +211,7 @@ class Agent(SupervisedJob):
         self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
 
     def _start_another(self, message: Message) -> None:
-        """One worker of an elastic job, which is told its places by the launcher itself."""
+        """Starts one worker of an elastic job. The launcher itself tells the worker its rank before each round."""
         words = [str(word) for word in field(message, "command", list)]
         number, of_host = field(message, "rank", int), field(message, "of_host", int)
         if not words or of_host < 1 or any(worker.rank == number for worker in self._workers):
@@ -249,7 +249,7 @@ class Agent(SupervisedJob):
         return self._folder
 
     def _lose(self, why: str) -> None:
-        """Nobody is there any more who could say what to do."""
+        """Ends the workers, as the launcher is lost."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -261,13 +261,13 @@ class Agent(SupervisedJob):
         self._kill_at = time.monotonic() + _LOST_GRACE_S
 
     def _forward(self, signum: signal.Signals) -> None:
-        # Of the machine's, or of who has closed our terminal: of the job's the launcher tells.
+        # The signal comes from this machine or its terminal. The job's own signals come from the launcher as messages.
         self._lose(f"got {signum.name}")
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         for worker in list(self._workers):
             if worker.poll():
-                if self._is_elastic:  # What it started ends with it.
+                if self._is_elastic:  # Processes that it started end with it.
                     kill_group(worker.pid, signal.SIGKILL)
                 for fd in worker.streams:
                     if fd in selector.get_map() or fd in self._held:
@@ -279,11 +279,11 @@ class Agent(SupervisedJob):
                     self._forget(worker)
 
     def _forget(self, worker: LocalWorker) -> None:
-        """Many may follow it."""
+        """Frees a worker that has ended, since many others may follow in an elastic job."""
         for fd in worker.streams:
             del self._by_pipe[fd]
             self._held.discard(fd)
-            if fd in self._selector.get_map():  # Somebody holds it that has left the worker's group.
+            if fd in self._selector.get_map():  # A process that left the worker's group still holds the other end.
                 self._selector.unregister(fd)
         worker.reap()
         self._workers.remove(worker)
@@ -297,7 +297,7 @@ class Agent(SupervisedJob):
 
     def _send_results(self, rank: int) -> None:
         folder = Path(self._folder.name)
-        # The rank of an elastic job's worker changes: what there is of files is its.
+        # The rank of an elastic job's worker changes, so all files that are there are taken for its own.
         for path in all_results(folder) if self._is_elastic else results_of_rank(folder, rank):
             with path.open("rb") as file:
                 while data := file.read(agent_wire.DATA_BYTES):
@@ -322,13 +322,13 @@ class Agent(SupervisedJob):
 
 
 class _CallFolder(tempfile.TemporaryDirectory):
-    """What the launcher gave to workers, and they leave for it. Nobody else can read it."""
+    """The folder for files from the launcher and for results of workers; only this user can read it."""
 
     def __init__(self) -> None:
         super().__init__(prefix="lockstep-run-")
 
     def append(self, name: str, data: bytes) -> None:
-        """Adds to a file."""
+        """Appends to a file."""
         if not name.isidentifier():
             raise WireError(f"file: {name[:80]!r} is no name of one")
         with open(os.path.join(self.name, name), "ab") as file:

@@ -1,29 +1,30 @@
-r"""What a launcher and its agent on another host say to each other, over the agent's standard input and output.
+r"""The protocol between a launcher and its agent on another host, over the agent's standard input and output.
 
-The bytes are carried by what started the agent (ssh, srun), which has made sure who is who. The agent begins with a
-line, `MARK`: what a login writes before it is no part of the conversation. Then both send frames:
+The program that started the agent (ssh, srun) carries the bytes, and has authenticated both sides. The agent begins with
+a line, `MARK`; both sides skip anything that a login shell prints before it. Then both send frames:
 
     4 bytes  length of the message, big endian
     4 bytes  length of the data
-    message  a JSON object, whose "is" says what it is
-    data     bytes that the message is about
+    message  a JSON object, whose "is" names its kind
+    data     bytes that belong to the message
 
-    launcher  prepare  folder, interface, meets, name, others, silence_s    first; the agent looks whether it can
-    agent     ready    pid, host, port          can: with the address at which rank 0 is reached, where it `meets`
-    agent     refused  why, code                cannot, and ends
-    launcher  file     name + data              a part of a file that workers find in the folder of LOCKSTEP_CALL
-    launcher  start    command, environment, assigns_gpus, workers     each with its variables
-    launcher  add      rank, command, environment, variables, of_host    of an elastic job: starts one more worker;
-                                                its number in the job stands in all messages for its rank
+    launcher  prepare  folder, interface, meets, name, others, silence_s    the first message: can the agent do it?
+    agent     ready    pid, host, port          yes; if `meets`, with the address at which rank 0 is reached
+    agent     refused  why, code                no; the agent ends
+    launcher  file     name + data              a part of a file for the workers, in the folder of LOCKSTEP_CALL
+    launcher  start    command, environment, assigns_gpus, workers     starts all workers, each with its variables
+    launcher  add      rank, command, environment, variables, of_host    starts one more worker of an elastic job; all
+                                                messages carry its number in the job instead of its rank
     agent     started  rank, pid
-    agent     output   rank, of + data          what a worker wrote to stdout (1) or stderr (2), or noted (3: `notes`)
+    agent     output   rank, of + data          what a worker wrote to stdout (1), stderr (2) or its notes (3: `notes`)
     agent     file     name + data              a part of a file that a worker left in that folder
-    agent     ended    rank, code               negative: the signal
+    agent     ended    rank, code               a negative code is a signal
     agent     said     text                     for the user
     launcher  signal   rank, number             for a worker's process group
-    launcher  end                               end all that runs
-    agent     done                              nothing runs any more, and all has been said
-    both      alive                             all the time: who has heard nothing for silence_s ends the workers
+    launcher  end                               end all workers
+    agent     done                              all workers have ended, and all messages have been sent
+    both      alive                             sent regularly: a side that receives nothing for silence_s ends the
+                                                workers
 """
 
 import contextlib
@@ -36,15 +37,15 @@ import time
 from typing import Any
 
 MARK = b"lockstep agent 2\n"
-# After the workers' own 8 s (LOCKSTEP_SILENCE_TIMEOUT): their errors say in which operation they were. TCP may send for
-# the last time after 3.2 s and then after 6.4 s, so a cut of 5 s is a silence of up to 7 s and of what lies between two
-# signs of life.
+# Longer than the workers' own 8 s (LOCKSTEP_SILENCE_TIMEOUT), because their errors name the operation. TCP may repeat a
+# packet after 3.2 s and next after 6.4 s. So a network that is cut for 5 s is silent for up to 7 s, and the time between
+# two `alive` messages comes on top.
 SILENCE_S = 8.5
 ALIVE_EVERY_S = 0.25
-# A part of a file, or of output.
+# The longest part of a file, or of output.
 DATA_BYTES = 1 << 18
 _HEAD = struct.Struct("!II")
-# An environment, of which Linux takes some MiB, is the longest message.
+# The longest message is an environment, which Linux limits to some MiB.
 _MAX_MESSAGE_BYTES = 16 << 20
 _MAX_NOISE_BYTES = 1 << 16
 _READ_BYTES = 1 << 18
@@ -53,23 +54,23 @@ Message = dict[str, Any]
 
 
 class WireError(Exception):
-    """What came is no frame, or no message of the other side."""
+    """An error for bytes that are no valid frame, or no message of the other side."""
 
 
 def frame(message: Message, data: bytes = b"") -> bytes:
-    """The bytes of one."""
+    """Returns the bytes of a frame."""
     text = json.dumps(message).encode()
     return _HEAD.pack(len(text), len(data)) + text + data
 
 
 class Frames:
-    """Cuts what comes into frames.
+    """A parser that cuts received bytes into frames.
 
     Args:
-      mark: A line that comes before the first; empty: none.
+      mark: The line before the first frame; empty: there is no such line.
 
     Attributes:
-      noise: What came before it.
+      noise: The bytes before the mark.
     """
 
     def __init__(self, mark: bytes = b""):
@@ -78,14 +79,14 @@ class Frames:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the mark has come."""
+        """Whether the mark has been received."""
         return not self._mark
 
     def feed(self, chunk: bytes) -> list[tuple[Message, bytes]]:
-        """The frames that are complete with these bytes: messages, with their data.
+        """Returns the frames that are complete with these bytes: messages with their data.
 
         Raises:
-          WireError: there is something else, or more than there may be.
+          WireError: the bytes are no frame, or a frame is too long.
         """
         self._rest += chunk
         if self._mark and not self._skip_noise():
@@ -129,10 +130,10 @@ def _read(text: bytes) -> Message:
 
 
 def field(message: Message, name: str, kind: type) -> Any:
-    """A member of a message.
+    """Returns a field of a message.
 
     Raises:
-      WireError: it is not there, or of another type.
+      WireError: it is missing, or of another type.
     """
     value = message.get(name)
     if type(value) is not kind:
@@ -141,17 +142,17 @@ def field(message: Message, name: str, kind: type) -> Any:
 
 
 class Link:
-    """One side of a conversation. Nothing waits: what cannot be written yet is kept.
+    """One end of a connection. No method blocks: bytes that cannot be written yet are kept.
 
-    Thread safe are `say`, `alive` and `close`.
+    `say`, `alive` and `close` are thread safe.
 
     Args:
       source: File descriptor that is read.
       target: File descriptor that is written.
-      mark: As of `Frames`.
+      mark: As in `Frames`.
 
     Attributes:
-      heard_at: When something came, by time.monotonic.
+      heard_at: When bytes were last received, by time.monotonic.
     """
 
     def __init__(self, source: int, target: int, mark: bytes = b""):
@@ -170,7 +171,7 @@ class Link:
         return len(self._outgoing)
 
     def say(self, message: Message, data: bytes = b"") -> None:
-        """Sends a message, now or by `flush`; the end of a conversation is noticed where it is read."""
+        """Sends a message, now or by `flush`. The end of the connection is noticed by `hear`."""
         with self._lock:
             if self._is_closed:
                 return
@@ -178,20 +179,20 @@ class Link:
         self.flush()
 
     def close(self) -> None:
-        """Nothing is sent any more; the descriptors are the caller's to close."""
+        """Stops sending. The caller closes the file descriptors."""
         with self._lock:
             self._is_closed = True
             self._outgoing.clear()
 
     def alive(self) -> None:
-        """Says so, unless something waits to be said anyway."""
+        """Sends that this side is alive, unless another message waits to be sent."""
         with self._lock:
             if self._outgoing:
                 return
         self.say({"is": "alive"})
 
     def flush(self) -> None:
-        """Writes what can be written."""
+        """Writes as many bytes as the descriptor takes."""
         with self._lock, contextlib.suppress(BlockingIOError):
             try:
                 while self._outgoing:
@@ -202,14 +203,14 @@ class Link:
                 self._outgoing.clear()
 
     def is_silent(self, limit_s: float) -> bool:
-        """Whether nothing has come for so long. What came while we were kept from listening counts."""
+        """Returns whether nothing was received for so long. Bytes that wait to be read count as received."""
         return time.monotonic() - self.heard_at > limit_s and not select.select([self.source], [], [], 0)[0]
 
     def hear(self) -> tuple[list[tuple[Message, bytes]], bool]:
-        """What was said, and whether the other side is still there.
+        """Returns the messages that have arrived, and whether the connection is still open.
 
         Raises:
-          WireError: it was none of this.
+          WireError: the bytes are no messages.
         """
         try:
             chunk = os.read(self.source, _READ_BYTES)

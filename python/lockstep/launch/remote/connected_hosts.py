@@ -1,4 +1,4 @@
-"""The other hosts of a job together: each side hears every second that the other is alive, and all end together."""
+"""The other hosts of a job as a group: exchanges heartbeats with their agents, and ends all of them together."""
 
 import contextlib
 import selectors
@@ -11,31 +11,31 @@ from lockstep.launch.local.guard import Guard
 from lockstep.launch.remote.agent_wire import ALIVE_EVERY_S
 from lockstep.launch.remote.remote_host import RemoteHost
 
-# For agents to say that they are done.
+# For the agents' last messages, that they are done.
 _END_TIMEOUT_S = 3.0
 _LEAST_PATIENCE_S = 0.05
 
 
 class ConnectedHosts:
-    """Other hosts; they come and may go."""
+    """The hosts of a job that have an agent. Hosts may join and leave."""
 
     def __init__(self) -> None:
-        self._hosts: list[RemoteHost] = []  # replaced, never changed: another thread reads it
+        self._hosts: list[RemoteHost] = []  # replaced, never modified: another thread reads it
         self._heartbeats_stop = threading.Event()
         self._heartbeat_thread: threading.Thread | None = None
 
     def add(self, host: RemoteHost) -> None:
-        """One more."""
+        """Adds a host."""
         self._hosts = [*self._hosts, host]
 
     def remove(self, host: RemoteHost) -> None:
-        """One that is lost."""
+        """Removes a host that is lost."""
         self._hosts = [other for other in self._hosts if other is not host]
 
     def start_heartbeats(self, guard: Guard) -> None:
-        """From here on all are told again and again that this launcher is alive, and so is its guard.
+        """Starts to tell all agents, and the guard, regularly that this launcher is alive.
 
-        By a thread: the launcher may wait for who reads its output, and should not be taken for frozen.
+        A thread does this: the launcher may wait for the reader of its output, and must not look frozen then.
         """
         if self._heartbeat_thread is not None:
             return
@@ -50,21 +50,21 @@ class ConnectedHosts:
         self._heartbeat_thread.start()
 
     def tick(self) -> None:
-        """What has to be done though nothing happened."""
+        """Does for each host what is due after some time (`RemoteHost.tick`)."""
         for host in self._hosts:
             host.tick()
 
     def seconds_until_tick(self) -> float:
-        """For how many seconds `tick` is not needed."""
+        """Returns for how many seconds `tick` need not be called."""
         now = time.monotonic()
         times = [host.silent_at() for host in self._hosts if not host.is_over]
         return max(_LEAST_PATIENCE_S, min([*times, now + ALIVE_EVERY_S]) - now)
 
     def end(self, selector: selectors.BaseSelector, call: Callable[[Callable[[int], None], int], None]) -> None:
-        """Ends all that runs there, and hears what is still said, for some seconds at most.
+        """Ends all workers there, and takes the last messages, for some seconds at most.
 
         Args:
-          selector: Calls the functions that are registered with it.
+          selector: Has the functions to be called.
           call: Calls one of them.
         """
         for host in self._hosts:
@@ -73,7 +73,7 @@ class ConnectedHosts:
         known = [host for host in self._hosts if host.is_ready]
         while not all(host.is_over for host in known) and time.monotonic() < deadline:
             for key, events in selector.select(0.1):
-                if key.data is not None:  # A function; workers' pipes, and signals, have none.
+                if key.data is not None:  # A function. Workers' pipes and the signals' socket have none.
                     with contextlib.suppress(LaunchError):
                         call(key.data, events)
             self.tick()

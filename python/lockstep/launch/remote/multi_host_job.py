@@ -1,8 +1,8 @@
-"""The workers of a job on several hosts, watched over and ended together by one launcher.
+"""The workers of a job on several hosts, which one launcher supervises and ends together.
 
-Hosts that are this machine have their workers started directly, as in any job; each other one has an agent, which does
-what it is told (`agent`). Nothing is started before all agents have answered. From then on each side keeps
-telling the other that it is alive: a launcher that is frozen or cut off ends no later than one that is killed.
+Workers on this machine are started directly, as in any job. Each other host has an agent (`agent`) that starts them
+there. Workers are started when all agents have answered. From then on each side regularly tells the other that it is
+alive. So a job whose launcher is frozen or cut off ends as early as one whose launcher is killed.
 """
 
 import functools
@@ -34,24 +34,24 @@ from lockstep.launch.remote.forwarded_environment import forwarded_variables
 from lockstep.launch.remote.remote_host import START_TIMEOUT_S, Assignment, RemoteHost, unreachable
 from lockstep.launch.remote.shells import RemoteShell, agent_command
 
-# Seconds that launcher and agents may be silent.
+# Seconds for which launcher and agents may be silent.
 SILENCE_VARIABLE = "LOCKSTEP_AGENT_TIMEOUT"
-# More than a second's silence is nothing; and nobody waits for an hour.
+# A silence of a second or two is normal, and nobody wants to wait for more than an hour.
 _LEAST_SILENCE_S, _MOST_SILENCE_S = 2.0, 3600.0
-# From SIGKILL on another host to the news of it.
+# From SIGKILL on another host to the message that the worker has ended.
 KILL_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
 class JobHosts:
-    """On which hosts a job runs, and how it gets there.
+    """The hosts of a job, and how they are reached.
 
     Attributes:
-      hosts: In the order of their ranks, each with the number of its workers. One host is named once.
-      shell: Leads to those that are not this machine.
+      hosts: In the order of their ranks, each with the number of its workers. Each host is named once.
+      shell: Starts agents on the hosts that are not this machine.
       assigns_gpus: Whether each worker gets a GPU of its own.
-      is_horovod: Whether workers find their places under Horovod's names as well, and no TF_CONFIG: programs of
-        Horovod's take one for the cluster of a TensorFlow that distributes by itself.
+      is_horovod: Whether workers also get Horovod's variables, and no TF_CONFIG. Programs of Horovod's take a TF_CONFIG
+        for the cluster of a TensorFlow that distributes by itself.
     """
 
     hosts: Sequence[Host]
@@ -61,17 +61,17 @@ class JobHosts:
 
     @functools.cached_property
     def other_hosts(self) -> Sequence[Host]:
-        """Those that are not this machine. Names are looked up once."""
+        """The hosts that are not this machine. Names are looked up once."""
         return [host for host in self.hosts if not host.is_this_machine()]
 
     @property
     def is_here(self) -> bool:
-        """Whether all of them are this machine."""
+        """Whether all hosts are this machine."""
         return not self.other_hosts
 
     @property
     def size(self) -> int:
-        """Workers of the job."""
+        """The number of workers of the job."""
         return sum(host.slots for host in self.hosts)
 
 
@@ -79,7 +79,7 @@ class MultiHostJob(SupervisedJob):
     """The workers of a job on several hosts.
 
     Args:
-      command: What each runs.
+      command: The words that each worker runs.
       job_hosts: On which hosts.
       environment: The launcher's.
       console: JobHosts output goes.
@@ -129,7 +129,7 @@ class MultiHostJob(SupervisedJob):
         self._has_begun = self._is_ending = False
 
     def ranks(self) -> Sequence[int]:
-        """As of `SupervisedJob`."""
+        """Implements `SupervisedJob.ranks`."""
         return range(self._job_hosts.size)
 
     def _make_guard(self) -> Guard:
@@ -154,14 +154,14 @@ class MultiHostJob(SupervisedJob):
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
         super()._wait(selector, signals)
         self._connected.tick()
-        self._notice_ends(selector)  # Of workers that were lost just now.
+        self._notice_ends(selector)  # Handles workers that were lost just now.
         if not self._has_begun:
             self._guard.alive()
             if self._running() and all(remote.is_ready for remote in self._remotes.values()):
                 self._begin()
 
     def _begin(self) -> None:
-        """Starts the workers, as all hosts are there."""
+        """Starts the workers, when all hosts are ready."""
         told = iter(plan.with_widths(self._told(self._rendezvous()), self._console))
         of_host = {host: list(itertools.islice(told, host.slots)) for host in self._job_hosts.hosts}
         for host in of_host.keys() - self._remotes.keys():  # At most one: this machine.
@@ -188,7 +188,7 @@ class MultiHostJob(SupervisedJob):
         return Rendezvous(interfaces.with_port(host, port), secrets.token_hex(32), addresses)
 
     def _told(self, rendezvous: Rendezvous) -> list[dict[str, str]]:
-        """What each worker is told, by rank."""
+        """Returns the variables of each worker, by rank."""
         has_tf_config = self._job_hosts.size > 1 and not self._job_hosts.is_horovod
         return [
             {
@@ -215,10 +215,10 @@ class MultiHostJob(SupervisedJob):
 
 
 def silence_timeout_of(environment: Mapping[str, str]) -> float:
-    """For how long launcher and agents may be silent.
+    """Returns for how many seconds launcher and agents may be silent.
 
     Raises:
-      LaunchError: the environment says something else than a number of seconds.
+      LaunchError: the variable is not a valid number of seconds.
     """
     return seconds_of(environment, SILENCE_VARIABLE, SILENCE_S, _LEAST_SILENCE_S, _MOST_SILENCE_S)
 

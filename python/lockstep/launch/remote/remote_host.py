@@ -1,4 +1,4 @@
-"""Another host of a job, as its launcher sees it: the agent there."""
+"""The launcher's view of another host of a job: the connection with the agent there."""
 
 import contextlib
 import os
@@ -21,26 +21,26 @@ from lockstep.launch.remote.agent_wire import DATA_BYTES, MARK, Link, Message, W
 from lockstep.launch.remote.agent_wire import field as member
 from lockstep.launch.remote.remote_worker import RemoteWorker
 
-# From the start of a remote shell to the agent's answer: logins and file systems of the network take their time.
+# From the start of a remote shell to the agent's answer: logins and network file systems may be slow.
 START_TIMEOUT_S = 60.0
-# From there to the news of its workers: it may have to ask for devices first, and does nothing else meanwhile.
+# From there to the message that its workers run: the agent may have to query devices first.
 _WORKERS_TIMEOUT_S = 30.0
 _READ_BYTES = 1 << 16
 
 
 @dataclass
 class Assignment:
-    """What a host has to do.
+    """What the agent of a host has to run.
 
     Attributes:
-      command: The words that each runs.
-      environment: What travels.
+      command: The words that each worker runs.
+      environment: The variables that are forwarded.
       folder: The working folder.
-      interface: Which one was chosen for connections between hosts; empty: none.
+      interface: The chosen network interface for connections between hosts; empty: none was chosen.
       assigns_gpus: Whether each worker gets a GPU of its own.
-      silence_s: For how long either side may say nothing.
+      silence_s: For how long either side may be silent.
       files: name -> contents, for a folder of the workers.
-      results: Where files go that they leave there; None: there are none.
+      results: The local folder for files that workers leave there; None: they leave none.
     """
 
     command: Sequence[str]
@@ -57,17 +57,17 @@ class RemoteHost:
     """A host with its agent.
 
     Args:
-      host: It, with the number of its workers.
+      host: The host, with the number of its workers.
       command: The words that start its agent.
-      task: What it has to do.
-      console: Where output goes.
+      task: What the agent has to run.
+      console: Shows the output.
 
     Attributes:
-      name: What the user calls it.
-      workers: By rank, from `start` on.
-      rendezvous: Where rank 0 is reached, of the host that has it: host and port.
-      is_ready: The agent is there, and can do what it has to.
-      is_over: The agent has nothing more to say.
+      name: The host's name, as the user wrote it.
+      workers: Rank -> worker, from `start` on.
+      rendezvous: Host and port at which rank 0 is reached, for the host that has it.
+      is_ready: Whether the agent has answered that it can run its task.
+      is_over: Whether the agent has sent its last message.
     """
 
     def __init__(self, host: Host, command: Sequence[str], task: Assignment, console: Console):
@@ -87,7 +87,7 @@ class RemoteHost:
 
         Args:
           selector: Calls the functions that are registered with it (`SupervisedJob`).
-          lost: Is told when the agent is gone, and why.
+          lost: Called with the reason when the agent is gone.
         """
         self._selector, self._lost = selector, lost
         launcher = os.getpid()
@@ -114,7 +114,7 @@ class RemoteHost:
         return process.pid
 
     def prepare(self, meets: bool, others: Sequence[str]) -> None:
-        """Asks the agent whether it can; of the host with rank 0 where the others reach it."""
+        """Asks the agent whether it can run its task, and the host of rank 0 for the address of the rendezvous."""
         task, self._meets = self._task, meets
         self.say(
             {
@@ -129,7 +129,7 @@ class RemoteHost:
     def start(
         self, told: Sequence[Mapping[str, str]], copies: Mapping[int, tuple[OutputCopy, OutputCopy]]
     ) -> list[RemoteWorker]:
-        """Starts its workers, each with what it is told."""
+        """Starts its workers, each with its own variables."""
         task = self._task
         for variables in told:
             rank = int(variables["LOCKSTEP_RANK"])
@@ -145,18 +145,18 @@ class RemoteHost:
         return list(self.workers.values())
 
     def say(self, message: Message, data: bytes = b"") -> None:
-        """Sends a message, where somebody is there."""
+        """Sends a message if the agent is connected."""
         if self._link is not None and not self.is_over:
             self._link.say(message, data)
 
     def alive(self) -> None:
-        """Tells the agent that its launcher is. May be called by another thread."""
+        """Tells the agent that its launcher is alive. May be called by another thread."""
         link = self._link
         if link is not None and not self.is_over:
             link.alive()
 
     def tick(self) -> None:
-        """What has to be done though nothing happened."""
+        """Does what is due after some time: sends waiting bytes, and notices a silent agent."""
         if self.is_over or self._link is None:
             return
         link, target = self._link, self._link.target
@@ -170,12 +170,12 @@ class RemoteHost:
             self._lose(f"no {what} for {self._limit_s:g} s")
 
     def silent_at(self) -> float:
-        """When it has been silent for too long."""
+        """Returns the time at which the agent will have been silent for too long."""
         return self._link.heard_at + self._limit_s
 
     def _hear(self, events: int) -> None:
         del events
-        if self._link is None:  # Closed since the selector found something to read.
+        if self._link is None:  # It was closed after the selector had found something to read.
             return
         nobody_reads = False
         try:
@@ -183,15 +183,15 @@ class RemoteHost:
             for message, data in messages:
                 try:
                     self._take(message, data)
-                except BrokenPipeError:  # Us; what else the agent says counts all the same.
+                except BrokenPipeError:  # Our own output; the agent's other messages still count.
                     nobody_reads = True
         except WireError as error:
-            self._lose(f"its agent's words make no sense: {error}")
+            self._lose(f"got an invalid message from its agent: {error}")
             return
         if nobody_reads:
             raise BrokenPipeError
         if not more and not self.is_over:
-            # What it was about to say where there is no agent is on its way.
+            # If no agent was started, the error message of ssh may still be on its way.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.2)
             self._hear_errors(0)
@@ -206,7 +206,7 @@ class RemoteHost:
         return how + "".join(f": {line.decode(errors='replace').strip()}" for line in said)
 
     def _hear_errors(self, events: int) -> None:
-        """What ssh and the agent write on stderr."""
+        """Shows the stderr of ssh and of the agent."""
         del events
         if self._process is None or self._process.stderr not in self._selector.get_map():
             return
@@ -271,25 +271,25 @@ class RemoteHost:
         raise LaunchError(f"host {self.name}: {why}", code)
 
     def _lose(self, why: str) -> None:
-        """The agent is gone; its workers are, or will be."""
+        """Closes the connection with an agent that is gone. Its workers have ended, or will end."""
         self.close()
         self._lost(self, why)
 
     def give_up(self, why: str) -> None:
-        """Its workers are lost with it."""
+        """Marks the host's workers as lost."""
         ranks = ", ".join(map(str, self.workers))
         for worker in self.workers.values():
             worker.end(LOST, f"was lost with host {self.name} (rank{'s' * (len(self.workers) > 1)} {ranks}): {why}")
 
     def close(self) -> None:
-        """Ends the conversation, and what carries it."""
+        """Closes the connection, and ends the process that carries it."""
         if self._process is None or self._link is None:
             return
         self.is_over = True
         for descriptor in (self._link.source, self._link.target, self._process.stderr.fileno()):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
-        # Not the numbers alone: another thread may be about to write.
+        # The link itself is closed first, since another thread may be about to write.
         link, self._link = self._link, None
         link.close()
         kill_group(self._process.pid, signal.SIGKILL)
@@ -301,5 +301,5 @@ class RemoteHost:
 
 
 def unreachable(host: RemoteHost, why: str) -> HostLost:
-    """The error for a host that is lost before its workers run."""
+    """Returns the error for a host that is lost before its workers run."""
     return HostLost(f"host {host.name} cannot be reached: {why}")

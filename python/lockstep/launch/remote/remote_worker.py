@@ -1,4 +1,4 @@
-"""A worker on another host, as its launcher sees it: what its host's agent tells of it."""
+"""The launcher's view of a worker on another host, as that host's agent reports it."""
 
 import signal
 from collections.abc import Callable
@@ -14,11 +14,11 @@ class RemoteWorker(Worker):
     """A worker on another host.
 
     Args:
-      host: What it is called.
-      rank: In the job; of an elastic one its number, by which its host's agent knows it.
-      say: Tells the host's agent something.
-      console: Where its output goes.
-      copies: Where it is kept as well.
+      host: The host's name.
+      rank: In the job. For an elastic job its number, by which the host's agent knows it.
+      say: Sends a message to the host's agent.
+      console: Shows its output.
+      copies: The files that also get its output.
     """
 
     def __init__(
@@ -42,48 +42,48 @@ class RemoteWorker(Worker):
 
     @property
     def label(self) -> str:
-        """As of `Worker`, with its host."""
+        """Its rank, process number and host, for messages."""
         return f"{self.name} (pid {self.pid} on {self._host})"
 
     @property
     def urgency(self) -> int:
-        """As of `Worker`: before all, where it was lost."""
+        """Orders workers as `Worker.urgency`; a lost worker comes before all others."""
         return -LOST if self._lost else self.code
 
     def describe_end(self) -> str:
-        """As of `Worker`."""
+        """Implements `Worker.describe_end`."""
         return self._lost or super().describe_end()
 
     def feed(self, of: int, chunk: bytes) -> None:
-        """What it wrote to stdout (1) or stderr (2), or noted (3)."""
+        """Takes a part of its stdout (1), its stderr (2) or its notes (3)."""
         if self._copies is not None and of <= len(self._copies):
             self._copies[of - 1].write(chunk)
         self.sinks[of - 1].feed(chunk)
 
     def keep(self, text: bytes) -> None:
-        """As of `Worker`."""
+        """Implements `Worker.keep`."""
         if self._copies is not None:
             self._copies[1].write(text)
 
     def end(self, code: int, lost: str = "") -> None:
-        """It has ended: with this code, or with its host."""
+        """Records that it has ended: with this exit code, or lost together with its host."""
         if self.code is None:
             self.code, self._lost = code, lost
             for sink in self.sinks:
                 sink.finish()
 
     def poll(self) -> bool:
-        """As of `Worker`."""
+        """Implements `Worker.poll`."""
         if self.code is None or self._has_told:
             return False
         self._has_told = True
         return True
 
     def signal(self, signum: signal.Signals) -> None:
-        """As of `Worker`, through its host's agent."""
+        """Implements `Worker.signal`, through the host's agent."""
         self._say({"is": "signal", "rank": self._number, "number": int(signum)})
 
     def reap(self) -> None:
-        """Nothing is written to its copies any more."""
+        """Closes the files with its output."""
         for copy in self._copies or ():
             copy.close()

@@ -1,4 +1,4 @@
-"""How an agent is started on another host: by ssh, by what stands in for it, or by srun inside of an allocation."""
+"""Starts the agent on another host: with ssh, with a program in its place, or with srun inside a Slurm allocation."""
 
 import os
 import shlex
@@ -14,26 +14,26 @@ from lockstep.launch.placement.hosts import Host
 
 VARIABLE = "LOCKSTEP_SSH"
 _SSH = "ssh"
-# An agent that nobody can type a password for; and a host that does not answer is one that is not there.
+# Nobody can type a password for an agent. A host that does not answer in time counts as unreachable.
 _SSH_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 
 
 class RemoteShell(Protocol):
-    """Starts programs on hosts."""
+    """A program that starts commands on other hosts."""
 
     def command(self, host: Host, words: Sequence[str]) -> list[str]:
-        """The words that run a command on a host, here; its input and output are theirs."""
+        """Returns the local command that runs `words` on a host, and connects their input and output."""
 
 
 @dataclass(frozen=True)
 class Ssh:
-    """By ssh.
+    """A remote shell that uses ssh.
 
     Attributes:
-      program: A command in its place, with its options; it is given a host and the words of a shell, as ssh is.
-      port: Of its service.
+      program: ssh, or a command in its place with its options. Like ssh it gets a host, and a command for a shell.
+      port: The port of the hosts' ssh service.
       identity: A file with a key.
-      options: More of its options.
+      options: Further options of ssh.
     """
 
     program: str = _SSH
@@ -42,7 +42,11 @@ class Ssh:
     options: str = ""
 
     def validate(self) -> None:
-        """LaunchError: a value is none."""
+        """Checks the values.
+
+        Raises:
+          LaunchError: a value is not valid.
+        """
         for name, text in (("ssh command", self.program), ("ssh options", self.options)):
             try:
                 words = shlex.split(text)
@@ -56,7 +60,7 @@ class Ssh:
             raise LaunchError(f"ssh identity file {self.identity}: there is none")
 
     def command(self, host: Host, words: Sequence[str]) -> list[str]:
-        """As of `RemoteShell`."""
+        """Implements `RemoteShell.command`."""
         program = shlex.split(self.program)
         if os.path.basename(program[0]) == _SSH:
             program += _SSH_OPTIONS
@@ -69,21 +73,21 @@ class Ssh:
 
 @dataclass(frozen=True)
 class Srun:
-    """By srun, in an allocation of Slurm's.
+    """A remote shell that uses srun, in an allocation of Slurm's.
 
     Attributes:
-      job: Its number.
+      job: The number of the Slurm job.
     """
 
     job: str
 
     def command(self, host: Host, words: Sequence[str]) -> list[str]:
-        """As of `RemoteShell`."""
+        """Implements `RemoteShell.command`."""
         return [*slurm.srun_command(self.job, host.name), *words]
 
 
 def agent_command(environment: Mapping[str, str]) -> list[str]:
-    """The words that run the agent: by this interpreter, with modules from where this process has them."""
+    """Returns the command that runs the agent: with this interpreter, and modules from this process's folders."""
     paths = [environment["PYTHONPATH"]] if environment.get("PYTHONPATH") else []
     root = Path(__file__).resolve().parents[3]
     if not {"site-packages", "dist-packages"} & set(root.parts):
