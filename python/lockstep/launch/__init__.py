@@ -2,10 +2,18 @@
 
     python -m lockstep.launch [-n N] [--hosts a:2,b:2] [--restarts N] [--tf1] python main.py ...
 
-or, in a program, `run(function_or_command)`.
+A program calls `run(function_or_command)` instead.
 
-Standard library only: nothing here imports TensorFlow or another part of Lockstep, so that the launcher starts in
-milliseconds and every façade's launcher is a spelling of this one. `docs/launching.md` is the manual.
+The launcher uses only the standard library: it imports neither TensorFlow nor another part of Lockstep. So it starts in
+milliseconds, and the launchers of all façades can use it. `docs/launching.md` is the manual. The folders:
+
+    base/       modules that all other folders use
+    placement/  plans the workers: how many, on which hosts and GPUs, with which variables
+    local/      runs workers of this machine
+    remote/     runs workers of other hosts
+    elastic/    runs jobs whose number of workers changes
+    cli/        the command line, and function calls on workers
+    frontends/  the launchers of Horovod and DeepRec
 """
 
 from lockstep.launch.api import run

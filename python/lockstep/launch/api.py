@@ -21,8 +21,8 @@ def run(
 ) -> None:
     """Runs a function or a command on the workers of this machine, and returns when all have ended.
 
-    This follows HybridBackend's `hybridbackend.run.run`. Devices, TF_CONFIG, steps of Slurm, the workers' variables, the
-    output and the end of a job are as with `python -m lockstep.launch` (docs/launching.md).
+    This follows HybridBackend's `hybridbackend.run.run`. Devices, TF_CONFIG, steps of Slurm, the workers' variables,
+    the output and the end of a job are as with `python -m lockstep.launch` (docs/launching.md).
 
     Args:
       command: A function without arguments, or a command such as ["python", "main.py"]. Several workers each call the

@@ -2,8 +2,8 @@
 
     python -m lockstep.launch.tf1 main.py ...      (or -m module ..., or -c code ...)
 
-In the program, and in modules below its folder or the working directory, `import tensorflow` returns a module that looks
-like TensorFlow 1. It has the names of `tensorflow.compat.v1`, then those of the real `tensorflow`, such as
+In the program, and in modules below its folder or the working directory, `import tensorflow` returns a module that
+looks like TensorFlow 1. It has the names of `tensorflow.compat.v1`, then those of the real `tensorflow`, such as
 `tensorflow.python`. It also has the names of DeepRec's TensorFlow 1, which has dynamic tables. All other modules, also
 Keras and Lockstep, keep the real TensorFlow: `sys.modules` and TensorFlow's own modules stay unchanged. This works
 because a function finds `__import__` in the builtins of the module that defines it: the program's modules get builtins
@@ -304,7 +304,8 @@ def main() -> None:
         raise SystemExit(_USAGE)
     program = arguments[0]
     program_builtins = _make_builtins()
-    # `python -m` puts the working directory first on the module path, as -m and -c need it. A script needs its own folder.
+    # `python -m` puts the working directory first on the module path, as -m and -c need it. A script needs its own
+    # folder.
     folder = os.getcwd() if kind else os.path.dirname(os.path.realpath(program))
     if not kind:
         if not os.path.isfile(program):

@@ -1,10 +1,10 @@
 """The secret of a job that several launchers start, each for a task of TF_CONFIG or of Slurm.
 
 The launchers cannot send each other a random secret. If LOCKSTEP_SECRET is not set, each derives the secret from a key
-that only the user can read: 32 random bytes in `$XDG_STATE_HOME/lockstep/key` (`~/.local/state/lockstep/key`). The first
-launcher that needs the key creates it. The job's secret is the HMAC-SHA-256 of its rendezvous address, and of Slurm's
-job and step numbers if there are any, under that key. Launchers on several hosts share the key if the folder is on a
-network file system.
+that only the user can read: 32 random bytes in `$XDG_STATE_HOME/lockstep/key` (`~/.local/state/lockstep/key`). The
+first launcher that needs the key creates it. The job's secret is the HMAC-SHA-256 of its rendezvous address, and of
+Slurm's job and step numbers if there are any, under that key. Launchers on several hosts share the key if the folder is
+on a network file system.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""The launcher's own command line, and the jobs and function calls that it and the other frontends start."""
+"""The launcher's command line, and what it shares with the frontends: options, jobs, and function calls on workers."""

@@ -1,8 +1,9 @@
 """Command lines that end in the user's command, whose words are never interpreted.
 
 argparse interprets every word of a line before it takes the first. So it could take an option of the user's program for
-one of ours, or for an abbreviation of several. The line is therefore cut first. Our options are the words up to `--`, or
-up to the first word that is neither an option nor an option's value. Only these go to argparse, without abbreviations.
+one of ours, or for an abbreviation of several. The line is therefore cut first. Our options are the words up to `--`,
+or up to the first word that is neither an option nor an option's value. Only these go to argparse, without
+abbreviations.
 """
 
 import argparse

@@ -25,18 +25,18 @@ def make_job_factory(
     folder: str | None = None,
     restarts: int = 0,
 ) -> JobFactory:
-    """What makes the job of a command; its secret and its rendezvous are new each time.
+    """Returns a function that makes the job of a command. Each job has a new secret and a new rendezvous.
 
     Args:
-      environments: Of a job whose workers are all started here.
-      job_hosts: On which hosts; None: here.
+      environments: Plans the workers if all are started here.
+      job_hosts: The hosts; None: this host.
       environment: The launcher's.
-      console: JobHosts output goes.
-      folder: JobHosts it is kept as well (`open_copies`); that of later attempts follows that of the first.
-      restarts: How many attempts there may be beside the first.
+      console: Shows the output.
+      folder: A folder that also gets the output (`open_copies`). Later attempts append to the first one's files.
+      restarts: How many attempts may follow the first.
 
     Raises:
-      LaunchError: when a job is made: it cannot be started.
+      LaunchError: raised by the function if the job cannot be started.
     """
 
     def make_job(words: Sequence[str], files: Path | None, attempt: int) -> SupervisedJob:

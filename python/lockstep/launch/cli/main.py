@@ -134,16 +134,17 @@ def execute(
 ) -> int:
     """Runs a command on workers.
 
-    A single one, here, takes our place, and this does not return, unless its output has to be kept or stamped.
+    A single worker on this host replaces this process, and this function does not return. This needs that no restarts
+    are allowed, and that output is neither kept in files nor given timestamps.
 
     Args:
       words: The command.
-      environments: Of the workers, where all are started here.
-      job_hosts: On which hosts; None: here.
+      environments: Plans the workers if all are started here.
+      job_hosts: The hosts; None: this host.
       environment: The launcher's.
-      console: JobHosts output goes.
-      folder: JobHosts it is kept as well (`open_copies`).
-      restarts: How often the job may begin anew after a failure.
+      console: Shows the output.
+      folder: A folder that also gets the output (`open_copies`).
+      restarts: How often the job may be restarted after a failure.
 
     Returns:
       The launcher's exit code.

@@ -28,8 +28,8 @@ def wants_tf1(option: bool, environment: Mapping[str, str]) -> bool:
 def as_tf1(command: Sequence[str]) -> list[str]:
     """Returns the command with its Python program run by `lockstep.launch.tf1`.
 
-    Programs before the interpreter (`numactl ... python main.py`) and the interpreter's own options are kept. The program
-    may be given as `python main.py`, `python -m module`, `python -c code`, or as an executable `main.py`.
+    Programs before the interpreter (`numactl ... python main.py`) and the interpreter's own options are kept. The
+    program may be given as `python main.py`, `python -m module`, `python -c code`, or as an executable `main.py`.
 
     Raises:
       LaunchError: no Python program is found in it.

@@ -1,1 +1,1 @@
-"""Runs elastic jobs, whose workers and hosts come and go while they train."""
+"""Runs elastic jobs, whose workers and hosts may join and leave during training."""

@@ -1,4 +1,4 @@
-"""The driver of an elastic job: decides which workers to start, their ranks, when a round begins, and when the job ends.
+"""The driver of an elastic job: decides which workers start, their ranks, when a round begins, and when the job ends.
 
 The driver only keeps books: its caller reports events to it, and carries out the actions that it returns
 (`elastic_job`). A job runs in rounds, in which the ranks and their number are fixed. Each worker asks for its place
@@ -7,8 +7,8 @@ before a round (`ready`), and waits for it:
     started ──ready──► waiting ──round begins──► training ──ready: a peer died, or hosts changed──► waiting ...
 
 A round begins when every worker that trains has come back or died, and enough workers are waiting. The workers of the
-former round come first, in their order, so that rank 0 has the state that newcomers get. Newcomers are started while the
-job trains, and join it once they wait for a place. So the job never waits for a worker's start.
+former round come first, in their order, so that rank 0 has the state that newcomers get. Newcomers are started while
+the job trains, and join it once they wait for a place. So the job never waits for a worker's start.
 """
 
 import itertools
@@ -349,8 +349,8 @@ class Driver:
         self.round += 1
         self._returns_since = self._too_few_since = self._newcomers_since = None
         self._told_at = -math.inf
-        # Workers with the state come first, in the order of their ranks; newcomers follow as they were started. The workers
-        # of a machine stand together, behind its first one.
+        # Workers with the state come first, in the order of their ranks; newcomers follow as they were started. The
+        # workers of a machine stand together, behind its first one.
         machines: dict[str, list[WorkerState]] = {}
         for worker in sorted(waiting, key=lambda w: (not w.has_state, w.rank is None, w.rank or 0, w.number)):
             machines.setdefault(self.hosts.machine(worker.host), []).append(worker)
@@ -375,7 +375,7 @@ class Driver:
             }
 
     def _wait_for_more(self, actions: Actions, now: float, what: str) -> None:
-        """Waits for more workers: says so once, and ends the job when it has waited long enough."""
+        """Waits for more workers: shows this once, and ends the job when it has waited long enough."""
         if self._too_few_since is None:
             self._too_few_since = now
             actions.say.append(f"{what}; waiting for up to {self.limits.timeout_s:g} s")

@@ -1,1 +1,1 @@
-"""Launchers of other projects as spellings of this one: Horovod's `horovodrun` and `horovod.run`, and DeepRec's."""
+"""The launchers of other projects on top of this one: Horovod's `horovodrun` and `horovod.run`, and DeepRec's."""

@@ -1,10 +1,10 @@
-"""DeepRec's launcher as a spelling of ours.
+"""DeepRec's launcher, on top of this project's.
 
     CUDA_VISIBLE_DEVICES=0,1 COLLECTIVE_STRATEGY=hb python -m tensorflow.python.distribute.launch python main.py
 
-What it does otherwise than `python -m lockstep.launch`, because programs of DeepRec's and its manual expect it
-(docs/deeprec.md): programs are of TensorFlow 1 unless LOCKSTEP_TF1=0; without a variable that names GPUs there is a
-worker for each that this machine has; a Python script may stand without its interpreter.
+It differs from `python -m lockstep.launch` where DeepRec's manual and programs expect it (docs/deeprec.md). Programs
+run as TensorFlow 1 scripts unless LOCKSTEP_TF1=0. If no variable names GPUs, there is a worker for each GPU of this
+machine. A Python script may be given without its interpreter.
 """
 
 import os
@@ -26,13 +26,13 @@ def main(arguments: Sequence[str] | None = None, program: str = "tensorflow.pyth
       program: The module's name, for messages.
 
     Returns:
-      What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
+      The exit code for this process: 0, the first failure's exit code, or 2 for a request that cannot be met.
     """
     return run_command_line(arguments, program, _with_defaults)
 
 
 def _with_defaults(words: list[str], environment: MutableMapping[str, str]) -> list[str]:
-    """The command to run; sets in the environment what DeepRec's programs may leave out.
+    """Returns the command to run; sets DeepRec's defaults in the environment.
 
     Raises:
       LaunchError: COLLECTIVE_STRATEGY names no backend.

@@ -1,4 +1,4 @@
-"""The command line of `horovodrun`, and what it asks for."""
+"""The command line of `horovodrun`, and the request that it makes."""
 
 from typing import Any
 
@@ -24,26 +24,26 @@ _DESCRIPTION = """\
 Horovod's launcher, as Lockstep has it: starts the processes of a job, on this machine or on several hosts, each running
 the command, and ends them together. When one fails, all are ended, and its exit code is returned.
 """
-# The headings of Horovod's help, in its order, and ours.
+# The headings of Horovod's help in their order, and this project's.
 _OURS = "Lockstep's own arguments"
 _GROUPS = (
     *("SSH arguments", "tuneable parameter arguments", "autotune arguments", "elastic arguments"),
     *("timeline arguments", "stall check arguments", "library arguments", "logging arguments", "host arguments"),
     *("controller arguments", _OURS),
 )
-# Of `ElasticOptions`: what it is called there, other spellings, Horovod's name of its value, and what it means.
+# For each attribute of `ElasticOptions`: its name, other spellings, Horovod's name of its value, and its help.
 _ELASTIC = (
     ("min_np", ("--min-num-proc",), "MIN_NUM_PROC", "with fewer processes the job waits for hosts (default: -np)"),
     (
         "max_np", ("--max-num-proc",), "MAX_NUM_PROC",
         "more processes are not started (default: one is started for each slot)",
     ),
-    ("slots", (), "SLOTS", "of hosts for which the host discovery script says no number"),
+    ("slots", (), "SLOTS", "the slots of hosts for which the host discovery script prints no number"),
     (
         "elastic_timeout", (), "ELASTIC_TIMEOUT",
         f"seconds for which the job waits for hosts and processes; also {TIMEOUT_VARIABLE} (default: 600)",
     ),
-    ("reset_limit", (), "RESET_LIMIT", "how often the job may begin anew (default: any number of times)"),
+    ("reset_limit", (), "RESET_LIMIT", "how often the job may be reset (default: without limit)"),
     (
         "cooldown_range", (), "COOLDOWN_RANGE",
         "for how many seconds a host gets no new processes when one failed there: at first (twice as long each time), "
@@ -53,11 +53,11 @@ _ELASTIC = (
 
 
 def command_line() -> CommandLine:
-    """Its parser. The help has the order, the names and the headings of Horovod's, and ours at its end."""
+    """Returns the parser. Its help has Horovod's order, names and headings, and this project's options at the end."""
     line = CommandLine(PROGRAM, _DESCRIPTION, lists_options=True)
     line.add("-v", "--version", action="version", version=API_VERSION, help="print the version of Horovod's API")
     line.add("-np", "--num-proc", type=int, help="number of processes; of an elastic job, those that it starts with")
-    line.add("-cb", "--check-build", action="store_true", help="print what this installation has")
+    line.add("-cb", "--check-build", action="store_true", help="print which parts this installation has")
     line.add("--disable-cache", action="store_true", help="nothing is cached here: checks run at every start")
     line.add(
         "--start-timeout",
@@ -110,7 +110,7 @@ def _add_controllers(line: CommandLine, one: Any) -> None:
 
 
 def _add_ours(line: CommandLine, group: Any) -> None:
-    """Adds what Horovod's launcher has not."""
+    """Adds the options that Horovod's launcher does not have."""
     line.add("-n", to=group, type=int, dest="num_proc", help="the same as -np")
     add_restarts(line, group)
     add_tf1(line, group)
@@ -120,14 +120,14 @@ def _add_ours(line: CommandLine, group: Any) -> None:
 
 
 def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
-    """What a command line asks for.
+    """Returns the request of a command line.
 
     Args:
-      options: As `command_line()` parsed them.
+      options: The options that `command_line()` parsed.
       read_yaml: Reads the text of a configuration file; raises ValueError for one that is no YAML.
 
     Returns:
-      (the job, keys of the configuration file that mean nothing).
+      (the request, keys of the configuration file that are not known).
 
     Raises:
       LaunchError: the configuration file cannot be read, or a setting is wrong.
@@ -135,7 +135,7 @@ def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
     settings, controller, unknown = {}, "", []
     if options.config_file is not None:
         settings, controller, unknown = read_config(options.config_file, read_yaml)
-    settings.update(given_settings(options))  # Where both say something, the command line decides.
+    settings.update(given_settings(options))  # The command line overrides the configuration file.
     request = Request(
         num_proc=options.num_proc,
         hosts=options.hosts,

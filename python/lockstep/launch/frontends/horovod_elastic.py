@@ -1,4 +1,4 @@
-"""What a request of Horovod's says about an elastic job."""
+"""The elastic part of a request of Horovod's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ from lockstep.launch.placement.hosts import Host
 TIMEOUT_VARIABLE = "HOROVOD_ELASTIC_TIMEOUT"
 _TIMEOUT_S = 600
 _MOST_COOLDOWN_S = 3600
-# How `horovodrun` calls each, for messages.
+# The option of `horovodrun` for each attribute, for messages.
 OPTIONS = {
     "min_np": "--min-np",
     "max_np": "--max-np",
@@ -23,29 +23,33 @@ OPTIONS = {
     "reset_limit": "--reset-limit",
     "cooldown_range": "--blacklist-cooldown-range",
 }
-# Each of these makes a job elastic; the others say more about one.
+# Each of these makes a job elastic; the others only configure an elastic job.
 _MAKE_ELASTIC = ("min_np", "max_np", "host_discovery_script")
 
 
 def check_whole(name: str, value: object) -> None:
-    """LaunchError: a value that was given is no whole number; programs may give anything."""
+    """Checks that a value is a whole number or None, since programs may pass anything.
+
+    Raises:
+      LaunchError: it is neither.
+    """
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise LaunchError(f"{name}: got {value!r}, wanted a whole number")
 
 
 @dataclass(frozen=True)
 class ElasticOptions:
-    """What was said about an elastic job; None where nothing was.
+    """The options of an elastic job; None for options that were not given. True if the job is elastic.
 
     Attributes:
-      min_np: With fewer processes the job waits; as many as there are to be by default.
-      max_np: More are not started; by default one for each slot.
-      host_discovery_script: Prints the hosts, again and again.
-      slots: Of hosts for which it says no number.
-      elastic_timeout: Seconds for which the job waits; 600, or HOROVOD_ELASTIC_TIMEOUT.
-      reset_limit: How often the job may begin anew; any number by default.
-      cooldown_range: For how many seconds a host gets no new processes after a failure: at first, and at most. For good
-        by default.
+      min_np: With fewer processes the job waits; by default the number of processes to start with.
+      max_np: The largest number of processes; by default one for each slot.
+      host_discovery_script: A program that prints the hosts; it is run again and again.
+      slots: The slots of hosts for which the script prints no number.
+      elastic_timeout: The seconds for which the job waits; by default HOROVOD_ELASTIC_TIMEOUT, or 600.
+      reset_limit: How often the job may be reset; by default without limit.
+      cooldown_range: The seconds for which a host gets no new processes after a failure: at first, and at most. By
+        default it gets none for good.
     """
 
     min_np: int | None = None
@@ -60,10 +64,10 @@ class ElasticOptions:
         return any(getattr(self, name) is not None for name in _MAKE_ELASTIC)
 
     def validate(self, num_proc: int | None, has_hosts: bool) -> None:
-        """Looks at the values alone.
+        """Checks the values, without looking at hosts or environment.
 
         Args:
-          num_proc: What `-np` says.
+          num_proc: The value of `-np`.
           has_hosts: Whether there is a list of hosts.
 
         Raises:
@@ -109,18 +113,18 @@ class ElasticOptions:
             )
 
     def _numbers(self, num_proc: int | None) -> tuple[int, int, int | None]:
-        """Of processes: at least, at first, at most."""
+        """Returns the smallest, the first and the largest number of processes."""
         first = self.min_np if num_proc is None else num_proc
         return self.min_np or first, first, self.max_np
 
     def plan(
         self, num_proc: int | None, hosts: Sequence[Host] | None, environment: Mapping[str, str], **rest: object
     ) -> ElasticPlan:
-        """The job; `validate` has been called.
+        """Returns the plan of the job. `validate` must have been called.
 
         Args:
-          num_proc: What `-np` says.
-          hosts: What the list of hosts says, if there is one.
+          num_proc: The value of `-np`.
+          hosts: The list of hosts, if there is one.
           environment: The launcher's.
           **rest: Other attributes of the plan.
 

@@ -1,4 +1,4 @@
-"""A job of Horovod's, as its command line and `horovod.run` ask for it."""
+"""A request for a job of Horovod's, from its command line or from `horovod.run`."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -20,25 +20,26 @@ START_TIMEOUT = "HOROVOD_START_TIMEOUT"
 
 @dataclass
 class Request:
-    """What is asked for; nothing is checked before `validate`.
+    """A request for a job; its values are not checked before `validate`.
 
     Attributes:
-      num_proc: How many processes.
-      hosts: `host:slots,host:slots`; by default this machine, with as many slots as processes.
-      hostfile: A file of them instead.
-      network_interfaces: For connections between hosts, and the program's own; the first one is the engine's.
-      start_timeout: Seconds until all processes must have initialized Horovod, instead of 60.
-      output_filename: A folder for what they write.
-      verbose: Whether to say what is started.
+      num_proc: The number of processes.
+      hosts: `host:slots,host:slots`; by default this machine, with a slot for each process.
+      hostfile: A file with the hosts, instead of `hosts`.
+      network_interfaces: The interfaces for connections between hosts. The engine uses the first one; the program may
+        use all of them.
+      start_timeout: The seconds until all processes must have initialized Horovod, instead of 60.
+      output_filename: A folder for the processes' output.
+      verbose: Whether to show what is started.
       timestamps: Whether lines of output begin with the time.
-      controller: "", or which of gloo, mpi and jsrun was asked for.
-      settings: By key, as in the configuration file.
-      elastic: What was said about an elastic job, which is one where that is true.
-      ssh_port: Of the hosts' ssh.
-      ssh_identity_file: With the key for it.
-      ssh_options: More of its options.
-      ssh_command: In its place.
-      restarts: How often a job that failed begins anew.
+      controller: The controller that was asked for: gloo, mpi, jsrun, or "" for none.
+      settings: key -> value, as in the configuration file.
+      elastic: The options of an elastic job.
+      ssh_port: The port of the hosts' ssh service.
+      ssh_identity_file: The file with the key for ssh.
+      ssh_options: Further options of ssh.
+      ssh_command: A program in place of ssh.
+      restarts: How often a job that failed is restarted.
     """
 
     num_proc: int | None = None
@@ -59,7 +60,7 @@ class Request:
     restarts: int | None = None
 
     def validate(self) -> None:
-        """Looks at the values alone.
+        """Checks the values, without looking at hosts or environment.
 
         Raises:
           LaunchError: they contradict each other, or ask for what this version cannot do.
@@ -78,16 +79,16 @@ class Request:
         if self.start_timeout is not None and self.start_timeout < 1:
             raise LaunchError(f"start timeout: got {self.start_timeout}, wanted 1 or more seconds")
         if check_restarts(self.restarts) and self.elastic:
-            raise LaunchError("--restarts is for jobs that are not elastic: those begin anew by themselves")
+            raise LaunchError("--restarts is for jobs that are not elastic: those restart by themselves")
 
     def job_hosts(self, environment: Mapping[str, str]) -> JobHosts:
-        """The hosts that get processes, each with their number, and how they are reached.
+        """Returns the hosts that get processes, each with the number of its processes.
 
         Args:
           environment: The launcher's.
 
         Raises:
-          LaunchError: there are too few slots; a network interface is not there; or what is said of ssh is wrong.
+          LaunchError: there are too few slots, a network interface does not exist, or an option of ssh is wrong.
         """
         hosts = assign_slots(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
         if any(host.is_this_machine() for host in hosts):
@@ -96,13 +97,13 @@ class Request:
         return JobHosts(hosts, self.shell(environment), assigns_gpus=False, is_horovod=True)
 
     def shell(self, environment: Mapping[str, str]) -> RemoteShell:
-        """How hosts are reached that are not this machine.
+        """Returns the shell that starts commands on hosts other than this machine.
 
         Args:
           environment: The launcher's.
 
         Raises:
-          LaunchError: what is said of ssh is wrong.
+          LaunchError: an option of ssh is wrong.
         """
         return ssh_of(
             environment, program=self.ssh_command, port=self.ssh_port, identity=self.ssh_identity_file,
@@ -110,13 +111,13 @@ class Request:
         )  # fmt: skip
 
     def plan(self, environment: Mapping[str, str]) -> ElasticPlan:
-        """The elastic job.
+        """Returns the plan of the elastic job.
 
         Args:
           environment: The launcher's.
 
         Raises:
-          LaunchError: a network interface is not there, or a variable is no number.
+          LaunchError: a network interface does not exist, or a variable is no number.
         """
         self._check_interfaces()
         return self.elastic.plan(
@@ -131,13 +132,13 @@ class Request:
         return listed(self.hosts, self.hostfile)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """What all processes of the job are told beside their places.
+        """Returns the variables that all processes of the job get, without those of their places.
 
         Args:
           environment: The launcher's.
 
         Raises:
-          LaunchError: a variable of it is no number.
+          LaunchError: a variable of the environment is no number.
         """
         told = variables_of(self.settings)
         start = environment.get(START_TIMEOUT) if self.start_timeout is None else str(self.start_timeout)
@@ -149,7 +150,7 @@ class Request:
             told["LOCKSTEP_STALL_TIMEOUT"] = str(stall)
         if self.network_interfaces:
             told[interfaces.VARIABLE] = next(iter(self.network_interfaces))
-        # Who reads these knows interfaces by name alone.
+        # Programs that read these variables only understand names of interfaces.
         if names := [choice for choice in self.network_interfaces if interfaces.is_name(choice)]:
             told["HOROVOD_GLOO_IFACE"] = names[0]
             told["NCCL_SOCKET_IFNAME"] = ",".join(names)

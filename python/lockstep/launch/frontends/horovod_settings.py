@@ -1,8 +1,8 @@
-"""What Horovod lets one tune: options of `horovodrun`, keys of its configuration file, and environment variables.
+"""Horovod's settings: options of `horovodrun`, keys of its configuration file, and environment variables.
 
-A table with a line for each. Programs find the values in the variables, under Horovod's names; most tune machinery that
-Horovod has and this engine has not, as their help says. Sources: Horovod's documentation (`docs/autotune.rst`,
-`tensor-fusion.rst`, `timeline.rst`, `mpi.rst`) and the help of its `horovodrun`.
+A table has an entry for each. Programs find the values in environment variables with Horovod's names. Most settings
+tune parts of Horovod that this engine does not have, as their help says. Sources: Horovod's documentation
+(`docs/autotune.rst`, `tensor-fusion.rst`, `timeline.rst`, `mpi.rst`) and the help of its `horovodrun`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from lockstep.launch.base.seconds import seconds_of
 from lockstep.launch.base.small_files import read_small
 from lockstep.launch.cli.arguments import CommandLine
 
-# Gives what a text of YAML holds.
+# Returns the contents of a YAML text.
 ReadYaml = Callable[[str], Any]
 
 
@@ -26,16 +26,16 @@ class Setting:
     Attributes:
       key: Its place in the configuration file, `section.name`; also its key among settings.
       variable: The environment variable.
-      kind: Of its value: bool, int, float or str.
-      on: Spellings of its option.
-      off: For bool, spellings of the option that says no.
-      help: What it means on this engine; "": the help does not show the option, as Horovod's does not.
-      off_help: The same of the option that says no.
-      scale: The variable holds the value times this.
-      negated: The variable says the opposite of the value.
-      needs: Key of a setting without which this one says nothing.
-      choices: What it may be, if that is limited.
-      most: The highest value, if there is one; the lowest of numbers is 0.
+      kind: The type of its value: bool, int, float or str.
+      on: The spellings of its option.
+      off: For bool, the spellings of the option that disables it.
+      help: Its meaning on this engine. If it is empty, the help does not show the option, as Horovod's does not.
+      off_help: The same for the option that disables it.
+      scale: The factor between the value and the variable's number.
+      negated: Whether the variable has the opposite of the value.
+      needs: The key of a setting without which this one has no effect.
+      choices: The valid values, if they are limited.
+      most: The largest value, if there is one; the smallest number is 0.
     """
 
     key: str
@@ -52,10 +52,10 @@ class Setting:
     most: float | None = None
 
     def checked(self, value: Any) -> Any:
-        """The value, as its kind.
+        """Returns a valid value, converted to the setting's type.
 
         Raises:
-          LaunchError: it is of another kind, or out of range.
+          LaunchError: it has another type, or is out of range.
         """
         wanted = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[self.kind]
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -71,7 +71,7 @@ class Setting:
         return value
 
     def text(self, value: Any) -> str:
-        """The variable's text for a value."""
+        """Returns the variable's text for a value."""
         if self.kind is bool:
             return str(int(value != self.negated))
         return str(value * self.scale) if self.kind is int else str(value)
@@ -196,9 +196,9 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
     ),
 }  # fmt: skip
 SETTINGS: Mapping[str, Setting] = {setting.key: setting for group in TABLE.values() for setting in group}
-# What Horovod takes for the time from a stall to its warning, where nothing is said.
+# Horovod's default for the time from a stall to its warning.
 _STALL_WARNING_S = 60
-# What a variable says yes and no by.
+# The texts in variables that mean yes and no.
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -206,8 +206,8 @@ def add_settings(line: CommandLine, groups: Mapping[str, Any]) -> None:
     """Adds the options; `given_settings` reads them.
 
     Args:
-      line: To which.
-      groups: Of its help, by title.
+      line: The command line.
+      groups: title -> group of its help.
     """
     for title, settings in TABLE.items():
         for setting in settings:
@@ -221,7 +221,7 @@ def add_settings(line: CommandLine, groups: Mapping[str, Any]) -> None:
 
 
 def _add_switch(line: CommandLine, setting: Setting, choice: Any) -> None:
-    """Adds the options that say yes and no; the help shows the first of a side that has a help."""
+    """Adds the options that enable and disable a setting; the help shows the first spelling of a side with a help."""
     for names, value, help in ((setting.on, "true", setting.help), (setting.off, "false", setting.off_help)):
         for i, name in enumerate(names):
             shown = help if help and i == 0 else argparse.SUPPRESS
@@ -229,7 +229,7 @@ def _add_switch(line: CommandLine, setting: Setting, choice: Any) -> None:
 
 
 def given_settings(options: Any) -> dict[str, Any]:
-    """The settings of parsed options that were given, checked.
+    """Returns the settings that were given as options, and checks them.
 
     Raises:
       LaunchError: a value is out of range.
@@ -242,10 +242,10 @@ def read_config(path: str, read_yaml: ReadYaml) -> tuple[dict[str, Any], str, li
     """Reads a configuration file: sections of settings, and the controller.
 
     Returns:
-      (settings by key, the controller or "", keys that mean nothing here).
+      (settings by key, the controller or "", keys that are not known).
 
     Raises:
-      LaunchError: the file cannot be read, is no such file, or a value is wrong.
+      LaunchError: the file cannot be read, is no configuration file, or has a wrong value.
     """
     try:
         config = read_yaml(read_small(path).decode())
@@ -268,7 +268,7 @@ def read_config(path: str, read_yaml: ReadYaml) -> tuple[dict[str, Any], str, li
 
 
 def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The environment variables for these settings."""
+    """Returns the environment variables for these settings."""
     return {
         SETTINGS[key].variable: SETTINGS[key].text(value)
         for key, value in settings.items()
@@ -277,12 +277,12 @@ def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def stall_timeout_s(settings: Mapping[str, Any], environment: Mapping[str, str]) -> float | None:
-    """After how long the engine should end a job whose rank is late; None for the engine's own time.
+    """Returns after how long the engine should end a job whose rank is late; None for the engine's own limit.
 
     Args:
-      settings: Those that were given.
-      environment: The launcher's, which Horovod's variables are read of where settings say nothing, as each process
-        will. The engine's own variable there comes before those.
+      settings: The settings that were given.
+      environment: The launcher's. Its variables of Horovod's count for settings that were not given, as in each
+        process. The engine's own variable there overrides them.
 
     Raises:
       LaunchError: a variable is no number.

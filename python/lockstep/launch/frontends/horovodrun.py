@@ -1,10 +1,10 @@
-"""Horovod's launcher as a spelling of ours: `horovodrun`, and `horovod.run` for functions.
+"""Horovod's launcher, on top of this project's: `horovodrun`, and `horovod.run` for functions.
 
     horovodrun -np 2 -H localhost:2 python train.py ...
 
-What it does otherwise than `python -m lockstep.launch`, because programs of Horovod's expect it (docs/horovod.md): it
-is always said how many workers there are; each sees all GPUs of the machine and chooses by its local rank; each finds
-its place under Horovod's names as well; TF_CONFIG, which Horovod does not know, is neither read nor handed on.
+It differs from `python -m lockstep.launch` where programs of Horovod's expect it (docs/horovod.md). The number of
+workers must be given. Each worker sees all GPUs of the machine, and chooses one by its local rank. Each also gets its
+place in Horovod's variables. TF_CONFIG, which Horovod does not know, is neither read nor forwarded.
 """
 
 import importlib.metadata
@@ -35,14 +35,14 @@ from lockstep.launch.remote.multi_host_job import JobHosts
 
 
 def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
-    """Runs a job as the command line says; does not return where the job is a single process, which takes our place.
+    """Runs a job as the command line asks. Does not return if a single process replaces this one.
 
     Args:
       arguments: The command line without the program's name; `sys.argv[1:]` by default.
       read_yaml: Reads the text of a configuration file; raises ValueError for one that is no YAML.
 
     Returns:
-      What the process should exit with: 0, the first failure's exit code, or 2 for a request that cannot be met.
+      The exit code for this process: 0, the first failure's exit code, or 2 for a request that cannot be met.
     """
     line = command_line()
     options, words = line.parse(sys.argv[1:] if arguments is None else arguments)
@@ -79,22 +79,22 @@ def run_function(
     environment: Mapping[str, str] | None = None,
     console: Console | None = None,
 ) -> list[Any]:
-    """What a function returns on each of a job's processes, which are interpreters of their own.
+    """Calls a function on each process of a job, each a fresh interpreter, and returns the results.
 
     Args:
-      function: Without arguments.
-      dumps: Pickles it, and its results (`call`).
+      function: A function without arguments.
+      dumps: Pickles the function and its results (`call`).
       request: The job.
-      executable: The processes' interpreter; this process's by default.
-      environment: What they inherit; this process's by default.
-      console: JobHosts their output goes; this process's by default.
+      executable: The processes' interpreter; by default this process's.
+      environment: The variables that they inherit; by default this process's.
+      console: Shows their output; by default in this process's stdout and stderr.
 
     Returns:
-      Its results by rank; of an elastic job, those of the ranks at its end.
+      The results in the order of the ranks; for an elastic job, the ranks at its end.
 
     Raises:
       LaunchError: the request cannot be met.
-      RuntimeError: a process failed; the message has its rank, and the exception where there was one.
+      RuntimeError: a process failed; the message has its rank, and the exception if there was one.
     """
     console = console or HorovodConsole(timestamps=request.timestamps)
     inherited = dict(os.environ if environment is None else environment)
@@ -113,12 +113,12 @@ def run_function(
             restarts=restarts,
         )
     results = call_in(function, dumps, make_job, console, executable=executable, restarts=restarts)
-    # Those of an elastic job come in the order of its ranks.
+    # The results are in the order of the ranks, for an elastic job too.
     return list(results.values())
 
 
 def _elastic_job(request: Request, environment: dict[str, str], console: Console, shown: str) -> JobFactory:
-    """What makes an elastic job; says what is started, where that is asked for."""
+    """Returns a function that makes an elastic job; shows what is started if the request asks for it."""
     request.validate()
     plan, told, shell = request.plan(environment), request.variables(environment), request.shell(environment)
     if request.verbose:
@@ -128,7 +128,7 @@ def _elastic_job(request: Request, environment: dict[str, str], console: Console
         _say_variables(told, console)
 
     def make_job(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
-        del attempt  # It begins anew by itself.
+        del attempt  # An elastic job restarts by itself.
         folder = None if files is None else str(files)
         with_files = {} if folder is None else {FOLDER: folder}
         inherited = {**environment, **told, **with_files}
@@ -145,7 +145,7 @@ def _say_variables(told: Mapping[str, str], console: Console) -> None:
 def _job_hosts_and_environment(
     request: Request, environment: dict[str, str], console: Console, shown: str
 ) -> tuple[JobHosts, dict[str, str]]:
-    """On which hosts, and the environment with what options set; says what is started, where that is asked for."""
+    """Returns the hosts, and the environment with the options' variables; shows what is started if asked for."""
     request.validate()
     job_hosts, told = request.job_hosts(environment), request.variables(environment)
     environment.pop("TF_CONFIG", None)
@@ -156,7 +156,7 @@ def _job_hosts_and_environment(
 
 
 def _environments(job_hosts: JobHosts, console: Console) -> Environments:
-    """Gives the environments of processes that are all on this host, whatever it was called."""
+    """Returns a function that plans processes which all run on this host, under the name that the user gave it."""
 
     def of(environment: Mapping[str, str]) -> list[dict[str, str]]:
         planned = environments_of(None, job_hosts, console)(environment)

@@ -1,1 +1,1 @@
-"""Runs workers of this machine: starts their processes, watches over them, and ends them together."""
+"""Runs workers of this machine: starts their processes, supervises them, and ends them together."""

@@ -90,8 +90,9 @@ class Guard:
 
 
 def _watch(pipe: int, silence_s: float | None, parents: Collection[int]) -> None:
-    # It has a session of its own, so that neither the terminal's signals nor a kill of the launcher's group reach it. It
-    # holds none of the launcher's files, so that readers of the launcher's output see the end when the launcher ends.
+    # It has a session of its own, so that neither the terminal's signals nor a kill of the launcher's group reach it.
+    # It holds none of the launcher's files, so that readers of the launcher's output see the end when the launcher
+    # ends.
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

@@ -110,7 +110,8 @@ def call_starter(function: Callable[[], object]) -> Start:
             sys.stderr.flush()
         stdout, stderr, noted = os.pipe(), os.pipe(), notes.open_pipe()
         told = {**environment, notes.VARIABLE: notes.name_of(noted[1])}
-        # Until `_settle` is done, the fork would treat a signal as one of the launcher's, and report it to the launcher.
+        # Until `_settle` is done, the fork would treat a signal as one of the launcher's, and report it to the
+        # launcher.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = os.fork()
         if pid == 0:

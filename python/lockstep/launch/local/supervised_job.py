@@ -229,7 +229,7 @@ class SupervisedJob:
         return ", ".join(worker.name for worker in self._workers if worker.code is None)
 
     def _remind(self) -> None:
-        """Names the workers that still run after a signal. A worker in an exchange that hangs does not notice one."""
+        """Shows which workers still run after a signal. A worker in an exchange that hangs does not notice one."""
         self._remind_at = None
         running = self._still_running()
         if not running or self._kill_at is not None:

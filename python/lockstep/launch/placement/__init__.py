@@ -1,1 +1,1 @@
-"""Decides how many workers a launcher starts, on which hosts and GPUs, and what each finds in its environment."""
+"""Plans the workers of a launcher: how many, on which hosts and GPUs, and with which environment variables."""

@@ -103,7 +103,8 @@ def _host(found: re.Match[str], slots: int | None, where: str) -> Host:
 def assign_slots(count: int, hosts: Sequence[Host]) -> list[Host]:
     """Fills the hosts with `count` workers, in the order of the hosts; returns each with the number of its workers.
 
-    A host that is named several times counts as one host, with the sum of the slots. This machine may have several names.
+    A host that is named several times counts as one host, with the sum of the slots. This machine may have several
+    names.
 
     Raises:
       LaunchError: there are fewer slots than workers, or more workers than a job can have.

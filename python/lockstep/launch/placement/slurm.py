@@ -18,7 +18,8 @@ from lockstep.launch.placement.tasks import Tasks
 
 # The value 0 means that Slurm's variables are not read.
 SWITCH = "LOCKSTEP_SLURM"
-# Steps that Slurm creates itself (interactive, batch, external) have numbers from here on; no user asked for their tasks.
+# Steps that Slurm creates itself (interactive, batch, external) have numbers from here on; no user asked for their
+# tasks.
 _FIRST_OWN_STEP = 0xFFFFFFF0
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?$")
 _PART = re.compile(r"([\w.-]*)(?:\[([^\[\]]*)\])?")
@@ -219,7 +220,7 @@ def place_on_host(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def tasks_on_this_host(environment: Mapping[str, str]) -> int | None:
-    """Returns the number of tasks that an allocation of one host was made with; None if none was given, or in a step."""
+    """Returns the number of tasks for which an allocation of one host was made; None in a step, or without a number."""
     if not is_asked(environment) or _in_step(environment) or not asks_for_tasks(environment):
         return None
     return _tasks_of_nodes(_first(environment, "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"))[0]

@@ -24,8 +24,9 @@ from lockstep.launch.placement.tasks import LOOPBACK, Tasks
 _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 # An iterator's get_next and a reader may each hold an inter-op thread. With only one thread, one would block the other.
 _MIN_INTEROP_THREADS = 2
-# glibc's malloc returns large blocks to the system when they are freed, so each step faults in the same pages again. With
-# activations of some MiB, this takes a tenth of the CPU time. 32 MiB is the highest value that all its versions accept.
+# glibc's malloc returns large blocks to the system when they are freed, so each step faults in the same pages again.
+# With activations of some MiB, this takes a tenth of the CPU time. 32 MiB is the highest value that all its versions
+# accept.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
@@ -179,8 +180,8 @@ def _rendezvous(base: Mapping[str, str], count: int, tasks: Tasks) -> Rendezvous
 def _local_address(choice: str | None, tasks: Tasks) -> str:
     """Returns `Rendezvous.local_address` for this launcher's workers.
 
-    The rendezvous has the first task's address. On that machine its own name may mean loopback: Debian's /etc/hosts has it
-    as 127.0.1.1. If rank 0 listened there, the other machines could not connect.
+    The rendezvous has the first task's address. On that machine its own name may mean loopback: Debian's /etc/hosts has
+    it as 127.0.1.1. If rank 0 listened there, the other machines could not connect.
     """
     first, *others = (host.strip("[]") for host, _ in tasks.by_host)
     is_first = tasks.hosts[tasks.index] == tasks.hosts[0]
@@ -201,7 +202,7 @@ def threads_per_worker(cpus: int, count: int) -> dict[str, str]:
 
 
 def available_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns the number of processors that this process may use, by its affinity and the quota of its control group."""
+    """Returns the number of processors that this process may use, by its affinity and its control group's quota."""
     cpus = len(os.sched_getaffinity(0))
     try:
         quota, period = (root / "cpu.max").read_text().split()

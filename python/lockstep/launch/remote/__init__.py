@@ -1,1 +1,1 @@
-"""Runs workers of other hosts: an agent there starts them, and the launcher speaks with it over ssh or srun."""
+"""Runs workers of other hosts: an agent on each host starts them. Launcher and agent communicate over ssh or srun."""

@@ -1,7 +1,7 @@
 r"""The protocol between a launcher and its agent on another host, over the agent's standard input and output.
 
-The program that started the agent (ssh, srun) carries the bytes, and has authenticated both sides. The agent begins with
-a line, `MARK`; both sides skip anything that a login shell prints before it. Then both send frames:
+The program that started the agent (ssh, srun) carries the bytes, and has authenticated both sides. The agent begins
+with a line, `MARK`; both sides skip anything that a login shell prints before it. Then both send frames:
 
     4 bytes  length of the message, big endian
     4 bytes  length of the data
@@ -38,8 +38,8 @@ from typing import Any
 
 MARK = b"lockstep agent 2\n"
 # Longer than the workers' own 8 s (LOCKSTEP_SILENCE_TIMEOUT), because their errors name the operation. TCP may repeat a
-# packet after 3.2 s and next after 6.4 s. So a network that is cut for 5 s is silent for up to 7 s, and the time between
-# two `alive` messages comes on top.
+# packet after 3.2 s and next after 6.4 s. So a network that is cut for 5 s is silent for up to 7 s, and the time
+# between two `alive` messages comes on top.
 SILENCE_S = 8.5
 ALIVE_EVERY_S = 0.25
 # The longest part of a file, or of output.

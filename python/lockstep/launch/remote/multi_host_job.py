@@ -80,11 +80,11 @@ class MultiHostJob(SupervisedJob):
 
     Args:
       command: The words that each worker runs.
-      job_hosts: On which hosts.
+      job_hosts: The hosts.
       environment: The launcher's.
-      console: JobHosts output goes.
-      copies: JobHosts that of a rank is kept as well: of its stdout and its stderr.
-      files: A folder with files for the workers, which gets those that they leave.
+      console: Shows the output.
+      copies: For each rank, the files that also get its stdout and its stderr.
+      files: A folder with files for the workers, which also gets the files that they leave.
     """
 
     def __init__(

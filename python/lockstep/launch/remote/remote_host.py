@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 @dataclass
 class Assignment:
-    """What the agent of a host has to run.
+    """The task of a host's agent.
 
     Attributes:
       command: The words that each worker runs.
