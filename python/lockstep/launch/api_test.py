@@ -18,7 +18,7 @@ HEAD = "import os, signal, sys, threading, time\nfrom lockstep.launch import Lau
 
 @pytest.fixture
 def program(tmp_path):
-    """A function that runs a program: its exit code, and the lines of stdout and stderr."""
+    """Returns a function that runs a program, and returns its exit code and the lines of stdout and stderr."""
 
     def run_it(text: str, **variables: str) -> tuple[int, list[str], list[str]]:
         hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_TF1"}

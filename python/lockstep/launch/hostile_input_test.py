@@ -1,4 +1,4 @@
-"""What the launcher reads of others: each input is understood, or refused by an error that says so."""
+"""Input from others that the launcher reads: each is understood, or refused with an error."""
 
 import json
 import struct
@@ -33,13 +33,13 @@ def test_tf_config_of_a_launcher():
 
 
 def test_hosts(monkeypatch):
-    """Up to the place of each worker."""
-    monkeypatch.setattr(hosts, "is_this_machine", lambda name: name == "localhost")  # asks nobody
+    """The input is followed up to the place of each worker."""
+    monkeypatch.setattr(hosts, "is_this_machine", lambda name: name == "localhost")  # no network
 
     def reads(data):
         found = hosts.parse_hosts(text_of(data))
         assert all(host.slots >= 1 and host.name for host in found)
-        # None is an option of ssh's.
+        # No name may be an option of ssh.
         assert not [host for host in found if host.target.startswith("-")]
         size = sum(host.slots for host in found)
         filled = hosts.assign_slots(size, found)
@@ -77,7 +77,7 @@ def test_output_of_a_host_discovery_script(slots):
 
 def test_names_of_hosts_are_looked_up_without_a_crash(monkeypatch):
     def no_network(name, *args, **kwargs):
-        name.encode("idna")  # as the system's does, before it asks anybody
+        name.encode("idna")  # as the system does first
         raise OSError("no network here")
 
     monkeypatch.setattr(hosts.socket, "getaddrinfo", no_network)
@@ -130,7 +130,7 @@ def test_words_of_an_agent():
 
 
 def test_messages_of_an_agent_to_a_launcher(tmp_path):
-    """What an agent says that has gone mad: nothing but an error of the conversation comes of it."""
+    """Arbitrary messages of an agent cause only an error of the connection."""
     with open(tmp_path / "shown", "wb") as file:
         console = Console(file.fileno(), file.fileno())
         task = Assignment(["true"], {}, "/", "", False, 8.0, {}, str(tmp_path))
@@ -168,7 +168,7 @@ def test_a_refusal_whose_code_says_that_all_is_well_makes_no_sense(code):
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_conversation_of_an_elastic_worker(is_known):
-    """A stranger's bytes, and those of a worker that knows the secret but makes no sense."""
+    """Bytes of an unauthenticated peer, and invalid messages of a worker that knows the secret."""
 
     def reads(data):
         launcher, worker = Channel("secret", True), Channel("secret", False)

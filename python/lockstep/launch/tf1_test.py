@@ -60,7 +60,7 @@ except ImportError as error:
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder with a program, a module and a package, none of which knows TensorFlow 2."""
+    """Returns a folder with a program, a module and a package that only know TensorFlow 1."""
     (tmp_path / "main.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text("import tensorflow as tf\ndef placeholder():\n  return tf.placeholder\n")
     (tmp_path / "package").mkdir()
@@ -81,7 +81,7 @@ def project(tmp_path):
 
 
 def _path(folder: Path) -> str:
-    """PYTHONPATH with one more folder."""
+    """Returns PYTHONPATH with one more folder."""
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
@@ -184,5 +184,5 @@ def test_a_module_outside_of_the_programs_folder_that_wants_tensorflow_1_is_expl
     last = run.stderr.splitlines()[-1]
     assert last.startswith(f"lockstep: under --tf1 the modules below {tmp_path / 'program'} see TensorFlow 1"), last
     assert f"{outside} is none of them" in last and "has no tf.placeholder" in last
-    # As it says.
+    # The message's advice works.
     _run(tmp_path, "--tf1", sys.executable, "program/main.py", PYTHONPATH=path)

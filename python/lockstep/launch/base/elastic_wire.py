@@ -17,7 +17,7 @@ object whose "is" names its kind:
     launcher removed   -                                            this worker has lost its place
     launcher failed    why                                          the job has ended
 
-Read by workers as well: standard library only.
+Workers import this module too, so it only uses the standard library.
 """
 
 import hmac
@@ -88,7 +88,7 @@ class Channel:
 
     def _agree(self, theirs: bytes) -> None:
         if len(theirs) != _DIGITS or theirs.strip(b"0123456789abcdef"):
-            raise WireError("no nonce")
+            raise WireError("the first line is no nonce")
         if not self._is_launcher:
             self.outgoing += self._nonce.encode() + b"\n"
         launchers, workers = (self._nonce.encode(), theirs) if self._is_launcher else (theirs, self._nonce.encode())
@@ -108,7 +108,7 @@ class Channel:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise WireError("a message that is no object")
+            raise WireError("a message is no JSON object")
         return message
 
     def _mac(self, is_launcher: bool, number: int, text: bytes) -> bytes:

@@ -6,14 +6,14 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
 def carry(source: Channel, target: Channel, piece: int = 7) -> list[dict]:
-    """Moves what one has to send to the other, in pieces."""
+    """Moves the outgoing bytes of one end to the other, in pieces."""
     data, source.outgoing = source.outgoing, b""
     return [message for i in range(0, len(data), piece) for message in target.feed(data[i : i + piece])]
 
 
 def test_both_sides_understand_each_other():
     launcher, worker = Channel("secret", True), Channel("secret", False)
-    worker.say({"is": "ready", "worker": 3})  # before it has heard anything
+    worker.say({"is": "ready", "worker": 3})  # before it has received anything
     assert carry(launcher, worker) == []
     assert not launcher.is_known
     assert carry(worker, launcher) == [{"is": "ready", "worker": 3}]

@@ -9,7 +9,7 @@ from lockstep.launch.base.output import Console
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-# A network that is kept for tests of devices (RFC 2544): no machine is in it.
+# A network that is reserved for tests of devices (RFC 2544): no machine is in it.
 NO_NETWORK = "198.18.0.0/15"
 
 
@@ -40,7 +40,7 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(choice, m
 def test_rank_0_is_met_where_the_user_says(monkeypatch):
     monkeypatch.setattr(interfaces, "_address_towards", lambda host: f"towards {host}")
     assert rendezvous_host("anything", "127.0.0.0/8", ["b"]) == "127.0.0.1"
-    # A name that leads somewhere is as good as an address, for others as well.
+    # A name that can be resolved is as good as an address, for other hosts as well.
     assert rendezvous_host("192.0.2.1", None, ["b"]) == "192.0.2.1"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 VARIABLE = "LOCKSTEP_NOTES"
-# Why a program failed: by its own error; because another rank had ended before; because of a signal of the user's.
+# Why a program failed: by its own error, because another rank had ended before, or because of the user's signal.
 ITSELF, PEER, INTERRUPT = "itself", "peer", "interrupt"
 # Only the end of a traceback is sent. A pipe holds 64 KiB, and a note takes at most half of it.
 MOST_TRACE_CHARACTERS = 1 << 12

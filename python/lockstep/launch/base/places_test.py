@@ -47,7 +47,7 @@ def test_cross_places_are_those_that_counting_each_finds():
             assert (found.cross_rank, found.cross_size) == (having.index(found.host), len(having))
 
 
-@pytest.mark.timeout(240)  # Seconds; where each worker looks at each host, an hour.
+@pytest.mark.timeout(240)  # It takes seconds; an hour if each worker looked at each host.
 def test_as_many_hosts_as_there_may_be_have_their_places_at_once():
     found = places([(f"host{i}", 2) for i in range(32768)])
     assert found[-1] == Place(65535, 65536, 1, 2, 32767, 32768, "host32767")

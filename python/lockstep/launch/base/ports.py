@@ -5,7 +5,8 @@ import socket
 
 from lockstep.launch.base.errors import LaunchError
 
-# Below the ports that systems give to outgoing connections (from 32768 on), which could take one meanwhile.
+# They lie below the ports that systems use for outgoing connections (from 32768 on), so no connection takes one
+# meanwhile.
 PORTS = range(20001, 32768)
 
 

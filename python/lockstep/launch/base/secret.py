@@ -21,7 +21,7 @@ from lockstep.launch.base.errors import LaunchError
 VARIABLE = "LOCKSTEP_SECRET"
 # The text that manifests have until the user puts a secret there. It is publicly known.
 PLACEHOLDER = "REPLACE-WITH-RANDOM-TEXT"
-PLACEHOLDER_HINT = "which everybody knows who has the manifest; wanted random text of yours: openssl rand -hex 32"
+PLACEHOLDER_HINT = "which everybody knows who has the manifest; wanted a random text of your own: openssl rand -hex 32"
 _KEY_BYTES = 32
 # By their names in /proc/self/mounts. File systems in user space ("fuse.") are nearly always network file systems too.
 _NETWORK_FILE_SYSTEMS = {
@@ -34,7 +34,7 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
     """Returns the secret of a job: LOCKSTEP_SECRET, or one that is derived from the user's key.
 
     Args:
-      environment: The launcher's.
+      environment: The launcher's environment variables.
       rendezvous: The address of the job's rendezvous, host:port.
       hosts: The number of hosts with launchers of the job.
       job: Further text that tells it from other jobs.
@@ -54,7 +54,7 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
         if hosts > 1 and not _is_of_the_network(kind := file_system(path)):
             raise LaunchError(
                 f"the job has tasks on {hosts} hosts, and {VARIABLE} is not set, nor can it be derived from the key in "
-                f"{path}: that is on a file system of this host alone ({kind}), so others have another key; {wanted}"
+                f"{path}: it is on a file system of this host alone ({kind}), so other hosts have another key; {wanted}"
             )
         key = _read_or_make(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`call_in`: functions on workers that are interpreters of their own. Pickled by reference, from modules made here."""
+"""`call_in`: functions on workers that are fresh interpreters, pickled by reference from modules made here."""
 
 import contextlib
 import functools
@@ -55,7 +55,7 @@ def fails_at_first():
 
 @pytest.fixture
 def functions(tmp_path, monkeypatch):
-    """A module of functions that only this process's search path leads to."""
+    """Yields a module of functions that is only on this process's module path."""
     name = f"functions_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -65,7 +65,7 @@ def functions(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(tmp_path):
-    """A function that calls another on two workers, whose output goes to tmp_path / "shown"."""
+    """Yields a function that calls another on two workers, whose output goes to tmp_path / "shown"."""
     with open(tmp_path / "shown", "wb") as file:
         console = Console(file.fileno(), file.fileno())
 
@@ -161,12 +161,12 @@ def test_another_thread_than_the_main_one_is_refused(run, functions):
 
 def test_a_job_that_begins_anew_brings_the_results_of_its_last_attempt(run, functions, tmp_path):
     assert run(functions.fails_at_first, folder=tmp_path / "logs", restarts=2) == ["1", "1"]
-    # What the first attempt wrote is not replaced.
+    # The output of the first attempt is kept.
     assert "not yet" in (tmp_path / "logs" / "rank.1" / "stderr").read_text()
 
 
 def _environments(launcher: int) -> bytes:
-    """Of the workers of a launcher."""
+    """Returns the environments of a launcher's workers."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     found = b""
     for child in children:
@@ -186,7 +186,7 @@ def test_no_file_is_left_of_a_launcher_that_is_killed(tmp_path):
     )
     started = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(temporary)})
     (folder,) = wait_for(lambda: [path.parent for path in temporary.glob("*/function")], "the folder")
-    # Its guard knows of it from before the first worker.
+    # The guard knows the folder before the first worker starts.
     wait_for(lambda: str(folder).encode() in _environments(started.pid), "a worker")
     started.kill()
     started.wait(120)

@@ -19,7 +19,7 @@ def add_hosts(line: CommandLine, *, default: str) -> None:
       line: The command line.
       default: The default's description in the help.
     """
-    group = line.group("hosts", "Hosts that are not this machine are reached over ssh, which must not ask anything.")
+    group = line.group("hosts", "Hosts other than this machine are reached over ssh, which must need no password.")
     add_lists(line, group.add_mutually_exclusive_group(), default=default)
     add_interfaces(line, group, "--network-interfaces", "--network-interface", "--nics", "--interface")
     add_ssh(line, group)
@@ -40,7 +40,7 @@ def add_lists(line: CommandLine, one: Any, *, default: str) -> None:
 
 def add_interfaces(line: CommandLine, to: Any, *names: str, **details: Any) -> None:
     """Adds one or more spellings of the option for network interfaces, which `interfaces_of` reads."""
-    help = "for connections between hosts: an interface's name, its address, or a network (CIDR); several by commas"
+    help = "for connections between hosts: an interface's name, its address, or a network (CIDR); or a list with commas"
     line.add(*names, to=to, dest="nics", action="append", **{"help": help, **details})
 
 
@@ -75,7 +75,7 @@ def ssh_of(environment: Mapping[str, str], **given: Any) -> Ssh:
     """Returns the remote shell that the options and the environment ask for.
 
     Args:
-      environment: The launcher's.
+      environment: The launcher's environment variables.
       **given: Attributes of `Ssh`; None for options that were not given.
 
     Raises:
@@ -115,7 +115,7 @@ def hosts_asked_for(
       workers: The number of workers of hosts without a number of their own (`-n`).
       gpus: Returns the number of GPUs that are visible here. It is the default number of workers of each host, as hosts
         are taken to be alike.
-      environment: The launcher's.
+      environment: The launcher's environment variables.
 
     Raises:
       LaunchError: the hosts are not valid.

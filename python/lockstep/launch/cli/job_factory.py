@@ -30,7 +30,7 @@ def make_job_factory(
     Args:
       environments: Plans the workers if all are started here.
       job_hosts: The hosts; None: this host.
-      environment: The launcher's.
+      environment: The launcher's environment variables.
       console: Shows the output.
       folder: A folder that also gets the output (`open_copies`). Later attempts append to the first one's files.
       restarts: How many attempts may follow the first.

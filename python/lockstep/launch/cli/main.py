@@ -22,8 +22,8 @@ from lockstep.launch.remote.multi_host_job import JobHosts
 
 _DESCRIPTION = """\
 Starts the workers of a job, on this machine or on each of several hosts: one for each GPU in CUDA_VISIBLE_DEVICES or
-NVIDIA_VISIBLE_DEVICES, or N on the CPU; without either, one. When a worker fails, all are ended, and its exit code is
-returned.
+NVIDIA_VISIBLE_DEVICES, or N on the CPU. By default there is one worker. When a worker fails, all workers are ended, and
+the launcher returns the failed worker's exit code.
 """
 NO_COMMAND = "no command; wanted one like: python main.py"
 
@@ -141,7 +141,7 @@ def execute(
       words: The command.
       environments: Plans the workers if all are started here.
       job_hosts: The hosts; None: this host.
-      environment: The launcher's.
+      environment: The launcher's environment variables.
       console: Shows the output.
       folder: A folder that also gets the output (`open_copies`).
       restarts: How often the job may be restarted after a failure.

@@ -323,7 +323,7 @@ class Driver:
             self._wait_for_more(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
         elif waiting and self._exceeds_limit(waiting) and not self._succeeded:
             actions.over = self._failure or 1
-            actions.why = f"the job was to be reset for the {_ordinal(self._resets + 1)} time; the reset limit is "
+            actions.why = f"the job was to begin anew for the {_ordinal(self._resets + 1)} time; the reset limit is "
             actions.why += str(self.limits.reset_limit)
         elif waiting:
             self._place(actions, waiting)

@@ -1,4 +1,4 @@
-"""The rules by which an elastic job goes on, without processes: what is told, and what follows."""
+"""The rules of an elastic job, without processes: the events that the driver gets, and its actions."""
 
 import pytest
 
@@ -11,7 +11,7 @@ KILLED = (-9, "was killed by SIGKILL")
 
 
 class Job:
-    """A driver, told what would happen to its workers; `now` only moves where a test says so."""
+    """A driver that gets the events of imaginary workers; `now` only moves when a test moves it."""
 
     def __init__(self, *, hosts=None, cooldown=None, num_proc=2, min_np=1, max_np=4, **limits):
         self.now = 0.0
@@ -59,7 +59,7 @@ def test_a_dead_worker_is_survived_by_the_others_in_their_order():
     assert not job.ready(2).places
     assert ranks(job.ready(1)) == {1: (0, 2, 0), 2: (1, 2, 1)}
     assert job.end(1, 0)[1].over is None
-    assert job.end(2, 0)[1].over == 0  # the death was survived
+    assert job.end(2, 0)[1].over == 0  # the job survives the death
 
 
 def test_workers_of_a_machine_have_ranks_in_a_row():
@@ -71,7 +71,7 @@ def test_workers_of_a_machine_have_ranks_in_a_row():
     assert [(actions.places[n]["cross_rank"], actions.places[n]["cross_size"]) for n in range(4)] == [
         (0, 2), (0, 2), (1, 2), (1, 2)
     ]  # fmt: skip
-    # One dies on the first machine, for which a new one comes: behind its neighbour, and before the others.
+    # One dies on the first machine. Its replacement stands behind its neighbour, and before the others.
     job.end(0)
     job.hosts.found({"192.0.2.1": 2, "localhost": 2, "me@192.0.2.1": 1})
     assert [worker.number for worker in job.next().start] == [4]
@@ -84,12 +84,12 @@ def test_newcomers_join_behind_those_that_have_the_state():
     job.next(), job.ready(0, 1)
     job.hosts.found({"localhost": 2, "127.0.0.1": 1})
     assert [(worker.number, worker.host, worker.slot) for worker in job.next().start] == [(2, "127.0.0.1", 2)]
-    assert job.next().changed is None  # nobody waits for its start
+    assert job.next().changed is None  # the job does not wait for its start
     changed = job.ready(2).changed
     assert (changed["added"], changed["removed"]) == (True, False)
     assert job.next().changed is None
     job.now += 1
-    assert job.next().changed["at"] == 1  # until they come
+    assert job.next().changed["at"] == 1  # repeated until they come
     actions = job.ready(0, 1, keeps_state=True)
     assert ranks(actions) == {0: (0, 3, 0), 1: (1, 3, 1), 2: (2, 3, 2)}
     assert not actions.places[0]["all_keep_state"]
@@ -177,7 +177,7 @@ def test_a_worker_that_does_not_end_is_spoken_of_once():
     job.ready(1)
     job.now = 5
     assert job.next().say == [f"rank {rank} did not come for 5 s: it is ended" for rank in (0, 2)]
-    for _ in range(10):  # SIGKILL takes its time
+    for _ in range(10):  # SIGKILL may take some time
         wake_at = job.driver.wake_at(job.now)
         assert wake_at > job.now
         job.now = wake_at
@@ -221,7 +221,7 @@ def test_a_newcomer_that_did_not_get_the_state_is_not_its_keeper():
     job.now = 3
     job.next(), job.ready(3), job.ready(1, 2, has_state=True)
     job.end(1)
-    job.driver.ready(3, False, False)  # before the state had come
+    job.driver.ready(3, False, False)  # before it had the state
     assert ranks(job.ready(2, has_state=True)) == {2: (0, 2, 1), 3: (1, 2, 0)}
     job.end(2)
     actions = job.ready(3)
@@ -244,10 +244,10 @@ def test_all_workers_of_a_new_host_are_one_reset():
     job.next(), job.ready(0, 1)
     job.hosts.found({"localhost": 2, "127.0.0.1": 2})
     assert [worker.number for worker in job.next().start] == [2, 3]
-    assert job.ready(2).changed is None  # The other one is still to come.
+    assert job.ready(2).changed is None  # The other one has not come yet.
     assert job.ready(3).changed["added"]
     assert ranks(job.ready(0, 1))[3] == (3, 4, 3)
-    # The next change is one too many.
+    # The next change exceeds the limit.
     job.end(3)
     assert job.ready(0, 1, 2).why == "the job was to begin anew for the 2nd time; the reset limit is 1"
 
@@ -257,7 +257,7 @@ def test_the_rest_of_a_new_host_is_not_another_reset():
     job.next(), job.ready(0, 1, 2)
     job.hosts.found({"localhost": 3, "127.0.0.1": 2})
     job.next(), job.ready(3)
-    job.end(2)  # One that trains dies before the second newcomer is there.
+    job.end(2)  # A worker that trains dies before the second newcomer is there.
     assert len(job.ready(0, 1).places) == 3
     job.ready(4)
     assert len(job.ready(0, 1, 3).places) == 4

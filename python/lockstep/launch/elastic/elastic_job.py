@@ -264,7 +264,7 @@ class ElasticJob(SupervisedJob):
         self, number: int, host: str, variables: dict[str, str], copies: tuple[OutputCopy, OutputCopy] | None
     ) -> Worker:
         if self._other_hosts is None:
-            raise LaunchError(f"host {host} is not this machine, where all workers of this job have to be")
+            raise LaunchError(f"host {host} is not this machine; all workers of this job must be on this machine")
         ours = interfaces.address_towards(host_of(host).name, self._other_hosts.interface)
         variables[elastic_wire.ADDRESS] = interfaces.with_port(ours, self._service.port_outside())
         worker = self._other_hosts.start(host, number, variables, self._hosts.slots().get(host, 1), copies)

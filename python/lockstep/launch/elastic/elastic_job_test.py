@@ -21,7 +21,7 @@ RUN = "import json, sys; from lockstep.launch.frontends.horovodrun import main; 
 
 @pytest.fixture
 def launch(tmp_path):
-    """A function that starts an elastic job in tmp_path; what it started is killed at the end."""
+    """Yields a function that starts an elastic job in tmp_path; all processes are killed at the end."""
     started = []
 
     def start(*options: str, worker: str, script: str = "") -> subprocess.Popen:
@@ -55,7 +55,7 @@ def launch(tmp_path):
 
 
 def runs(path: Path) -> bool:
-    """Whether the process whose number a file has is there, and no zombie."""
+    """Returns whether the process whose number is in a file runs, and is no zombie."""
     try:
         status = Path(f"/proc/{path.read_text()}/stat").read_text()
     except OSError:
@@ -64,17 +64,17 @@ def runs(path: Path) -> bool:
 
 
 def finish(process: subprocess.Popen) -> tuple[int, list[str], str]:
-    """Exit code, the sorted lines of stdout, and stderr."""
+    """Returns the exit code, the sorted lines of stdout, and stderr."""
     stdout, stderr = process.communicate(timeout=DEADLINE_S)
     return process.returncode, sorted(stdout.splitlines()), stderr
 
 
 def test_a_killed_worker_is_replaced_when_its_host_has_cooled_down(launch):
-    """The replacement joins behind the survivors, which go on meanwhile."""
+    """The replacement joins behind the survivors, which continue meanwhile."""
     job = launch(
-        # The survivors have long met again when the host has cooled down.
+        # The survivors have begun a round long before the host has cooled down.
         *("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "5", "5"),
-        script="sleep 0.5\necho localhost:3",  # It runs when workers end, and when the job does.
+        script="sleep 0.5\necho localhost:3",  # The script is running when workers end, and when the job ends.
         worker="""
 got = place()
 if number == 0:
@@ -156,7 +156,7 @@ def test_the_job_ends_when_all_fail(launch):
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_launcher(launch, tmp_path, signum):
-    """The fixture looks for what is left."""
+    """The fixture checks that no process is left."""
     job = launch("-np", "2", "--min-np", "1", worker="place()\nopen(f'here{number}', 'w')\ntime.sleep(600)")
     deadline = time.monotonic() + DEADLINE_S
     while len(list(tmp_path.glob("here*"))) < 2:
@@ -188,7 +188,7 @@ def test_a_script_that_fails_at_first_is_an_error(launch, script, message):
     assert stderr.startswith(f"horovodrun: {message}")
 
 
-# A line of a discovery script. The worker waits for its third run: the launcher has then seen how the second one ended.
+# A line of a discovery script. The worker waits for its third run: then the launcher knows how the second one ended.
 COUNT = "echo >> runs\n"
 UNTIL_COUNTED = "place()\nwhile len(open('runs').read()) < 3: time.sleep(0.05)"
 

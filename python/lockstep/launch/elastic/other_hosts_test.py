@@ -25,7 +25,7 @@ launch = pytest.fixture(launchers)
 
 @pytest.fixture
 def elastic(launch, tmp_path):
-    """A function that starts an elastic job; hosts with a user's name are reached over a stand-in for ssh."""
+    """Yields a function that starts an elastic job; a stand-in for ssh leads to hosts with a user's name."""
     (tmp_path / "network").mkdir()
 
     def start(*options: str, worker: str, hosts: str = "", **more: str):
@@ -66,7 +66,7 @@ def test_a_round_meets_at_rank_0s_host(elastic):
 
 
 def test_a_host_that_joins_and_leaves(elastic, tmp_path):
-    """Workers there are started when the script names it, and end when it no longer does."""
+    """Workers there start when the script names the host, and end when it names the host no longer."""
     job = elastic(
         *("-np", "1", "--min-np", "1", "--max-np", "3"),
         hosts="localhost:1\n",
@@ -103,7 +103,7 @@ print("done", got["size"], got["host"], flush=True)
 
 @pytest.mark.parametrize("how", ["agent", "frozen"])
 def test_a_host_that_is_lost_is_survived_and_left_alone(elastic, tmp_path, how):
-    """By the end of its agent, and by silence: its workers are awaited until then, and end; no new ones come there."""
+    """A host is lost when its agent ends or is silent. Its workers then count as ended, and no new ones start there."""
     variables = {"LOCKSTEP_AGENT_TIMEOUT": "5"} if how == "frozen" else {}
     job = elastic("-np", "4", "--min-np", "1", hosts=f"localhost:2\n{A}:2\n", worker=ROUNDS, **variables)
     trains = 0

@@ -1,4 +1,4 @@
-"""DeepRec's launcher: what it does otherwise than ours."""
+"""DeepRec's launcher: its differences from this project's."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ print(*[os.environ.get(name) for name in ("LOCKSTEP_WORLD_SIZE", "CUDA_VISIBLE_D
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a program, in which no nvidia-smi is on the path."""
+    """Returns a folder with a program, and no nvidia-smi."""
     (tmp_path / "main.py").write_text(SHOW)
     return tmp_path
 

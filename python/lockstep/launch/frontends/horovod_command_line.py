@@ -21,8 +21,8 @@ API_VERSION = "0.28.1"
 PROGRAM = "horovodrun"
 _OF_SSH = ("ssh_port", "ssh_identity_file", "ssh_options", "ssh_command")
 _DESCRIPTION = """\
-Horovod's launcher, as Lockstep has it: starts the processes of a job, on this machine or on several hosts, each running
-the command, and ends them together. When one fails, all are ended, and its exit code is returned.
+Lockstep's version of Horovod's launcher: starts the processes of a job, on this machine or on several hosts. Each runs
+the command. When one fails, all are ended, and the launcher returns the failed process's exit code.
 """
 # The headings of Horovod's help in their order, and this project's.
 _OURS = "Lockstep's own arguments"
@@ -36,7 +36,7 @@ _ELASTIC = (
     ("min_np", ("--min-num-proc",), "MIN_NUM_PROC", "with fewer processes the job waits for hosts (default: -np)"),
     (
         "max_np", ("--max-num-proc",), "MAX_NUM_PROC",
-        "more processes are not started (default: one is started for each slot)",
+        "the largest number of processes (default: one for each slot)",
     ),
     ("slots", (), "SLOTS", "the slots of hosts for which the host discovery script prints no number"),
     (
@@ -46,8 +46,8 @@ _ELASTIC = (
     ("reset_limit", (), "RESET_LIMIT", "how often the job may be reset (default: without limit)"),
     (
         "cooldown_range", (), "COOLDOWN_RANGE",
-        "for how many seconds a host gets no new processes when one failed there: at first (twice as long each time), "
-        "and at most (default: for good)",
+        "the seconds for which a host gets no new processes after one has failed there: first the initial time, which "
+        "doubles each time, then the longest one (default: for good)",
     ),
 )  # fmt: skip
 
@@ -56,22 +56,22 @@ def command_line() -> CommandLine:
     """Returns the parser. Its help has Horovod's order, names and headings, and this project's options at the end."""
     line = CommandLine(PROGRAM, _DESCRIPTION, lists_options=True)
     line.add("-v", "--version", action="version", version=API_VERSION, help="print the version of Horovod's API")
-    line.add("-np", "--num-proc", type=int, help="number of processes; of an elastic job, those that it starts with")
+    line.add("-np", "--num-proc", type=int, help="number of processes; for an elastic job, at its start")
     line.add("-cb", "--check-build", action="store_true", help="print which parts this installation has")
     line.add("--disable-cache", action="store_true", help="nothing is cached here: checks run at every start")
     line.add(
         "--start-timeout",
         type=int,
-        help=f"seconds until all processes have to be there; also {START_TIMEOUT} (default: 60)",
+        help=f"seconds until all processes must be there; also {START_TIMEOUT} (default: 60)",
     )
     add_interfaces(line, None, "--network-interfaces")
     add_interfaces(line, None, "--network-interface", help="the same; may be given several times")
     line.add(
         "--output-filename",
-        help="a folder: what processes write is kept in its rank.N/stdout and stderr as well, N padded with zeros",
+        help="a folder that also gets the processes' output, in rank.N/stdout and stderr; N is padded with zeros",
     )
-    line.add("--verbose", action="store_true", help="say what is started")
-    line.add("--config-file", help="YAML with settings; options of the command line come first")
+    line.add("--verbose", action="store_true", help="show what is started")
+    line.add("--config-file", help="a YAML file with settings; options of the command line override it")
     groups = {title: line.group(title) for title in _GROUPS}
     add_ssh(line, groups["SSH arguments"])
     add_settings(line, groups)
@@ -88,7 +88,7 @@ def command_line() -> CommandLine:
     add_lists(line, one, default="localhost, with a slot for each process")
     line.add(
         OPTIONS["host_discovery_script"], to=one,
-        help="for elastic jobs: prints lines host:slots, or host with --slots-per-host; run every second",
+        help="for elastic jobs: a program that prints host:slots, or host with --slots-per-host; runs every second",
     )  # fmt: skip
     _add_controllers(line, groups["controller arguments"].add_mutually_exclusive_group())
     _add_ours(line, groups[_OURS])

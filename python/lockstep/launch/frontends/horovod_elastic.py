@@ -76,7 +76,7 @@ class ElasticOptions:
         given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         if given and not self:
             wanted = ", ".join(OPTIONS[name] for name in _MAKE_ELASTIC)
-            raise LaunchError(f"{OPTIONS[given[0]]} is for elastic jobs: wanted one of {wanted} beside it")
+            raise LaunchError(f"{OPTIONS[given[0]]} is for elastic jobs: wanted one of {wanted} as well")
         for name in ("min_np", "max_np", "slots", "elastic_timeout", "reset_limit"):
             check_whole(OPTIONS[name], getattr(self, name))
         for name in ("min_np", "max_np", "slots", "elastic_timeout"):
@@ -125,7 +125,7 @@ class ElasticOptions:
         Args:
           num_proc: The value of `-np`.
           hosts: The list of hosts, if there is one.
-          environment: The launcher's.
+          environment: The launcher's environment variables.
           **rest: Other attributes of the plan.
 
         Raises:

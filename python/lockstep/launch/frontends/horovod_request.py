@@ -85,7 +85,7 @@ class Request:
         """Returns the hosts that get processes, each with the number of its processes.
 
         Args:
-          environment: The launcher's.
+          environment: The launcher's environment variables.
 
         Raises:
           LaunchError: there are too few slots, a network interface does not exist, or an option of ssh is wrong.
@@ -100,7 +100,7 @@ class Request:
         """Returns the shell that starts commands on hosts other than this machine.
 
         Args:
-          environment: The launcher's.
+          environment: The launcher's environment variables.
 
         Raises:
           LaunchError: an option of ssh is wrong.
@@ -114,7 +114,7 @@ class Request:
         """Returns the plan of the elastic job.
 
         Args:
-          environment: The launcher's.
+          environment: The launcher's environment variables.
 
         Raises:
           LaunchError: a network interface does not exist, or a variable is no number.
@@ -135,7 +135,7 @@ class Request:
         """Returns the variables that all processes of the job get, without those of their places.
 
         Args:
-          environment: The launcher's.
+          environment: The launcher's environment variables.
 
         Raises:
           LaunchError: a variable of the environment is no number.

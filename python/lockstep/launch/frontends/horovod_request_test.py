@@ -151,7 +151,7 @@ def test_processes_are_told_of_settings_and_the_engine_of_its_own():
 
 
 def test_networks_are_exported_to_the_engine_alone():
-    """Who reads Horovod's and NCCL's variables knows interfaces by name alone."""
+    """Programs that read Horovod's and NCCL's variables only understand names of interfaces."""
     assert Request(network_interfaces=["10.0.0.0/8"]).variables({}) == {"LOCKSTEP_INTERFACE": "10.0.0.0/8"}
     assert Request(network_interfaces=["10.0.0.0/8", "eth1", "10.0.0.7", "eth2"]).variables({}) == {
         "LOCKSTEP_INTERFACE": "10.0.0.0/8",
@@ -165,12 +165,12 @@ def test_networks_are_exported_to_the_engine_alone():
     [
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90"}, "90"),
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90.5"}, "90.5"),
-        # As in Horovod, only if it is longer than the warning's, wherever either is said.
+        # As in Horovod, it counts only if it is longer than the warning's time, from whatever source.
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}, None),
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30", "HOROVOD_STALL_CHECK_TIME_SECONDS": "10"}, "30"),
         ({"stall_check.warning_time_seconds": 10}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}, "30"),
         ({"stall_check.shutdown_time_seconds": 90}, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "120"}, None),
-        # Options come first.
+        # Options override variables.
         ({"stall_check.shutdown_time_seconds": 90}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "240"}, "90"),
         ({"stall_check.shutdown_time_seconds": 0}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "240"}, None),
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", "HOROVOD_STALL_CHECK_DISABLE": "1"}, None),
@@ -180,7 +180,7 @@ def test_networks_are_exported_to_the_engine_alone():
             "90",
         ),
         ({"stall_check.enabled": False}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90"}, None),
-        # Our own variable is what it would set.
+        # The engine's own variable overrides it.
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", "LOCKSTEP_STALL_TIMEOUT": "7"}, None),
         ({"stall_check.shutdown_time_seconds": 90}, {"LOCKSTEP_STALL_TIMEOUT": "7"}, "90"),
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": ""}, None),

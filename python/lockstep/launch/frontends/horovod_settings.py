@@ -86,13 +86,13 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
     "tuneable parameter arguments": (
         Setting(
             "params.fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", int, ("--fusion-threshold-mb",),
-            "tensors that are ready together travel together up to so much; 0: each alone; the variable is in bytes "
-            "(default: 64)",
+            "the largest buffer in which tensors that are ready together are sent; 0: each alone; the variable is in "
+            "bytes (default: 64)",
             scale=1 << 20,
         ),
         Setting(
             "params.cycle_time_ms", "HOROVOD_CYCLE_TIME", float, ("--cycle-time-ms",),
-            "nothing to tune here: there are no cycles, what is ready is done at once",
+            "nothing to tune here: there are no cycles, tensors that are ready are exchanged at once",
         ),
         Setting(
             "params.cache_capacity", "HOROVOD_CACHE_CAPACITY", int, ("--cache-capacity",),
@@ -135,12 +135,12 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
     "timeline arguments": (
         Setting(
             "timeline.filename", "HOROVOD_TIMELINE", str, ("--timeline-filename",),
-            "rank 0 writes there what becomes of each tensor, for chrome://tracing; DYNAMIC: when hvd.start_timeline "
-            "says so",
+            "rank 0 writes the phases of each tensor there, for chrome://tracing; DYNAMIC: starts with "
+            "hvd.start_timeline",
         ),
         Setting(
             "timeline.mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", bool, ("--timeline-mark-cycles",),
-            "marks each time that rank 0 had something to put into the order", off=("--no-timeline-mark-cycles",),
+            "marks the times at which rank 0 put tensors into the common order", off=("--no-timeline-mark-cycles",),
             needs="timeline.filename",
         ),
     ),
@@ -154,7 +154,7 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
         Setting(
             "stall_check.warning_time_seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", int,
             ("--stall-check-warning-time-seconds",),
-            "rank 0 says which ranks did not ask for a tensor after so long, and again; 0: never (default: 60)",
+            "rank 0 repeatedly names the ranks that did not ask for a tensor after so long; 0: never (default: 60)",
         ),
         Setting(
             "stall_check.shutdown_time_seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int,
@@ -168,14 +168,14 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
             "library_options.mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", bool, ("--mpi-threads-disable",),
             "MPI is not used", off=("--no-mpi-threads-disable",),
         ),
-        Setting("tcp", "NCCL_IB_DISABLE", bool, ("--tcp",), "no InfiniBand for a NCCL of the program's"),
+        Setting("tcp", "NCCL_IB_DISABLE", bool, ("--tcp",), "no InfiniBand for NCCL, if the program uses it"),
         Setting(
             "library_options.num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", int, ("--num-nccl-streams",),
             "NCCL is not used",
         ),
         Setting(
             "library_options.thread_affinity", "HOROVOD_THREAD_AFFINITY", int, ("--thread-affinity",),
-            "the engine's thread runs where the worker may",
+            "the engine's thread runs on the worker's processors",
         ),
         Setting(
             "library_options.gloo_timeout_seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", int, ("--gloo-timeout-seconds",),

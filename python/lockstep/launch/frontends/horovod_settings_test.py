@@ -17,7 +17,7 @@ from lockstep.launch.placement.hosts import read_hostfile
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-# What the command line says -> what programs find.
+# Options of the command line -> variables that programs find.
 OPTIONS = {
     "--fusion-threshold-mb 32": {"HOROVOD_FUSION_THRESHOLD": "33554432"},
     "--fusion-threshold-mb 0": {"HOROVOD_FUSION_THRESHOLD": "0"},

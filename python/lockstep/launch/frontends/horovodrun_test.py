@@ -17,7 +17,7 @@ from lockstep.testing import fake_ssh
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 DEADLINE_S = 120
-# Configuration files in JSON, which is YAML as well.
+# Configuration files are in JSON, which is YAML as well.
 RUN = "import json, sys; from lockstep.launch.frontends.horovodrun import main; sys.exit(main(read_yaml=json.loads))"
 SHOW = "import os, sys\nprint(*[os.environ.get(name) for name in sys.argv[1:]])\n"
 PLACE = [f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")]
@@ -25,7 +25,7 @@ PLACE = [f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZ
 
 @pytest.fixture
 def horovodrun(tmp_path):
-    """A function that runs it in tmp_path: its exit code, and the lines of stdout and stderr."""
+    """Returns a function that runs it in tmp_path, and returns its exit code and the lines of stdout and stderr."""
     (tmp_path / "show.py").write_text(SHOW)
 
     def run_it(*words: str, **variables: str) -> tuple[int, list[str], list[str]]:
@@ -196,7 +196,7 @@ def test_a_function_is_called_by_every_process(tmp_path, monkeypatch, capfd):
 
 
 def _over_a_network(tmp_path) -> dict[str, str]:
-    """Variables with which hosts with a user's name are this machine, reached by a stand-in for ssh."""
+    """Returns variables that make a stand-in for ssh lead from hosts with a user's name to this machine."""
     (tmp_path / "network").mkdir()
     return {"LOCKSTEP_SSH": f"{sys.executable} {fake_ssh.__file__}", "FAKE_SSH": str(tmp_path / "network")}
 

@@ -1,4 +1,4 @@
-"""`--restarts`, of workers on this machine; on several hosts in hosts_job_test."""
+"""`--restarts` with workers on this machine; multi_host_job_test has several hosts."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 launch = pytest.fixture(launchers)
 
 K = RANK + 'k = int(os.environ["LOCKSTEP_RESTART"])\n'
-# In one piece, whole where the other worker's end ends this one.
+# Written in one piece, so that it is complete when the other worker's end ends this one.
 TELL = K + 'print(" ".join((str(k), os.environ["LOCKSTEP_SECRET"], os.environ["LOCKSTEP_RENDEZVOUS"])))\n'
 
 
@@ -83,7 +83,7 @@ def test_functions_begin_anew_as_commands_do(launch, tmp_path):
     )
     code, stdout, _ = finish(launch(program=("-c", program)))
     assert code == 0
-    assert {"[0] 1", "[1] 1"} < set(stdout)  # A worker may have been ended in the first attempt before it said a word.
+    assert {"[0] 1", "[1] 1"} < set(stdout)  # In the first attempt a worker may have been ended before it wrote.
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

@@ -7,7 +7,7 @@ from lockstep.launch.base.notes import INTERRUPT
 from lockstep.launch.base.seconds import seconds_of
 from lockstep.launch.local.worker import Worker
 
-# Seconds that workers have after Ctrl-C, to save and end.
+# The seconds that workers have after Ctrl-C, to save and to end.
 INTERRUPT_VARIABLE = "LOCKSTEP_INTERRUPT_TIMEOUT"
 _INTERRUPT_TIMEOUT_S = 10.0
 
@@ -44,6 +44,6 @@ def interrupt_timeout_of(environment: Mapping[str, str]) -> float:
     """Returns the seconds that workers have to end by themselves after Ctrl-C.
 
     Raises:
-      LaunchError: the environment says something else than a number of seconds.
+      LaunchError: the variable is not a valid number of seconds.
     """
     return seconds_of(environment, INTERRUPT_VARIABLE, _INTERRUPT_TIMEOUT_S)

@@ -26,7 +26,7 @@ _DONE, _ALIVE, _FOLDER, _SILENCE = b"done", b"alive", b"folder ", b"silence "
 def die_with(parent: int) -> None:
     """Has the kernel kill this process when `parent` dies. To be called between fork and exec."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # It died before we asked.
+    if os.getppid() != parent:  # It died before the call of prctl.
         os._exit(1)
 
 

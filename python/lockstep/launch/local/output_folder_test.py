@@ -11,7 +11,7 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 @pytest.fixture
 def console(tmp_path):
-    """A console that writes to tmp_path / "shown"."""
+    """Yields a console that writes to tmp_path / "shown"."""
     with open(tmp_path / "shown", "wb") as file:
         yield Console(file.fileno(), file.fileno())
 

@@ -1,4 +1,4 @@
-"""Starts a worker's process: of a command, or of a function that is called in a copy of this process."""
+"""Starts a worker's process, which runs a command, or calls a function in a fork of this process."""
 
 import atexit
 import contextlib
@@ -16,7 +16,7 @@ from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.local.guard import die_with
 
 _THREADS = Path("/proc/self/task")
-# How TensorFlow names the threads that it starts with its first session.
+# The prefix of TensorFlow's names for the threads that it starts with its first session.
 _TENSORFLOWS_THREADS = "tf_"
 
 
@@ -99,8 +99,8 @@ def call_starter(function: Callable[[], object]) -> Start:
     """
     if _tensorflow_works():
         raise LaunchError(
-            "TensorFlow has begun to work in this process, and a function can be called in copies of a process only "
-            "before: make tensors, datasets and sessions in the function, or run a command"
+            "TensorFlow has begun to work in this process. Workers that call a function are forks, which must be made "
+            "before that: create tensors, datasets and sessions in the function, or run a command"
         )
 
     def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:

@@ -1,8 +1,8 @@
-"""Starts the workers of a launcher, watches over them, and ends them together.
+"""Starts the workers of a launcher, supervises them, and ends them together.
 
-One thread and one selector: workers' pipes, and a pipe into which the interpreter writes the number of every signal
-that arrives (`signal.set_wakeup_fd`), SIGCHLD among them. A worker that ended stays a zombie until the job is over. So
-its process group keeps its number, and no signal reaches a foreign process by mistake.
+The job runs in one thread with one selector. This waits for workers' pipes, and for a pipe into which the interpreter
+writes the number of every signal that arrives (`signal.set_wakeup_fd`), SIGCHLD among them. A worker that ended stays a
+zombie until the job is over. So its process group keeps its number, and no signal reaches a foreign process by mistake.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.process import Start, open_files
 from lockstep.launch.local.worker import LocalWorker, Worker
 
-# From one worker's failure to SIGKILL for those that did not obey SIGTERM, and from there to giving up on them.
+# From one worker's failure to SIGKILL for workers that did not follow SIGTERM; and from SIGKILL until they count as
+# stuck.
 STOP_TIMEOUT_S = 3.0
 KILL_TIMEOUT_S = 1.0
 # After Ctrl-C, which all workers receive: how long the others may still run when the first has ended.

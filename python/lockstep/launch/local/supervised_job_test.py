@@ -30,23 +30,23 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 launch = pytest.fixture(launchers)
 
-# From a worker's failure to the end of the job, at most: the launcher's promise, and a margin for a busy machine.
-# Without the launcher workers run for 600 s.
+# The longest time from a worker's failure to the end of the job: the launcher's promise and a margin for a busy
+# machine. Without the launcher workers run for 600 s.
 ENDED_WITHIN_S = 5.0 + 55.0
 
 
 def _seconds_since_failure(folder: Path) -> float:
-    """Since a worker ran `_fail`; Linux has one monotonic clock for all processes."""
+    """Returns the time since a worker ran `_fail`. Linux has one monotonic clock for all processes."""
     return time.monotonic() - float((folder / "failed_at").read_text())
 
 
 def _fail(rank: int, code: int) -> str:
-    """Code of a worker that fails if it is `rank`, and tells when."""
+    """Returns code for workers: the one with this rank writes the time, and fails."""
     return f'if rank == {rank}: open("failed_at", "w").write(str(time.monotonic())); sys.exit({code})\n'
 
 
 def _wait_for_pids(count: int) -> str:
-    """Code of a worker that waits until `count` processes wrote theirs."""
+    """Returns code for workers: each waits until `count` processes have written their numbers."""
     return (
         f'while sum(os.path.getsize(f) > 0 for f in os.listdir() if f.startswith("pid")) < {count}: time.sleep(.01)\n'
     )
@@ -170,7 +170,7 @@ else:
     while not os.path.exists("pid0"): time.sleep(.01)
     state = "/proc/" + open("pid0").read() + "/stat"
     while os.path.exists(state) and open(state).read().rpartition(")")[2].split()[0] != "Z": time.sleep(.01)
-    time.sleep(.5)  # The launcher sees it, and does nothing.
+    time.sleep(.5)  # The launcher gets the signal too, and does nothing.
 print(rank)
 """
     code, stdout, _ = finish(launch("-n", "2", worker=RANK + worker))
@@ -215,7 +215,7 @@ def test_a_second_interrupt_ends_workers_that_ignore_the_first(launch, tmp_path)
 
 
 def test_who_goes_on_after_a_signal_is_named(launch, tmp_path):
-    """A worker in an exchange that hangs does not hear of the first; its user may not know of the second."""
+    """A worker in an exchange that hangs does not notice the first signal; the user may not know of the second."""
     ends = "signal.signal(signal.SIGINT, lambda *a: sys.exit(0)) if os.environ['LOCKSTEP_RANK'] == '0' else "
     process = launch("-n", "2", worker=ends + "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WRITE_PID + SLEEP)
     pids_of(tmp_path, 2)
@@ -275,7 +275,7 @@ def test_a_full_disk_behind_the_output_does_not_end_the_job(launch):
 
 
 def test_workers_save_though_their_terminal_is_gone(launch, tmp_path):
-    """A terminal that closes gives its launcher SIGHUP, and EIO for all that is written to it from then on."""
+    """A terminal that closes sends SIGHUP to the launcher; later writes to it fail with EIO."""
     handle = (
         "def save(*a):\n"
         "  for i in range(50): print('saving'); print('saving', file=sys.stderr); time.sleep(.01)\n"
@@ -407,7 +407,7 @@ def test_several_hosts_without_a_common_secret_are_refused(launch, tmp_path):
 
 
 def test_tasks_of_several_hosts_make_one_job(launch):
-    """Each launcher on its host, which two addresses of this one stand for."""
+    """Each launcher runs on its own host; two addresses of this machine stand for the hosts."""
     cluster = {"chief": ["127.0.0.2:8860"], "worker": ["127.0.0.3:8861"]}
     names = '"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "RENDEZVOUS", "SECRET"'
     tell = f'print(*(os.environ["LOCKSTEP_" + n] for n in ({names})))'

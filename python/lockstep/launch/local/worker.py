@@ -1,4 +1,4 @@
-"""A worker of a job, as its launcher sees it."""
+"""The launcher's view of a worker."""
 
 import os
 import signal

@@ -22,7 +22,7 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-bbbb)
 
 @pytest.fixture
 def nvidia_smi(tmp_path, monkeypatch):
-    """A function that puts an nvidia-smi with the given output and exit code first on the path."""
+    """Returns a function that puts an nvidia-smi with the given output and exit code first on the path."""
 
     def install(output: str, code: int = 0):
         program = tmp_path / "nvidia-smi"

@@ -7,7 +7,7 @@ from lockstep.launch.placement.hosts import Host, assign_slots, is_this_machine,
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-# An address that is kept for documents (RFC 5737): no machine has it.
+# An address that is reserved for documentation (RFC 5737): no machine has it.
 ELSEWHERE = "192.0.2.1"
 
 
@@ -86,7 +86,7 @@ def test_a_hostfile_that_is_not_there_is_refused(tmp_path):
 def test_workers_fill_hosts_in_their_order():
     assert assign_slots(2, [Host("localhost", 2)]) == [Host("localhost", 2)]
     assert assign_slots(3, [Host(ELSEWHERE, 2), Host("localhost", 4)]) == [Host(ELSEWHERE, 2), Host("localhost", 1)]
-    # No worker, no host.
+    # A host without workers is left out.
     assert assign_slots(2, [Host("localhost", 2), Host(ELSEWHERE, 2)]) == [Host("localhost", 2)]
 
 

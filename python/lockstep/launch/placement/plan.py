@@ -69,7 +69,7 @@ def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
 
     Args:
       num_proc: The value of `-np`.
-      environment: The launcher's.
+      environment: The launcher's environment variables.
 
     Raises:
       LaunchError: TF_CONFIG, or a step of Slurm's, names several tasks, each with a launcher.

@@ -72,7 +72,7 @@ def hosts_of_allocation(environment: Mapping[str, str], workers: int | None) -> 
     """Returns the hosts of this launcher's allocation; None without one, inside a step, or if it has only one host.
 
     Args:
-      environment: The launcher's.
+      environment: The launcher's environment variables.
       workers: The number of workers of each host; by default Slurm's number of tasks for it.
 
     Raises:
@@ -89,7 +89,7 @@ def hosts_of_allocation(environment: Mapping[str, str], workers: int | None) -> 
     if len(per_node) != len(nodes):
         raise LaunchError(
             f"SLURM_TASKS_PER_NODE={environment.get('SLURM_TASKS_PER_NODE')!r} is for {len(per_node)} hosts, and "
-            f"SLURM_JOB_NODELIST names {len(nodes)}; say how many workers a host gets: -n"
+            f"SLURM_JOB_NODELIST names {len(nodes)}; give the number of workers of each host: -n"
         )
     return [Host(name, count) for name, count in zip(nodes, per_node, strict=True)]
 
@@ -117,7 +117,7 @@ def parse_nodes(text: str) -> list[str]:
         while at < len(entry):
             found = _PART.match(entry, at)
             if not found.end() > at:
-                raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: {entry[:80]!r} is none; wanted node[01-03,7]")
+                raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted node[01-03,7]")
             at = found.end()
             endings = [""] if found[2] is None else _numbers(found[2], text)
             if len(names) * len(endings) + len(nodes) > MOST_WORKERS:
@@ -203,7 +203,7 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
     for name in names:
         if environment.get(name):
             return environment[name]
-    raise LaunchError(f"Slurm's variable {names[0]} is missing; set {SWITCH}=0 for a job that Slurm has no part in")
+    raise LaunchError(f"Slurm's variable {names[0]} is missing; set {SWITCH}=0 for a job that does not run under Slurm")
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

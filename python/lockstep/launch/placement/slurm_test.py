@@ -1,4 +1,4 @@
-"""Slurm's variables, as its manual has them; and a job in an allocation, with a stand-in for srun."""
+"""Slurm's variables as in its manual, and a job in an allocation with a stand-in for srun."""
 
 import os
 import sys
@@ -56,7 +56,7 @@ def test_a_task_of_a_step_finds_its_place():
     assert tasks.job == "Slurm job 4711, step 0"
     host, port = tasks.addresses[0].split(":")
     assert (host, 20001 <= int(port) < 32768) == ("n1", True)
-    # All say the same, another step another port; and the distribution of tasks does not matter.
+    # All launchers find the same port, another step another one. The distribution of tasks does not matter.
     last = {**STEP, "SLURM_NODEID": "2", "SLURM_LOCALID": "0", "SLURM_PROCID": "2"}
     assert (tasks_of_step(last).index, tasks_of_step(last).addresses) == (4, tasks.addresses)
     assert tasks_of_step({**STEP, "SLURM_STEP_ID": "1"}).addresses[0] != tasks.addresses[0]
@@ -66,7 +66,7 @@ def test_outside_of_a_step_of_several_tasks_there_are_none():
     assert tasks_of_step({}) is None
     assert tasks_of_step(ALLOCATION) is None
     assert tasks_of_step({**STEP, "LOCKSTEP_SLURM": "0"}) is None
-    # A shell that salloc has made, or a batch script: nobody asked for its tasks.
+    # In a shell of salloc, or a batch script, no user asked for the tasks.
     assert tasks_of_step({**STEP, "SLURM_STEP_ID": str(0xFFFFFFFA)}) is None
     one = {**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NODELIST": "n1"}
     assert tasks_of_step({**one, "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}) is None
@@ -108,11 +108,11 @@ def test_an_allocation_has_hosts():
 def test_an_allocation_of_one_host_says_how_many_workers():
     one = {**ALLOCATION, "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "4"}
     assert slurm.tasks_on_this_host({**one, "SLURM_NTASKS": "4"}) == 4
-    assert slurm.tasks_on_this_host(one) is None  # Nobody said it.
+    assert slurm.tasks_on_this_host(one) is None  # The user gave none.
 
 
 def test_a_step_of_launchers_is_one_job(launch):
-    """A launcher for each task, as srun starts them: two hosts, two tasks and one."""
+    """Runs a launcher for each task, as srun does: one host with two tasks, one host with one."""
     names = "('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'RENDEZVOUS', 'SECRET')"
     tell = f"print(*(os.environ['LOCKSTEP_' + n] for n in {names}), os.environ['CUDA_VISIBLE_DEVICES'])"
     step = {**STEP, "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
@@ -121,7 +121,7 @@ def test_a_step_of_launchers_is_one_job(launch):
         place = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local)}
         variables = {**step, **place, "LOCKSTEP_SECRET": "common", "CUDA_VISIBLE_DEVICES": "4,5"}
         code, stdout, stderr = finish(launch(worker=tell, variables=variables))
-        # The machine of the test may have no such GPUs, which the launcher says.
+        # The launcher may warn that this machine has no such GPUs.
         assert (code, [line for line in stderr if "has no NVIDIA GPU" not in line]) == (0, [])
         told.append(stdout[0].split())
     assert [place[:4] for place in told] == [["0", "3", "0", "2"], ["1", "3", "1", "2"], ["2", "3", "0", "1"]]
@@ -139,7 +139,7 @@ def test_a_step_of_several_hosts_needs_a_secret_in_common(launch, tmp_path):
 
 @pytest.fixture
 def srun(tmp_path, monkeypatch):
-    """A folder with a stand-in for srun, first on the path."""
+    """Returns a folder with a stand-in for srun, first on the path."""
     folder = tmp_path / "network"
     folder.mkdir()
     program = tmp_path / "srun"

@@ -75,8 +75,8 @@ class Rendezvous:
         text = json.dumps({"cluster": {**cluster, **self.auxiliary}, "task": task})
         if len(text) + len("TF_CONFIG=") >= _LONGEST_VARIABLE:
             raise LaunchError(
-                f"TF_CONFIG: the addresses of {len(self.addresses)} workers are {len(text)} characters, and a process "
-                f"is told of less than {_LONGEST_VARIABLE}; wanted fewer workers"
+                f"TF_CONFIG: the addresses of {len(self.addresses)} workers are {len(text)} characters, and Linux "
+                f"allows less than {_LONGEST_VARIABLE}; wanted fewer workers"
             )
         return text
 

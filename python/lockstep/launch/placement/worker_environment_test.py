@@ -56,7 +56,7 @@ def test_tasks_of_several_hosts_have_local_ranks_on_each_and_need_a_secret(tmp_p
         worker_environments({"XDG_STATE_HOME": str(tmp_path)}, 2, None, tasks)
 
 
-@pytest.mark.timeout(240)  # Seconds; of all addresses for each worker, a quarter of an hour and 80 GB.
+@pytest.mark.timeout(240)  # It takes seconds; a quarter of an hour and 80 GB if each worker copied all addresses.
 def test_more_addresses_than_a_process_can_be_told_of_are_refused():
     tasks = Tasks(("192.0.2.1:1", "192.0.2.2:1"))
     with pytest.raises(
@@ -70,7 +70,7 @@ def test_more_addresses_than_a_process_can_be_told_of_are_refused():
 
 
 def test_a_first_host_whose_name_leads_it_to_loopback_listens_where_others_reach_it(monkeypatch):
-    """As on Debian, where /etc/hosts has a machine's own name as 127.0.1.1."""
+    """On Debian, /etc/hosts has a machine's own name as 127.0.1.1."""
     tasks = Tasks(("localhost:8860", "localhost:8861", "b:8860"))
     monkeypatch.setattr(interfaces, "_address_towards", {"b": "10.0.0.1"}.get)
 
@@ -80,7 +80,7 @@ def test_a_first_host_whose_name_leads_it_to_loopback_listens_where_others_reach
         return {(env["LOCKSTEP_RENDEZVOUS"], env["LOCKSTEP_RENDEZVOUS_HERE"]) for env in environments}
 
     assert meetings(0) == meetings(1) == {("localhost:8860", "10.0.0.1:8860")}
-    assert meetings(2) == {("localhost:8860", "")}  # as the other host knows it
+    assert meetings(2) == {("localhost:8860", "")}  # the address that the other host uses
     assert meetings(0, LOCKSTEP_INTERFACE="127.0.0.0/8") == {("localhost:8860", "127.0.0.1:8860")}
     monkeypatch.setattr(interfaces, "_address_towards", {"b": "127.0.0.1"}.get)
     monkeypatch.delenv("SSH_CONNECTION", raising=False)

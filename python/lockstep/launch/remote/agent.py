@@ -34,7 +34,7 @@ from lockstep.launch.remote.forwarded_environment import combined_environment
 
 # From the launcher's loss to SIGKILL. Together with the silence before it, less than ten seconds.
 _LOST_GRACE_S = 1.0
-# How much later than the launcher the guard sees that the agent is frozen: the launcher's message says more.
+# The guard notices a frozen agent so much later than the launcher, because the launcher's message tells more.
 _FROZEN_AFTER_S = 0.5
 # Workers' output is not read while so much of it waits for the launcher, or its terminal, to take it.
 _MOST_WAITING_BYTES = 4 << 20
@@ -172,7 +172,7 @@ class Agent(SupervisedJob):
         elif message["is"] in does:
             does[message["is"]](message)
         else:
-            raise WireError(f"{message['is']!r} means nothing")
+            raise WireError(f"{message['is']!r} is no known message")
 
     def _prepare(self, message: Message) -> None:
         folder = field(message, "folder", str)
@@ -193,12 +193,12 @@ class Agent(SupervisedJob):
 
     def _start_workers(self, message: Message) -> None:
         if self._started:
-            raise WireError("start, for the second time")
+            raise WireError("start: came for the second time")
         self._started = True
         words = [str(word) for word in field(message, "command", list)]
         told = [_variables(worker) for worker in field(message, "workers", list)]
         if not words or not told or any("LOCKSTEP_RANK" not in worker for worker in told):
-            raise WireError("start: without a command, a worker, or a rank")
+            raise WireError("start: wanted a command, and workers with ranks")
         base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
         if self._folder is not None:
             base[FOLDER] = self._folder.name
@@ -215,7 +215,7 @@ class Agent(SupervisedJob):
         words = [str(word) for word in field(message, "command", list)]
         number, of_host = field(message, "rank", int), field(message, "of_host", int)
         if not words or of_host < 1 or any(worker.rank == number for worker in self._workers):
-            raise WireError("add: without a command, or for the second time")
+            raise WireError("add: wanted a command, and a new worker")
         base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
         if self._folder is not None:
             base[FOLDER] = self._folder.name
@@ -233,7 +233,7 @@ class Agent(SupervisedJob):
     def _signal(self, message: Message) -> None:
         rank, number = field(message, "rank", int), field(message, "number", int)
         if number not in signal.valid_signals():
-            raise WireError(f"signal: there is none with the number {number}")
+            raise WireError(f"signal: {number} is no number of a signal")
         for worker in self._workers:
             if worker.rank == rank:
                 worker.signal(signal.Signals(number))
@@ -330,14 +330,14 @@ class _CallFolder(tempfile.TemporaryDirectory):
     def append(self, name: str, data: bytes) -> None:
         """Appends to a file."""
         if not name.isidentifier():
-            raise WireError(f"file: {name[:80]!r} is no name of one")
+            raise WireError(f"file: {name[:80]!r} is no valid name")
         with open(os.path.join(self.name, name), "ab") as file:
             file.write(data)
 
 
 def _variables(of: object) -> dict[str, str]:
     if not isinstance(of, Mapping) or not all(isinstance(value, str) for value in of.values()):
-        raise WireError("start: an environment that is none")
+        raise WireError("start: an invalid environment")
     return dict(of)
 
 

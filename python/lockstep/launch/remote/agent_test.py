@@ -1,4 +1,4 @@
-"""The agent alone, spoken to over its standard input and output."""
+"""The agent alone, with messages over its standard input and output."""
 
 import os
 import selectors
@@ -18,7 +18,7 @@ SECRET = "deadbeef" * 8
 
 
 class Talk:
-    """A conversation with an agent."""
+    """A connection with an agent."""
 
     def __init__(self, temporary):
         self.process = subprocess.Popen(
@@ -47,7 +47,7 @@ class Talk:
         self.say("start", **said)
 
     def hear(self, what):
-        """The next message that is `what`, and its data; others before it are kept in `heard`."""
+        """Returns the next message of the kind `what`, and its data; others before it are kept in `heard`."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             deadline = time.monotonic() + DEADLINE_S
@@ -66,7 +66,7 @@ class Talk:
 
 @pytest.fixture
 def agent(tmp_path):
-    """One, which is killed at the end."""
+    """Yields a connection with an agent, which is killed at the end."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     talk = Talk(temporary)

@@ -111,7 +111,7 @@ class Frames:
         at = self._rest.find(self._mark)
         self.noise = bytes(self._rest[: at if at >= 0 else len(self._rest)])
         if len(self.noise) > _MAX_NOISE_BYTES:
-            raise WireError(f"more than {_MAX_NOISE_BYTES} bytes before the agent's first")
+            raise WireError(f"more than {_MAX_NOISE_BYTES} bytes before the agent's first line")
         if at < 0:
             return False
         del self._rest[: at + len(self._mark)]
@@ -125,7 +125,7 @@ def _read(text: bytes) -> Message:
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict) or not isinstance(message.get("is"), str):
-        raise WireError("a frame whose message is no object that says what it is")
+        raise WireError('a frame whose message is no object with "is"')
     return message
 
 

@@ -57,7 +57,7 @@ def test_what_cannot_be_written_waits_and_threads_do_not_mix():
     data = bytes(DATA_BYTES)
     link.say({"is": "output"}, data)
     assert link.waiting > 0
-    link.alive()  # Nothing is to be added to what waits.
+    link.alive()  # It must add nothing to the bytes that wait.
     threads = [threading.Thread(target=lambda: [link.say({"is": "x"}, b"y" * 100) for _ in range(200)]) for _ in "abc"]
     for thread in threads:
         thread.start()
@@ -72,6 +72,6 @@ def test_what_cannot_be_written_waits_and_threads_do_not_mix():
     os.close(source)
     link.say({"is": "x"})
     link.say({"is": "x"})
-    assert link.waiting == 0  # Nobody is there.
+    assert link.waiting == 0  # The reader has gone.
     link.close()
     os.close(target)

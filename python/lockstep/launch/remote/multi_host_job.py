@@ -81,7 +81,7 @@ class MultiHostJob(SupervisedJob):
     Args:
       command: The words that each worker runs.
       job_hosts: The hosts.
-      environment: The launcher's.
+      environment: The launcher's environment variables.
       console: Shows the output.
       copies: For each rank, the files that also get its stdout and its stderr.
       files: A folder with files for the workers, which also gets the files that they leave.
@@ -164,7 +164,7 @@ class MultiHostJob(SupervisedJob):
         """Starts the workers, when all hosts are ready."""
         told = iter(plan.with_widths(self._told(self._rendezvous()), self._console))
         of_host = {host: list(itertools.islice(told, host.slots)) for host in self._job_hosts.hosts}
-        for host in of_host.keys() - self._remotes.keys():  # At most one: this machine.
+        for host in of_host.keys() - self._remotes.keys():  # This is at most one host: this machine.
             self._environments = plan.on_this_host(
                 of_host[host], self._base, self._console, assigns_gpus=self._job_hosts.assigns_gpus
             )

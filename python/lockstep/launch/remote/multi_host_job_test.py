@@ -1,4 +1,4 @@
-"""Jobs on several hosts, which are this machine under other names: a user's name in front has them reached over ssh."""
+"""Jobs on several hosts, which are this machine under other names: with a user's name they are reached over ssh."""
 
 import json
 import os
@@ -31,17 +31,17 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 launch = pytest.fixture(launchers)
 
 A, B = "me@127.0.0.2", "me@127.0.0.3"
-# The promise for a host or a launcher that is frozen or cut off, and a margin for a busy machine. Without the launcher
-# processes run for 600 s. `make test-faults` measures the promise itself.
+# The launcher's promise for a host or a launcher that is frozen or cut off, and a margin for a busy machine. Without
+# the launcher, processes run for 600 s. `make test-faults` measures the promise itself.
 ENDED_WITHIN_S = 10.0
 LATE_S = 50.0
-# Agents have to see the connection's end: the silence that follows ends nothing here.
+# A limit of silence that no test reaches: agents have to notice the end of the connection.
 PATIENT = {"LOCKSTEP_AGENT_TIMEOUT": "600"}
 
 
 @pytest.fixture
 def hosts(launch, tmp_path):
-    """A function that starts a launcher for hosts that a stand-in for ssh leads to."""
+    """Yields a function that starts a launcher for hosts to which a stand-in for ssh leads."""
     folder = tmp_path / "network"
     folder.mkdir()
 
@@ -215,7 +215,7 @@ def test_nothing_outlives_a_launcher_that_is_killed_before_the_hosts_have_answer
     process.kill()
     process.wait(DEADLINE_S)
     _wait_until_gone(pids)
-    assert not (tmp_path / "pid1").exists()  # No worker is started before all hosts are there.
+    assert not (tmp_path / "pid1").exists()  # Workers only start when all hosts are ready.
 
 
 @pytest.mark.parametrize("what", ["agent", "ssh"])
@@ -231,7 +231,7 @@ def test_an_agent_that_is_killed_is_named_with_its_ranks(hosts, tmp_path, what):
 
 @pytest.mark.parametrize("what", ["agent", "ssh"])
 def test_a_host_that_is_frozen_or_cut_off_ends_the_job_in_time(hosts, tmp_path, what):
-    """The network is cut where ssh is stopped: neither side hears of the other."""
+    """A stopped ssh cuts the network: neither side receives anything."""
     process = hosts(f"localhost:1,{B}:2", worker=WITH_CHILD + SLEEP)
     pids = pids_of(tmp_path, 6)
     since = time.monotonic()
@@ -256,7 +256,7 @@ def test_a_launcher_that_is_frozen_ends_the_workers_in_time(hosts, tmp_path):
 
 
 def test_a_cut_is_survived(hosts, tmp_path):
-    """One that is shorter than silence is borne. On emulated hosts one of five seconds is, by default."""
+    """The job survives a cut that is shorter than the limit of silence; by default, 5 s on emulated hosts."""
     worker = WRITE_PID + 'while not os.path.exists("go"): time.sleep(.05)\nprint("done")\n'
     process = hosts(f"{A}:1,{B}:1", worker=worker, variables=PATIENT)
     pids_of(tmp_path, 2)
@@ -272,7 +272,7 @@ def test_a_cut_is_survived(hosts, tmp_path):
 
 
 def test_a_reader_who_takes_his_time_loses_nothing(hosts):
-    """Who stops the terminal for longer than silence is borne does not lose the job."""
+    """The job survives a reader that stops for longer than the limit of silence."""
     worker = 'for i in range(20000): print(i, "x" * 100)\n'
     process = hosts(f"{A}:1", worker=worker)
     time.sleep(10)

@@ -237,7 +237,7 @@ class RemoteHost:
         elif what in ("started", "output", "ended"):
             self._tell(what, message, data)
         elif what != "alive":
-            raise WireError(f"{what!r} means nothing")
+            raise WireError(f"{what!r} is no known message")
 
     def _tell(self, what: str, message: Message, data: bytes) -> None:
         worker = self.workers.get(member(message, "rank", int))
@@ -249,7 +249,7 @@ class RemoteHost:
         elif what == "ended":
             code = member(message, "code", int)
             if not (0 <= code < 256 or -code in signal.valid_signals()):
-                raise WireError(f"ended: a process has no code {code}")
+                raise WireError(f"ended: {code} is no exit code")
             worker.end(code)
         elif (of := member(message, "of", int)) in (1, 2, 3):
             worker.feed(of, data)
@@ -258,7 +258,7 @@ class RemoteHost:
 
     def _keep(self, name: str, data: bytes) -> None:
         if self._task.results is None or not self._accepts_file(name):
-            raise WireError(f"file: nobody wants one with the name {name[:80]!r}")
+            raise WireError(f"file: {name[:80]!r} is not expected")
         with open(os.path.join(self._task.results, name), "ab") as file:
             file.write(data)
 
