@@ -10,7 +10,7 @@
 #include "core/testing/oracle.h"
 
 // Every reduction of every type on every way that a tensor can take, in AllReduce and ReduceScatter. The random calls
-// of conformance_test.cc draw their types and reductions; here none is left to chance.
+// of collectives_test.cc draw their types and reductions; here none is left to chance.
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/base/strings.h"
 #include "core/testing/job.h"
 
-// What the ways through shared memory promise beyond the contract that all backends share (conformance_test.cc,
+// Promises of the shared-memory backend beyond the contract that all backends share (collectives_test.cc,
 // faults_test.cc).
 
 namespace lockstep {

@@ -47,7 +47,7 @@ def meeting_of(cluster: Cluster, options: Options) -> Any:
 
 
 class Context:
-    """Where this process stands in its job, after HybridBackend's `Context` (docs/distributed.md, section 1).
+    """The place of this process in its job, after HybridBackend's `Context` (docs/hybridbackend.md).
 
     Nothing happens when it is made: environment variables are read when they are first asked for, and the workers meet
     at the first `ensure_initialized()`, which scopes and collectives call. Members keep HybridBackend's names.

@@ -73,7 +73,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
     """Evaluates the model every so many runs of a `MonitoredTrainingSession`, on all workers of the job.
 
     Every evaluation starts anew: counters at zero, data at its beginning. After HybridBackend's `EvaluationHook`
-    (docs/distributed.md, section 3.3).
+    (docs/hybridbackend.md).
 
     Args:
       fn: builds the evaluated model and its data, and returns a dict of name to (value, update_op), as metrics do, or

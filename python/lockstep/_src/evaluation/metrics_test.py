@@ -1,4 +1,4 @@
-"""Metrics against `tf.compat.v1.metrics` of the same data. Several workers: tests/multiprocess/metrics_test.py."""
+"""Metrics against `tf.compat.v1.metrics` of the same data. Several workers: tests/multiprocess/evaluation_test.py."""
 
 import numpy as np
 import pytest

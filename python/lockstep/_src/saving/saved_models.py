@@ -47,7 +47,7 @@ def export(
     strip_default_attrs: bool = True,
     mode: str = "infer",
 ) -> str | None:
-    """Writes a SavedModel with the values of a checkpoint; after HybridBackend's `export` (docs/distributed.md, 3.4).
+    """Writes a SavedModel with the values of a checkpoint; after HybridBackend's `export` (docs/hybridbackend.md).
 
     Stock operations serve dynamic tables. A key without a row reads the default row of its table, as it does in
     evaluation; `get_embedding_variable` says which row that is.

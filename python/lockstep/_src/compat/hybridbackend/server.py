@@ -1,4 +1,4 @@
-"""What HybridBackend's programs say to a cluster: its servers, devices and sessions (docs/distributed.md).
+"""Servers, devices and sessions of a cluster, as HybridBackend's programs name them (docs/hybridbackend.md).
 
 Workers of a job run a session each, in their own process, and meet in the engine; there is no gRPC server behind these
 names, and a cluster's addresses are not listened on.
