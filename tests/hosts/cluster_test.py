@@ -1,4 +1,4 @@
-"""The emulated cluster itself: hosts have their own, cables do what they are told, and nothing stays."""
+"""The emulated cluster: hosts have separate resources, cables have the requested properties, and nothing stays behind."""
 
 import os
 import select
@@ -13,8 +13,8 @@ from lockstep.testing.emulated_cluster import Cluster, wait_until, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
-# Sends bytes for some seconds and prints how many bits arrived in each; or asks and is answered, and prints how long
-# that took.
+# Sends bytes for some seconds and prints how many bits arrived in each second. Or it sends requests, waits for the
+# replies, and prints how long that took.
 _SINK = """
 import socket, sys, time
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
@@ -51,7 +51,7 @@ else:
 
 
 def _talk(a, b, kind, *arguments, version=4):
-    """What the source (`echo`) or the sink (`flood`) has measured."""
+    """Returns the measurement of the source (`echo`) or of the sink (`flood`)."""
     address = b.addresses[version]
     sink = b.start([sys.executable, "-c", _SINK, address, kind], stdout=subprocess.PIPE, text=True)
     assert sink.stdout.readline() == "ready\n"
@@ -95,7 +95,7 @@ def test_a_cable_has_its_delay_rate_and_losses():
         assert 0.040 <= _talk(a, b, "echo") < 0.2  # two cables there, two back
         assert 5e6 < _talk(a, b, "flood", 2) < 230e6
     with Cluster(2, loss=0.05) as (a, b):
-        # What is lost is sent again after 0.2 s; of twenty one-byte messages and their answers some are.
+        # TCP repeats a lost message after 0.2 s. Some of twenty one-byte messages and replies are lost.
         assert _talk(a, b, "flood", 1) > 0
 
 

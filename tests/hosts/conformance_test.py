@@ -1,4 +1,4 @@
-"""The engine's suites of conformance and faults, whose ranks run on several hosts and meet over their network.
+"""The engine's suites of conformance and faults, with ranks on several hosts that connect over their network.
 
 The same test program runs on each host and starts that host's ranks (core/testing/site.h).
 """
@@ -13,13 +13,13 @@ from lockstep.testing.emulated_cluster import Cluster, core_program, why_not
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 _DEADLINE_S = 500
-# Two ranks on each host, and one on each.
+# Two ranks on each host; one on each.
 _SHAPES = "auto_4_aabb", "auto_2_ab"
-# One on the last of three hosts, two on each other one, by turns.
+# One rank on the last of three hosts, two on each of the others, in turn.
 _THREE_HOSTS = "auto_5_abacb"
 # Three on each of two hosts, two on the last one.
 _MOST_ON_THREE_HOSTS = "auto_8_aaabbbcc"
-# Lanes that match collectives by name, and what is computed over the collectives.
+# The named lane, and algorithms that use collectives.
 _LANES = (
     "AdasumTest",
     "NamedExchangeTest",
@@ -30,7 +30,7 @@ _LANES = (
     "NamedLaneTest",
 )
 _LANE_FAULTS = "NamedLaneFaultsTest", "NamedLanePairFaultsTest"
-# The others look from one rank into another's memory, or are threads of one process that do.
+# The other suites read the memory of another rank, or run their ranks as threads of one process.
 _FAULTS = (
     "ARankThatLeavesEarlyIsSaidToHaveLeft",
     "RanksThatHaveDoneTheirPartMayLeaveInAnyOrder",

@@ -2,11 +2,11 @@
 
     python fault_worker.py FOLDER MOMENT LATE [raise RANK | exit RANK]
 
-A moment is one of MOMENTS. Each rank writes FOLDER/there.<rank> when it is in it, and stays in it until FOLDER/go is
-there: rank LATE comes to the meeting, or to its first step, only then, and all others wait for it there; the other
-moments are repeated. What misbehaves does it in the moment.
+A moment is one of MOMENTS. Each rank writes FOLDER/there.<rank> when it reaches the moment, and stays in it until
+FOLDER/go exists. Only then does rank LATE come to the rendezvous, or to its first step; all others wait for it there.
+The other moments are repeated. A misbehaving rank misbehaves in the moment.
 
-Every step adds 1 to every value of the model, so whatever has step s is full of s.
+Every step adds 1 to every value of the model, so after step s every value is s.
 """
 
 import sys
@@ -18,14 +18,14 @@ ROWS, DIM = 501, 4
 
 
 class Moments:
-    """Where this rank is, and how long it stays there."""
+    """The moments that this rank has reached, and how long it stays in one."""
 
     def __init__(self, folder, moment, rank, late, misbehaves):
         self._folder, self._moment, self._rank = folder, moment, rank
         self._late, self._misbehaves = late, misbehaves
 
     def reach(self, name):
-        """A moment in which all wait for one."""
+        """Enters a moment in which all ranks wait for one."""
         if name == self._moment:
             self._mark()
             self._misbehave()
@@ -33,7 +33,7 @@ class Moments:
                 time.sleep(0.01)
 
     def repeat(self, name, body, agree):
-        """A moment that lasts: `body` again and again, and `agree`, which is called with whether to end."""
+        """Repeats a moment: calls `body`, then `agree` with whether to end, until `agree` returns true."""
         body()
         if name == self._moment:
             self._mark()
@@ -55,14 +55,14 @@ class Moments:
 
 
 def work(folder, moment, late, misbehaves=("", -1), answers=1):
-    """A rank of the job; see the head of the file.
+    """Runs one rank of the job; the head of the file says how.
 
     Args:
-      folder: of all ranks.
+      folder: the folder of all ranks.
       moment: of MOMENTS.
-      late: the rank that others wait for.
-      misbehaves: what a rank does, and which.
-      answers: how many numbers each rank gives in each step to all others.
+      late: the rank for which the others wait.
+      misbehaves: a misbehaviour, and the rank that shows it.
+      answers: how many numbers each rank sends to all others in each step.
     """
     import tensorflow.compat.v1 as tf
 
@@ -89,7 +89,7 @@ def work(folder, moment, late, misbehaves=("", -1), answers=1):
         step = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
         asked = tf.placeholder(tf.int32, [])
         given = ordered.allgather(tf.fill([answers], asked), name="agree")
-        # The engine keeps the memory of what it has exchanged; of this it is asked for anew.
+        # The engine keeps the memory of earlier exchanges. This one makes it ask for new memory.
         agreed = tf.reduce_max(tf.cast(given, tf.int64))
         with hb.scope(mode="eval"):
             auc, update = hb.metrics.auc(tf.constant([0, 1, 1]), tf.sigmoid(rows[:3, 0]), name="auc")

@@ -1,10 +1,10 @@
-"""What becomes of a job on two hosts when something goes wrong, for every fault at every moment.
+"""A table of what happens to a job on two hosts, for every fault at every moment.
 
     python -m tests.hosts.faults [--faults WORDS] [--moments WORDS] [--seed N]      (make test-faults FAULTS="...")
 
-prints a table, and exits with 1 where something was not as promised: that every process which the fault leaves ends in
-time, with an error that names a rank, its host and the operation; that no process, no temporary file and no shared
-memory stay; and that whatever looks like a checkpoint is one, in every byte. With 2 where nothing was tried.
+prints the table. It exits with 1 if a promise was broken, and with 2 if no cell was tried. These are the promises: every
+process that the fault leaves ends in time, with an error that names a rank, its host and the operation. No process, no
+temporary file and no shared memory stays. Every checkpoint with an index is complete, in every byte.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tests.hosts.job import Job, running
 ENDED_WITHIN_S = 10.0
 CUT_S = 5.0
 _THERE_WITHIN_S = 120.0
-PATIENCE_S = 40.0  # then it hangs
-# A rank that is not there, or stands still, before the job has begun is missed when the meeting's time is over.
+PATIENCE_S = 40.0  # after that, the job counts as hanging
+# Before the job has begun, a rank that is missing or stands still is noticed at the rendezvous timeout.
 _VARIABLES = {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "8"}
 _HOST_OF = "aabb"  # by rank
 _RANKS = range(len(_HOST_OF))
@@ -40,25 +40,25 @@ _OPERATION = (
     r"(allreduce|reducescatter|broadcast|allgather|alltoall|barrier|decline|start) '"
     r"|rendezvous|start of the job|outside of a collective"
 )
-# What each rank makes of all ranks' in each step, 80 MiB: more than malloc ever keeps, so that it asks the kernel.
+# Each rank gathers 80 MiB from all ranks in each step: more than malloc ever keeps, so that it asks the kernel.
 _MANY = 10 << 18
-# Who has not met it knows its host by the address.
+# A rank that has not connected to it knows its host only by the address.
 _RANK_0_IS_THERE = r"|rank 0\b.* at '10\.77\.0\.1:7000'"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault of the table.
 
     Attributes:
-      name: what the table calls it.
-      strike: does it.
+      name: its name in the table.
+      strike: causes it.
       victims: ranks that are killed, or stand still: nothing is expected of them.
-      named: ranks one of which the others' errors name; none: those on the other host.
-      misbehaves: what a rank does by itself, and which.
-      answers: how many numbers each rank gives to all in each step.
-      survives: whether the job goes on to a good end.
-      cure: undoes it when the others have ended; then the victims have to end as well.
+      named: the others' errors name one of these ranks; empty: a rank of the other host.
+      misbehaves: a misbehaviour of a rank itself, and the rank.
+      answers: how many numbers each rank sends to all in each step.
+      survives: whether the job continues and succeeds.
+      cure: undoes the fault when the others have ended; then the victims must end as well.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Fault:
 
     @property
     def late(self) -> int:
-        """The rank that others wait for: none that the fault strikes."""
+        """The rank for which the others wait; the fault does not strike it."""
         return next(rank for rank in (1, 2) if rank not in (*self.victims, self.misbehaves[1]))
 
     def named_by(self, rank: int) -> tuple[int, ...]:
-        """Ranks one of which this one's error names."""
+        """Returns the ranks of which this one's error names one."""
         return self.named or tuple(other for other in _RANKS if _HOST_OF[other] != _HOST_OF[rank])
 
 
@@ -95,7 +95,7 @@ def _cut_for_a_while(job: Job, hosts: Sequence[Host]) -> None:
 
 
 def _of_host(number: int) -> list[Fault]:
-    """What befalls a whole host."""
+    """Returns the faults of a whole host."""
     name, ranks = "ab"[number], (2 * number, 2 * number + 1)
     return [
         Fault(f"kill all of host {name}", lambda job, hosts: hosts[number].kill(), ranks, ranks),
@@ -129,11 +129,11 @@ FAULTS = [
 
 @dataclasses.dataclass
 class Result:
-    """What became of a job."""
+    """The outcome of a job."""
 
-    seconds: float  # until the last one ended
+    seconds: float  # until the last process ended
     survived: bool
-    wrong: list[str]  # what was not as promised; empty: all is well
+    wrong: list[str]  # broken promises
     outputs: str
 
     def __str__(self) -> str:
@@ -144,13 +144,13 @@ class Result:
 def try_cell(
     fault: Fault, moment: str, folder: Path, draw: random.Random, ended_within_s: float = ENDED_WITHIN_S
 ) -> Result:
-    """Runs a job, has the fault strike in the moment, and looks at what is left.
+    """Runs a job, has the fault strike in the moment, and looks at what remains.
 
     Args:
-      fault: what goes wrong.
-      moment: of MOMENTS.
-      folder: an empty one.
-      draw: when in the moment.
+      fault: the fault.
+      moment: one of MOMENTS.
+      folder: an empty folder.
+      draw: draws the time within the moment.
       ended_within_s: seconds after which the last rank has ended, where the job does not survive.
     """
     wrong: list[str] = []
@@ -158,13 +158,13 @@ def try_cell(
     variables = {**_VARIABLES, **leftovers.own_tmp(folder)}
     with Cluster(2) as hosts, running(hosts, 2, work, folder, variables) as job:
         for rank in _RANKS:
-            # One that misbehaves may have ended the job before the last is there.
+            # A misbehaving rank may have ended the job before the last rank reaches the moment.
             job.wait_for(f"there.{rank}", _THERE_WITHIN_S, may_end=bool(fault.misbehaves[0]))
-        # The others are at the meeting, and not on the way to it.
+        # Now the others have connected to the rendezvous.
         time.sleep(draw.random() * 0.1 + (1 if moment == "rendezvous" else 0))
         begin = time.monotonic()
         fault.strike(job, hosts)
-        # Those who wait for the late one are struck while they wait; it comes to a job that has gone wrong.
+        # The fault strikes the waiting ranks while they wait. The late rank then comes to a broken job.
         goes_on = threading.Timer(0.3, (folder / "go").touch)
         goes_on.start()
         others = [rank for rank in _RANKS if rank not in (*fault.victims, fault.misbehaves[1])]
@@ -189,7 +189,7 @@ def try_cell(
 
 
 def _ends(job: Job, ranks: Sequence[int], begin: float, wrong: list[str]) -> dict[int, tuple[int | None, float]]:
-    """Exit codes, and seconds since `begin`."""
+    """Returns exit codes, and seconds since `begin`."""
     passed = time.monotonic() - begin
     ends = {rank: (code, at + passed) for rank, (code, at) in job.await_ends(ranks, PATIENCE_S).items()}
     wrong += [f"rank {rank} hangs" for rank, (code, _) in ends.items() if code is None]
@@ -204,10 +204,10 @@ def _check_errors(
         if code == 0:
             wrong.append(f"rank {rank} ended with exit code 0")
         elif rank in named:
-            continue  # what it says itself is TensorFlow's, or C++'s
+            continue  # its own message is TensorFlow's, or C++'s
         its_host = rf"\bhost [{''.join(_HOST_OF[other] for other in named)}]\b" + _RANK_0_IS_THERE * (0 in named)
         if fault.misbehaves[0] and moment == "rendezvous":
-            its_host = ""  # It ends before it comes to the meeting: nobody knows where it is.
+            its_host = ""  # It ends before the rendezvous, so its host is unknown.
         for what, pattern in {
             "a rank": rf"rank ({'|'.join(map(str, named))})\b",
             "its host": its_host,
@@ -233,7 +233,7 @@ def main() -> int:
     if not faults:
         print(f"error: nothing was tried: no fault has a name with one of {words}", file=sys.stderr)
         return 2
-    # Ends tidily: however it is started (in a shell's background interrupts are ignored), and where it is terminated.
+    # The table ends tidily when it is interrupted (a shell's background jobs ignore interrupts) or terminated.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     moments = flags.moments.split(",")
@@ -258,7 +258,7 @@ def main() -> int:
                 flags.logs.mkdir(exist_ok=True)
                 name = f"{fault.name} {moment}".replace(" ", "_")
                 (flags.logs / name).write_text("\n".join([*result.wrong, result.outputs]))
-        # The whole row at once, and the header with the first: TensorFlow has its say in the first cells.
+        # The whole row at once, and the header with the first one: TensorFlow prints messages in the first cells.
         print(f"{header}| {' | '.join([fault.name, *cells])} |", flush=True)
         header = ""
     print("\n".join(["", *notes] if notes else ["", "All as promised."]))

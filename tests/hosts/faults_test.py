@@ -1,4 +1,4 @@
-"""Cells of the table of faults (`make test-faults`) that take little time."""
+"""Cells of the table of faults (`make test-faults`) that are quick."""
 
 import random
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 )
 def test_a_job_of_which_a_part_is_killed_ends_by_name_and_leaves_nothing(name, moment, tmp_path):
     (fault,) = [fault for fault in FAULTS if fault.name == name]
-    # The table measures the time in which they end, on a machine that is its own; here the others only do not hang.
+    # The table measures the time until the end, on an idle machine. Here the others only must not hang.
     result = try_cell(fault, moment, tmp_path, random.Random(1), PATIENCE_S)
     assert not result.wrong, result.outputs
 

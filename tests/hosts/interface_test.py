@@ -1,4 +1,4 @@
-"""Hosts with two network interfaces: what ranks exchange goes over the one that was chosen."""
+"""Hosts with two network interfaces: ranks exchange over the chosen one."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ print("sum", np.unique(total).astype(int), flush=True)
 
 
 def _received(host):
-    """Bytes, by interface."""
+    """Returns the received bytes, by interface."""
     links = json.loads(host.run(["ip", "-s", "-j", "link", "show"]))
     return {link["ifname"]: link["stats64"]["rx"]["bytes"] for link in links}
 
@@ -44,14 +44,14 @@ def test_ranks_exchange_over_the_interface_that_was_chosen(choice, version, chos
         for host in hosts:
             received = _received(host)
             other = {"eth0": "eth1", "eth1": "eth0"}[chosen]
-            # Of a sum over two hosts each gets half of the other's terms and half of the sums, or all terms. Over the
-            # other interface goes what launcher and agent say to each other.
+            # In a sum over two hosts, each receives half of the other's terms and half of the sums, or all terms.
+            # Launcher and agent use the other interface.
             assert received[chosen] > _TIMES * _BYTES, received
             assert received[other] < _BYTES / 4, received
 
 
 def _link_local(host):
-    """The address of eth0 that is one of its link alone, once it may be used."""
+    """Waits for the link-local address of eth0, and returns it."""
     (link,) = json.loads(host.run(["ip", "-6", "-j", "address", "show", "dev", "eth0"]))
     usable = [each for each in link["addr_info"] if not each.get("tentative")]
     return next((f"{each['local']}%eth0" for each in usable if each["scope"] == "link"), None)

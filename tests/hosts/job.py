@@ -1,6 +1,6 @@
-"""Jobs on emulated hosts: their ranks, without a launcher, each with its log; who ended, when, and what it said.
+"""Jobs on emulated hosts without a launcher: each rank has a log, an exit code and a time of its end.
 
-A rank runs a program, or a function in a fork of a process that has imported TensorFlow once, which is there at once.
+A rank runs a program. Or it runs a function in a fork of a process that has imported TensorFlow, and starts at once.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _HIDDEN = ("LOCKSTEP_", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEV
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """That of a test's workers: this process's, without what says where it stands itself."""
+    """Returns the environment of a test's workers: this process's, without the variables of its own rank."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
     python = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
     few = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-    # Lookups in two stages, as on hosts of more workers: the longer way, on which more can go wrong.
+    # Lookups have two stages, as on hosts with more workers, because more can go wrong there.
     longer = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}
     return {**kept, "PYTHONPATH": python, **few, **quiet, **longer, **variables}
 
 
 class Job:
-    """Ranks that run a program on hosts, by the engine alone.
+    """Ranks that run a program on hosts, without a launcher.
 
     Args:
-      hosts: where they run.
-      per_host: how many on each; their numbers run over the hosts.
-      work: what each runs, in `folder`: the words of a command, or a function of a module with its arguments.
-      folder: where the logs are written, `log.<rank>`.
-      variables: of their environment, on top of the job's.
+      hosts: the hosts of the ranks.
+      per_host: the number of ranks per host; ranks are numbered host by host.
+      work: each rank's work, in `folder`: the words of a command, or a function of a module with its arguments.
+      folder: the folder of the logs, `log.<rank>`.
+      variables: variables of their environment, in addition to the job's.
     """
 
     def __init__(
@@ -70,22 +70,22 @@ class Job:
             self._processes.append(start(host, work, env, folder, folder / f"log.{rank}"))
 
     def pid(self, rank: int) -> int:
-        """The number of a rank's process: the one child of that which waits for its end."""
+        """Returns the number of a rank's process, which is the only child of the process that waits for its end."""
         waits = self._processes[rank].pid
         return int(Path(f"/proc/{waits}/task/{waits}/children").read_text().split()[0])
 
     def output(self, rank: int) -> str:
-        """What a rank has written."""
+        """Returns the output of a rank."""
         return (self.folder / f"log.{rank}").read_text(errors="replace")
 
     def outputs(self) -> str:
-        """What all have."""
+        """Returns the outputs of all ranks."""
         return "\n".join(
             f"--- rank {rank} on host {self.host_of[rank].name}\n{self.output(rank)}" for rank in range(self.size)
         )
 
     def await_ends(self, ranks: Sequence[int], timeout_s: float) -> dict[int, tuple[int | None, float]]:
-        """Waits for the ends of some ranks: of each its exit code and the seconds from now; None: it still runs."""
+        """Waits until some ranks end. Returns exit code (None: it still runs) and seconds from now, by rank."""
         begin, ends = time.monotonic(), {}
         while len(ends) < len(ranks) and time.monotonic() - begin < timeout_s:
             for rank in ranks:
@@ -95,12 +95,12 @@ class Job:
         return {rank: ends.get(rank, (None, timeout_s)) for rank in ranks}
 
     def expect_all_well(self, timeout_s: float) -> None:
-        """Asserts that all ranks end well and in time."""
+        """Asserts that all ranks succeed in time."""
         ends = self.await_ends(range(self.size), timeout_s)
         assert all(code == 0 for code, _ in ends.values()), f"{ends}\n{self.outputs()}"
 
     def wait_for(self, path: str, timeout_s: float, may_end: bool = False) -> None:
-        """Waits until a file is in the folder; a rank that ends before is an error, or ends the wait."""
+        """Waits until the folder has a file. A rank that ends before is an error; with `may_end` it ends the wait."""
         end = time.monotonic() + timeout_s
         while not (self.folder / path).exists():
             if any(process.poll() is not None for process in self._processes):
@@ -110,7 +110,7 @@ class Job:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """Ends all of them."""
+        """Kills all ranks."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -119,7 +119,7 @@ class Job:
 
 @contextlib.contextmanager
 def running(*arguments: object, **options: object) -> Iterator[Job]:
-    """A Job, of which nothing is left at the end of the block."""
+    """Yields a Job, and ends all of its processes at the end of the block."""
     job = Job(*arguments, **options)
     try:
         yield job
@@ -136,8 +136,8 @@ def _start(host: Host, work: Sequence[object], env: Mapping[str, str], folder: P
 def _fork_server() -> Any:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["numpy", "tensorflow", "hybridbackend.tensorflow"])
-    # What TensorFlow reads while it is imported. With oneDNN it has an allocator of its own, which keeps what it once
-    # got, and where it gets no more tries for 10 s.
+    # TensorFlow reads this variable during its import. With oneDNN it has an allocator that keeps all memory that it
+    # once had. When it gets no more, it tries for 10 s.
     variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     former = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -150,7 +150,7 @@ def _fork_server() -> Any:
 
 
 class _Forked:
-    """A process of the fork server's, in the form of subprocess.Popen."""
+    """A process of the fork server, with the interface of subprocess.Popen."""
 
     def __init__(self, process: Any):
         self._process, self.kill, self.wait = process, process.kill, process.join
@@ -158,7 +158,7 @@ class _Forked:
         self.pid = process.pid
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Returns its exit code; None while it runs."""
         return self._process.exitcode
 
 

@@ -1,4 +1,4 @@
-"""Jobs on emulated hosts by the launcher: `--hosts a:2,b:2`, with ssh's stand-in between the hosts."""
+"""Jobs that the launcher starts on emulated hosts: `--hosts a:2,b:2`, with a stand-in for ssh."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SSH = f"{sys.executable} {emulated_ssh.__file__}"
 
 @contextlib.contextmanager
 def ssh_on(hosts: Sequence[Host], variables: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Has the hosts answer calls of ssh's stand-in.
+    """Lets the stand-in for ssh reach the hosts during the block.
 
     Args:
-      hosts: all of them, or those that came back.
-      variables: of the environment of a login.
+      hosts: all hosts, or those that came back.
+      variables: variables of a login's environment.
     """
     services = []
-    # Its programs find what they import in the environment of a login; theirs is this one.
+    # Programs find their imports in the environment of a login, which is this one.
     login = {**os.environ, "PYTHONPATH": environment()["PYTHONPATH"], **(variables or {})}
     for host in hosts:
         service = host.start([*_SSH.split(), "--serve"], env=login, stdout=subprocess.PIPE, text=True)
@@ -45,11 +45,11 @@ class Launched:
     """A launcher on the first host, and its job.
 
     Args:
-      hosts: with ssh's stand-in.
-      options: of the launcher.
-      command: of the workers.
-      folder: where it runs, and writes `log`.
-      variables: of its environment.
+      hosts: hosts with the stand-in for ssh.
+      options: options of the launcher.
+      command: the workers' command.
+      folder: the working folder, which also has `log`.
+      variables: variables of the launcher's environment.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ class Launched:
             self.process = hosts[0].start(words, env=env, cwd=folder, stdout=log, stderr=log)
 
     def output(self) -> str:
-        """What it has written."""
+        """Returns the launcher's output."""
         return self.log.read_text(errors="replace")
 
     def pids(self, containing: str) -> list[int]:
-        """Processes of the job on all hosts, by their command lines: workers, agents, the launcher."""
+        """Returns processes of the job on all hosts, by their command lines: workers, agents, the launcher."""
         return [pid for host in self.hosts for pid in host.pids(containing)]
 
     def await_end(self, timeout_s: float) -> int:
-        """Its exit code; AssertionError where it goes on for longer."""
+        """Waits for the launcher's end and returns its exit code; AssertionError after the timeout."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job goes on for more than {timeout_s:g} s:\n{self.output()}") from None
 
     def await_no_processes(self, timeout_s: float) -> float:
-        """Waits until nothing of it is left on any host; returns the seconds."""
+        """Waits until the job has no process on any host. Returns the seconds."""
         begin = time.monotonic()
         while left := [pid for pid in self.pids("") if not _is_service(pid)]:
             assert time.monotonic() - begin < timeout_s, f"left after {timeout_s:g} s: {[_line(pid) for pid in left]}"
@@ -93,7 +93,7 @@ class Launched:
 
 @contextlib.contextmanager
 def launched(*arguments: Any, **options: Any) -> Iterator[Launched]:
-    """A Launched, of which nothing is left at the end of the block."""
+    """Yields a Launched, and ends all of its processes at the end of the block."""
     job = Launched(*arguments, **options)
     try:
         yield job

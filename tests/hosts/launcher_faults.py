@@ -1,4 +1,4 @@
-"""What becomes of a job when its launcher, or the launcher's host or agent on another one, dies or stands still."""
+"""Faults of the launcher, of its host, and of its agent on another host: each of them dies or stands still."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.hosts.launched import Launched, launched, ssh_on
 
 ENDED_WITHIN_S = 10.0
 _THERE_WITHIN_S = 120.0
-_PATIENCE_S = 40.0  # then it hangs
+_PATIENCE_S = 40.0  # after that, the job counts as hanging
 _RANKS = range(4)  # two on each host
 _LATE = 1
 _HOST_LOST = 255  # the launcher's exit code
@@ -27,13 +27,13 @@ _HOST_LOST = 255  # the launcher's exit code
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong with what started the workers.
+    """A fault of a process that started workers.
 
     Attributes:
-      name: what the table calls it.
-      strike: does it.
-      spares_launcher: whether the launcher is left: it has to say which host and ranks are lost.
-      still: what stands still from then on, and cannot end before it goes on.
+      name: its name in the table.
+      strike: causes it.
+      spares_launcher: whether the launcher survives; it must then name the lost host and ranks.
+      still: processes that stand still from then on, and cannot end before they continue.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Fault:
 
 
 def _launcher(hosts: Sequence[Host]) -> list[int]:
-    """It, and its guard, which ends with it and has the same name."""
+    """Returns the launcher and its guard, which has the same name and ends with it."""
     return hosts[0].pids("hybridbackend.run")
 
 
@@ -66,10 +66,10 @@ FAULTS = [
 
 
 def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> tuple[float, list[str], str]:
-    """Runs a job, has the fault strike in the moment, and looks at what is left.
+    """Runs a job, has the fault strike in the moment, and looks at what remains.
 
     Returns:
-      The seconds until everything had ended, what was not as promised, and what was written.
+      The seconds until everything had ended, the broken promises, and the output.
     """
     wrong: list[str] = []
     command = [sys.executable, fault_worker.__file__, folder, moment, _LATE]
@@ -104,7 +104,7 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> tu
 
 
 def _check_launcher(job: Launched, fault: Fault, wrong: list[str]) -> None:
-    """How it ended, and what it said."""
+    """Checks the launcher's exit code and messages."""
     code = job.await_end(ENDED_WITHIN_S)
     if code == 0:
         wrong.append(f"the launcher ended with exit code {code}")
@@ -117,7 +117,7 @@ def _check_launcher(job: Launched, fault: Fault, wrong: list[str]) -> None:
 
 
 def _left(hosts: Sequence[Host]) -> list[int]:
-    """Processes of the job."""
+    """Returns the processes of the job."""
     return [pid for host in hosts for pid in leftovers.processes(host)]
 
 

@@ -1,4 +1,4 @@
-"""What a job that has ended leaves, and should not: processes, files, shared memory, parts of checkpoints."""
+"""Leftovers of an ended job: processes, files, shared memory, parts of checkpoints. There should be none."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from lockstep.testing.emulated_cluster import Host
 
 
 def own_tmp(folder: Path) -> dict[str, str]:
-    """A variable of a job's environment: below `folder`, where temporary files are the job's alone."""
+    """Returns the variable that gives a job a folder for temporary files of its own, below `folder`."""
     tmp = folder / "tmp"
     tmp.mkdir(parents=True, exist_ok=True)
     return {"TMPDIR": str(tmp)}
 
 
 def found(hosts: Sequence[Host], folder: Path, moment: str) -> list[str]:
-    """A line for each thing that is left, or not whole.
+    """Returns a line for each leftover, and for each incomplete checkpoint.
 
     Args:
-      hosts: where the job was.
-      folder: the job's, with `tmp` and `checkpoints`.
-      moment: in which it was struck.
+      hosts: the job's hosts.
+      folder: the job's folder, with `tmp` and `checkpoints`.
+      moment: the moment in which the fault struck.
     """
     lines = []
     for host in hosts:
@@ -35,13 +35,13 @@ def found(hosts: Sequence[Host], folder: Path, moment: str) -> list[str]:
 
 
 def processes(host: Host) -> list[int]:
-    """Those of the job."""
+    """Returns the processes of the job on a host."""
     services = set(host.pids("emulated_ssh.py --serve"))
     return [pid for pid in host.pids() if pid not in services]
 
 
 def _not_whole(folder: Path, moment: str) -> list[str]:
-    """Whatever has an index is whole, and the last is one of them."""
+    """Returns a line for each incomplete checkpoint with an index; the last checkpoint must be one with an index."""
     import tensorflow as tf
 
     lines = []

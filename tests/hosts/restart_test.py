@@ -1,6 +1,6 @@
-"""A job on two hosts that loses a worker, or a whole host, begins anew and ends as if nothing had happened.
+"""A job on two hosts that loses a worker, or a whole host, restarts and ends as if nothing had happened.
 
-As on one host (`tests/multiprocess/restart_test.py`): bit for bit, with the same batches.
+The results are equal bit for bit, with the same batches, as on one host (`tests/multiprocess/restart_test.py`).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _DEADLINE_S = 240
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
-    """A folder with `data`, and the run `undisturbed`."""
+    """Returns a folder with `data`, and the run `undisturbed`."""
     folder = tmp_path_factory.mktemp("restarts")
     program.make_data(folder / "data")
     with Cluster(2) as hosts, ssh_on(hosts), _trains(hosts, folder, "undisturbed") as job:
@@ -40,7 +40,7 @@ def _check_equal(job: Launched, folder: Path, name: str) -> None:
     job.await_no_processes(5)
     got, wanted = (compare.checkpoint(folder / run / "checkpoints", _STEPS) for run in (name, "undisturbed"))
     assert compare.differences(got, wanted) == []
-    # It made steps again that had not been saved: the same.
+    # It repeated the steps that had not been saved, with the same results.
     assert compare.check_batches(folder / name, folder / "undisturbed", _WORKERS) > 0
 
 
@@ -63,7 +63,7 @@ def test_a_host_that_is_lost_and_comes_back_takes_part_again_as_if_nothing_had_h
     step = 20 * random.Random(9).randrange(2, 6) + 8  # between two checkpoints
     with contextlib.ExitStack() as services, Cluster(2) as hosts:
         services.enter_context(ssh_on(hosts))
-        # More than one: until the host is back, attempts fail.
+        # More than one, because attempts fail until the host is back.
         with _trains(hosts, undisturbed, "lost", options=("--restarts", 5)) as job:
             run = undisturbed / "lost"
             wait_until(lambda: jobs.last_step(run) >= step or job.process.poll() is not None, _DEADLINE_S, "a step")

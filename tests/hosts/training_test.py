@@ -1,4 +1,4 @@
-"""The main job on two emulated hosts with two workers each: the model of one host, also where the network fails."""
+"""The main job on two emulated hosts with two workers each trains the model of one host, also when the network fails."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.hosts.launched import launched, ssh_on
 
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.long]
 
-_STEPS, _SAVE_EVERY = 240, 48  # of the checkpoints the last five are kept
+_STEPS, _SAVE_EVERY = 240, 48  # the last five checkpoints are kept
 _FLAGS = ("--batch-size", 512, "--model", "wide_and_deep", "--embedding-dim", 8, "--compare-rows", 1000)
 _JOB_DEADLINE_S = 240
 _CUT_S = 5
-# From a fault to the end of everything that it leaves.
+# From a fault to the end of all remaining processes.
 _ENDED_WITHIN_S = 10
-# What a rank of host a says of one of host b, and the launcher of that host.
+# Messages of a rank of host a about a rank of host b, and of the launcher about that host.
 _SAID_BY_RANK = r"^\[[01]\] .*rank [01]: \w+ '.*' .*\brank [23]\b.*\bhost b\b"
 _SAID_BY_LAUNCHER = r"^\[lockstep\] .*lost with host b \(ranks 2, 3\)"
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory) -> Path:
-    """A prepared folder with all kinds of features."""
+    """Returns a prepared folder with all kinds of features."""
     return ranking_job.made_movielens(tmp_path_factory.mktemp("films"))
 
 
@@ -48,7 +48,7 @@ def _saved_step(folder):
 
 
 def _finished(job, folder):
-    """Report of a job that ends well, and its weights by the step of the checkpoint."""
+    """Returns the report of a job that must succeed, and its weights by the step of the checkpoint."""
     assert job.await_end(_JOB_DEADLINE_S) == 0, job.output()
     job.await_no_processes(5)
     weights = {}
@@ -60,7 +60,7 @@ def _finished(job, folder):
 
 @pytest.fixture(scope="module")
 def undisturbed(films, tmp_path_factory):
-    """Report and weights of a job on two hosts to which nothing happens."""
+    """Returns report and weights of an undisturbed job on two hosts."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with Cluster(2) as hosts, ssh_on(hosts):
         command = _train(films, folder, "--steps", _STEPS, "--eval-every", 120)
@@ -70,7 +70,7 @@ def undisturbed(films, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_one_host(films, tmp_path_factory):
-    """Report and weights of a job of as many workers on one host."""
+    """Returns report and weights of a job with as many workers on one host."""
     folder = tmp_path_factory.mktemp("on_one_host")
     with Cluster(2) as hosts:
         command = _train(films, folder, "--steps", _STEPS, "--eval-every", 120)
@@ -85,8 +85,8 @@ def _check_same_model(on_hosts, on_one_host):
     assert report["held_out_auc"] == pytest.approx(report_of_one["held_out_auc"], abs=2e-3)
     assert report["max_score_difference"] < 1e-5
     assert weights.keys() == weights_of_one.keys()
-    # Sums of gradients are taken in another order. That is an error of rounding, until for one of the rows a unit falls
-    # on the other side of its kink (ReLU) than on one host: soon after that weights differ in their third digit.
+    # Gradients are summed in another order, which causes rounding errors. At some row, a unit then falls on the other
+    # side of its kink (ReLU) than on one host. Soon after that, weights differ in their third digit.
     assert weights[_SAVE_EVERY].keys() == weights_of_one[_SAVE_EVERY].keys()
     for name, values in weights_of_one[_SAVE_EVERY].items():
         if np.issubdtype(values.dtype, np.floating):
@@ -158,7 +158,7 @@ def _kill_launcher(job, hosts):
     os.kill(hosts[0].pids("hybridbackend.run")[0], signal.SIGKILL)
 
 
-# Of silence the launcher knows half a second later than the ranks, and may end them before they have said so; not where
+# The launcher detects silence half a second after the ranks. It may end them before they have reported it, unless
 # they know it earlier.
 @pytest.mark.parametrize(
     ("fault", "silence_s"),
@@ -178,7 +178,7 @@ def test_the_job_ends_in_time_and_nothing_is_left(fault, silence_s, films, tmp_p
             assert ended < _ENDED_WITHIN_S, job.output()
             assert code != 0
             if fault is _freeze:
-                # A frozen host ends its processes when it goes on.
+                # A frozen host ends its processes when it continues.
                 begin = time.monotonic()
                 hosts[1].thaw()
             said = _SAID_BY_RANK if silence_s < 8 else f"{_SAID_BY_RANK}|{_SAID_BY_LAUNCHER}"
