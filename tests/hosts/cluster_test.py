@@ -1,4 +1,4 @@
-"""The emulated cluster: hosts have separate resources, cables have the requested properties, and nothing stays behind."""
+"""The emulated cluster: hosts have separate resources, cables the requested properties, and nothing stays behind."""
 
 import os
 import select

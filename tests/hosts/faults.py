@@ -2,9 +2,9 @@
 
     python -m tests.hosts.faults [--faults WORDS] [--moments WORDS] [--seed N]      (make test-faults FAULTS="...")
 
-prints the table. It exits with 1 if a promise was broken, and with 2 if no cell was tried. These are the promises: every
-process that the fault leaves ends in time, with an error that names a rank, its host and the operation. No process, no
-temporary file and no shared memory stays. Every checkpoint with an index is complete, in every byte.
+prints the table. It exits with 1 if a promise was broken, and with 2 if no cell was tried. These are the promises:
+every process that the fault leaves ends in time, with an error that names a rank, its host and the operation. No
+process, no temporary file and no shared memory stays. Every checkpoint with an index is complete, in every byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The main job on two emulated hosts with two workers each trains the model of one host, also when the network fails."""
+"""The main job on two emulated hosts with two workers each: the model of one host, also when the network fails."""
 
 from __future__ import annotations
 

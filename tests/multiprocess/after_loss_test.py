@@ -1,4 +1,4 @@
-"""A job of two tasks, each with one worker, which has taken its launcher's place: nobody ends it but the engine."""
+"""A job of two tasks with one worker each, which has replaced its launcher: only the engine can end it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from lockstep.launch.base.ports import free_ports
 from lockstep.testing.launching import finish, launchers, wait_for
 
-# Under what the launcher's process is, they meet; then each does something else, and is in no exchange.
+# The workers connect in their launchers' processes. Then each does something else, outside of an exchange.
 PROGRAM = """
 import os, sys, time
 import lockstep
@@ -48,7 +48,7 @@ def launch(tmp_path):
 
 @pytest.fixture
 def job(launch, tmp_path):
-    """Starts a job's two tasks, and returns when both are there."""
+    """Starts a job's two tasks, and returns when both have connected."""
     (tmp_path / "train.py").write_text(PROGRAM)
 
     def start(what, **variables):

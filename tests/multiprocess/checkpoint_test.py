@@ -20,7 +20,7 @@ WORKER = "tests.multiprocess.checkpoint_worker"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> tuple[Path, list[dict[str, np.ndarray]]]:
-    """The folder of a checkpoint that four workers wrote, and what each held then."""
+    """Returns the folder of a checkpoint that four workers wrote, and the values that each held then."""
     base = tmp_path_factory.mktemp("saved")
     folder, out = base / "checkpoints", base / "held"
     run_module(4, WORKER, "save", str(folder), str(out), timeout_s=120)
@@ -58,7 +58,7 @@ def _restore(folder, out):
 
 
 def test_a_damaged_state_file_ends_all_workers_and_names_itself(saved, tmp_path):
-    """TensorFlow takes one that it cannot read for none, and training would begin anew."""
+    """TensorFlow ignores a state file that it cannot read, and training would begin from the start."""
     folder = shutil.copytree(saved[0], tmp_path / "checkpoints")
     state = folder / "checkpoint"
     state.write_bytes(state.read_bytes()[:30])

@@ -1,6 +1,6 @@
-"""One worker of the checkpoint test: trains a little and saves, or restores and tells what it holds.
+"""One worker of the checkpoint test: trains a little and saves, or restores and writes its values.
 
-Usage: checkpoint_worker save|restore DIR OUT. Checkpoints lie in DIR; what a worker holds goes to OUT.<rank>.npz.
+Usage: checkpoint_worker save|restore DIR OUT. Checkpoints lie in DIR; a worker's values go to OUT.<rank>.npz.
 """
 
 import sys
@@ -18,9 +18,9 @@ def main(action: str, directory: str, out: str) -> None:
         features = model.placeholders()
         loss = model.loss(features, hb.embedding_scope)
         with hb.embedding_scope():
-            # Fewer rows than workers: some worker owns none.
+            # The table has fewer rows than there are workers, so some worker owns none.
             small = model.variable("small_table", (2, 3))
-            # Of a type of which TensorFlow reads no slices.
+            # TensorFlow reads no slices of this type.
             half = tf.get_variable("half_table", (7, 2), tf.float16, tf.ones_initializer())
         loss += tf.reduce_sum(tf.nn.embedding_lookup(small, tf.constant([0, 1, 0])))
         loss += tf.reduce_sum(tf.cast(tf.nn.embedding_lookup(half, tf.constant([6, 1, 3])), tf.float32))

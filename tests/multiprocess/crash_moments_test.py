@@ -1,7 +1,7 @@
-"""A worker that dies at any point of a save leaves the last good checkpoint, and no half one; the others say who died.
+"""A worker dies at any point of a save: the last good checkpoint remains, and the others name the worker.
 
-Each worker is killed at each point that it passes, on one worker and on two. The points are names, not times: a job
-that is not killed at its point fails its test.
+Each worker is killed at each point that it passes, in jobs of one worker and of two. The points are names, not times: a
+job that is not killed at its point fails its test.
 """
 
 import json
@@ -27,7 +27,7 @@ _CASES = [
 
 @pytest.fixture(scope="module")
 def held():
-    """A function that restores a checkpoint of a kind, and returns all values."""
+    """Returns a function that restores a checkpoint of a kind and returns all values."""
     sessions = {}
 
     def restore(kind, path):
@@ -54,7 +54,7 @@ def test_the_last_good_checkpoint_restores(kind, workers, killed, point, held, t
     passed = worker.POINTS[kind][point]
     assert outcomes[killed].exit_code == -passed.signal, outcomes[killed]
     if passed.signal == signal.SIGXFSZ:
-        # The file that was being written has what was written until then.
+        # The unfinished file has the bytes that were written until then.
         bytes_ = worker.SLICE_BYTES if point == "in a slice" else worker.TEXT_BYTES
         assert bytes_ in [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
     for other in set(range(workers)) - {killed}:
@@ -68,7 +68,7 @@ def test_the_last_good_checkpoint_restores(kind, workers, killed, point, held, t
 
 
 def _complete(folder):
-    """The checkpoints of a folder that have an index, with the step that each has, with what builds on it."""
+    """Returns the checkpoints of a folder with an index, and the step of each with the increments that build on it."""
     steps = {str(index.with_suffix("")): int(index.stem.rpartition("-")[2]) for index in folder.glob("*.index")}
     chain = folder / ".incremental_checkpoint" / "chain.json"
     if chain.exists():

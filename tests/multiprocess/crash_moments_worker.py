@@ -20,11 +20,11 @@ from lockstep.testing.crash_points import crash_at
 
 _gfile = tensorflow.io.gfile
 KEYS, DIM = 600, 4
-# More than one pass of "tables: part written" for each worker.
+# Each worker passes "tables: part written" more than once.
 PART_ROWS = 16
-# No slice of a worker is as short; the state file and the chain are longer.
+# Every slice of a worker, the state file and the chain are longer.
 SLICE_BYTES, TEXT_BYTES = 3000, 30
-# Saves before the one in which a worker dies. Those of increments are full, increment, increment, full.
+# The number of saves before the one in which a worker dies. With increments: full, increment, increment, full.
 SAVES = {"full": 1, "increment": 2, "next full": 3}
 
 
@@ -32,10 +32,10 @@ class Point(NamedTuple):
     """A point of a save.
 
     Attributes:
-      arm: called between two saves, has this process die there in the next one.
-      passed_by: ranks that pass it.
-      announced: whether what is saved is the last checkpoint of its folder by then.
-      signal: that ends the process.
+      arm: called between two saves; lets this process die at the point in the next one.
+      passed_by: ranks that pass the point.
+      announced: whether the saved checkpoint is the last one of its folder by then.
+      signal: the signal that ends the process.
     """
 
     arm: Callable[[], None]
@@ -50,7 +50,7 @@ def die():
 
 
 def _die_in_a_file(bytes_):
-    """Ends this process in the first write beyond the `bytes_`-th byte of a file; the system does, by SIGXFSZ."""
+    """Lets the system end this process, by SIGXFSZ, in the first write beyond the `bytes_`-th byte of a file."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, resource.RLIM_INFINITY))
 
@@ -60,7 +60,7 @@ def _at(name, passes=1):
 
 
 def _at_call(owner, name, path="", *, after=False, act=die):
-    """Acts before or after a function is called; with `path`, with an argument that ends so."""
+    """Acts before or after a call of a function; with `path`, only if an argument ends with it."""
 
     def arm():
         original = getattr(owner, name)
@@ -80,7 +80,7 @@ def _at_call(owner, name, path="", *, after=False, act=die):
 
 
 class _BeforeTheMerge:
-    """Dies in the graph, where worker 0 is about to merge the slices of all workers."""
+    """A death in the graph, just before worker 0 merges the slices of all workers."""
 
     armed = False
 
@@ -113,7 +113,7 @@ _SAVE = {
     "behind the index, before it is synced": Point(_at("commit: merged")),
     "before the renames": Point(_at("commit: synced")),
     "between the renames": Point(_at("commit: file renamed")),
-    # One data file a worker, and one of its tables.
+    # One data file per worker, and one of its tables.
     "before the index's rename": Point(lambda: crash_at("commit: file renamed", 2 * hb.context.world_size)),
 }
 _COMMITTED = {
@@ -141,7 +141,7 @@ _CHAIN = {
 POINTS = {
     "full": {**_SAVE, **_COMMITTED, **_STATE},
     "increment": {**_SAVE, **_COMMITTED, **_CHAIN},
-    # The full checkpoint is there and announced; increments are to build on it.
+    # The full checkpoint is complete and announced; increments shall build on it.
     "next full": {
         **{name: point._replace(announced=True) for name, point in _CHAIN.items()},
         "in the removal of increments": Point(_at_call(_gfile, "remove", ".index", after=True), announced=True),
@@ -150,7 +150,7 @@ POINTS = {
 
 
 def build(kind):
-    """A dynamic table, a static and a replicated variable, a step that adds 1 to all of them, and a saver."""
+    """Returns a dynamic table, a static and a replicated variable, a step that adds 1 to all of them, and a saver."""
     option = dynamic.EmbeddingVariableOption(record_frequency=True, record_version=True)
     table = dynamic.get_embedding_variable("keys", DIM, initializer=tf.zeros_initializer(), ev_option=option)
     with hb.embedding_scope():

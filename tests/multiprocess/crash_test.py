@@ -1,4 +1,4 @@
-"""A worker that is killed in the midst of a save leaves the last good checkpoint, and none that is half there."""
+"""A worker that is killed during a save leaves the last good checkpoint, and no partial one."""
 
 import signal
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_last_good_checkpoint_is_left(workers, stage, killed, tmp_path):
     for other in outcomes[:killed] + outcomes[killed + 1 :]:
         # It did not hang.
         assert f"rank {killed}" in (other.error or "")
-    # Whatever has an index is whole, in every byte that TensorFlow reads.
+    # Every checkpoint with an index is complete, in every byte that TensorFlow reads.
     found = sorted(Path(path).with_suffix("") for path in folder.glob("*.index"))
     assert [path.name for path in found][:1] == ["model.ckpt-1"]
     for path in found:
@@ -36,7 +36,7 @@ def test_last_good_checkpoint_is_left(workers, stage, killed, tmp_path):
     assert Path(latest) in found
     assert len(found) == 1
     if stage == "merged":
-        # A new job goes on from there; what the dead one left aside does not disturb it.
+        # A new job resumes from there; leftovers of the dead one do not disturb it.
         assert call_workers(worker.restored, 2, str(folder), timeout_s=60) == [[[1.0]] * 4] * 2
         assert call_workers(worker.work, 1, str(folder), "none", timeout_s=60) == ["saved"]
         assert tf.train.latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-2"

@@ -1,4 +1,4 @@
-"""A worker of crash_test.py: saves a checkpoint, and is killed in the midst of saving the next."""
+"""A worker of crash_test.py: saves a checkpoint, and is killed while it saves the next."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def _die():
 
 
 class _Death:
-    """Kills this process at a stage of a save, once it is armed."""
+    """The death of this process at a stage of a save, once it is armed."""
 
     def __init__(self, stage):
         self.armed = False
@@ -59,13 +59,13 @@ class _Death:
 
 
 def _dynamic_table():
-    """A table whose rows begin with 1, and a lookup of all of its keys."""
+    """Returns a table whose rows begin with 1, and a lookup of all of its keys."""
     table = embedding.get_embedding_variable("dynamic", DIM, initializer=tf.ones_initializer())
     return table, tf.nn.embedding_lookup(table, tf.range(ROWS, dtype=tf.int64))
 
 
 def work(folder, stage):
-    """Saves step 1, in which all is 1, then step 2; dies in between on one worker. What the others find is an error."""
+    """Saves step 1, in which all values are 1, then step 2. One worker dies in between; the others get an error."""
     tf.disable_v2_behavior()
     os.makedirs(folder, exist_ok=True)
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
@@ -86,7 +86,7 @@ def work(folder, stage):
 
 
 def restored(folder):
-    """What a worker of a new job restores: the values of its rows and of the replicated variable, each once."""
+    """Returns the values that a worker of a new job restores: of its rows and of the replicated variable, each once."""
     tf.disable_v2_behavior()
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
         with hb.embedding_scope():
@@ -96,6 +96,6 @@ def restored(folder):
         dynamic, seen = _dynamic_table()
         tf.train.Saver().restore(session, tf.train.latest_checkpoint(folder))
         values = session.run([rows, dense, dynamic.export().values])
-        # Of the dynamic table this worker has a part.
+        # This worker has a part of the dynamic table.
         assert 0 < len(values[2]) < ROWS
         return [np.unique(value).tolist() for value in [*values, session.run(seen)]]

@@ -1,4 +1,4 @@
-"""Tables that four workers saved: plain TensorFlow reads them, and any number of workers goes on with them."""
+"""Tables that four workers saved: plain TensorFlow reads them, and any number of workers continues with them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STEPS, INCREMENTS = 6, 4
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The folder of a checkpoint that four workers wrote, and what each held then."""
+    """Returns the folder of a checkpoint that four workers wrote, and the values that each held then."""
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
     outcomes = call_workers(worker.first, 4, str(folder), STEPS, timeout_s=120)
     return folder, [after for _, after, _ in outcomes], outcomes[0][2]
 
 
 def by_key(parts, name):
-    """Of all workers' parts of a table: key -> all that is known of it. No two workers have a key."""
+    """Returns a table's values by key, from all workers' parts. No two workers have the same key."""
     rows = {}
     for part in parts:
         keys, *columns = part[name][:-1]
@@ -58,7 +58,7 @@ def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):
     assert reader.get_tensor("static/Adagrad").shape == (601, worker.DIM)
     waiting = reader.get_tensor("counted-keys_filtered")
     assert len(set(waiting.tolist())) == len(waiting) == sum(part["counted"][-1] for part in held) > 0
-    # Counted independently: all that was seen once or twice.
+    # An independent count: all keys that were seen once or twice.
     ids = np.concatenate([worker.batch(i, rank).ravel() for i in range(STEPS) for rank in range(4)])
     seen = dict(zip(*np.unique(ids, return_counts=True), strict=True))
     counts = reader.get_tensor("counted-freqs_filtered")
@@ -92,7 +92,7 @@ def test_any_number_of_workers_restores_it(saved, workers, tmp_path):
     for name in worker.TABLES:
         assert by_key(restored, name) == by_key(held, name), name
         assert sum(part[name][-1] for part in restored) == sum(part[name][-1] for part in held)
-    # Every worker reads the same rows as those who saved.
+    # Every worker reads the same rows as the workers that saved them.
     for _, _, seen in outcomes:
         assert seen == rows
 
@@ -121,6 +121,6 @@ def test_counters_of_the_filter_admit_nobody_late(saved, tmp_path):
     newest = set(np.concatenate(ids[-3:]).tolist())
     admitted = set(by_key([after for _, after, _ in outcomes], "bloom"))
     assert {key for key, n in zip(keys.tolist(), counts, strict=True) if n >= 3 and key in newest} <= admitted
-    # Exact counts go on exactly.
+    # Exact counts continue exactly.
     exact = set(by_key([after for _, after, _ in outcomes], "counted"))
     assert exact == {key for key, n in zip(keys.tolist(), counts, strict=True) if n >= 3}

@@ -21,18 +21,18 @@ TABLES = {
 
 
 def batch(step: int, rank: int) -> np.ndarray:
-    """The ids of a worker in a step: [3, 40], some of which come often."""
+    """Returns the ids of a worker in a step: [3, 40], some of which are frequent."""
     rng = np.random.default_rng([step, rank])
     return rng.zipf(1.3, [3, 40]).clip(1, 500) - 100
 
 
 def keys_of(name, ids):
-    """Ids as keys of a table."""
+    """Returns ids as keys of a table."""
     return tf.as_string(ids) if name == "words" else ids
 
 
 def build():
-    """The tables, a placeholder for ids, and a training step on them."""
+    """Returns the tables, a placeholder for ids, and a training step on them."""
     ids = tf.placeholder(tf.int64, [None, None])
     loss = 0.0
     tables = {}
@@ -49,13 +49,13 @@ def build():
 
 
 def slots():
-    """Names of the slots that the optimizer of the present graph asks for."""
+    """Returns the names of the slots that the optimizer of the present graph asks for."""
     updates = [op for op in tf.get_default_graph().get_operations() if op.type == "LockstepSparseUpdate"]
     return sorted({name.decode() for op in updates for name in op.get_attr("slot_names")})
 
 
 def held(tables):
-    """Tensors of what this worker has of the tables."""
+    """Returns tensors of this worker's parts of the tables."""
     names = slots()
     return {
         name: [*table.export(), *table.export_slots(*names), table.candidate_count()] for name, table in tables.items()
@@ -63,12 +63,12 @@ def held(tables):
 
 
 def lists(values):
-    """What `held` gave, as Python's numbers."""
+    """Returns the results of `held` as Python's numbers."""
     return {name: [np.asarray(part).tolist() for part in parts] for name, parts in values.items()}
 
 
 def work(folder, steps, part_rows=5, **arguments):
-    """Trains from where `folder` has a checkpoint to step `steps`, and saves; what the worker held before and after.
+    """Trains from the checkpoint in `folder` to step `steps`, and saves. Returns the worker's values before and after.
 
     Other arguments are the session's.
     """
@@ -92,7 +92,7 @@ def work(folder, steps, part_rows=5, **arguments):
 
 
 def first(folder, steps):
-    """As `work`; before that, saves and restores tables without keys, in `<folder>-empty`."""
+    """Saves and restores tables without keys, in `<folder>-empty`; then does `work`."""
     tf.disable_v2_behavior()
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
         table = dynamic.get_embedding_variable("plain", DIM)
@@ -107,12 +107,12 @@ def first(folder, steps):
 
 
 def killed(folder, steps):
-    """Trains to step `steps`, and saves increments; the folder is kept as it is then, before the session's end."""
+    """Trains to step `steps`, and saves increments. Keeps a copy of the folder from before the session's end."""
     kept = f"{folder}-killed"
 
     class Killed(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):
-            # The hook that saves comes before, and no worker goes on without this one.
+            # The hook that saves runs before this one, and no worker continues without this worker.
             at = run_context.session.run(tf.train.get_global_step())
             if at == steps and hb.context.rank == 0 and not os.path.exists(kept):
                 shutil.copytree(folder, kept)
@@ -121,12 +121,12 @@ def killed(folder, steps):
 
 
 def resumed(folder, steps):
-    """As `work`, of a folder with increments."""
+    """Does `work` in a folder with increments."""
     return work(folder, steps, 5, save_incremental_checkpoint_steps=1)
 
 
 def evaluated(tables):
-    """The tables, to be looked up without a trace."""
+    """Returns the tables for lookups that leave no trace."""
     for name, table in tables.items():
         with dynamic.evaluating():
             yield name, table

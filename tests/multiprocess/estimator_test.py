@@ -21,7 +21,7 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[1, 2])
 def job(request, tmp_path_factory):
-    """The folder, and what each worker's estimator gave."""
+    """Returns the folder, and the results of each worker's estimator."""
     folder = tmp_path_factory.mktemp("estimator")
     return folder, call_workers(worker.estimate, request.param, str(folder), timeout_s=120)
 
@@ -57,7 +57,7 @@ def test_a_hook_of_one_worker_ends_an_evaluation_of_all(job):
 def test_each_worker_predicts_all_of_its_rows(job, expected):
     _, outcomes = job
     np.testing.assert_allclose(np.concatenate([o["predicted"] for o in outcomes]), expected[2], atol=1e-5)
-    # One prediction of worker 0 alone: nobody waits for it.
+    # Worker 0 makes one prediction alone, and no worker waits for it.
     np.testing.assert_allclose(outcomes[0]["first"], expected[2][0], atol=1e-5)
 
 
@@ -84,7 +84,7 @@ def test_the_export_serves_the_last_checkpoint(job):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """The folder, and what each of two workers saw of training by `train_and_evaluate`."""
+    """Returns the folder, and the results of `train_and_evaluate` on each of two workers."""
     folder = tmp_path_factory.mktemp("told")
     return folder, call_workers(worker.tell, 2, str(folder), timeout_s=120)
 
@@ -107,7 +107,7 @@ def test_evaluations_keep_their_distance_and_exporters_export(told):
     folder, outcomes = told
     assert outcomes[0]["values"] == outcomes[1]["values"]
     assert outcomes[0]["values"]["global_step"] == 6
-    # Of the first checkpoint with training, and the last; 3600 s lie between others.
+    # Evaluations of the first checkpoint after training began, and of the last; others need 3600 s between them.
     summaries = [path for path in (folder / "model/eval_held_out").iterdir()]
     events = [event for path in summaries for event in tf.compat.v1.train.summary_iterator(str(path))]
     assert [event.step for event in events if event.summary.value] == [2, 6]

@@ -33,7 +33,7 @@ def logits_of(features, embedding_scope):
 
 
 def plain(folder):
-    """Weights after one pass, and the loss, AUC and predictions on held-out rows, by plain TensorFlow alone."""
+    """Returns weights after one pass, and loss, AUC and predictions on held-out rows, all by plain TensorFlow."""
     import contextlib
 
     import tensorflow.compat.v1 as tf1
@@ -60,7 +60,7 @@ def plain(folder):
 
 
 def shares(rank, world):
-    """Input functions: this worker's part of each batch of training; every `world`th batch of the held-out rows."""
+    """Returns input functions: this worker's part of each training batch; every `world`th batch of held-out rows."""
 
     def train_input_fn():
         columns, truth = data(0, ROWS)
@@ -69,7 +69,7 @@ def shares(rank, world):
 
     def eval_input_fn():
         columns, truth = data(1, HELD_OUT)
-        # Worker 0 has one row alone: workers have different numbers of batches.
+        # Worker 0 has only one row, so workers have different numbers of batches.
         rows = np.arange(HELD_OUT) if world == 1 else np.arange(1) if rank == 0 else np.arange(1, HELD_OUT)
         return dataset(columns, truth, rows, 5)
 
@@ -112,7 +112,7 @@ def serving_input_fn():
 
 
 class Stop(tf.compat.v1.train.SessionRunHook):
-    """Asks for the end after so many runs; None: never."""
+    """A hook that requests the end after a number of runs; None: never."""
 
     def __init__(self, after):
         self._left = after
@@ -125,7 +125,7 @@ class Stop(tf.compat.v1.train.SessionRunHook):
 
 
 def estimate(folder):
-    """Everything that an estimator does. Returns what it gave."""
+    """Calls everything that an estimator offers, and returns the results."""
     import hybridbackend.tensorflow as hb
 
     rank, world = hb.context.rank, hb.context.world_size
@@ -165,7 +165,7 @@ def estimate(folder):
 
 
 def tell(folder):
-    """Train in two calls, with exporters of every kind; warm-start another model. Returns what there is to see."""
+    """Trains in two calls, with exporters of every kind, and warm-starts another model. Returns the results."""
     import tensorflow.compat.v1 as tf1
 
     import hybridbackend.tensorflow as hb
@@ -223,8 +223,8 @@ def tell(folder):
 
 
 def evaluate_beside(folder):
-    """What a task 'evaluator' of TF_CONFIG does with the checkpoints of `tell`."""
-    # It is no worker of the launcher's.
+    """Runs a task 'evaluator' of TF_CONFIG on the checkpoints of `tell`."""
+    # The launcher did not start it.
     for name in ("LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE"):
         os.environ.pop(name, None)
     import hybridbackend.tensorflow as hb
@@ -257,7 +257,7 @@ def sums(features, labels, mode):
 
 
 def trained(model, rank):
-    """Trains three steps more. Returns the weight, or the error."""
+    """Trains three more steps. Returns the weight, or the error."""
     try:
         model.train(lambda: tf.data.Dataset.from_tensors([rank + 1.0]).repeat(3))
     except (RuntimeError, ValueError) as error:
@@ -266,7 +266,7 @@ def trained(model, rank):
 
 
 def beside_horovod(folder):
-    """Estimators of both kinds in a program that calls `hvd.init()`. Returns what each of them trained."""
+    """Trains estimators of both kinds in a program that calls `hvd.init()`. Returns the results of each."""
     import horovod.tensorflow as hvd
     import hybridbackend.tensorflow as hb
     from lockstep.estimator import tf1
@@ -288,7 +288,7 @@ def beside_horovod(folder):
 
 
 def before_horovod(folder):
-    """Calls `hvd.init()` too late for `tf.estimator`. Returns what that trained before and behind it."""
+    """Calls `hvd.init()` too late for `tf.estimator`. Returns the latter's results before and after it."""
     import horovod.tensorflow as hvd
     from lockstep._src.engine.context import context
     from lockstep.estimator import tf1
@@ -300,7 +300,7 @@ def before_horovod(folder):
 
 
 class _Counter(tf.compat.v1.train.SessionRunHook):
-    """Counts steps."""
+    """A hook that counts steps."""
 
     def __init__(self):
         self.steps = 0
@@ -310,7 +310,7 @@ class _Counter(tf.compat.v1.train.SessionRunHook):
 
 
 class _Listener(tf.compat.v1.train.CheckpointSaverListener):
-    """Notes the steps of checkpoints."""
+    """A listener that records the steps of checkpoints."""
 
     def __init__(self):
         self.steps = []

@@ -20,14 +20,14 @@ WORKERS = 3
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """(folder, what each worker found), by rank."""
+    """Returns the folder, and the results of each worker by rank."""
     folder = tmp_path_factory.mktemp("job")
     pq.write_table(pa.table({name: range(worker.ROWS) for name in worker.COLUMNS}), folder / "columns.parquet")
     return folder, call_workers(worker.work, WORKERS, str(folder), timeout_s=120)
 
 
 def served(exported, inputs, count, outputs="rows"):
-    """What stock TensorFlow serves for all of these inputs being the numbers below `count`: a row for each output."""
+    """Returns what stock TensorFlow serves if each input is the numbers below `count`: a row for each output."""
     code = (
         "import sys, tensorflow as tf; serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default'];"
         f"found = serve(**dict.fromkeys({inputs!r}.split(','), tf.range({count}, dtype=tf.int64)));"
@@ -81,7 +81,7 @@ def test_evaluation_takes_all_data_of_all_workers_each_time(job):
     even = [i % 2 == 0 for rank in range(WORKERS) for i in worker.evaluated_ids(rank)]
     for result in results:
         assert [record["global_step"] for record in result["history"]] == [2, 4, 5]
-        # The rows were looked up in the sharded table, as trained so far.
+        # The evaluation looked up the rows in the sharded table as trained so far.
         assert [record["trained"] for record in result["history"]] == [1, 1, 1]
         assert [record["even"] for record in result["history"]] == [np.mean(even)] * 3
 
@@ -117,7 +117,7 @@ def test_tables_named_by_the_place_of_a_column_serve_that_column(job):
 
 def test_export_alone_needs_no_other_worker(job):
     folder, _ = job
-    # Sooner than the chief gives up to wait for the others.
+    # This is before the chief would give up waiting for the others.
     results = call_workers(worker.export_only, 2, str(folder), timeout_s=40)
     assert [(bool(exported), connected) for exported, _, connected in results] == [(True, False), (False, False)]
     assert "run only with this library" in results[0][1] and "(Lockstep" in results[0][1]

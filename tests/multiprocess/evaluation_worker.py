@@ -1,4 +1,4 @@
-"""A worker of evaluation_test.py: metrics, an evaluation along with training, and an export of what it trained."""
+"""A worker of evaluation_test.py: metrics, an evaluation during training, and an export of the trained model."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -7,13 +7,13 @@ import hybridbackend.tensorflow as hb
 from lockstep.data import ParquetDataset
 
 ROWS, DIM = 23, 4
-# Columns in the order of a file, and what the rows of each one's table are trained to be.
+# Columns in the order of a file, and the values to which the rows of each column's table are trained.
 COLUMNS = {"z": 3.0, "b": 5.0, "a": 7.0}
 CURVES = [("ROC", "trapezoidal"), ("PR", "careful_interpolation"), ("PR", "minoring")]
 
 
 def samples(rank):
-    """Labels, predictions and weights of a worker's batches; some are empty, and each worker's differ in size."""
+    """Returns labels, predictions and weights of a worker's batches: some are empty, and sizes differ by worker."""
     rng = np.random.default_rng(100 + rank)
     for size in (30 + 7 * rank, 0 if rank == 1 else 11, 5 * rank, 64):
         labels = rng.integers(0, 2, size)
@@ -37,7 +37,7 @@ def placeholders():
 
 
 def streamed_metrics():
-    """Values after each update, by metric: what the updates give, and what the values read afterwards."""
+    """Returns values after each update, by metric: the update's result, and the value read afterwards."""
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
         feeds = placeholders()
         built = metrics_of(hb.metrics, *feeds)
@@ -56,20 +56,20 @@ def dataset(ids):
 
 
 def evaluated_ids(rank):
-    """Worker 0 has no evaluation data at all, the others one and two batches (the last one short)."""
+    """Returns a worker's ids. Worker 0 has none, the others one and two batches (the last one short)."""
     return [[], [3], [7, 22, 0]][rank]
 
 
 def table():
-    # TensorFlow gives the scope its name: training, evaluation and export each begin to count anew.
+    # TensorFlow names the scope: training, evaluation and export each count from the beginning.
     with hb.embedding_scope(), tf.variable_scope(None, "input"):
         return tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer())
 
 
 def train_and_evaluate(folder):
-    """Five steps, each adding its id to every row of the table, with evaluations after the 2nd, 4th and last.
+    """Trains five steps that add their id to every row of the table; evaluates after the 2nd, 4th and last.
 
-    The evaluation finds the share of ids whose row in the table is as trained so far, and the share of even ids.
+    The evaluation computes the share of ids whose row has the value trained so far, and the share of even ids.
     """
     rank = hb.context.rank
     history = []
@@ -86,7 +86,7 @@ def train_and_evaluate(folder):
         }
 
     with tf.Graph().as_default(), hb.scope():
-        # More batches than steps: an evaluation that took one would be seen in `taken`.
+        # There are more batches than steps, so `taken` shows an evaluation that takes one.
         element = tf.data.make_one_shot_iterator(tf.data.Dataset.range(100 * rank, 100 * rank + 50).batch(1)).get_next()
         ids = tf.range(ROWS, dtype=tf.int64)
         loss = tf.reduce_sum(tf.nn.embedding_lookup(table(), ids) * tf.cast(ids, tf.float32)[:, tf.newaxis])
@@ -113,7 +113,7 @@ def served():
 
 
 def refused_export(folder):
-    """What an export of a model with a collective in it says, on the chief."""
+    """Returns the chief's error for the export of a model with a collective."""
 
     def with_metric():
         hb.metrics.accuracy(tf.zeros([2]), tf.zeros([2]))
@@ -129,7 +129,7 @@ def refused_export(folder):
 
 
 def rows_of_columns(batch, names):
-    """The rows of each column: of a table named by its place, and of a feature column in a layer named by its place."""
+    """Returns the rows of each column, from a table and from a feature column; positions determine both names."""
     rows = {}
     for i, name in enumerate(names):
         table = tf.get_variable(f"place_{i}", [ROWS, 1], initializer=tf.zeros_initializer())
@@ -141,10 +141,10 @@ def rows_of_columns(batch, names):
 
 
 def train_and_export_columns(folder):
-    """Trains with the columns as they come out of a batch, and exports with the file's."""
+    """Trains with the columns in the order of a batch, and exports with the file's order."""
     with tf.Graph().as_default(), hb.scope():
         batch = tf.data.make_one_shot_iterator(ParquetDataset(f"{folder}/columns.parquet", ROWS)).get_next()
-        # Each row is in the batch of one worker.
+        # Only one worker's batch has each row.
         rows = rows_of_columns(batch, [name for name in batch])
         loss = sum(COLUMNS[name.partition("_")[0]] * tf.reduce_mean(values) for name, values in rows.items())
         train_op = tf.train.GradientDescentOptimizer(-ROWS).minimize(loss, tf.train.get_or_create_global_step())
@@ -161,14 +161,14 @@ def train_and_export_columns(folder):
 
 
 def export_only(folder):
-    """A program that does nothing but export: no worker waits for another."""
+    """Exports and does nothing else; no worker waits for another."""
     tf.disable_v2_behavior()
     exported = hb.train.export(f"{folder}/export_only", tf.train.latest_checkpoint(f"{folder}/checkpoints"), served)
     return exported, refused_export(folder), hb.context.is_initialized
 
 
 def work(folder):
-    """All of it, in the order of the file."""
+    """Runs all parts in the order of this file."""
     tf.disable_v2_behavior()
     return {
         "metrics": streamed_metrics(),

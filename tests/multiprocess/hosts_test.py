@@ -1,4 +1,4 @@
-"""A job of the launcher's on several hosts trains: its processes meet, exchange, and see that a host is gone."""
+"""A job of the launcher on several hosts: its processes connect, exchange, and detect the loss of a host."""
 
 import json
 import os
@@ -60,7 +60,7 @@ launch = pytest.fixture(launchers)
 
 @pytest.fixture
 def horovodrun(launch, tmp_path):
-    """A function that starts it on two hosts, which are this machine, and which the engine tells apart."""
+    """Returns a function that starts it on two hosts: both are this machine, and the engine distinguishes them."""
     (tmp_path / "network").mkdir()
     (tmp_path / "train.py").write_text(PROGRAM)
     for host in HOSTS:
@@ -111,7 +111,7 @@ def test_a_host_that_is_lost_ends_the_job(horovodrun, tmp_path):
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_an_elastic_job_survives_the_loss_of_a_host(horovodrun, tmp_path, lost):
-    """Also of that with rank 0. Nothing that was committed is lost, and the host gets no new processes."""
+    """The lost host may be that of rank 0. Committed state is kept, and the host gets no new processes."""
     (tmp_path / "train.py").write_text(ELASTIC)
     (tmp_path / "hosts").write_text("".join(f"{host}:2\n" for host in HOSTS))
     process = horovodrun(options=("--min-np", "2", "--host-discovery-script", "cat hosts"))

@@ -1,4 +1,4 @@
-"""What else Keras 3 can be asked for when it trains, on the workers of a job and in plain Keras on all rows."""
+"""Further training features of Keras 3, on the workers of a job and in plain Keras on all rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _optimizer(name, **arguments):
     return {"optimizer": {"class": name, "arguments": {"learning_rate": 0.05, **arguments}}}
 
 
-# Case to what differs from a functional model that SGD trains for two epochs. Features that have nothing to do with
-# each other share a case: each costs seconds.
+# Differences from a functional model that SGD trains for two epochs, by case. Independent features share a case,
+# because each case costs seconds.
 CASES = {
     "several_steps_at_once": {
         "compile": {"steps_per_execution": 3},
@@ -56,7 +56,7 @@ def build(embedding_scope, case):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
     several = len(outputs) > 1
     loss, metrics = (["binary_crossentropy", "mse"], None) if several else ("binary_crossentropy", ["auc"])
-    # XLA cannot compile exchanges: it is left out, also where it is asked for.
+    # XLA cannot compile exchanges, so it is not used even on request.
     how = {
         "jit_compile": embedding_scope is not contextlib.nullcontext and not case.get("compile"),
         **case.get("compile", {}),
@@ -66,12 +66,12 @@ def build(embedding_scope, case):
 
 
 def shares(case, rank, world):
-    """The rows of a worker, and how many of them are in a batch; `rank` None: of all workers."""
+    """Returns the rows of a worker, and the number of them per batch; `rank` None: of all workers."""
     if case.get("rows") == "of_worker_0":
         return np.arange(0 if rank else 2 * BATCH), BATCH
     if case.get("rows") != "unequal":
         return (rows_of(rank, world, ROWS), BATCH) if rank is not None else (np.arange(ROWS), world * BATCH)
-    # Worker 1 has 11 rows: one batch and a part of one; the rest goes on alone.
+    # Worker 1 has 11 rows: one batch and a partial one. After that, worker 0 continues alone.
     own = [np.r_[0:8, 16:24, 27:59], np.r_[8:16, 24:27]]
     if rank is not None:
         return own[rank], BATCH
@@ -79,7 +79,7 @@ def shares(case, rank, world):
 
 
 def feed(case, rank, world):
-    """What `fit` takes."""
+    """Returns the data for `fit`."""
     import tensorflow as tf
 
     columns, truth = data(4, ROWS)
@@ -106,12 +106,12 @@ def feed(case, rank, world):
 
 def _outcome(model, history):
     values = {"weights": [np.asarray(w) for w in model.get_weights()], "history": history.history}
-    # Slots; not what counts steps, which is int.
+    # Slots, without the step counter, which is an int.
     return values | {"slots": [np.asarray(v) for v in model.optimizer.variables if "float" in str(v.dtype)]}
 
 
 def plain(world):
-    """Case to what plain Keras gives on the rows of all workers."""
+    """Returns the results of plain Keras on the rows of all workers, by case."""
     outcomes = {}
     for name, case in CASES.items():
         model = build(contextlib.nullcontext, case)
@@ -125,7 +125,7 @@ def fit_arguments(case):
 
 
 def trained():
-    """Case to what a worker gives, or the error."""
+    """Returns a worker's results, or the error, by case."""
     import hybridbackend.tensorflow as hb
 
     outcomes = {}
@@ -143,7 +143,7 @@ def trained():
 
 
 def _refusals(embedding_scope):
-    """What Keras' optimizers that compute with all of a variable are answered, by name."""
+    """Returns the errors for Keras' optimizers that compute with a whole variable, by name."""
     import tensorflow as tf
 
     answers = {}

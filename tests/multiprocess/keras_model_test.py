@@ -19,7 +19,7 @@ needs_keras_3 = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    """What plain TensorFlow gives after an epoch, and what each worker's model gave."""
+    """Returns the results of plain TensorFlow after an epoch, and those of each worker's model."""
     folder = tmp_path_factory.mktemp("graph")
     expected = call_workers(estimator_worker.plain, 1, tmp_path_factory.mktemp("plain"))[0]
     return expected, call_workers(worker.in_a_graph, 2, str(folder), timeout_s=200), folder
@@ -42,9 +42,9 @@ def test_fit_and_evaluate_return_values_over_all_workers(graph):
         np.testing.assert_allclose(second["history"][name], values, atol=1e-6)
         assert len(values) == 2
     np.testing.assert_allclose(first["history"]["twice"], 2 * np.array(first["history"]["loss"]), rtol=1e-5)
-    # TensorFlow's and Keras' AUC sum up trapezoids in other ways.
+    # TensorFlow and Keras sum the trapezoids of the AUC in different ways.
     np.testing.assert_allclose(first["history"]["val_auc"][0], expected[1], atol=5e-3)
-    # Evaluation is of the last epoch, and counts each row once, however they are spread.
+    # The evaluation follows the last epoch, and counts each row once, however rows are spread.
     for outcome in outcomes:
         for name, value in outcome["values"].items():
             np.testing.assert_allclose(value, first["history"][f"val_{name}"][1], atol=1e-5)
@@ -67,7 +67,7 @@ def test_a_model_of_tensors_validates_on_the_validation_data(graph):
     _, outcomes, _ = graph
     for outcome in outcomes:
         values = outcome["of_tensors"]
-        # A callback ended training after two epochs; as nothing is learned, both are as the weights that were loaded.
+        # A callback ended training after two epochs. Nothing is learned, so both have the values of the loaded weights.
         assert len(values["val_loss"]) == 2
         assert outcome["batches_told"] == 4
         for name in ("loss", "auc"):

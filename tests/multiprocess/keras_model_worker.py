@@ -12,7 +12,7 @@ from tests.multiprocess.estimator_worker import HELD_OUT, data, dataset, logits_
 
 
 def in_a_graph(folder):
-    """Everything that the model does, and what it gave. The oracle is `estimator_worker.plain`."""
+    """Calls everything that the model offers, and returns the results. The oracle is `estimator_worker.plain`."""
     import tensorflow.compat.v1 as tf1
 
     import hybridbackend.tensorflow as hb
@@ -70,7 +70,7 @@ def loss_named(name, loss):
 
 
 def _of_tensors(folder, loss, hb):
-    """A model of an iterator's tensors, which begins with weights of the other, and does not train."""
+    """Returns results of a model of an iterator's tensors. It begins with the other's weights, and does not train."""
     import tensorflow.compat.v1 as tf1
 
     train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
@@ -104,7 +104,7 @@ def _of_tensors(folder, loss, hb):
 
 
 class Stops:
-    """A callback of Keras' kind, that ends training after the second epoch."""
+    """A callback, as Keras has them, that ends training after the second epoch."""
 
     def __init__(self, rank):
         self.rank = rank
@@ -119,7 +119,7 @@ class Stops:
 
     def on_epoch_end(self, epoch, logs):
         assert "val_auc" in logs
-        # One worker asks.
+        # Only one worker requests the end.
         self.model.stop_training = epoch == 1 and self.rank == 1
 
     def __getattr__(self, name):
@@ -127,7 +127,7 @@ class Stops:
 
 
 def subclass(folder, world):
-    """A subclass of `hb.keras.Model` of Keras 3; with `world`, of plain Keras, on the rows of so many workers."""
+    """Trains a subclass of `hb.keras.Model` of Keras 3; with `world`, of plain Keras on the rows of so many workers."""
     import keras
 
     from tests.multiprocess.keras_worker import dense
@@ -165,7 +165,7 @@ def subclass(folder, world):
     with hb.scope():
         model = make(1)
         first = model.fit(train_input_fn(), epochs=2, verbose=0, checkpoint_dir=f"{folder}/fit", keep_checkpoint_max=1)
-        # Another process would begin so: from the weights and the slots that were saved.
+        # Another process would begin with the saved weights and slots.
         again = make(2)
         rest = again.fit(train_input_fn(), verbose=0, checkpoint_dir=f"{folder}/fit", keep_checkpoint_max=1)
         fresh = make(3)
@@ -195,7 +195,7 @@ def subclass(folder, world):
 
 
 def _ended_by_one_worker(model, columns, rank):
-    """Batches and epochs that passes over four batches had, when worker 1 asked for the end; and the weights."""
+    """Returns batches and epochs of passes over four batches in which worker 1 asks for the end, and the weights."""
     import keras
 
     told = []

@@ -16,13 +16,13 @@ OPTIMIZERS = {
     "Adam": {"class": "Adam", "arguments": {"learning_rate": 0.02, "global_clipnorm": 0.05}},
     "SGD": {"class": "SGD", "arguments": {"learning_rate": 0.1, "momentum": 0.9, "clipnorm": 0.1}},
 }
-# 90 rows in batches of 8: worker 0 has 6, the last of which has 8 rows, worker 1 has 6, and 2 in the last.
+# 90 rows in batches of 8: both workers have 6 batches. The last one has 8 rows on worker 0, and 2 on worker 1.
 CASES = [("Adagrad", 2, True), ("Adam", 1, True), ("SGD", 2, False)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
 def job(request, tmp_path_factory):
-    """What plain Keras gave, and each worker."""
+    """Returns the results of plain Keras, and of each worker."""
     name, world, drop_remainder = request.param
     folder = tmp_path_factory.mktemp("keras")
     expected = call_workers(worker.plain, 1, OPTIMIZERS[name], world, timeout_s=400)[0]

@@ -17,7 +17,7 @@ def data(seed, rows):
 
 
 def build(embedding_scope, optimizer, seed=1):
-    """The model, functional; the embedding's layer is built while the model is."""
+    """Returns a functional model; the embedding's layer is built while the model is built."""
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -40,13 +40,13 @@ def dataset(columns, truth, rows, batch):
 
 
 def rows_of(rank, world, rows):
-    """Of each batch of W·B rows a worker takes its part; of the last one, what is left."""
+    """Returns the worker's part of each batch of W·B rows; of the last batch, the remaining rows."""
     whole = np.arange(rows)
     return np.concatenate([whole[start + rank * BATCH :][:BATCH] for start in range(0, rows, world * BATCH)])
 
 
 def dense(optimizer):
-    """The optimizer, given gradients in dense form: Keras would square slices of one row each by itself."""
+    """Returns the optimizer for dense gradients, because Keras would square the slices of one row separately."""
     import tensorflow as tf
 
     apply = optimizer.apply
@@ -54,7 +54,7 @@ def dense(optimizer):
 
 
 def plain(optimizer, world):
-    """What plain Keras gives on all rows, with the batches of `world` workers together."""
+    """Returns the results of plain Keras on all rows, with the batches of `world` workers together."""
     model = build(contextlib.nullcontext, optimizer)
     dense(model.optimizer)
     columns, truth = data(0, ROWS)
@@ -72,19 +72,19 @@ def plain(optimizer, world):
 
 
 def fit(optimizer, folder, drop_remainder):
-    """The same on the workers of a job."""
+    """Returns the same on the workers of a job."""
     import hybridbackend.tensorflow as hb
     from lockstep.keras import export
 
     rank, world = hb.context.rank, hb.context.world_size
     with hb.scope(data_sync_drop_remainder=drop_remainder):
-        # Another seed on each worker but for worker 0's: dense weights begin as its own. Tables need the same.
+        # Each worker has another seed: dense weights begin with worker 0's values. Tables need the same seed.
         model = build(hb.embedding_scope, optimizer)
         columns, truth = data(0, ROWS)
         own = dataset(columns, truth, rows_of(rank, world, ROWS), BATCH)
         history = model.fit(own, epochs=EPOCHS, verbose=0).history
         columns, truth = data(1, 37)
-        # Worker 0 has one row alone.
+        # Worker 0 has only one row.
         rows = np.arange(37) if world == 1 else np.arange(1) if rank == 0 else np.arange(1, 37)
         held_out = dataset(columns, truth, rows, 5)
         values = model.evaluate(held_out, verbose=0, return_dict=True)
@@ -114,7 +114,7 @@ def fit(optimizer, folder, drop_remainder):
 
 
 def fit_csv(path, batch):
-    """Fits on a CSV file, in a plain program, or in a job: as it is, and shared out. `batch`: of all workers."""
+    """Fits on a CSV file, in a plain program, or in a job: unshared, and shared. `batch`: the rows of all workers."""
     import keras
     import tensorflow as tf
 
@@ -123,14 +123,14 @@ def fit_csv(path, batch):
     world = hb.context.world_size
     lines = tf.data.TextLineDataset(path).map(lambda line: tf.strings.to_number(tf.strings.split(line, ",")))
     batches = lines.map(lambda row: (row[:2], row[2])).batch(batch // world)
-    # By rows: a batch of all workers together has the rows of a batch of one.
+    # Shared by rows: a batch of all workers together has the rows of one worker's batch.
     shares = lines.apply(hb.data.shard).map(lambda row: (row[:2], row[2])).batch(batch // world)
     found = []
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
     tf.get_logger().addHandler(handler)
-    # The shares first, as the warning comes once.
+    # The shares come first, because the warning comes once.
     for data in (shares, batches, batches) if world > 1 else (batches,):
         keras.utils.set_random_seed(1)
         with hb.scope() if world > 1 else contextlib.nullcontext():
@@ -146,7 +146,7 @@ def fit_csv(path, batch):
 
 
 def begin(folder):
-    """Weights of a model that is built while its first step is traced, from another seed on each worker."""
+    """Returns the weights of a model that is built while its first step is traced, with another seed on each worker."""
     import keras
 
     import hybridbackend.tensorflow as hb
@@ -161,7 +161,7 @@ def begin(folder):
 
 
 def exchanges_of_a_step(layers):
-    """Operations of the engine, by kind, in a step of training of a model with embeddings of several widths."""
+    """Returns the engine's operations, by kind, in a training step of a model with embeddings of several widths."""
     import collections
 
     import keras

@@ -1,4 +1,4 @@
-"""Workers that hold promises: functions of a module which assert, each named after what it asserts."""
+"""Workers that check promises: functions of a module, each named after the promise that it asserts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def hold(*promises) -> None:
-    """In a worker: holds the promises one after the other, and prints a line for each."""
+    """Checks the promises one after the other in a worker, and prints a line for each."""
     for promise in promises:
         promise()
         print("kept:", promise.__name__, flush=True)
 
 
 def defined_in(module_name: str) -> list:
-    """The module's own functions with a name of several words and no arguments, in the order of the text."""
+    """Returns the module's functions with several words in their name and no arguments, in the order of the text."""
     functions = inspect.getmembers(sys.modules[module_name], inspect.isfunction)
     own = [f for n, f in functions if f.__module__ == module_name and "_" in n and not inspect.signature(f).parameters]
     return sorted((f for f in own if not f.__name__.startswith("_")), key=lambda f: f.__code__.co_firstlineno)

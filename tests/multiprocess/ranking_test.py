@@ -1,4 +1,4 @@
-"""The main job, from Parquet to a served model; and what becomes of it when a worker is killed."""
+"""The main job, from Parquet to a served model, also when a worker is killed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lockstep.testing.workers import worker_variables
 from tests import ranking_job
 
 SMALL = ("--batch-size", 512, "--model", "wide_and_deep", "--embedding-dim", 8)
-# From the death of a worker to the end of the job: 5 s, and what a busy machine may take beyond that. The job itself
-# would go on for hours.
+# From the death of a worker to the end of the job: 5 s, and some more on a busy machine. The job itself would
+# continue for hours.
 ENDED_WITHIN_S = 5.0 + 55.0
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory) -> Path:
-    """A prepared folder with all kinds of features."""
+    """Returns a prepared folder with all kinds of features."""
     return ranking_job.made_movielens(tmp_path_factory.mktemp("films"))
 
 
@@ -63,7 +63,7 @@ def test_a_killed_worker_ends_the_job_by_name_and_the_next_start_resumes(films, 
         code = _wait_for_end(process, log)
     output = log.read_text()
     assert code == 128 + signal.SIGKILL
-    # The launcher is quicker than the other worker, whose own error therefore need not be seen.
+    # The launcher is quicker than the other worker, so that worker's own error need not appear.
     assert re.search(r"\[lockstep\] rank 1 \(pid \d+\) was killed by SIGKILL", output)
     assert set(os.listdir("/dev/shm")) <= shared_memory
 
@@ -74,7 +74,7 @@ def test_a_killed_worker_ends_the_job_by_name_and_the_next_start_resumes(films, 
     assert f"Resuming from step {saved} of {saved + 30}" in output
     assert _saved_step(tmp_path / "checkpoints") == saved + 30
 
-    # A start behind the last step trains no more; on another number of workers the model is the same.
+    # A start after the last step trains no more; on another number of workers the model is the same.
     again, _ = ranking_job.run_job(1, *arguments, "--steps", saved + 30, cwd=tmp_path)
     assert again["first_step"] == again["steps"] == saved + 30
     assert again["held_out_auc"] == pytest.approx(report["held_out_auc"], abs=1e-6)
@@ -97,7 +97,7 @@ def test_without_a_launcher_the_survivor_ends_by_itself_and_names_the_killed_wor
 
 
 def _wait_for_end(process: subprocess.Popen, log: Path) -> int:
-    """The exit code of a job that has to end now."""
+    """Returns the exit code of a job that must end now."""
     try:
         return process.wait(ENDED_WITHIN_S)
     except subprocess.TimeoutExpired:
@@ -110,7 +110,7 @@ def _saved_step(folder: Path) -> int:
 
 
 def _wait_for_step(folder: Path, step: int, process: subprocess.Popen, log: Path, timeout_s: float = 240) -> int:
-    """The step of the first checkpoint at or behind `step`."""
+    """Waits for the first checkpoint at or after `step`, and returns its step."""
     deadline = time.monotonic() + timeout_s
     while (saved := _saved_step(folder)) < step:
         assert process.poll() is None, f"the job ended:\n{log.read_text()}"

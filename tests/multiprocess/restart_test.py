@@ -1,4 +1,4 @@
-"""A job that is killed and begins anew ends as one that nothing happened to: bit for bit, with the same batches."""
+"""A killed and restarted job ends like an undisturbed one: bit for bit, with the same batches."""
 
 import random
 import signal
@@ -16,7 +16,7 @@ SAVES_POSITION = {"LOCKSTEP_SAVE_DATA_POSITION": "1"}
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
-    """A folder with `data`, and the run `undisturbed`."""
+    """Returns a folder with `data`, and the run `undisturbed`."""
     folder = tmp_path_factory.mktemp("restarts")
     program.make_data(folder / "data")
     assert _run(folder, "undisturbed", launcher=("-n", 2)) == 0
@@ -24,7 +24,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 def _run(folder: Path, name: str, *flags: object, launcher: tuple, variables: dict | None = None) -> int:
-    """Trains in `folder`/`name`; the launcher's exit code. Nothing that it started runs then."""
+    """Trains in `folder`/`name` and returns the launcher's exit code. All of its processes have ended then."""
     log = folder / f"{name}.log"
     words = jobs.command(folder / name, folder / "data", "--steps", STEPS, *flags, launcher=launcher)
     with jobs.started(words, str(folder / name), log, variables) as process:
@@ -39,7 +39,7 @@ def _run(folder: Path, name: str, *flags: object, launcher: tuple, variables: di
 def _check_equal(folder: Path, name: str) -> None:
     got, wanted = (compare.checkpoint(folder / run / "checkpoints", STEPS) for run in (name, "undisturbed"))
     assert compare.differences(got, wanted) == []
-    # It made steps again that had not been saved: the same.
+    # It repeated the steps that had not been saved, with the same results.
     assert compare.check_batches(folder / name, folder / "undisturbed", 2) > 0
 
 

@@ -1,4 +1,4 @@
-"""A save that fails, as a file may not grow, is an error of the job on every worker; the checkpoint before it stays."""
+"""A save that fails at a file size limit is an error on every worker; the checkpoint before it stays."""
 
 import numpy as np
 import pytest
@@ -13,15 +13,15 @@ pytestmark = pytest.mark.oldest
 @pytest.mark.parametrize(
     ("kind", "workers", "limited", "limit", "what"),
     [
-        # A worker's slice of a static table, which TensorFlow writes.
+        # TensorFlow writes a worker's slice of a static table.
         ("static", 1, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4_temp/part-00000"),
         ("static", 2, (1,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4_temp/part-00001"),
         ("static", 2, (0, 1), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4_temp/part-0000"),
-        # Its rows of a dynamic table, which this library writes.
+        # This library writes a worker's rows of a dynamic table.
         ("dynamic", 1, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: "),
         ("dynamic", 2, (1,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: "),
         ("increments", 2, (1,), 20_000, "checkpoint {}/.incremental_checkpoint/model.ckpt-2-to-3 cannot be saved: "),
-        # Files that worker 0 writes alone, when all have written theirs: the state file; the graph's description.
+        # Worker 0 alone writes these files, after all slices: the state file and the graph's description.
         ("state", 2, (0,), 40, "checkpoint {}/model.ckpt-4 cannot be saved: {}/checkpoint.tmp"),
         ("small", 2, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4.meta"),
         ("small", 2, (0,), -10_000, "CheckpointSaverHook of {}: {}/graph.pbtxt"),
@@ -34,12 +34,12 @@ def test_every_worker_fails_and_names_the_file_and_the_cause(kind, workers, limi
         assert outcome.exit_code == 1, outcome
         raised = outcome.error.rpartition("\ntensorflow.python.framework.errors_impl.")[2]
         kind_of_error, _, message = raised.partition(": ")
-        # One of several that fail may hear of another's failure before its own.
+        # If several workers fail, one may receive another's failure before its own.
         own = ["ResourceExhaustedError"] if outcome.rank in limited else []
         others = ["CancelledError"] if set(limited) != {outcome.rank} else []
         assert kind_of_error in own + others, raised
         assert what.format(folder, folder) in message and message.rstrip().endswith("; File too large"), raised
-    # The last checkpoint is whole: that before, or, where only the graph's description is missing, the new one.
+    # The last checkpoint is complete. It is the new one if only the graph's description is missing.
     step = 4 if ".meta" in what else 2
     last = tf.train.latest_checkpoint(folder)
     if limit < 0:

@@ -1,4 +1,4 @@
-"""A worker of saving_errors_test.py: trains, and from one moment on may write no long files."""
+"""A worker of saving_errors_test.py: trains, and at one moment receives a file size limit."""
 
 import resource
 
@@ -15,12 +15,12 @@ def train(folder, kind, ranks, limit):
     """Takes 4 steps, each of which adds 1 to all values, and saves after the 2nd and the 4th.
 
     Args:
-      folder: of the checkpoints.
-      kind: 'static' or 'dynamic': of which table there are many rows. 'increments': as 'dynamic', and saves increments
-        after each step. 'small': of neither. 'state': as 'small', and the limit comes with the state file.
-        'events': as 'small', and the limit is the present length of the file of summaries, which keeps it.
-      ranks: workers whose files may not be longer than the limit.
-      limit: in bytes; from before the session on where it is negative, else from the 3rd step on.
+      folder: the folder of the checkpoints.
+      kind: 'static' or 'dynamic': the table with many rows. 'increments': as 'dynamic', with increments after each
+        step. 'small': no table with many rows. 'state': as 'small', with a limit for the state file. 'events': as
+        'small'; the limit is the present length of the summary file, which cannot grow.
+      ranks: workers with the limit.
+      limit: in bytes; a negative one holds from before the session, others from the 3rd step on.
     """
     tf.disable_v2_behavior()
     long = {"static": "static", "dynamic": "dynamic", "increments": "dynamic"}.get(kind)

@@ -1,4 +1,4 @@
-"""What the scope promises, checked by every worker of a job of two."""
+"""The scope's promises, checked by every worker of a job of two."""
 
 import contextlib
 import logging
@@ -32,14 +32,14 @@ def _allgather(tensor):
 
 
 class Clipping(tf.train.GradientDescentOptimizer):
-    """A user's optimizer that clips what its base computed."""
+    """A user's optimizer that clips its base's gradients."""
 
     def compute_gradients(self, *args, **kwargs):
         return [(tf.clip_by_value(g, -0.5, 0.5), v) for g, v in super().compute_gradients(*args, **kwargs)]
 
 
 def _step(make_train_op, gradient_by_rank):
-    """The value of a variable that starts at 0 after one step whose local gradient is gradient_by_rank[rank]."""
+    """Returns the value of a variable that starts at 0, after one step with local gradient gradient_by_rank[rank]."""
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
         train_op = make_train_op(w * gradient_by_rank[hb.context.rank], w)
@@ -50,7 +50,7 @@ def _step(make_train_op, gradient_by_rank):
 
 
 def a_subclass_sees_the_mean_before_it_clips():
-    # The mean of 3 and -1 is 1, clipped 0.5; the mean of the clipped would be 0.
+    # The mean of 3 and -1 is 1, clipped to 0.5. The mean of the clipped gradients would be 0.
     assert _step(lambda loss, w: Clipping(1.0).minimize(loss), [3.0, -1.0]) == -0.5
 
 
@@ -95,7 +95,7 @@ def an_optimizer_made_in_the_scope_exchanges_after_it():
 
 
 def _lengths_of_batches(rows, **options):
-    """What each run of a session got, of batches of 4 rows, and that the session went on after the last."""
+    """Returns the rows of each run of a session, with batches of 4, and that the session continued after the last."""
     with tf.Graph().as_default(), hb.scope(**options):
         dataset = tf.data.Dataset.range(rows).batch(4).map(lambda i: {"x": i, "y": tf.cast(i, tf.float32)[:, None]})
         batch = tf.data.make_one_shot_iterator(dataset).get_next()
@@ -113,7 +113,7 @@ def _lengths_of_batches(rows, **options):
 
 def data_ends_on_all_workers_together():
     assert _lengths_of_batches(10 + 8 * hb.context.rank) == [[4, 4, 2, "after"], [4, 4, 4, "after"]][hb.context.rank]
-    # The first run finds that worker 0 has none, and leaves the session's block.
+    # The first run detects that worker 0 has no batch, and leaves the session's block.
     assert _lengths_of_batches(8 * hb.context.rank) == []
 
 
@@ -139,13 +139,13 @@ def the_position_of_each_worker_is_saved_with_the_model():
                     while not session.should_stop() and steps:
                         seen += session.run(train)[0].tolist()
                         steps -= 1
-        # Nobody removes the folder before all have read it.
+        # The folder must stay until all workers have read it.
         agreement.any_worker(True, "done")
     assert seen == rows.tolist(), seen
 
 
 def _rows_of(rank):
-    """A worker's batches: of 4 and 3 rows on the first, of 2 and 1 on the second."""
+    """Returns a worker's batches: of 4 and 3 rows on the first, of 2 and 1 on the second."""
     return [np.arange(1.0, n + 1, dtype=np.float32) * (rank + 1) for n in ((4, 3), (2, 1))[rank]]
 
 
@@ -245,7 +245,7 @@ def training_goes_on_where_its_data_was():
                 step = tf.train.get_or_create_global_step()
                 with tf.train.MonitoredTrainingSession("", checkpoint_dir=folder) as session:
                     assert session.run(step) == 6
-            agreement.any_worker(True, "done")  # Nobody removes the folder before all have read it.
+            agreement.any_worker(True, "done")  # The folder must stay until all workers have read it.
         assert sorted(seen) == rows.tolist() and seen != rows.tolist(), seen
 
 
@@ -264,7 +264,7 @@ def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
                 source = tf.data.make_initializable_iterator(dataset)
                 start, source_handle = source.initializer, source.string_handle()
             tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, start)
-            # Waits for its peers, in vain where one has ended.
+            # This waits for its peers, in vain if one has ended.
             total = _allgather(iterator.get_next())
             with tf.train.MonitoredTrainingSession("") as session:
                 if kind == "handle":
@@ -278,7 +278,7 @@ def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
 
 @contextlib.contextmanager
 def _warnings(text):
-    """Collects the messages with `text` in them that TensorFlow's logger is given inside."""
+    """Collects the messages of TensorFlow's logger that contain `text`, during the block."""
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
@@ -309,7 +309,7 @@ def _csv_rows(path):
 
 
 def _trained_on(dataset, scope, steps=None):
-    """Trains a number on batches [B, 2]; returns it after each step, and how many warnings there were."""
+    """Trains a number on batches [B, 2]. Returns its value after each step, and the number of warnings."""
     with _warnings("first batch is the same") as warnings, tf.Graph().as_default(), scope():
         rows = tf.data.make_one_shot_iterator(dataset()).get_next()
         w = tf.get_variable("w", [1], initializer=tf.zeros_initializer())
@@ -318,7 +318,7 @@ def _trained_on(dataset, scope, steps=None):
         train_op = tf.train.GradientDescentOptimizer(0.01).minimize(loss, step)
         seen = []
         with tf.train.MonitoredTrainingSession("") as session:
-            # Takes no batch: nothing is compared yet.
+            # This takes no batch, so nothing is compared yet.
             session.run(step)
             while not session.should_stop() and len(seen) != steps:
                 session.run(train_op)
@@ -396,7 +396,7 @@ def errors_of_the_variables_broadcast_end_the_initialization_on_all_workers():
 
 
 class Listener(tf.train.CheckpointSaverListener):
-    """Notes the steps at which checkpoints were saved."""
+    """A listener that records the steps at which checkpoints were saved."""
 
     def __init__(self):
         self.saved = []
@@ -420,9 +420,9 @@ ROWS, DIM = 10, 3
 
 
 def train_a_table(steps, scope=hb.scope, summary=lambda table: table, make_hooks=lambda summary: {}, **arguments):
-    """Runs so many steps on a sharded table, with a histogram of what `summary` makes of it.
+    """Runs a number of steps on a sharded table, with a histogram of `summary(table)`.
 
-    The steps change nothing: whether a summary sees the values before or after its step is open.
+    The steps change nothing, because a summary may see the values before or after its step.
     """
     with tf.Graph().as_default(), scope():
         with hb.embedding_scope() if scope is hb.scope else contextlib.nullcontext():
@@ -436,7 +436,7 @@ def train_a_table(steps, scope=hb.scope, summary=lambda table: table, make_hooks
 
 
 def histograms(folder):
-    """(step, number of values, their sum) of the histograms that were written to a folder."""
+    """Returns (step, number of values, their sum) of each histogram in a folder."""
     return [
         (event.step, value.histo.num, value.histo.sum)
         for file in tf.gfile.Glob(f"{folder}/events*")
@@ -457,7 +457,7 @@ def summaries_of_a_sharded_table_are_those_of_one_worker_and_written_once():
 
 
 def hooks_by_seconds_go_by_the_clock_of_worker_0():
-    # The other worker's clock stands still: nothing of its own would be due.
+    # The other worker's clock stands still, so it would never trigger an event.
     clock = mock.patch("tensorflow.python.training.basic_session_run_hooks.time.time", return_value=1.0)
     listener = Listener()
     hb.context.add_saving_listener("noting", listener)
@@ -468,7 +468,7 @@ def hooks_by_seconds_go_by_the_clock_of_worker_0():
     finally:
         hb.context._saving_listeners.clear()
     assert listener.saved == [0, 1, 2, 3, 4, 5], listener.saved
-    # Whether one is due is known when the step has ended: every other step takes one.
+    # A step's end shows whether a summary is due, so every second step takes one.
     assert steps == ([1, 3, 5] if hb.context.rank == 0 else []), steps
 
 

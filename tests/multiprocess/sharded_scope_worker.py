@@ -1,4 +1,4 @@
-"""What a scope promises of programs with sharded tables, checked by every worker of a job of two."""
+"""A scope's promises for programs with sharded tables, checked by every worker of a job of two."""
 
 import tempfile
 
@@ -24,13 +24,13 @@ def _variables():
 
 
 def _loss(table, weights, ids):
-    # Distinct ids, so that plain TensorFlow has one slice a row as well.
+    # The ids are distinct, so plain TensorFlow has one slice per row as well.
     distinct, position = tf.unique(ids)
     return tf.reduce_mean(tf.square(tf.matmul(tf.gather(tf.nn.embedding_lookup(table, distinct), position), weights)))
 
 
 def _trained(make_train_op, plain=False):
-    """Table and weights after some steps: of this job, or of plain TensorFlow on the data of all workers."""
+    """Returns table and weights after some steps: of this job, or of plain TensorFlow on the data of all workers."""
     with tf.Graph().as_default():
         ids = tf.placeholder(tf.int64, [None])
         if plain:
@@ -77,7 +77,7 @@ def a_table_is_initialized_from_a_checkpoint():
                 other = tf.get_variable("other", [ROWS + 1, DIM])
             with pytest.raises(ValueError, match="doesn't match"):
                 tf.train.init_from_checkpoint(path, {"table": other})
-        agreement.any_worker(True, "done")  # Nobody removes the folder before all have read it.
+        agreement.any_worker(True, "done")  # The folder must stay until all workers have read it.
 
 
 def scatters_take_rows_of_a_gradient_and_no_ids():
@@ -295,7 +295,7 @@ def _micro_batch_variables():
 
 
 def _micro_batch_loss(table, weights, average, features):
-    """With batch normalization, whose average is moved by an operation in the graph's collection."""
+    """Returns a loss with batch normalization; an operation in the graph's collection updates its average."""
     distinct, position = tf.unique(features["id"])
     x = tf.gather(tf.nn.embedding_lookup(table, distinct), position) * features["x"]
     mean, variance = tf.nn.moments(x, [0])
@@ -305,7 +305,7 @@ def _micro_batch_loss(table, weights, average, features):
 
 
 def _trained_by_micro_batches(shares, count, batch, drop_remainder=True):
-    """Losses of this worker, and table, weights and average after an epoch over the worker's share."""
+    """Returns this worker's losses, and table, weights and average after an epoch over its share."""
     with tf.Graph().as_default(), hb.scope(data_batch_count=count, data_sync_drop_remainder=drop_remainder):
         dataset = tf.data.Dataset.from_tensor_slices(shares[hb.context.rank]).batch(batch)
         features = tf.data.make_one_shot_iterator(dataset).get_next()
@@ -328,7 +328,7 @@ def _trained_by_micro_batches(shares, count, batch, drop_remainder=True):
 
 
 def _trained_plainly_by_micro_batches(shares, count, batch):
-    """The same by one process without a scope, which takes the rows of all workers at once."""
+    """Returns the same for one process without a scope, which takes the rows of all workers at once."""
     longest = max(len(share["id"]) for share in shares)
     parts = [
         {name: np.concatenate([share[name][begin : begin + batch] for share in shares]) for name in shares[0]}
@@ -352,7 +352,7 @@ def _trained_plainly_by_micro_batches(shares, count, batch):
 
 def micro_batches_step_as_one_process_does():
     rng = np.random.default_rng(3)
-    # With (7, 3), the second step's first batch has rows on worker 0 alone, and the others have none on any.
+    # With (7, 3), the second step's first batch has rows only on worker 0, and its other batches have no rows.
     for drop_remainder, lengths in ((True, (12, 12)), (False, (7, 3)), (False, (0, 11))):
         shares = [{"x": rng.normal(size=[n, DIM]).astype(np.float32), "id": rng.integers(0, ROWS, n)} for n in lengths]
         losses, values = _trained_by_micro_batches(shares, 3, 2, drop_remainder)

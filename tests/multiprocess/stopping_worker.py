@@ -1,4 +1,4 @@
-"""What hooks and policies of two workers promise: training ends after the same step on both, and nobody waits."""
+"""Promises of hooks and policies of two workers: training ends after the same step on both, and none waits."""
 
 import os
 import sys
@@ -15,13 +15,13 @@ from tests.multiprocess.estimator_worker import Stop
 
 
 def _train(hooks, limit=12, pause_s=0.0, **arguments):
-    """Trains with an exchange in each step, until the session ends or the limit; the steps of all workers."""
+    """Trains with an exchange in each step until the session's end or the limit. Returns the steps of all workers."""
     taken = 0
     with tf.Graph().as_default(), hb.scope():
         with hb.embedding_scope():
             table = tf.get_variable("table", [7, 2], initializer=tf.zeros_initializer())
         loss = tf.reduce_sum(tf.identity(tf.nn.embedding_lookup(table, tf.range(7)), name="rows"))
-        # Not a part of a step: an exchange of its own.
+        # This is an exchange of its own, not a part of a step.
         tf.nn.l2_loss(tf.nn.embedding_lookup(table, [1, 2]), name="lookup_norm")
         train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
         with tf.train.MonitoredTrainingSession("", hooks=hooks, **arguments) as session:
@@ -77,7 +77,7 @@ def hooks_that_stop_alike_cost_no_exchange():
 
 def early_stopping_follows_worker_0s_results():
     scores = tf.constant
-    # A value of each worker's own: worker 1's gets worse at once.
+    # Each worker has its own value; worker 1's gets worse at once.
     values = _by_rank([1.0, 2.0, 3.0, 2.0, 1.0], [3.0, 2.0, 1.0, 0.0, 0.0])
 
     def fn():
@@ -105,7 +105,7 @@ def hooks_that_log_by_seconds_go_by_worker_0s_clock():
     logged = []
     by_clock = tf.train.LoggingTensorHook(["lookup_norm"], every_n_secs=0.05, formatter=lambda _: str(logged.append(1)))
     of_the_chief = tf.train.LoggingTensorHook(["lookup_norm"], every_n_iter=2, formatter=lambda _: logged.append(2))
-    # Each step computes the rows anyway, so that one worker may log them when it likes.
+    # Each step computes the rows anyway, so one worker may log them at any step.
     alone = tf.train.LoggingTensorHook({"rows": "rows:0"}, every_n_secs=0.01)
     others = [tf.train.StepCounterHook(every_n_steps=None, every_n_secs=0.03, output_dir=sys.argv[1])]
     others += [tf.train.ProfilerHook(save_secs=0.03, output_dir=f"{sys.argv[1]}/{hb.context.rank}")]
@@ -119,7 +119,7 @@ def hooks_that_log_by_seconds_go_by_worker_0s_clock():
 
 
 class Recorder(hb.train.Policy):
-    """Notes the steps of its calls, and looks up rows of all workers in each."""
+    """A policy that records the steps of its calls, and looks up rows of all workers in each."""
 
     def __call__(self, global_step, metrics, session, context=None, scaffold=None, writer=None):
         self.steps = [*getattr(self, "steps", []), global_step]
@@ -139,7 +139,7 @@ def policies_are_called_after_the_same_steps_on_all_workers():
     by_clock = Recorder(metrics=lookup, every_n_secs=0.05)
     for policy in (by_steps, by_clock):
         policy.wants_writer = True
-    # Clocks differ: one worker is slower, and both wait for it.
+    # One worker is slower, so clocks differ, and both wait for it.
     folder = sys.argv[1] + "/policies"
     taken = _train([by_steps], 8, _by_rank(0.02, 0.0), summary_dir=folder, chief_only_hooks=[by_clock])
     assert taken == [8, 8] and by_steps.steps == [3, 6, 8]

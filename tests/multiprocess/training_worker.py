@@ -1,4 +1,4 @@
-"""What training promises beyond the scope, checked by every worker of a job of two."""
+"""Promises of training beyond the scope, checked by every worker of a job of two."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ def _same_on_all(array):
 
 
 def _step(make_optimizer, session=tf.Session):
-    """What one step of gradients 3 (worker 0) and -1 makes of a variable, and its random beginning; without a scope."""
+    """Returns a variable after one step with gradients 3 (worker 0) and -1, and its random initial value; no scope."""
     with tf.Graph().as_default():
         w = tf.get_variable("w", [5], initializer=tf.random_normal_initializer())
         train_op = make_optimizer().minimize(tf.reduce_sum(w) * [3.0, -1.0][hb.context.rank])
@@ -41,7 +41,7 @@ def every_optimizer_trains_without_a_scope():
     names = [name for name in dir(hb.train) if name.endswith("Optimizer")]
     assert len(names) == 13, names
     for name in names:
-        if name in ("MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"):  # of their own promises
+        if name in ("MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"):  # these have promises of their own
             continue
         _, after = _step(lambda name=name: getattr(hb.train, name)(*arguments.get(name, lambda: (0.1,))()))
         _same_on_all(after)
@@ -63,8 +63,8 @@ def a_users_optimizer_is_wrapped_where_it_is_defined():
 
     for optimizer, change in ((OldStyle, 1.0), (Clipping, 1.0)):
         before, after = _step(lambda optimizer=optimizer: optimizer(1.0))
-        # The class defines compute_gradients itself: without a scope, its base's does not exchange, so what is
-        # exchanged is clipped: 0.5 and -0.5.
+        # The class defines compute_gradients itself. Without a scope its base's does not exchange, so clipped gradients
+        # are exchanged: 0.5 and -0.5.
         np.testing.assert_allclose(after, before - (0.0 if optimizer is Clipping else change), atol=1e-6)
     assert tf.train.GradientDescentOptimizer.compute_gradients.__module__.startswith("tensorflow")
 
@@ -81,7 +81,7 @@ def a_lazy_optimizer_exchanges_when_it_applies():
             session.run(train_op)
             return session.run(w)
 
-    # Clipped before the exchange: 0.5 and -0.5; after it: 1, clipped.
+    # Gradients clipped before the exchange are 0.5 and -0.5; after it, the clipped mean of 1.
     assert (train(True), train(False)) == (0.0, -0.5)
 
 
@@ -182,7 +182,7 @@ def gradients_of_tables_are_sums_where_that_is_asked_for():
         loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [2, 3])) * [3.0, 1.0][hb.context.rank]
         for kind, wanted in (("mean", 2.0), ("sum", 4.0)):
             with hb.scope(embedding_gradient=kind), tf.Session() as session:
-                # A slice from each worker, of the one row that this worker has.
+                # A slice from each worker, for the one row that this worker has.
                 gradient = session.run(tf.reduce_sum(tf.gradients(loss, table)[0].values, 0))
                 np.testing.assert_allclose(gradient, np.full([DIM], wanted))
 
@@ -206,7 +206,7 @@ def values_travel_in_the_types_of_the_wire():
                 np.testing.assert_array_equal(session.run(rows), np.full([2, DIM], forward))
                 np.testing.assert_array_equal(session.run(exchanged), np.full([2], forward))
                 for gradient, _ in pairs:
-                    # Of the table: half of it from each worker, of one of two rows that each has.
+                    # The table's gradient: each worker contributes half, for one of its two rows.
                     is_table = isinstance(gradient, tf.IndexedSlices)
                     got = session.run(tf.reduce_sum(gradient.values, 0) if is_table else gradient)
                     np.testing.assert_array_equal(got, np.full([DIM], backward), err_msg=f"{wire} {gradient_wire}")
@@ -286,7 +286,7 @@ def loss_scales_stay_in_step_with_infinite_gradients_in_one_shard():
         scale = tf.mixed_precision.DynamicLossScale(initial_loss_scale=4.0, increment_period=100)
         optimizer = hb.train.MixedPrecisionLossScaleOptimizer(tf.train.GradientDescentOptimizer(0.5), scale)
         factor = tf.placeholder(tf.float32, [])
-        # Row 1 is worker 1's: an infinite gradient of it shows there alone.
+        # Worker 1 owns row 1, so an infinite gradient of it appears only there.
         loss = w + tf.reduce_sum(tf.nn.embedding_lookup(table, [1])) * factor
         train_op = optimizer.minimize(loss)
         with tf.Session() as session:
@@ -324,7 +324,7 @@ def averages_of_what_a_batch_gives_are_the_jobs():
         update = average.apply([loss])
         with tf.train.MonitoredTrainingSession("") as session:
             session.run(update)
-            # Weighed by rows: (1 + 2 + 3 + 10) / 4, and half of it, as the average begins at zero.
+            # Weighted by rows: (1 + 2 + 3 + 10) / 4, and half of it, because the average begins at zero.
             got = session.run_step_fn(lambda step_context: step_context.session.run(average.average(loss)))
     np.testing.assert_allclose(got, 2.0)
     _same_on_all(got)
