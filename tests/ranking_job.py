@@ -16,7 +16,7 @@ _ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES
 
 
 def run_script(name: str, *arguments: object, cwd: Path, timeout_s: float = 120) -> str:
-    """Runs a single process of the example; returns its stdout, raises with its stderr where it fails."""
+    """Runs a single process of the example. Returns its stdout; if it fails, raises with its stderr."""
     command = [sys.executable, str(EXAMPLE / name), *map(str, arguments)]
     process = subprocess.run(command, cwd=cwd, env=_ENVIRONMENT, capture_output=True, text=True, timeout=timeout_s)
     assert process.returncode == 0, f"{name} failed with exit code {process.returncode}:\n{process.stderr}"
@@ -24,25 +24,25 @@ def run_script(name: str, *arguments: object, cwd: Path, timeout_s: float = 120)
 
 
 def movielens() -> Path | None:
-    """The folder of MovieLens 100K: that of the variable LOCKSTEP_MOVIELENS, or beside the clone; None without it."""
+    """Returns the folder of MovieLens 100K, from the variable LOCKSTEP_MOVIELENS or beside the clone, or None."""
     beside = EXAMPLE.parents[2] / "shared" / "data" / "ml-100k"
     folder = Path(os.environ.get("LOCKSTEP_MOVIELENS", beside))
     return folder if folder.is_dir() else None
 
 
 def made_movielens(folder: Path, *flags: object) -> Path:
-    """MovieLens-shaped data, prepared below the folder."""
+    """Returns MovieLens-shaped data, prepared below the folder."""
     return Path(run_script("data.py", "--make", "movielens", "--out", folder, *flags, cwd=folder).strip())
 
 
 def train_command(workers: int, *arguments: object) -> list[str]:
-    """The distributed job."""
+    """Returns the command of the distributed job."""
     launcher = [sys.executable, "-m", "hybridbackend.run", "-n", str(workers)]
     return [*launcher, *worker_command(*arguments)]
 
 
 def worker_command(*arguments: object) -> list[str]:
-    """One worker of the job."""
+    """Returns the command of one worker of the job."""
     return [sys.executable, str(EXAMPLE / "train.py"), *map(str, arguments)]
 
 
@@ -50,9 +50,9 @@ def worker_command(*arguments: object) -> list[str]:
 def started(
     command: list[str], cwd: Path, log: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen]:
-    """A job in a process group of its own; whatever of it is left at the end of the block is killed.
+    """Yields a job in a process group of its own, and kills its remaining processes at the end of the block.
 
-    `variables` are set for it on top of ours.
+    `variables` are set in addition to this process's.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -82,10 +82,10 @@ def run_job(workers: int, *arguments: object, cwd: Path, timeout_s: float = 180)
     """Runs train.py to its end; returns its report and its output.
 
     Args:
-      workers: how many.
+      workers: the number of workers.
       arguments: flags, without --run-dir.
-      cwd: where it runs and writes.
-      timeout_s: when it is killed.
+      cwd: the working folder, into which it also writes.
+      timeout_s: seconds after which it is killed.
     """
     run_dir, log = cwd / f"run-{workers}", cwd / f"run-{workers}.log"
     with started(train_command(workers, "--run-dir", run_dir, *arguments), cwd, log) as process:
@@ -99,7 +99,7 @@ def run_job(workers: int, *arguments: object, cwd: Path, timeout_s: float = 180)
 
 
 def worker_pids(launcher: int) -> list[int]:
-    """The workers' processes, in the order of ranks."""
+    """Returns the workers' processes, in rank order."""
     ranks = {}
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
         with contextlib.suppress(OSError):

@@ -22,11 +22,11 @@ OPTIMIZERS = {
 
 
 def batch(step: int) -> dict[str, np.ndarray]:
-    """The global batch of a step: ids of users and items [B], tags [B, 4] (-1 is none), labels [B]."""
+    """Returns the global batch of a step: ids of users and items [B], tags [B, 4] (-1 is none), labels [B]."""
     rng = np.random.RandomState(1000 + step)
     return {
         "user": rng.randint(0, ROWS["user"], GLOBAL_BATCH).astype(np.int64),
-        # Few distinct items: rows are hit several times a step, by several workers.
+        # There are few distinct items, so several workers look up a row several times per step.
         "item": rng.zipf(1.3, GLOBAL_BATCH).clip(1, ROWS["item"]).astype(np.int32) - 1,
         "tag": rng.randint(-1, ROWS["tag"], [GLOBAL_BATCH, 4]).astype(np.int64),
         "label": rng.randint(0, 2, GLOBAL_BATCH).astype(np.float32),
@@ -43,11 +43,11 @@ def variable(name: str, shape: tuple[int, ...]) -> tf.Variable:
 
 
 def loss(features: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext) -> tf.Tensor:
-    """Mean loss of a batch.
+    """Returns the mean loss of a batch.
 
     Args:
-      features: as `batch` gives them, any number of rows.
-      embedding_scope: what the tables are made in.
+      features: the results of `batch`, any number of rows.
+      embedding_scope: the context in which the tables are made.
     """
     with embedding_scope():
         tables = {name: variable(f"{name}_table", (rows, DIM)) for name, rows in ROWS.items()}
@@ -67,7 +67,7 @@ def loss(features: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext)
 
 
 def held(variable: tf.Variable) -> tf.Tensor:
-    """The values that this worker holds: of a sharded variable and its slots, its own rows."""
+    """Returns the values that this worker holds: of a sharded variable and its slots, its own rows."""
     if hasattr(variable, "handle"):
         return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
     return variable.read_value()

@@ -1,7 +1,7 @@
 """Held-out AUC of the main job does not depend on the number of workers, and is plain TensorFlow's.
 
-Trains on MovieLens 100K where it lies (the variable LOCKSTEP_MOVIELENS names its folder, or it is beside the clone in
-shared/data/ml-100k), otherwise on data of the same shape that the example makes.
+Trains on MovieLens 100K if it is available: the variable LOCKSTEP_MOVIELENS names its folder, or it is beside the clone
+in shared/data/ml-100k. Otherwise trains on data of the same shape that the example generates.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tests import ranking_job
 
 TOLERANCE = 0.002
 MODELS = ("dlrm", "wide_and_deep")
-# Sums in another order round differently, and training carries that on. Of these runs the order of rows within a batch
-# moves the AUC by 0.0002 (wide and deep) and 0.0004 (DLRM); after 2 epochs, where DLRM learns fast, by 0.008.
+# Sums in another order round differently, and training amplifies that. In these runs, the order of rows within a batch
+# changes the AUC by 0.0002 (wide and deep) and 0.0004 (DLRM); after 2 epochs, where DLRM learns fast, by 0.008.
 FLAGS = ("--epochs", 5)
-# What is not looked at is not done on the way: evaluations and checkpoints of a training's middle.
+# Evaluations and checkpoints in the middle of training are left out, because the test does not use them.
 ONCE = ("--eval-every", 1_000_000, "--checkpoint-every", 1_000_000)
 
 
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory) -> Path:
-    """The prepared folder."""
+    """Returns the prepared folder."""
     out = tmp_path_factory.mktemp("movielens")
     source = ranking_job.movielens()
     if source is None:
@@ -36,9 +36,9 @@ def ratings(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain_auc(ratings, tmp_path_factory) -> Iterator[Callable[[str], float]]:
-    """AUC by model, of the same batches and steps in one process that never imports Lockstep.
+    """Yields a function of the model's name: the AUC after the same batches and steps in one process without Lockstep.
 
-    That process trains while the first jobs do.
+    That process trains while the first jobs train.
     """
 
     def auc(model: str, cwd: Path) -> float:

@@ -1,6 +1,6 @@
 """A model of many tables, single-valued and multi-hot with every combiner: in a job, and in plain TensorFlow.
 
-In a job tables are static ones, or dynamic ones, whose rows begin with the numbers of the static ones' rows.
+In a job tables are static or dynamic; rows of dynamic ones begin with the same numbers as those of static ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 tf1 = tf.compat.v1
 GLOBAL_BATCH, STEPS, MOST_IDS = 24, 8, 5
-# Rows and width of each table; the last one is looked up by two features.
+# Rows and width of each table; two features look up the last one.
 TABLES = {"a": (31, 4), "b": (53, 16), "c": (7, 8), "d": (97, 8), "e": (11, 1), "f": (40, 16)}
 # Table, type of ids and combiner of each feature; None: one id for each example.
 FEATURES = {
@@ -31,22 +31,22 @@ FEATURES = {
 OPTIMIZERS = {
     "sgd": lambda: tf1.train.GradientDescentOptimizer(0.5),
     "adagrad": lambda: tf1.train.AdagradOptimizer(0.3),
-    # By its epsilon, gradients that are next to nothing but for rounding stay that.
+    # With this epsilon, gradients that are only rounding errors stay small.
     "adam": lambda: tf1.train.AdamOptimizer(0.02, epsilon=1e-3),
 }
 
 
 def batch(step: int) -> dict[str, np.ndarray]:
-    """The global batch of a step: of each feature ids [B] or [B, MOST_IDS], where -1 is none; weights; labels [B]."""
+    """Returns the global batch of a step: per feature ids [B] or [B, MOST_IDS] (-1 is none); weights; labels [B]."""
     random = np.random.default_rng(step)
     values = {"label": random.integers(0, 2, GLOBAL_BATCH).astype(np.float32)}
     for name, (table, dtype, combiner) in FEATURES.items():
         shape = [GLOBAL_BATCH] if combiner is None else [GLOBAL_BATCH, MOST_IDS]
-        # Few distinct ids: rows are hit several times a step, by several workers.
+        # There are few distinct ids, so several workers look up a row several times per step.
         ids = random.zipf(1.2, shape).clip(1, TABLES[table][0]) - 1
         if combiner is not None:
             ids[random.random(shape) < 0.4] = -1
-            # Only the safe lookup takes examples without ids.
+            # Only the safe lookup accepts examples without ids.
             ids[:, 0] = -1 if name == "safe" else np.abs(ids[:, 0])
         values[name] = ids.astype(dtype.as_numpy_dtype)
     values["weight"] = random.uniform(0.5, 2, [GLOBAL_BATCH, MOST_IDS]).astype(np.float32)
@@ -54,7 +54,7 @@ def batch(step: int) -> dict[str, np.ndarray]:
 
 
 def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """What a variable begins with."""
+    """Returns the initial value of a variable."""
     return np.random.default_rng(sum(map(ord, name))).uniform(-0.3, 0.3, shape).astype(np.float32)
 
 
@@ -88,7 +88,7 @@ def _looked_up(name: str, table: tf.Variable, fed: dict[str, tf.Tensor]) -> tf.T
 
 
 def loss(fed: dict[str, tf.Tensor], embedding_scope=contextlib.nullcontext, make_table=_variable) -> tf.Tensor:
-    """Mean loss of a batch, of any number of examples."""
+    """Returns the mean loss of a batch with any number of examples."""
     with embedding_scope():
         tables = {name: make_table(f"table_{name}", shape) for name, shape in TABLES.items()}
     found = [_looked_up(name, tables[table], fed) for name, (table, _, _) in FEATURES.items()]
@@ -104,7 +104,7 @@ def train(
     """Trains on a worker's part of each batch, in the default graph.
 
     Returns:
-      What it holds of the variables and slots; of a dynamic table its keys and their rows.
+      The worker's values of the variables and slots; of a dynamic table its keys and their rows.
     """
     fed = {name: tf1.placeholder(value.dtype, [None, *value.shape[1:]]) for name, value in batch(0).items()}
     train_op = OPTIMIZERS[optimizer]().minimize(loss(fed, embedding_scope, make_table))
@@ -125,13 +125,13 @@ def _value_of(variable: tf.Variable) -> Any:
 
 
 def plain(optimizer: str) -> dict[str, np.ndarray]:
-    """What plain TensorFlow ends with."""
+    """Returns the final values of plain TensorFlow."""
     with tf.Graph().as_default():
         return train(optimizer, 0, 1)
 
 
 def work() -> dict[tuple[str, bool], dict[str, Any]]:
-    """What this worker of a job ends with, by optimizer, and whether tables are dynamic."""
+    """Returns the final values of this worker of a job, by optimizer and by whether tables are dynamic."""
     import hybridbackend.tensorflow as hb
 
     results = {}

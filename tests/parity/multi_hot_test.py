@@ -14,7 +14,7 @@ from tests.parity.training_test import assembled
 plain = functools.cache(multi_hot.plain)
 
 
-# Numbers of workers, or the hosts of each: on several, a host's workers look up together.
+# Numbers of workers, or each worker's host: with several hosts, the workers of one host look up together.
 WORKERS = [1, 2, 3, "aab", pytest.param("abba", marks=pytest.mark.long)]
 
 

@@ -1,4 +1,4 @@
-"""One worker of the parity test: trains with every optimizer, sharded and replicated, and leaves its weights."""
+"""One worker of the parity test: trains with every optimizer, sharded and replicated, and writes its weights."""
 
 import contextlib
 import sys

@@ -35,7 +35,7 @@ def train(workers: int, out: Path) -> list[dict[str, np.ndarray]]:
 
 
 def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The logical tensor of a variable: any worker's where all hold it, interleaved where each has its own rows."""
+    """Returns the logical tensor of a variable: one worker's, if all hold it, or all workers' rows, interleaved."""
     parts = [r[key] for r in results]
     if parts[0].shape == shape:
         for part in parts[1:]:
@@ -49,7 +49,7 @@ def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory) -> list[dict[str, np.ndarray]]:
-    """What two workers train."""
+    """Returns the weights that two workers train."""
     return train(2, tmp_path_factory.mktemp("two") / "weights")
 
 

@@ -15,13 +15,13 @@ import tensorflow.compat.v1 as tf
 
 ROWS = {"user": 13, "item": 29}
 DIM, BATCH = 4, 6
-# How many rows each worker has, by whether the remainder is dropped.
+# The number of rows of each worker, by whether the remainder is dropped.
 SHARES = {True: [20, 11, 14], False: [20, 0, 7]}
 MODELS = ("dlrm", "wide_and_deep")
 
 
 def share(rank: int, drop_remainder: bool) -> dict[str, np.ndarray]:
-    """A worker's rows."""
+    """Returns a worker's rows."""
     rows = SHARES[drop_remainder][rank]
     rng = np.random.RandomState(50 + rank)
     return {
@@ -70,21 +70,21 @@ def _loss(model: str, features: dict[str, tf.Tensor], embedding_scope: Callable)
         deep = _mlp(tf.concat([*embedded, features["dense"]], 1), [7, 5], "deep")
         logits = tf.matmul(deep, out) + tf.nn.embedding_lookup(wide, features["item"])
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=features["label"], logits=tf.reshape(logits, [-1]))
-    # The gradient of the scale is the mean of the losses: no number where there are no rows.
+    # The gradient of the scale is the mean of the losses: NaN without rows.
     return tf.reduce_mean(losses) * tf.exp(_variable("scale", [])) + 0.01 * tf.nn.l2_loss(out)
 
 
 def build(
     model: str, features: dict[str, tf.Tensor], embedding_scope: Callable = contextlib.nullcontext
 ) -> tf.Operation:
-    """The operation that trains on a batch."""
+    """Returns the operation that trains on a batch."""
     loss = _loss(model, features, embedding_scope)
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
         return tf.train.AdagradOptimizer(0.1).minimize(loss, tf.train.get_or_create_global_step())
 
 
 def batches(workers: int, drop_remainder: bool) -> list[dict[str, np.ndarray]]:
-    """The rows of each step, of all workers."""
+    """Returns the rows of each step, from all workers."""
     shares = [share(rank, drop_remainder) for rank in range(workers)]
     counts = [-(-SHARES[drop_remainder][rank] // BATCH) for rank in range(workers)]
     steps = min(counts) if drop_remainder else max(counts)
@@ -95,7 +95,7 @@ def batches(workers: int, drop_remainder: bool) -> list[dict[str, np.ndarray]]:
 
 
 def plain(model: str, workers: int, drop_remainder: bool) -> dict[str, np.ndarray]:
-    """The variables that plain TensorFlow ends with."""
+    """Returns the final variables of plain TensorFlow."""
     with tf.Graph().as_default(), tf.Session() as session:
         steps = batches(workers, drop_remainder)
         features = {k: tf.placeholder(v.dtype, [None, *v.shape[1:]]) for k, v in steps[0].items()}
@@ -107,7 +107,7 @@ def plain(model: str, workers: int, drop_remainder: bool) -> dict[str, np.ndarra
 
 
 class _Final(tf.train.SessionRunHook):
-    """Notes the values of tensors at the end."""
+    """A hook that records the values of tensors at the end."""
 
     def __init__(self, values: dict[str, tf.Tensor]) -> None:
         self.values = values
@@ -117,7 +117,7 @@ class _Final(tf.train.SessionRunHook):
 
 
 def main(out: str) -> None:
-    """Trains as a worker and leaves the variables' values, of tables and their slots this worker's rows."""
+    """Trains as a worker and writes the variables' values: of tables and their slots, this worker's rows."""
     import hybridbackend.tensorflow as hb
     from tests.parity.model import held
 

@@ -1,7 +1,7 @@
-"""What the tests of the documents' programs share: their data, how they are run, and what they have to compute.
+"""Common parts of the tests of documented programs: their data, how they run, and the results that they must compute.
 
-All programs that train do so with one model, `logit = slope * price + table[item]`, which begins at zeros: small enough
-for numpy to say what each step's loss must be, on however many workers.
+All training programs have one model, `logit = slope * price + table[item]`, which begins at zeros. It is so small that
+numpy computes the loss of each step, for any number of workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 def write_rows(path: Path, seed: int, rows: int) -> Columns:
-    """Labels that hang on the item alone: one that is even is liked."""
+    """Writes rows whose labels depend only on the item: even items are liked. Returns the columns."""
     rng = np.random.default_rng(seed)
     item = rng.integers(0, ITEMS, rows)
     columns = {"item": item, "price": rng.integers(-1, 2, rows), "label": (item % 2 == 0).astype(np.int64)}
@@ -34,7 +34,7 @@ def write_rows(path: Path, seed: int, rows: int) -> Columns:
 def run_program(
     command: Sequence[str], folder: Path, workers: int | None = 2, variables: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Runs `python -m hybridbackend.run -n WORKERS --tf1 python COMMAND`; what each worker printed."""
+    """Runs `python -m hybridbackend.run -n WORKERS --tf1 python COMMAND`. Returns each worker's output."""
     launcher = [sys.executable, "-m", "hybridbackend.run", *(["-n", str(workers)] if workers else []), "--tf1"]
     variables = {"CUDA_VISIBLE_DEVICES": "", **(variables or {})}
     return run_launcher([*launcher, sys.executable, *command], folder, workers or 1, variables)
@@ -43,7 +43,7 @@ def run_program(
 def run_launcher(
     words: Sequence[str], folder: Path, workers: int, variables: Mapping[str, str], timeout_s: float = 150
 ) -> list[str]:
-    """Runs a launcher's command line that starts this number of workers; what each of them printed."""
+    """Runs a launcher's command line that starts this number of workers. Returns each worker's output."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
     run = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s)
     assert run.returncode == 0, run.stderr
@@ -53,26 +53,26 @@ def run_launcher(
 
 
 def printed(output: str, example: str, what: str = "loss") -> list[float]:
-    """The numbers in a worker's lines `EXAMPLE WHAT NUMBER`."""
+    """Returns the numbers in a worker's lines `EXAMPLE WHAT NUMBER`."""
     return [float(value) for value in re.findall(rf"^{re.escape(example)} {what} (\S+)$", output, re.M)]
 
 
 def halves(columns: Columns, workers: int = 2) -> list[Columns]:
-    """Each worker's share: contiguous rows."""
+    """Returns each worker's share: contiguous rows."""
     parts = {name: np.array_split(values, workers) for name, values in columns.items()}
     return [{name: values[w] for name, values in parts.items()} for w in range(workers)]
 
 
 class Training:
-    """The model trained by numpy, each step on one batch of each worker, as one process would on all of their rows.
+    """The model trained by numpy. Each step takes one batch of each worker, as one process would with all rows.
 
     Args:
-      shares: each worker's rows. A worker that has no more takes part with none.
-      steps: how many; None: until the last worker's end.
+      shares: each worker's rows. A worker without further rows takes part with none.
+      steps: the number of steps; None: until the last worker's end.
 
     Attributes:
       losses: [steps][workers], each worker's own mean loss before the step's update; NaN for a batch without rows.
-      slope, table: the weights in the end.
+      slope, table: the final weights.
 
     """
 
@@ -92,7 +92,7 @@ class Training:
         np.subtract.at(self.table, batch["item"], rate * error)
 
     def predict(self, batch: Columns) -> np.ndarray:
-        """Probabilities that the rows' items are liked."""
+        """Returns the probabilities that the rows' items are liked."""
         return 1 / (1 + np.exp(-(self.slope * batch["price"] + self.table[batch["item"]])))
 
     def _loss(self, batch: Columns) -> float:
@@ -103,7 +103,7 @@ class Training:
 
 
 def served(exported: str, price: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """The scores that stock TensorFlow computes from an export; its signature takes the sparse feature apart."""
+    """Returns stock TensorFlow's scores from an export, whose signature has the sparse feature in separate parts."""
     serve = tf.saved_model.load(exported).signatures["serving_default"]
     scores = serve(
         price=tf.constant(price),

@@ -1,4 +1,4 @@
-"""The program of the README, with a model of the reader's and a smaller table."""
+"""The README's program, with a model for `my_model` and a smaller table."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def customized_optimizer():
 
 
 class Evaluation(tf.train.SessionRunHook):
-    """When training has ended: the metrics of some batches of each worker."""
+    """A hook that prints, after training, the metrics of some batches of each worker."""
 
     def __init__(self, update_op, metrics, steps):
         self._update_op, self._metrics, self._steps = update_op, metrics, steps

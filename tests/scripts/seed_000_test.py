@@ -66,6 +66,6 @@ def test_the_estimator_trains_evaluates_and_exports(data):
 
 
 def _auc(labels, scores):
-    """The share of pairs of a liked and another item that the scores put in order; ties count half."""
+    """Returns the share of pairs of a liked and another item that the scores order correctly; ties count half."""
     liked, other = scores[labels == 1][:, np.newaxis], scores[labels == 0]
     return np.mean((liked > other) + 0.5 * (liked == other))

@@ -124,7 +124,7 @@ def example_sharding_2_2():
 
 
 def model(batch):
-    """Logits; the table's variable is found again where it is there already."""
+    """Returns logits; reuses the table's variable if it exists."""
     with tf.variable_scope("model", reuse=tf.AUTO_REUSE):
         slope = tf.get_variable("slope", [], initializer=tf.zeros_initializer())
         with hb.scope(sharding=True):
@@ -148,7 +148,7 @@ def eval_fn():
 
 
 class LastEvaluation(tf.train.SessionRunHook):
-    """Prints what the last evaluation found, when training has ended."""
+    """A hook that prints the results of the last evaluation after training."""
 
     def end(self, session):
         print("evaluation 2.3 evaluated", session.run(evaluated[-1]), flush=True)

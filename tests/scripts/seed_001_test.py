@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("seed_001.py")
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """The folder that the program wrote into, rows for training and held-out ones, and what each worker printed."""
+    """Returns the folder that the program wrote into, training and held-out rows, and each worker's output."""
     folder = tmp_path_factory.mktemp("seed_001")
     rows, held_out = write_rows(folder / "train.parquet", 0, 1600), write_rows(folder / "eval.parquet", 1, 600)
     arguments = [str(PROGRAM), str(folder / "train.parquet"), str(folder / "eval.parquet"), str(folder)]

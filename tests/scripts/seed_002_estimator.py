@@ -1,6 +1,6 @@
 """The second program of DeepRec's manual on collective training, as it is written there.
 
-Filled in is what it lacks: `self._args.lr`, labels, and what it returns to evaluate and to export.
+Its gaps are filled in: `self._args.lr`, labels, and the return values for evaluation and export.
 """
 
 from types import SimpleNamespace

@@ -22,12 +22,12 @@ HERE = Path(__file__).parent
 LAUNCHER = [sys.executable, "-m", "tensorflow.python.distribute.launch"]
 IDS = [0, 1, 2, 5, 6, 7]
 
-# Of the ratings; more than 50 steps take, and all that an evaluation of 100 steps does.
+# The number of ratings: more than 50 steps of training take, and as many as an evaluation of 100 steps takes.
 RATINGS = 20_000
 
 
 def launch(program: Path, backend: str) -> list[str]:
-    """CUDA_VISIBLE_DEVICES=0,1 COLLECTIVE_STRATEGY=... python -m tensorflow.python.distribute.launch python PROGRAM"""
+    """Runs CUDA_VISIBLE_DEVICES=0,1 COLLECTIVE_STRATEGY=... python -m tensorflow.python.distribute.launch ..."""
     variables = {"CUDA_VISIBLE_DEVICES": "0,1", "COLLECTIVE_STRATEGY": backend}
     variables |= {"LOCKSTEP_MOVIELENS": str(movielens() or ""), "LOCKSTEP_RATINGS": str(RATINGS)}
     return run_launcher([*LAUNCHER, sys.executable, program.name], program.parent, 2, variables, timeout_s=300)
@@ -38,7 +38,7 @@ def numbers(output: str) -> np.ndarray:
 
 
 def after_one_step_of_plain_tensorflow() -> np.ndarray:
-    """The variable; the mean over workers that look up the same rows is what one process computes on one of them."""
+    """Returns the variable. Both workers look up the same rows, so their mean is the result of a single process."""
     with tf.Graph().as_default(), tf.Session() as session:
         var = tf.get_variable("var_1", shape=(1000, 3), initializer=tf.ones_initializer(), use_resource=True)
         loss = tf.reduce_sum(tf.multiply(tf.nn.embedding_lookup(var, IDS), 2.0))
@@ -67,14 +67,14 @@ def test_the_step_is_that_of_one_process(tmp_path):
 
 
 def trained_by_numpy(initial: float, rate: float, steps: int) -> tuple[float, list[np.ndarray]]:
-    """What the estimator's model loses in an evaluation after steps on what both workers read alike, and its tables."""
+    """Returns the loss of an evaluation after some steps, and the tables; both workers read the same rows."""
     folder = movielens()
     columns = movielens_stand_in.read(folder) if folder else movielens_stand_in.make()
     users, movies, ratings = (column[:RATINGS] for column in columns)
     tables = [np.full([ids.max() + 1, 16], initial) for ids in (movies, users)]
     squares = [np.full_like(table, 0.1) for table in tables]
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(1)  # of TensorFlow's RunConfig; the shuffle's own is half of it
+        tf.set_random_seed(1)  # the seed of TensorFlow's RunConfig, which is half of the shuffle's seed
         rows = tf.data.Dataset.range(len(users)).shuffle(1_000_000, seed=2021, reshuffle_each_iteration=False)
         batch = tf.data.make_one_shot_iterator(rows.batch(256)).get_next()
         batches = [session.run(batch) for _ in range(-(-len(users) // 256))]
@@ -98,14 +98,14 @@ def trained_by_numpy(initial: float, rate: float, steps: int) -> tuple[float, li
 
 @pytest.fixture
 def program(tmp_path) -> Path:
-    """The second program, beside what stands in for its data."""
+    """Returns the second program, in a folder with the stand-in for its data."""
     shutil.copy(HERE / "movielens_stand_in.py", tmp_path / "tensorflow_datasets.py")
     shutil.copy(HERE / "seed_002_estimator.py", tmp_path / "program.py")
     return tmp_path / "program.py"
 
 
 def served(folder: Path, movies: np.ndarray, users: np.ndarray) -> np.ndarray:
-    """What stock TensorFlow computes with the program's export."""
+    """Returns the results of stock TensorFlow with the program's export."""
     (exported,) = (path for path in folder.iterdir() if path.name.isdigit())
     serve = tf2.saved_model.load(str(exported)).signatures["serving_default"]
     ids = {"movie_id": tf2.constant(movies), "user_id": tf2.constant(users)}
@@ -113,7 +113,7 @@ def served(folder: Path, movies: np.ndarray, users: np.ndarray) -> np.ndarray:
 
 
 def evaluated(folder: Path) -> dict[str, float]:
-    """What the program's evaluation says in its summaries."""
+    """Returns the values in the summaries of the program's evaluation."""
     (events,) = (folder / "eval").glob("events.*")
     found = [value for event in tf.train.summary_iterator(str(events)) for value in event.summary.value]
     return {value.tag: value.simple_value or float(tf2.make_ndarray(value.tensor)) for value in found}
@@ -130,10 +130,10 @@ def test_the_estimator_trains_evaluates_and_exports(program):
 
 
 def test_the_estimator_trains_what_numpy_does(program):
-    # Tables that begin as numpy's: with a number, and one that is a probability.
+    # The tables begin as numpy's, with a constant. It makes the output a probability.
     initial = "tf.random_uniform_initializer(-1e-3, 1e-3)"
     text = program.read_text().replace(initial, "tf.constant_initializer(0.2)")
-    program.write_text(text.replace("lr=0.05", "lr=2.0"))  # a rate that shows in few steps
+    program.write_text(text.replace("lr=0.05", "lr=2.0"))  # this rate has an effect within a few steps
     launch(program, "sok")
     loss, (movies, users) = trained_by_numpy(initial=0.2, rate=2.0, steps=50)
     untrained, _ = trained_by_numpy(initial=0.2, rate=2.0, steps=0)

@@ -17,7 +17,7 @@ from tests.scripts.documents import Training, printed, run_program, write_rows
 pytestmark = pytest.mark.oldest
 
 HERE = Path(__file__).parent
-# Batches of 50: 4, and 7 of which the last has 20 rows.
+# In batches of 50: 4 batches; 7 batches, of which the last has 20 rows.
 ROWS = (200, 320)
 
 
@@ -37,8 +37,8 @@ def test_the_cluster_of_tf_config_is_the_job(tmp_path):
 
 
 def run_tasks(command: list[str], folder: Path) -> list[str]:
-    """Runs a launcher for the chief and one for the worker, as in 1.5, with their TF_CONFIG and nothing else."""
-    with contextlib.ExitStack() as held:  # Ports that nobody has. The engine takes the first one's address.
+    """Runs a launcher for the chief and one for the worker, as in section 1.5, with only their TF_CONFIG."""
+    with contextlib.ExitStack() as held:  # Free ports. The engine uses the first one's address.
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         chief, worker = ([f"127.0.0.1:{listener.getsockname()[1]}"] for listener in sockets)
     cluster = {"chief": chief, "worker": worker}

@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).with_name("seed_003.py")
 
 @pytest.fixture(scope="module", params=[1, 2])
 def job(request, tmp_path_factory) -> tuple[Path, dict[str, np.ndarray], list[str]]:
-    """The folder that the program wrote into, the held-out rows, and what each worker printed."""
+    """Returns the folder that the program wrote into, the held-out rows, and each worker's output."""
     workers, folder = request.param, tmp_path_factory.mktemp("seed_003")
     write_rows(folder / "train.parquet", 0, 4000)
     held_out = write_rows(folder / "eval.parquet", 1, 600)

@@ -1,4 +1,4 @@
-"""Section 4 of HybridBackend's documentation, third generation: workers with unlike amounts of data.
+"""Section 4 of HybridBackend's documentation, third generation: workers with different amounts of data.
 
 Runs under `--tf1`. Usage: seed_003_unbalanced.py FOLDER; worker r reads FOLDER/r.parquet.
 """
@@ -14,7 +14,7 @@ bucket_size, lr = 97, 0.5
 
 def train(name):
     file = f"{sys.argv[1]}/{hb.context.rank}.parquet"
-    # Each worker has a file of its own, all of which it reads.
+    # Each worker reads the whole of its own file.
     dataset = hb.data.ParquetDataset(file, batch_size=50, partition_count=1, partition_index=0)
     features = tf.data.make_one_shot_iterator(dataset).get_next()
     slope = tf.get_variable("slope", [], initializer=tf.zeros_initializer())
@@ -23,7 +23,7 @@ def train(name):
     embedding = tf.nn.embedding_lookup(embedding_weights, features["item"])
     logits = slope * tf.cast(features["price"], tf.float32) + tf.squeeze(embedding, axis=1)
     labels = tf.cast(features["label"], tf.float32)
-    # A mean that the program takes itself: NaN for a batch without rows.
+    # The program computes this mean itself: NaN for a batch without rows.
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
     step = tf.train.get_or_create_global_step()
     train_op = tf.train.GradientDescentOptimizer(lr).minimize(loss, step)

@@ -1,4 +1,4 @@
-"""What the programs of seed 004 train on: pictures in the shape of MNIST's, the mean of each 4 x 4 field a feature."""
+"""Training data of the programs of seed 004: pictures of MNIST's shape; each 4 x 4 field's mean is a feature."""
 
 from mnist_data import load_data
 
@@ -6,12 +6,12 @@ BATCH, STEPS, FEATURES = 20, 21, 49
 
 
 def share(rank):
-    """Features, float32 [N, 49], and labels, int64 [N], of a worker."""
+    """Returns a worker's features, float32 [N, 49], and labels, int64 [N]."""
     (images, labels), _ = load_data(train=BATCH * STEPS, test=0, seed=rank)
     fields = images.reshape([-1, 7, 4, 7, 4]).mean(axis=(2, 4)).reshape([-1, FEATURES]) / 255
     return fields.astype("float32"), labels.astype("int64")
 
 
 def batches(tf, rank):
-    """A worker's share as a dataset of batches."""
+    """Returns a worker's share as a dataset of batches."""
     return tf.data.Dataset.from_tensor_slices(share(rank)).batch(BATCH)

@@ -26,7 +26,7 @@ NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def words(line: str, file: Path) -> list[str]:
-    """A command line of the document, with this interpreter, and this file for its config."""
+    """Returns a command line of the documentation, with this interpreter, and this file for its config."""
     ours = {"horovodrun": [sys.executable, "-m", "horovod.runner"], "python": [sys.executable]}
     ours["spark-submit"] = [str(Path(sys.executable).with_name("spark-submit"))]
     ours["/tmp/compute.json"] = [str(file)]
@@ -40,7 +40,7 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def started(line: str, file: Path, variables: Mapping[str, str] = NONE) -> Iterator[subprocess.Popen]:
-    """A compute job; it has to have ended well when the block is left."""
+    """Yields a compute job, and asserts at the end of the block that it has succeeded."""
     output = file.with_suffix(".out")
     with open(output, "wb") as log:
         job = subprocess.Popen(
@@ -57,7 +57,7 @@ def started(line: str, file: Path, variables: Mapping[str, str] = NONE) -> Itera
 
 
 def run(line: str, file: Path, folder: Path, variables: Mapping[str, str] = NONE) -> str:
-    """What a training job prints; it has to end well."""
+    """Runs a training job, which must succeed. Returns its output."""
     job = subprocess.run(
         words(line, file), cwd=folder, env=environment(variables), capture_output=True, text=True, timeout=DEADLINE_S
     )
@@ -93,7 +93,7 @@ def test_a_training_job_learns_from_a_compute_job_and_ends_it(tmp_path, compute,
 
 
 def test_the_jobs_of_different_hosts_work_together(tmp_path):
-    """The document's lines for clusters of several nodes; a stand-in of ssh reaches this machine under their names."""
+    """The documentation's lines for several nodes; a stand-in for ssh reaches this machine under their names."""
     (tmp_path / "network").mkdir()
     names = {"cpu-node-1": "me@127.0.0.2", "cpu-node-2": "me@127.0.0.3"}
     names |= {"gpu-node-1": "me@127.0.0.4", "gpu-node-2": "me@127.0.0.5"}

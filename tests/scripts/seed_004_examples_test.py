@@ -1,4 +1,4 @@
-"""The examples that speak Horovod's API, run by the commands beside them."""
+"""The examples with Horovod's API, run with the commands beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     [
         ("tensorflow", "-np 2 --tf1 python tensorflow_mnist.py --steps 600"),
         ("tensorflow2", "-np 2 python tensorflow2_mnist.py --steps 400"),
-        # Of these the one that another Keras could break.
+        # Only this example could fail with another Keras.
         pytest.param("tensorflow2", "-np 2 python tensorflow2_keras_mnist.py --epochs 2", marks=pytest.mark.oldest),
     ],
 )

@@ -26,7 +26,7 @@ from seed_004_data import BATCH, FEATURES, STEPS, share  # noqa: E402
 
 
 def horovodrun(line: str, program: Path, changes: dict[str, str], folder: Path, keras: str = "") -> list[str]:
-    """Runs `horovodrun LINE` on two workers beside a copy of the program, with changes; what each printed."""
+    """Runs `horovodrun LINE` on two workers with a changed copy of the program. Returns each worker's output."""
     text = program.read_text()
     for what, by in changes.items():
         assert text.count(what) == 1, what
@@ -35,21 +35,21 @@ def horovodrun(line: str, program: Path, changes: dict[str, str], folder: Path, 
     for name in (HERE / "seed_004_data.py", EXAMPLES / "mnist_data.py"):
         shutil.copy(name, folder)
     words = [sys.executable if word == "python" else word for word in line.split()]
-    # Where TensorFlow comes with Keras 3, Keras 2 is a package of its own.
+    # If TensorFlow has Keras 3, Keras 2 is a separate package.
     variables = {"TF_USE_LEGACY_KERAS": "1"} if keras == "2" and KERAS == ["2", "3"] else {}
     return run_launcher([*HOROVODRUN, *words], folder, 2, variables)
 
 
 class Softmax:
-    """Linear regression on the shares of two workers by numpy: the gradient is the mean of theirs."""
+    """Softmax regression by numpy on the shares of two workers; the gradient is the mean of theirs."""
 
     def __init__(self) -> None:
         self.shares = [share(rank) for rank in range(2)]
-        # Only rank 0's are zeros.
+        # Only rank 0's weights are zeros.
         self.weights = [np.full([FEATURES, 10], float(rank)) for rank in range(2)]
 
     def step(self, index: int) -> tuple[list[float], np.ndarray]:
-        """Each worker's loss, and the gradient."""
+        """Returns each worker's loss, and the gradient."""
         rows = slice(index * BATCH, (index + 1) * BATCH)
         losses, gradients = [], []
         for (features, labels), weights in zip(self.shares, self.weights, strict=True):
@@ -66,7 +66,7 @@ class Softmax:
 
 
 def trained_by_adagrad() -> tuple[list[list[float]], np.ndarray]:
-    """Losses [steps][workers] and weights; all begin with those of rank 0."""
+    """Returns losses [steps][workers] and weights; all workers begin with rank 0's weights."""
     model, losses = Softmax(), []
     model.all_take(model.weights[0])
     squares = np.full([FEATURES, 10], 0.1)
@@ -79,7 +79,7 @@ def trained_by_adagrad() -> tuple[list[list[float]], np.ndarray]:
 
 
 def trained_by_adam() -> tuple[list[float], np.ndarray]:
-    """Losses of rank 0, and weights; all take those of rank 0 after the first step."""
+    """Returns losses of rank 0, and weights; all workers take rank 0's weights after the first step."""
     model, losses = Softmax(), []
     m = v = np.zeros([FEATURES, 10])
     for index in range(STEPS):
@@ -117,6 +117,6 @@ def test_the_tensorflow_2_program(tmp_path, keras):
     np.testing.assert_allclose([float(loss) for _, loss in shown], losses[::10], atol=1e-5)
     assert not re.findall("^Step", outputs[1], re.M)
     (file,) = tmp_path.glob("checkpoints-*.index")
-    # Keras 2 has the model first, Keras 3 the optimizer.
+    # Keras 2 saves the model first, Keras 3 the optimizer.
     kernel = saved(str(file.with_suffix("")), r"^model/.*kernel/\.ATTR|^optimizer/_trainable_variables/0/")
     np.testing.assert_allclose(kernel, weights, atol=1e-5)

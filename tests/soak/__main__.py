@@ -1,9 +1,9 @@
-"""Trains the same model twice at the same time: one job is left alone, the other killed again and again.
+"""Trains the same model twice at the same time: one job is undisturbed, the other is killed again and again.
 
     python -m tests.soak --minutes 30 --seed 1
 
-In the end both have to have the same checkpoint, bit for bit, and to have seen the same batches; and the workers that
-nobody killed, as much memory as when they had settled, to 1 %. Exit code 0 if so. docs/robustness.md says more.
+At the end both must have the same checkpoint, bit for bit, and must have seen the same batches. The memory of the
+undisturbed workers must be within 1 % of its settled size. The exit code is then 0. docs/robustness.md describes it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tests.soak import compare, jobs, memory, program
 from tests.soak.disturbed import DisturbedJob, SoakError
 
 _WORKERS = 2
-# Increments hold what changed since the one before; every fifth checkpoint is a full one.
+# Increments hold the changes since the one before; every fifth checkpoint is a full one.
 _FLAGS = ("--every", 100, "--increments", 20, "--weigh", 100)
 _RESTARTS = 1_000_000
-# From the moment that the end is decided: enough that no worker is there before it can read it.
+# Steps after the decision on the end: enough that no worker gets there before it can read the decision.
 _STEPS_TO_GO = 300
 _LOOK_S, _SAY_S = 0.2, 30.0
-# Without a step, or a kill, of either job: it hangs.
+# If neither job makes a step, and no job is killed, for this time, they hang.
 _STALLS_AFTER_S = 300.0
 _MOST_GROWTH = 0.01
-# Below, nothing has settled: what memory does is told, not judged.
+# Shorter runs have not settled: growth of memory is printed, and not judged.
 _JUDGED_FROM_MINUTES = 5.0
 
 
@@ -40,7 +40,7 @@ def _say(text: str) -> None:
 
 
 class _Clock:
-    """Says how far both jobs are, and whether they get on."""
+    """The progress of both jobs, and whether they advance."""
 
     def __init__(self, minutes: float, folders: list[Path]) -> None:
         self._folders = folders
@@ -54,7 +54,7 @@ class _Clock:
         return time.monotonic() >= self._end_s
 
     def look(self, done: list[bool], kills: list[int]) -> list[int]:
-        """The step of each; SoakError: one that is not done, and was not killed, stands still."""
+        """Returns the step of each job. Raises SoakError if an unfinished job stands still and was not killed."""
         now_s = time.monotonic()
         steps = [jobs.last_step(folder) for folder in self._folders]
         for i, seen in enumerate(zip(steps, kills, strict=True)):
@@ -70,14 +70,14 @@ class _Clock:
 
 
 def _train(folder: Path, minutes: float, seed: int) -> tuple[int, DisturbedJob]:
-    """Runs both jobs to their end; the last step, and the one that was disturbed."""
+    """Runs both jobs to their end. Returns the last step, and the disturbed job."""
     program.make_data(folder / "data")
     runs = [folder / "undisturbed", folder / "disturbed"]
     until = folder / "until"
     flags = (folder / "data", "--until", until, *_FLAGS)
     calm_words = jobs.command(runs[0], *flags, "--beside", runs[1], launcher=("-n", _WORKERS))
     words = jobs.command(runs[1], *flags, launcher=("-n", _WORKERS, "--restarts", _RESTARTS))
-    saves_position = {"LOCKSTEP_SAVE_DATA_POSITION": "1"}  # as those do that may be restarted
+    saves_position = {"LOCKSTEP_SAVE_DATA_POSITION": "1"}  # as jobs with --restarts do
     with (
         jobs.started(calm_words, str(runs[0]), runs[0].with_suffix(".log"), saves_position) as calm,
         DisturbedJob(words, runs[1], _WORKERS, seed, _say) as disturbed,
@@ -100,7 +100,7 @@ def _train(folder: Path, minutes: float, seed: int) -> tuple[int, DisturbedJob]:
 
 
 def _check(folder: Path, last: int) -> int:
-    """How many steps were made more than once; SoakError: the jobs' ends differ."""
+    """Returns the number of repeated steps. Raises SoakError if the jobs' ends differ."""
     got, wanted = (compare.checkpoint(folder / run / "checkpoints", last) for run in ("disturbed", "undisturbed"))
     if lines := compare.differences(got, wanted):
         raise SoakError("\n  ".join([f"{len(lines)} of {len(wanted)} tensors differ:", *lines]))
@@ -137,7 +137,7 @@ def _soak(folder: Path, minutes: float, seed: int) -> None:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     flags = argparse.ArgumentParser(
         prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -148,7 +148,7 @@ def main() -> int:
     seed = secrets.randbelow(10000) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="lockstep-soak-"))
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # takes the jobs along
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the jobs as well
     _say(f"soak of {given.minutes:g} min, seed {seed}, in {folder}")
     try:
         _soak(folder, given.minutes, seed)

@@ -1,4 +1,4 @@
-"""What two runs left: whether checkpoints are equal bit for bit, and whether each run saw the batches of the other."""
+"""Comparison of two runs: are their checkpoints equal bit for bit, and did both see the same batches?"""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-# Of the rows of a table that grows, by the end of their tensors' names.
+# Tensors of a dynamic table's rows, by the end of their names.
 _OF_ROWS = ("keys", "values", "freqs", "versions", "seconds")
 
 
 def checkpoint(folder: Path, step: int) -> dict[str, np.ndarray]:
-    """All tensors of the last checkpoint, which has to be that of `step`.
+    """Returns all tensors of the last checkpoint, which must be that of `step`.
 
-    Rows of tables that grow are ordered by their keys. Left out are the numbers that tell one checkpoint from another,
-    and positions in the data, which the batches behind them show.
+    Rows of dynamic tables are ordered by their keys. The numbers that distinguish checkpoints are left out. So are
+    positions in the data, which the following batches check.
     """
     path = tf.train.latest_checkpoint(folder)
     assert path is not None and path.endswith(f"-{step}"), (
@@ -39,7 +39,7 @@ def checkpoint(folder: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def differences(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> list[str]:
-    """A line for each tensor that is not the same in both."""
+    """Returns a line for each tensor that differs."""
     lines = [f"{name} is in one of both alone" for name in sorted(got.keys() ^ wanted.keys())]
     for name in sorted(got.keys() & wanted.keys()):
         mine, other = got[name], wanted[name]
@@ -51,16 +51,16 @@ def differences(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> li
 
 
 def not_finite(tensors: dict[str, np.ndarray]) -> list[str]:
-    """Names of those with values that are no numbers, or infinite."""
+    """Returns the names of tensors with NaN or infinite values."""
     floats = {name: value for name, value in tensors.items() if np.issubdtype(value.dtype, np.floating)}
     return sorted(name for name, value in floats.items() if not np.isfinite(value).all())
 
 
 def batches(folder: Path, rank: int) -> tuple[dict[int, str], list[int]]:
-    """What a worker saw in each step, and the steps in which its starts began.
+    """Returns a worker's batch of each step, and the steps at which its starts began.
 
     Raises:
-      AssertionError: a step that was made twice, before and behind a restart, had two batches.
+      AssertionError: a repeated step had different batches before and after a restart.
     """
     seen: dict[int, str] = {}
     begins: list[int] = []
@@ -75,11 +75,11 @@ def batches(folder: Path, rank: int) -> tuple[dict[int, str], list[int]]:
 
 
 def check_batches(folder: Path, undisturbed: Path, workers: int) -> int:
-    """Checks that a run's steps had the batches of an undisturbed one's; how often it made a step again.
+    """Checks that a run's steps had the batches of an undisturbed run. Returns the number of repeated steps.
 
     Raises:
-      AssertionError: they had not. A step that was saved and not reported, for its worker was killed in between, is
-        none.
+      AssertionError: a step had another batch. A worker may be killed after it saved a step and before it reported it;
+        such a step is not compared.
     """
     again = 0
     for rank in range(workers):

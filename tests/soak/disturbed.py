@@ -1,4 +1,4 @@
-"""A job that is killed at random moments, in random ways, and goes on."""
+"""A job that is killed at random moments, in random ways, and continues."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from pathlib import Path
 
 from tests.soak import jobs
 
-# From the first step of a start to the next kill; of every fifth, from the kill before, whatever there is to be killed.
+# Seconds from the first step of a start to the next kill; for every fifth kill, from the kill before it.
 _GAP_S, _ANYWHERE = (0.5, 40.0), 0.2
-# Between kills that come together.
+# Seconds between kills that belong together.
 _TOGETHER_S = 0.5
-# Whom, and how often of 10.
+# The victims, and their share of 10 kills.
 _WHOM = {"a worker": 4, "all workers": 2, "one after the other": 1, "the launcher": 2, "a worker and the launcher": 1}
 
 
 class SoakError(Exception):
-    """The job did what it should not."""
+    """The job broke a promise."""
 
 
 class DisturbedJob:
-    """Runs a job until it is done. Whatever is killed: workers, which its launcher starts again, or that itself.
+    """A job that runs until it is done. Its launcher restarts killed workers; this class restarts a killed launcher.
 
     Args:
-      words: starts it.
-      folder: of the run, and the mark of its processes.
-      workers: how many.
-      seed: of whom to kill, and when.
-      say: is told of each kill.
+      words: the job's command.
+      folder: the run's folder, which is also the mark of its processes.
+      workers: the number of workers.
+      seed: determines victims and moments.
+      say: receives a message for each kill.
     """
 
     def __init__(self, words: Sequence[str], folder: Path, workers: int, seed: int, say: Callable[[str], None]) -> None:
         self._words, self._folder, self._workers, self._say = words, folder, workers, say
         self._rng = random.Random(seed)
-        self._killed_behind: int | None = None  # where the gap begins with a step that is another
+        self._killed_behind: int | None = None  # the gap to the next kill begins with the step after this
         self._gap_s = self._next_s = 0.0
         self._plan_next()
         self._stack = contextlib.ExitStack()
@@ -58,16 +58,16 @@ class DisturbedJob:
 
     @property
     def log(self) -> Path:
-        """What the launchers and workers say."""
+        """The output of the launchers and workers."""
         return self._folder.with_suffix(".log")
 
     @property
     def restarts(self) -> int:
-        """How often the launchers have begun the job anew by themselves."""
+        """The number of restarts by the launchers themselves."""
         return self.log.read_bytes().count(b": restart ")
 
     def look(self, kills: bool) -> None:
-        """Kills if it is time to; starts a launcher that was killed again.
+        """Kills if a kill is due, and restarts a killed launcher.
 
         Raises:
           SoakError: the job has ended by itself, or left processes behind.
@@ -101,7 +101,7 @@ class DisturbedJob:
         self._process = self._stack.enter_context(jobs.started(self._words, str(self._folder), self.log))
 
     def _kill(self) -> None:
-        """Kills those whose turn it is. Workers that don't run yet are let off."""
+        """Kills the next victims. Workers that do not run yet are spared."""
         whom = self._rng.choices([*_WHOM], [*_WHOM.values()])[0]
         rank = self._rng.randrange(self._workers)
         order = self._rng.sample(range(self._workers), self._workers)

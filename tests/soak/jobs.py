@@ -1,4 +1,4 @@
-"""Starts the job of program.py, and says which processes are its."""
+"""Starts the job of program.py, and finds its processes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from lockstep.launch.placement.worker_environment import KEEP_MEMORY
 
 ROOT = Path(__file__).resolve().parents[2]
-# In the environment of all that a run starts, also on its hosts: what tells its processes from all others.
+# This variable is in the environment of all processes of a run, also on its hosts, and identifies them.
 MARK = "LOCKSTEP_SOAK"
 _HIDDEN = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG", "LOCKSTEP_", "HOROVOD_", "SLURM_")
-# From the end of a launcher to that of all that it started.
+# Seconds from the end of a launcher to the end of all processes that it started.
 _GONE_WITHIN_S = 15.0
 
 
 def command(folder: Path, data: Path, *flags: object, launcher: Sequence[object] = ("-n", 2)) -> list[str]:
-    """A job that trains in a folder.
+    """Returns the command of a job that trains in a folder.
 
     Args:
-      folder: of the run.
-      data: what `make_data` made.
-      flags: of the program.
+      folder: the run's folder.
+      data: the result of `make_data`.
+      flags: flags of the program.
       launcher: the launcher's options.
     """
     program = [sys.executable, "-m", "tests.soak.program", folder, "--data", data, *flags]
@@ -37,17 +37,17 @@ def command(folder: Path, data: Path, *flags: object, launcher: Sequence[object]
 def started(
     words: Sequence[str], mark: str, log: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen]:
-    """A launcher; at the end of the block it and all processes with its mark are killed.
+    """Yields a launcher. At the end of the block, kills it and all processes with its mark.
 
     Args:
       words: the command.
-      mark: of its processes, which no other run has.
-      log: its output is appended to it.
-      variables: for it, on top of what is here that is none of a launcher's.
+      mark: identifies its processes; no other run has it.
+      log: the launcher's output is appended to this file.
+      variables: in addition to this process's variables, without those of a launcher.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
-    # malloc as the launcher sets it, but with one arena: what is free at the top of others it does not give back, even
-    # when it is told to (program.py).
+    # malloc as the launcher sets it, but with one arena. It does not return free memory at the top of other arenas,
+    # even when it is told to (program.py).
     memory = {**KEEP_MEMORY, "MALLOC_ARENA_MAX": "1"}
     own = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", MARK: mark, **memory}
     with log.open("ab") as output:
@@ -70,7 +70,7 @@ def started(
 
 
 def processes(mark: str, **variables: object) -> list[int]:
-    """All that run with a mark, and with such variables in the environment that they were started with."""
+    """Returns all processes with a mark, and with these variables in their initial environment."""
     wanted = {f"{name}={value}".encode() for name, value in {MARK: mark, **variables}.items()}
     found = []
     for folder in Path("/proc").iterdir():
@@ -81,7 +81,7 @@ def processes(mark: str, **variables: object) -> list[int]:
 
 
 def left_over(mark: str) -> list[int]:
-    """What still runs a while after a launcher has ended."""
+    """Returns the processes that still run some time after a launcher's end."""
     end = time.monotonic() + _GONE_WITHIN_S
     while (pids := processes(mark)) and time.monotonic() < end:
         time.sleep(0.1)
@@ -89,7 +89,7 @@ def left_over(mark: str) -> list[int]:
 
 
 def last_step(folder: Path) -> int:
-    """The last step that worker 0 has reported; 0 where it has reported none."""
+    """Returns the last step that worker 0 has reported; 0 if there is none."""
     with contextlib.suppress(OSError), (folder / "batches.0").open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
         for line in reversed(log.read().split(b"\n")[:-1]):

@@ -1,4 +1,4 @@
-"""Whether the memory of workers grows, by what they say of it themselves every so many steps (`program.py --weigh`)."""
+"""Growth of the workers' memory, from the sizes that they report at regular steps (`program.py --weigh`)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-# A life is settled after this share of it: tables have all their keys, allocators and TensorFlow their pools.
+# A life has settled after this share of it: tables have all keys, allocators and TensorFlow have their pools.
 _SETTLED = 0.3
-# How many lives have to have come as far as the step that they are compared at; a worker that lived for fewer looks
-# than that says nothing.
+# The number of lives that must reach the step at which they are compared. Workers with shorter lives do not count.
 _LEAST = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """How many steps a worker had lived for, its own bytes, and those of its tables."""
+    """A measurement: steps of a worker's life so far, its own bytes, and those of its tables."""
 
     lived: int
     own: int
@@ -26,7 +25,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """Bytes early and late, of several looks each."""
+    """Early and late bytes, from several measurements each."""
 
     what: str
     early: float
@@ -34,7 +33,7 @@ class Growth:
 
     @property
     def share(self) -> float:
-        """By how much the late are more than the early: 0.01 is one percent."""
+        """The relative growth from early to late: 0.01 is one percent."""
         return self.late / self.early - 1
 
     def __str__(self) -> str:
@@ -42,7 +41,7 @@ class Growth:
 
 
 def lives(folder: Path, rank: int) -> list[list[Look]]:
-    """Looks of each of a worker's lives that came to its first."""
+    """Returns the measurements of each of a worker's lives that has at least one."""
     found: list[list[Look]] = []
     last = 0
     for line in (folder / f"memory.{rank}").read_text().splitlines():
@@ -55,7 +54,7 @@ def lives(folder: Path, rank: int) -> list[list[Look]]:
 
 
 def in_one_life(folder: Path, rank: int) -> list[Growth]:
-    """Growth within a worker's first life, of its own memory and of its tables: settled, and in the end."""
+    """Returns the growth within a worker's first life, of its own memory and of its tables: from settled to the end."""
     looks = next(iter(lives(folder, rank)), [])
     settled = looks[int(len(looks) * _SETTLED) :]
     part = len(settled) // 4
@@ -68,15 +67,15 @@ def in_one_life(folder: Path, rank: int) -> list[Growth]:
 
 
 def over_lives(folder: Path, rank: int) -> list[Growth]:
-    """Growth of a worker's own memory from its early lives to its late ones, so many steps after the start of each.
+    """Returns the growth of a worker's own memory from early to late lives, at the same step after each start.
 
-    By the most that any of either half had: some lives happen to have some megabytes less than others, none more.
+    Compares the largest values of both halves: some lives have a few megabytes less than others, and none has more.
     """
     all_lives = lives(folder, rank)
     reached = sorted((looks[-1].lived for looks in all_lives), reverse=True)
     if len(reached) < _LEAST:
         return []
-    # The latest that at least half of them, and enough, have come to.
+    # The latest step that enough lives, and at least half of them, have reached.
     at = reached[max(_LEAST, len(reached) // 2) - 1]
     looks = [look for look in itertools.chain(*all_lives) if look.lived == at]
     half = len(looks) // 2

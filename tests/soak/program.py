@@ -1,12 +1,12 @@
-"""A worker of a job that is killed and goes on: trains a model with all that a checkpoint has to hold.
+"""A worker of a job that is killed and continues: trains a model with everything that a checkpoint must hold.
 
     python -m hybridbackend.run -n 2 --restarts 3 python -m tests.soak.program FOLDER --steps 200
 
-Tables that are sharded, that grow, that admit and let keys go by every rule, 16-bit rows, strings; batch statistics,
-slots of two optimizers, dropout; data that are shuffled and read ahead. The folder gets checkpoints and, of each
-worker, `batches.<rank>`, a line for each step: its number and what was in its batch. With `--weigh N` also
-`memory.<rank>`, a line for each N steps: how many steps the worker has lived for, its own memory and that of its tables
-that grow, in bytes.
+The model has a sharded table; dynamic tables with every rule of admission and eviction, 16-bit rows and strings; batch
+statistics, slots of two optimizers, dropout; data that is shuffled and read ahead. The folder receives checkpoints, and
+from each worker `batches.<rank>` with a line for each step: its number and a summary of its batch. With `--weigh N` it
+also receives `memory.<rank>` with a line for each N steps: the steps of the worker's life, its own memory and that of
+its dynamic tables, in bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAR_AHEAD = 1000
 
 
 def make_data(folder: Path) -> None:
-    """Parquet files, the same in every run."""
+    """Writes Parquet files, the same in every run."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -53,7 +53,7 @@ def make_data(folder: Path) -> None:
 
 
 def _tables() -> dict[str, dict]:
-    """Arguments of the tables that grow."""
+    """Returns the arguments of the dynamic tables."""
     few = {"evict_keys_per_step": 50}
     twice, lfu = embedding.CounterFilter(2), embedding.CacheStrategy.LFU
     options = {
@@ -75,14 +75,14 @@ def _tables() -> dict[str, dict]:
 
 
 def _batches(data: Path) -> dict[str, tf.Tensor]:
-    """This worker's next batch: its share of the rows, shuffled anew in each pass, two batches ahead."""
+    """Returns this worker's next batch: its share of the rows, shuffled differently in each pass, two batches ahead."""
     table = hb.data.Dataset.from_parquet(f"{data}/*.parquet", fields=["label", "price", "item", "user"])
     dataset = table.shuffle_batch(BATCH, buffer_size=500, seed=11).shuffle(4, seed=12).repeat().prefetch(2)
     return tf.data.make_one_shot_iterator(dataset).get_next()
 
 
 def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of each row; and the bytes of all tables that grow."""
+    """Returns the logit of each row, and the bytes of all dynamic tables."""
     rows, sizes = [], []
     for name, arguments in _tables().items():
         keys = tf.as_string(batch["user"]) if name == "words" else batch["user"]
@@ -98,7 +98,7 @@ def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tuple[tf.Tensor, tf
     with tf.control_dependencies([moving.assign(0.9 * moving + 0.1 * mean)]):
         hidden = (hidden - mean) * tf.math.rsqrt(variance + 1e-3)
     for i, width in enumerate((16, 1)):
-        # Drawn by worker and step, so that a step is the same whenever it is made.
+        # Worker and step determine the draw, so that a repeated step is the same.
         hidden = tf.nn.experimental.stateless_dropout(hidden, 0.1, seed=tf.stack([2 * hb.context.rank + i, step]))
         shape = [hidden.shape[1], width]
         kernel = tf.get_variable(f"kernel_{i}", shape, initializer=tf.random_normal_initializer(stddev=0.2, seed=i))
@@ -107,12 +107,12 @@ def _logits(batch: dict[str, tf.Tensor], step: tf.Tensor) -> tuple[tf.Tensor, tf
 
 
 def _own_memory() -> int:
-    """Bytes of this process that no file is behind, and that are in use."""
-    # Not ours: TensorFlow's Saver looks for each checkpoint's files by a pattern; Python keeps 32768 of them compiled.
+    """Returns the bytes of this process's anonymous memory that are in use."""
+    # TensorFlow's Saver looks for each checkpoint's files by a pattern; Python keeps 32768 compiled patterns.
     fnmatch._compile_pattern.cache_clear()
     re.purge()
-    # Nor what malloc holds free: of the buffers into which TensorFlow writes checkpoints, 8 MiB each, it keeps one, or
-    # one more, as this or that of its arenas has room.
+    # malloc's free memory does not count either. It keeps one or two of TensorFlow's buffers for checkpoints, 8 MiB
+    # each, as one arena or another has room.
     ctypes.CDLL(None).malloc_trim(0)
     for line in Path("/proc/self/status").read_text().splitlines():
         name, value = line.split(":")
@@ -122,31 +122,31 @@ def _own_memory() -> int:
 
 
 def _die(who: str) -> None:
-    """Kills this worker if it is meant, all, or (worker 0) the launcher."""
+    """Kills this worker if it is the victim; or all workers; or (on worker 0) the launcher."""
     rank = hb.context.rank
     if who == "launcher" and rank == 0:
         os.kill(os.getppid(), signal.SIGKILL)
-        # The workers end soon, and make no further step until then, however fast they are.
+        # The workers end soon. They make no further step until then, however fast they are.
         time.sleep(600)
     if who in ("all", str(rank)):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _wait(flags: argparse.Namespace, step: int) -> None:
-    """Goes slowly while it is far ahead of the run beside it."""
+    """Slows down while this run is far ahead of the run beside it."""
     if flags.beside is not None and hb.context.rank == 0 and step - jobs.last_step(flags.beside) > FAR_AHEAD:
         time.sleep(0.2)
 
 
 def _last_step(flags: argparse.Namespace) -> int:
-    """The step to end with; a file says it where it is not known in the beginning."""
+    """Returns the last step; a file has it if it is not known at the beginning."""
     if flags.until is None or not flags.until.exists():
         return flags.steps
     return int(flags.until.read_text())
 
 
 def train(flags: argparse.Namespace) -> None:
-    """Trains from where the folder's last checkpoint is."""
+    """Trains from the folder's last checkpoint on."""
     rank = hb.context.rank
     dies = os.environ.get("LOCKSTEP_RESTART", "0") == "0" and flags.die is not None
     increments = {"save_incremental_checkpoint_steps": flags.increments} if flags.increments else {}
@@ -158,7 +158,7 @@ def train(flags: argparse.Namespace) -> None:
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=batch["label"], logits=logits))
         dense = [v for v in tf.trainable_variables() if v.name.startswith("kernel")]
         tables = [v for v in tf.trainable_variables() if not v.name.startswith("kernel")]
-        # One after the other: the second ends the step.
+        # One optimizer after the other: the second one ends the step.
         dense_step = tf.train.AdamOptimizer(0.01).minimize(loss, var_list=dense)
         with tf.control_dependencies([dense_step]):
             train_op = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step, var_list=tables)
@@ -187,7 +187,7 @@ def train(flags: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """One worker of the job."""
+    """Runs one worker of the job."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("folder", type=Path, help="where it writes")
     flags.add_argument("--data", type=Path, required=True, help="what make_data made")

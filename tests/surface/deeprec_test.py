@@ -1,4 +1,4 @@
-"""The façade's names and signatures are those of DeepRec's documents, and its modules are found where DeepRec's are."""
+"""The façade has the names and signatures of DeepRec's documents, and its modules have DeepRec's import paths."""
 
 import inspect
 import subprocess
@@ -141,7 +141,7 @@ def test_an_export_needs_a_signature_and_a_checkpoint(tmp_path):
 
 
 def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path):
-    """With all arguments, in DeepRec's order; of a sharded and of a dynamic table."""
+    """Passes all arguments in DeepRec's order, with a sharded and a dynamic table."""
     strategy = deeprec.CollectiveStrategy()
     (tmp_path / "source.txt").write_text("note")
 
@@ -175,7 +175,7 @@ def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path):
 
 
 def test_a_model_function_that_returns_none_is_refused_by_its_mode(tmp_path):
-    """As the manual's does in evaluations."""
+    """The manual's function returns None in evaluations."""
 
     def model_fn(features, mode):
         if mode != "train":

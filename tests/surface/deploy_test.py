@@ -1,4 +1,4 @@
-"""What the manifests and scripts of deploy/ set is what the launcher reads."""
+"""The manifests and scripts of deploy/ set the variables that the launcher reads."""
 
 import json
 import os
@@ -25,13 +25,13 @@ DEADLINE_S = 500
 
 
 def _documents(name: str) -> dict[str, dict]:
-    """By kind."""
+    """Returns the documents of a manifest, by kind."""
     with open(DEPLOY / "kubernetes" / name) as file:
         return {document["kind"]: document for document in yaml.safe_load_all(file)}
 
 
 def _variables(container: dict, secret: dict, **fields: str) -> dict[str, str]:
-    """A container's environment, as Kubernetes makes it."""
+    """Returns a container's environment, as Kubernetes sets it."""
     variables: dict[str, str] = {}
     for entry in container["env"]:
         source = entry.get("valueFrom", {})
@@ -47,7 +47,7 @@ def _variables(container: dict, secret: dict, **fields: str) -> dict[str, str]:
 
 
 def _check_pod(pod: dict) -> int:
-    """Looks at what a launcher's pod needs; returns the number of its workers."""
+    """Checks the requirements of a launcher's pod. Returns the number of its workers."""
     (container,) = pod["containers"]
     assert container["command"][:3] == ["python", "-m", "hybridbackend.run"]
     line = CommandLine("", "")
@@ -61,7 +61,7 @@ def _check_pod(pod: dict) -> int:
 
 
 def _check_ranks(of_pods: list[dict[str, str]], workers: int) -> None:
-    """That the launchers of all pods make one job, as soon as it has a secret."""
+    """Checks that the launchers of all pods make one job, once it has a secret."""
     for variables in of_pods:
         with pytest.raises(LaunchError, match="LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT.*: openssl rand -hex 32"):
             plan.environments(workers, variables, Console())
@@ -73,18 +73,18 @@ def _check_ranks(of_pods: list[dict[str, str]], workers: int) -> None:
         assert len({environment[name] for environment in told}) == 1
     assert {environment["LOCKSTEP_LOCAL_WORLD_SIZE"] for environment in told} == {str(workers)}
     assert told[0]["LOCKSTEP_SECRET"] == "b9" * 32
-    # Images take their time.
+    # Pulling an image takes time.
     assert {Options.from_environment(environment).rendezvous_timeout_s for environment in told} == {600}
 
 
 def _check_restarts(limit: int, pods: int) -> None:
-    """That a job may fail several times: each failure restarts all pods, and the limit is for the sum."""
+    """Checks that a job may fail several times: each failure restarts all pods, and the limit is for the sum."""
     assert limit % pods == 0 and limit // pods >= 10
 
 
 @pytest.fixture(name="waited")
 def _waited(monkeypatch):
-    """For how long launchers wait for a name, which is known at once."""
+    """Returns how long launchers wait for a name, which is known at once."""
     waited: list[float] = []
     monkeypatch.setattr(plan, "wait_for_name", lambda name, console, seconds: waited.append(seconds))
     return waited
@@ -95,7 +95,7 @@ def test_a_job_of_the_training_operator(waited):
     job = documents["TFJob"]
     replicas = job["spec"]["tfReplicaSpecs"]
     assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Chief": 1, "Worker": 3}
-    # What the operator makes of it: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflow/
+    # The operator's result: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflow/
     cluster = {
         role.lower(): [f"{job['metadata']['name']}-{role.lower()}-{i}.ns.svc:2222" for i in range(replica["replicas"])]
         for role, replica in replicas.items()
@@ -141,7 +141,7 @@ def test_a_job_without_an_operator(waited):
 
 
 def test_a_script_for_slurm(tmp_path):
-    """Run as Slurm would, with a stand-in for srun: two hosts with four tasks each."""
+    """Runs it as Slurm would, with a stand-in for srun: two hosts with four tasks each."""
     script = (DEPLOY / "slurm" / "train.sbatch").read_text()
     asked = dict(re.findall(r"#SBATCH --([\w-]+)=(\S+)", script))
     (tmp_path / "network").mkdir()

@@ -1,4 +1,4 @@
-"""The table of names in docs/horovod.md, and parameters of what trains: those of Horovod 0.28.1."""
+"""The names of the table in docs/horovod.md, and the parameters of training functions, are those of Horovod 0.28.1."""
 
 import importlib
 import inspect
@@ -60,7 +60,7 @@ PARAMETERS = {
 
 
 def _rows():
-    """Module and names of each row of the page's table."""
+    """Returns module and names of each row of the page's table."""
     section = PAGE.read_text().split("## Names\n")[1].split("\n## ")[0]
     modules = []
     for line in section.splitlines():
@@ -82,7 +82,7 @@ def test_the_pages_names_are_there():
 
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in PARAMETERS.items() for name in names])
 def test_parameters_begin_with_horovods(module, name):
-    # What is ours besides comes behind.
+    # Additional parameters of ours come after Horovod's.
     function = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(function).parameters.values()
     got = [parameter.name + ("" if parameter.default is parameter.empty else "=") for parameter in parameters]

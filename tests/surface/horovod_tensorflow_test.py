@@ -61,7 +61,7 @@ def test_values_of_op():
 
 
 def test_what_programs_import_from_elsewhere():
-    """In Horovod's own modules."""
+    """The names are in Horovod's own modules."""
     assert hvd.global_process_set is global_process_set and global_process_set.process_set_id == 0
     assert issubclass(HorovodInternalError, RuntimeError) and HostsUpdatedInterrupt(True).skip_sync
     util = horovod.common.util

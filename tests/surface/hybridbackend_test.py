@@ -14,7 +14,7 @@ import lockstep.train
 
 pytestmark = pytest.mark.oldest
 
-# Parameters and defaults as documented. What follows '*' is ours, by keyword alone.
+# Parameters and defaults as documented. Parameters after '*' are ours, by keyword only.
 SIGNATURES = {
     "metrics.accuracy": (
         "(labels, predictions, weights=None, metrics_collections=None, updates_collections=None, name=None)"
@@ -107,7 +107,7 @@ PROPERTIES = (
     *("local_devices", "local_world_size", "num_gpus", "options", "rank", "saving_listeners", "target", "task_id"),
     *("task_type", "world_size"),
 )
-# Those of enumerations, in the order of their numbers.
+# The names of enumerations, in the order of their numbers.
 NUMBERED = {"ops": ("SUM", "PROD", "MAX", "MIN", "AVG"), "Topology": ("ALL", "INTRA_NODE", "INTER_NODE")}
 
 

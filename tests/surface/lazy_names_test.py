@@ -1,4 +1,4 @@
-"""`dir()` of a module lists also the names that it imports when they are first asked for."""
+"""`dir()` of a module also lists the names that it imports on first use."""
 
 import importlib
 
@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = pytest.mark.oldest
 
-# Module -> names that it does not have before.
+# Module -> names that it does not have before their first use.
 LAZY = {
     "deeprec": ["CollectiveStrategy", "get_embedding_variable"],
     "horovod.keras": ["elastic"],

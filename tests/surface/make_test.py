@@ -13,7 +13,7 @@ _PROJECT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("workers", ["0", "-1", "two", "1.5", ""])
 def test_a_training_of_no_workers_is_refused_before_anything_is_built(tmp_path, workers):
-    # Set-up would make its environment there.
+    # The set-up would create its environment there.
     folder = tmp_path / "environment"
     environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     command = ["make", "train", f"WORKERS={workers}", f"VENV={folder}"]
