@@ -2,10 +2,10 @@
 
 Usage: python benchmarks/collectives.py [--seconds S]
 
-Method: a graph with the collective and a graph of the same form with an identity in its place run in turns through
-`Session.make_callable`, which fetches nothing. A collective's time is the median of its calls less the median of the
-empty ones, on rank 0. Each worker is pinned to its share of the cores. Rates count the bytes of one rank's tensor; for
-alltoall and allgather, those that go to its peers.
+Method: two graphs of the same form run in turns through `Session.make_callable`, which fetches nothing: one has the
+collective, the other ("empty") an identity in its place. A collective's time is the median of its calls less the median
+of the empty ones, on rank 0. Each worker is pinned to its share of the cores. Rates count the bytes of one rank's
+tensor; for alltoall and allgather, the bytes for its peers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZE = 2
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One row of the table: `target` is µs at most, or GB/s at least where `counted_bytes` is set."""
+    """One row of the table. `target` is at most in µs; with `counted_bytes`, it is at least in GB/s."""
 
     name: str
     collective: str
@@ -45,7 +45,7 @@ CASES = (
 
 
 def measure(case: Case, seconds: float) -> tuple[float, float]:
-    """Median seconds of a call with the collective, and of an empty one."""
+    """Returns median seconds of a call with the collective, and of an empty one."""
     import tensorflow.compat.v1 as tf
 
     from lockstep._src.collectives import ordered
@@ -66,7 +66,7 @@ def measure(case: Case, seconds: float) -> tuple[float, float]:
         }[case.collective]
         full = session.make_callable(tf.group(build()))
         empty = session.make_callable(tf.group(*[tf.identity(x) for x in inputs]))
-        # The number of calls is the same on all ranks, or they would wait for each other.
+        # The number of calls must be the same on all ranks; otherwise they would wait for each other.
         start = time.perf_counter()
         for _ in range(5):
             full()
@@ -76,7 +76,7 @@ def measure(case: Case, seconds: float) -> tuple[float, float]:
 
 
 def median(call: Callable[[], object], calls: int) -> float:
-    """The median time of `call`, in seconds."""
+    """Returns the median time of `call`, in seconds."""
     times = []
     for _ in range(calls):
         start = time.perf_counter()
@@ -86,7 +86,7 @@ def median(call: Callable[[], object], calls: int) -> float:
 
 
 def work(seconds: float) -> None:
-    """What each worker does; rank 0 prints the table."""
+    """Runs the benchmark on one worker; rank 0 prints the table."""
     rank = int(os.environ["LOCKSTEP_RANK"])
     is_chief = rank == 0
     cores = sorted(os.sched_getaffinity(0))
@@ -111,7 +111,7 @@ def work(seconds: float) -> None:
 
 
 def main() -> None:
-    """Starts the workers, or is one."""
+    """Starts the workers, or runs as one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, roughly")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

@@ -1,20 +1,21 @@
-"""Lookups and training steps of a dynamic table beside a plain `tf.Variable`, and TFRA's table where that installs.
+"""Lookups and training steps of a dynamic table, of a plain `tf.Variable`, and of TFRA's table if it can be installed.
 
 Usage: python benchmarks/embedding.py [--seconds S] [--rows 1000000 5000000] [--dims 16 64] [--tfra PYTHON]
 
 Method: one process with two threads, TensorFlow 2. Tables hold `rows` keys. A batch is 65,536 of them, uniform or
-zipf(1.05). `lookup` is a `tf.function` of 8 lookups, a batch each, one behind the other; of a dynamic table they are
-those of evaluation, without a trace. `train` is a `tf.function` of 8 steps, each a lookup and Adagrad with a gradient
-for each key and no loss. (A call of one alone would for a third measure Python and how threads wake up.)
+zipf(1.05). `lookup` is a `tf.function` of 8 consecutive lookups of one batch each; for a dynamic table they are lookups
+of evaluation, which leave no trace. `train` is a `tf.function` of 8 steps. Each step is a lookup and Adagrad with a
+gradient for each key, without a loss. (A call with a single step would spend a third of its time in Python and in
+waking threads.)
 
-Both tables lie in memory at the same time, and take turns of three calls each, of which the first isn't counted: what
-else the machine does meets both, and neither finds the caches full of the other's rows. A line has the medians in
-million keys a second, and then the best of the dynamic table's calls. Keys of the dynamic table are the variable's row
-numbers, scattered over all int64. Malloc is set up as `lockstep.run` does it for its workers.
+Both tables are in memory at the same time. They take turns of three calls each, and the first call does not count. So
+other load of the machine affects both, and neither finds the caches full of the other's rows. A line has the medians in
+million keys per second, and then the best of the dynamic table's calls. Keys of the dynamic table are the variable's
+row numbers, scattered over all int64. The environment sets malloc as the launcher does for its workers.
 
-TFRA (tensorflow-recommenders-addons) needs an older TensorFlow, and so a process of its own, which takes turns with
-ours: that of the environment that `tools/setup.sh peers` makes, or of `--tfra`. There, a step is that of its
-documentation: its Keras layer and its optimizer around Keras' Adagrad, with malloc as it was found.
+TFRA (tensorflow-recommenders-addons) needs an older TensorFlow. So it runs in a process of its own, which takes turns
+with ours. Its environment is the one that `tools/setup.sh peers` makes, or that of `--tfra`. A step there is the one of
+its documentation: its Keras layer and its optimizer around Keras' Adagrad, with unchanged malloc.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ import tensorflow as tf
 IDS, BATCHES, THREADS = 65536, 8, 2
 FILL = 1 << 18
 LAWS = ("uniform", "zipf")
-TURNS = 3  # of the processes, for each line
-DEADLINE = 600  # seconds, of a process
+TURNS = 3  # turns of the processes per line
+DEADLINE = 600  # seconds per process
 _PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv-peers", "bin", "python")
 
 Call = Callable[[], object]
 
 
 def scattered(rows: np.ndarray) -> np.ndarray:
-    """An int64 for each row number, no two the same: the finalizer of splitmix64."""
+    """Returns a different int64 for each row number: the finalizer of splitmix64."""
     with np.errstate(over="ignore"):
         x = rows.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -56,41 +57,41 @@ def scattered(rows: np.ndarray) -> np.ndarray:
 
 
 def batches(law: str, rows: int) -> list[np.ndarray]:
-    """[IDS] int64 in [0, rows), each."""
+    """Returns batches of [IDS] int64 in [0, rows)."""
     random = np.random.default_rng(1)
     if law == "uniform":
         return [random.integers(0, rows, IDS) for _ in range(BATCHES)]
     weights = np.cumsum(np.arange(1, rows + 1) ** -1.05)
-    # Which of the rows are frequent is left to chance, as in data.
+    # Chance decides which rows are frequent, as in data.
     places = random.permutation(rows)
     return [places[np.searchsorted(weights, random.random(IDS) * weights[-1])] for _ in range(BATCHES)]
 
 
 class Variable:
-    """A `tf.Variable`: what the others are measured beside. Keys are its row numbers."""
+    """A `tf.Variable`, to which the others are compared. Keys are its row numbers."""
 
     def __init__(self, rows: int, dim: int) -> None:
         self._table = tf.Variable(tf.ones([rows, dim]))
         self._optimizer = tf.compat.v1.train.AdagradOptimizer(0.01)
 
     def keys(self, numbers: np.ndarray) -> np.ndarray:
-        """The keys of row numbers."""
+        """Returns the keys of row numbers."""
         return numbers
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
-        """Rows in evaluation."""
+        """Returns rows in evaluation."""
         return tf.nn.embedding_lookup(self._table, keys)
 
     def look_up_in_training(self, keys: tf.Tensor) -> tf.Tensor:
-        """Rows in training."""
+        """Returns rows in training."""
         return tf.nn.embedding_lookup(self._table, keys)
 
     def variables(self) -> list[object]:
-        """What an optimizer trains."""
+        """Returns the objects that an optimizer trains."""
         return [self._table]
 
     def apply(self, gradients: list[object]) -> None:
-        """The optimizer's step."""
+        """Runs the optimizer's step."""
         self._optimizer.apply_gradients(zip(gradients, self.variables(), strict=True))
 
 
@@ -107,11 +108,11 @@ class Dynamic(Variable):
             self.look_up_in_training(tf.constant(self.keys(np.arange(first, min(rows, first + FILL)))))
 
     def keys(self, numbers: np.ndarray) -> np.ndarray:
-        """See Variable."""
+        """Returns the keys of row numbers."""
         return scattered(numbers)
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
-        """See Variable."""
+        """Returns rows in evaluation."""
         with self._evaluating():
             return tf.nn.embedding_lookup(self._table, keys)
 
@@ -132,19 +133,19 @@ class Tfra(Variable):
             self._table.upsert(tf.constant(keys), tf.ones([len(keys), dim]))
 
     def keys(self, numbers: np.ndarray) -> np.ndarray:
-        """See Variable."""
+        """Returns the keys of row numbers."""
         return scattered(numbers)
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
-        """See Variable."""
+        """Returns rows in evaluation."""
         return self._table.lookup(keys)
 
     def look_up_in_training(self, keys: tf.Tensor) -> tf.Tensor:
-        """See Variable."""
+        """Returns rows in training."""
         return self._layer(keys)
 
     def variables(self) -> list[object]:
-        """See Variable."""
+        """Returns the objects that an optimizer trains."""
         return self._layer.trainable_variables
 
 
@@ -152,7 +153,7 @@ KINDS = {"variable": Variable, "dynamic": Dynamic, "tfra": Tfra}
 
 
 def call_of(table: Variable, law: str, what: str, rows: int, dim: int) -> Call:
-    """A call of all batches."""
+    """Returns a call that runs all batches."""
     given = [tf.constant(table.keys(numbers)) for numbers in batches(law, rows)]
     gradients = tf.constant(np.random.default_rng(2).standard_normal((IDS, dim), dtype=np.float32))
 
@@ -174,7 +175,7 @@ def call_of(table: Variable, law: str, what: str, rows: int, dim: int) -> Call:
 
 
 def in_turns(calls: list[Call], seconds: float) -> list[list[float]]:
-    """The times of each, in seconds; all together take about `seconds`."""
+    """Returns the times of each call, in seconds; all together take about `seconds`."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
@@ -190,7 +191,7 @@ def in_turns(calls: list[Call], seconds: float) -> list[list[float]]:
 
 
 def serve(kinds: list[str], rows: int, dim: int, seconds: float) -> None:
-    """Makes the tables; then for each line of input, a law and what to do: the times of each kind's calls, as JSON."""
+    """Makes the tables. For each input line, a distribution and a call, prints the times of each kind as JSON."""
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     tables = {kind: KINDS[kind](rows, dim) for kind in kinds}
@@ -203,10 +204,10 @@ def serve(kinds: list[str], rows: int, dim: int, seconds: float) -> None:
 
 
 class Process:
-    """One that serves. As a context, it is ended at the end, or when it takes too long."""
+    """A process that runs `serve`. As a context, it ends with the block, or after the deadline."""
 
     def __init__(self, python: str, kinds: list[str], rows: int, dim: int, seconds: float) -> None:
-        from lockstep.launch.placement.worker_environment import KEEP_MEMORY  # not there where TFRA is
+        from lockstep.launch.placement.worker_environment import KEEP_MEMORY  # missing in TFRA's environment
 
         environment = os.environ if kinds == ["tfra"] else {**os.environ, **KEEP_MEMORY}
         command = [python, __file__, "--rows", str(rows), "--dims", str(dim), "--seconds", str(seconds)]
@@ -226,7 +227,7 @@ class Process:
         self._process.wait()
 
     def measure(self, law: str, what: str) -> dict[str, list[float]]:
-        """The times of calls, in seconds, of each kind."""
+        """Returns the times of calls, in seconds, by kind."""
         print(law, what, file=self._process.stdin, flush=True)
         return self._answer()
 
@@ -238,7 +239,7 @@ class Process:
 
 
 def compare(processes: list[Process], law: str, what: str) -> dict[str, list[float]]:
-    """The times of calls, in seconds, of each kind, of processes that take turns."""
+    """Returns the times of calls, in seconds, by kind, from processes that take turns."""
     times: dict[str, list[float]] = {}
     for _ in range(TURNS):
         for process in processes:

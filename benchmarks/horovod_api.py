@@ -1,15 +1,15 @@
-"""Horovod's API from call to call, on 2 and 4 workers of this host; beside Horovod itself where that is installed.
+"""Horovod's API from call to call, on 2 and 4 workers of this host, compared with Horovod itself if it is installed.
 
 Usage: python benchmarks/horovod_api.py [--seconds S] [--ranks 2 4] [--peer PYTHON]
 
-Method: each operation is a `tf.function`, called in turns with one of the same form (the same arguments and results)
-that does nothing. Each worker is pinned to its share of the cores. An operation's time is the median of its calls less
-the median of the empty ones; the slowest rank's counts. "quiet" is the same for that tenth of the calls, one behind the
-other, in which the empty ones were quickest: other programs of the machine disturb it least. Rates are Horovod's: bytes
-of one rank's tensor by that time.
-"launch" is from the start of `horovodrun` to the end of the first allreduce; "idle" is a rank's processor time, in
-percent of a core, while all ranks do nothing. With more ranks than cores, times are those of ranks that take turns on a
-core.
+Method: each operation is a `tf.function`. It is called in turns with an empty one of the same form, that is with the
+same arguments and results. Each worker is pinned to its share of the cores. An operation's time is the median of its
+calls less the median of the empty ones, on the slowest rank. "quiet" is the same for the consecutive tenth of the calls
+in which the empty ones were quickest: other programs of the machine disturb it least. Rates are Horovod's: bytes of one
+rank's tensor by that time.
+
+Two rows are different. "launch" is the time from the start of `horovodrun` to the end of the first allreduce. "idle" is a rank's processor
+time, in percent of a core, while all ranks do nothing. With more ranks than cores, ranks take turns on a core.
 
 --peer names the Python of an environment with Horovod: the same program runs there, in turns with this one.
 """
@@ -29,12 +29,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What each row may take, and which way is better: "ms" and "%" at most, "GB/s" at least. For 2 ranks.
+# The goal of each row for 2 ranks: at most in "ms" and "%", at least in "GB/s".
 GOALS = {
     "allreduce 4 B": (0.06, "ms"),
     "26 alltoalls of 64 KiB": (0.8, "ms"),
     "alltoall 64 KiB, other splits": (0.15, "ms"),
-    "100 allreduces of 1 KiB, grouped": (None, "ms"),  # as much as the empty call takes
+    "100 allreduces of 1 KiB, grouped": (None, "ms"),  # the time of the empty call
     "allreduce 64 MiB": (3, "GB/s"),
     "broadcast 64 MiB": (None, "GB/s"),
     "reducescatter 64 MiB": (None, "GB/s"),
@@ -45,13 +45,13 @@ LARGE = 64 << 20
 
 
 def build(row: str, size: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """The operation of a row, and an empty one of its form."""
+    """Returns the operation of a row, and an empty one of its form."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
 
     def pair(operation: Callable[..., Any], arguments: list[list[Any]], signature: Any = None) -> Any:
-        """Calls with one of `arguments` after the other, of the operation and of a function that returns them."""
+        """Returns calls of the operation and of a function that returns its arguments; they use `arguments` in turn."""
 
         def calls(function: Any) -> Callable[[], Any]:
             turn = iter(range(1 << 62))
@@ -75,7 +75,7 @@ def build(row: str, size: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     if row.startswith("26"):
         tables = [tf.ones([1024, 16]) for _ in range(26)]
         return pair(lambda *xs: [hvd.alltoall(x, name=f"table{i}") for i, x in enumerate(xs)], [tables])
-    # Some 64 KiB, of which each peer gets another part each time.
+    # About 64 KiB, of which each peer gets another part in each call.
     arguments = []
     for step in range(8):
         splits = [1024 // size + 8 * ((step * (peer + 1)) % 8) - 28 for peer in range(size)]
@@ -85,7 +85,7 @@ def build(row: str, size: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def times_of(calls: tuple[Callable[[], Any], ...], seconds: float) -> list[list[float]]:
-    """The median time of each of the calls, in seconds, of all rounds and of each tenth; the first is a collective."""
+    """Returns median seconds of each call, over all rounds and over each tenth; the first call is a collective."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -94,7 +94,7 @@ def times_of(calls: tuple[Callable[[], Any], ...], seconds: float) -> list[list[
     for _ in range(5):
         for call in calls:
             call()
-    # As many on all ranks, or they would wait for each other.
+    # All ranks need the same number; otherwise they would wait for each other.
     own = tf.constant(5 * seconds / (time.perf_counter() - start))
     rounds = max(10, min(5000, int(hvd.broadcast(own, 0, name="rounds"))))
     times: list[list[float]] = [[] for _ in calls]
@@ -108,8 +108,8 @@ def times_of(calls: tuple[Callable[[], Any], ...], seconds: float) -> list[list[
 
 
 def work(seconds: float, results: Path) -> None:
-    """What each worker does; rank 0 writes what was measured."""
-    # Before TensorFlow, whose threads keep what they begin with.
+    """Runs the benchmark on one worker; rank 0 writes the results."""
+    # Before the import of TensorFlow, whose threads keep their initial affinity.
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // int(os.environ["HOROVOD_SIZE"]))
     first = int(os.environ["HOROVOD_RANK"]) * share % len(cores)
@@ -140,7 +140,7 @@ def work(seconds: float, results: Path) -> None:
 
 
 def measure(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:
-    """What a job of `ranks` workers in the environment of `python` measured."""
+    """Returns the measurements of a job of `ranks` workers in the environment of `python`."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results"
         worker = [python, __file__, "--results", str(results), "--seconds", str(seconds)]
@@ -160,13 +160,13 @@ def measure(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:
 
 
 def in_unit(row: str, operation: float, empty: float) -> float:
-    """A time above an empty call, in the row's unit."""
+    """Returns the time above an empty call, in the row's unit."""
     own = max(operation - empty, 1e-9)
     return {"ms": own * 1e3, "GB/s": LARGE / own / 1e9}.get(GOALS[row][1], operation)
 
 
 def shown(row: str, times: list[float]) -> str:
-    """A row's result: of all calls, and of the quiet ones."""
+    """Returns a row's result as text: of all calls, and of the quiet ones."""
     unit = GOALS[row][1]
     if len(times) < 4:
         return f"{times[0]:.2f} {unit}"
@@ -176,7 +176,7 @@ def shown(row: str, times: list[float]) -> str:
 
 
 def verdict(row: str, times: list[float]) -> str:
-    """Whether the goal is met, by the quiet calls; empty without one."""
+    """Returns whether the quiet calls meet the goal, as text; empty without a goal."""
     goal, unit = GOALS[row]
     if row.startswith("100"):
         goal = times[3] * 1e3
@@ -188,7 +188,7 @@ def verdict(row: str, times: list[float]) -> str:
 
 
 def main() -> None:
-    """Starts the jobs, or is a worker of one."""
+    """Starts the jobs, or runs as a worker of one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, roughly")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="how many workers")

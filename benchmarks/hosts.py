@@ -1,21 +1,22 @@
-"""Exchange between two hosts, which this program emulates on this machine (as root), beside what their link does.
+"""Exchange between two hosts that this program emulates on this machine (as root), compared with TCP on their link.
 
-    python benchmarks/hosts.py [--rate 10] [--delay-us 100] [--rounds 15]
+Usage: python benchmarks/hosts.py [--rate 10] [--delay-us 100] [--rounds 15].
 
-Method: two hosts with a worker each (lockstep.testing.emulated_cluster): network namespaces, joined by a link of that
-rate and delay, one way. Workers and link share this machine's cores, which bound what such a link carries both ways at
-once, and with whoever else uses the machine; so each figure stands beside a plain TCP connection's over the same link,
-in turns with it. `best` and `median` are of all rounds; `CPU` is the time of worker 0's process in a round, mean.
+Method: two hosts with one worker each (lockstep.testing.emulated_cluster). They are network namespaces, joined by a
+link with this rate and this delay in one direction. Workers and link share this machine's cores with all other programs. The
+cores limit the rate of such a link in both directions at once. So each figure is measured in turns with a plain TCP
+connection over the same link. `best` and `median` are over all rounds; `CPU` is the mean time of worker 0's process in
+a round.
 
-- `allreduce`: 64 MiB of float32, from op to op. Each worker sends and receives 64 MiB; so does `TCP`, both ways at the
-  same time. Target: 80 % of it. Once more without the delay: then the kernel itself is the link and leaves the cores to
-  the workers.
-- `step`: a training step that looks up ids of 26 sharded tables and updates their rows, less one of the same form whose
-  tables are not sharded, over a link with a delay of 5 ms and no rate; in round trips, which a byte there and one back
-  over TCP measures. Target: 3.
-- `lookups`: two and four workers on each host train 26 tables with batches of 2048 ids each, in two stages and in one
-  (`use_hierarchical_embedding_lookup`, docs/sharding.md), in turns, over the link and over one of a tenth of its rate;
-  the bytes are those that host a sends in a step.
+- `allreduce`: 64 MiB of float32, from op to op. Each worker sends and receives 64 MiB. So does `TCP`, in both
+  directions at the same time. Target: 80 % of it. It is repeated without the delay: the kernel itself is then the link
+  and leaves the cores to the workers.
+- `step`: a training step that looks up ids of 26 sharded tables and updates their rows, less one of the same form
+  without sharding. The link has a delay of 5 ms and no rate limit. The unit is a round trip: the time of a byte to the
+  peer and one back over TCP. Target: 3.
+- `lookups`: two and four workers on each host train 26 tables with batches of 2048 ids each. Two stages and one stage
+  (`use_hierarchical_embedding_lookup`, docs/sharding.md) take turns, over the link and over one with a tenth of its
+  rate. The bytes are those that host a sends in a step.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def flags_from() -> argparse.Namespace:
     return flags.parse_args()
 
 
-# What a worker does.
+# The worker.
 
 
 class Tcp:
@@ -67,14 +68,14 @@ class Tcp:
         self._out, self._in = bytearray(1 << 20), bytearray(1 << 20)
 
     def both_ways(self, size: int) -> None:
-        """Sends and receives so many bytes at the same time."""
+        """Sends and receives a number of bytes at the same time."""
         sender = threading.Thread(target=self._send, args=(size,))
         sender.start()
         self._receive(size)
         sender.join()
 
     def there_and_back(self, rank: int) -> None:
-        """A byte to the other worker, and one back."""
+        """Sends a byte to the other worker, and receives one."""
         for turn in (0, 1):
             if turn == rank:
                 self._send(1)
@@ -102,7 +103,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def worker(flags: argparse.Namespace) -> None:
-    """Measures; worker 0 prints the figures."""
+    """Measures on one worker; worker 0 prints the figures."""
     import tensorflow as tf
 
     from lockstep._src.collectives import ordered
@@ -133,7 +134,7 @@ def worker(flags: argparse.Namespace) -> None:
 
 
 def _time(flags: argparse.Namespace, calls: dict[str, Callable[[], None]], ready: Callable[[], None]) -> None:
-    """Prints the times of the calls, which begin when all are ready; and the bytes that the host sends meanwhile."""
+    """Prints the times of the calls, which begin when all are ready, and the bytes that the host sends meanwhile."""
     times = collections.defaultdict(lambda: ([], [], []))
     for number in range(flags.rounds + 3):
         for name, call in calls.items():
@@ -149,7 +150,7 @@ def _time(flags: argparse.Namespace, calls: dict[str, Callable[[], None]], ready
 
 
 def _sent_bytes() -> int:
-    """Over the host's link."""
+    """Returns the bytes that the host has sent over its link."""
     with open("/proc/net/dev") as devices:
         (line,) = (line for line in devices if line.strip().startswith("eth0:"))
     return int(line.split()[9])
@@ -180,11 +181,11 @@ def _step(
     return lambda: run()
 
 
-# What the parent does.
+# The parent.
 
 
 class Times:
-    """Of the rounds of one call, in seconds."""
+    """The times of one call's rounds, in seconds."""
 
     def __init__(self, rounds: list[float], used: list[float], sent: list[int]):
         self.best, self.median, self.cpu = min(rounds), statistics.median(rounds), statistics.mean(used)
@@ -192,7 +193,7 @@ class Times:
 
 
 def measure(flags: argparse.Namespace, what: str, per_host: int = 1, **link: object) -> dict[str, Times]:
-    """Runs the workers over such a link: the times of each call on worker 0."""
+    """Runs the workers over such a link. Returns the times of each call on worker 0."""
     from lockstep.testing.emulated_cluster import Cluster
 
     command = [sys.executable, __file__, "--worker", what, "--rounds", str(flags.rounds)]

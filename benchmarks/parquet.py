@@ -1,11 +1,11 @@
-"""Rows/s of `ParquetDataset` beside pyarrow's `iter_batches`, on the same files in the same run.
+"""Rows/s of `ParquetDataset` and of pyarrow's `iter_batches`, on the same files in the same run.
 
-Two files: flat (int64 label, 13 float32, 26 int64) and lists (10 columns of list<int64> with 0 to 20 ids). Ours goes
-through TensorFlow, up to tensors that a graph takes one batch after the other; pyarrow's ends at record batches. Both
-read from a warm page cache, with the same number of threads: the flat file four times in a pass, the list file, of as
-many bytes, once. Files are many batches long: where one ends, our batches go on in the next, which copies the batch
-that lies in both, while pyarrow's end with the file. The order of the two alternates, each round gives one ratio, and
-the median counts. Beside wall time, which says little on a busy machine, the same for CPU time.
+There are two files: flat (int64 label, 13 float32, 26 int64) and lists (10 columns of list<int64> with 0 to 20 ids).
+Ours goes through TensorFlow, up to the tensors that a graph takes batch by batch; pyarrow's ends at record batches.
+Both read from a warm page cache, with the same number of threads. A pass reads the flat file four times, and the list
+file, of as many bytes, once. Files have many batches. Our batches continue in the next file, which copies the batch
+that lies in both; pyarrow's end with the file. The order of the two alternates, each round gives one ratio, and the
+median counts. The table has wall time, which means little on a busy machine, and CPU time.
 
   python benchmarks/parquet.py [--rows 1000000] [--rounds 5] [--threads 2] [--folder /tmp]
 """
@@ -29,14 +29,14 @@ import tensorflow as tf
 
 from lockstep.data import ParquetDataset
 
-# How often a file is read in one measurement: what TensorFlow spends to start should not count.
+# The number of reads of a file per measurement, so that TensorFlow's start does not count.
 PASSES = {"flat": 4, "lists": 1}
 
 
 def flat_table(rows: int, rng: np.random.Generator) -> pa.Table:
     columns = {"label": rng.integers(0, 2, rows)}
     columns |= {f"i{i}": rng.random(rows, np.float32) for i in range(13)}
-    # Ids as a click log has them: few are frequent, and cardinalities differ by orders of magnitude.
+    # Ids as in a click log: few are frequent, and cardinalities differ by orders of magnitude.
     columns |= {f"c{i}": rng.zipf(1.2, rows) % (10 ** (1 + i % 6)) for i in range(26)}
     return pa.table(columns)
 
@@ -74,7 +74,7 @@ def pyarrow_reader(path: str, passes: int, batch_size: int, threads: int) -> Cal
 
 
 def rows_per_second(read: Callable[[], int]) -> tuple[float, float]:
-    """Of wall time and of CPU time."""
+    """Returns rows per second of wall time and of CPU time."""
     wall, cpu = time.perf_counter(), time.process_time()
     rows = read()
     return rows / (time.perf_counter() - wall), rows / (time.process_time() - cpu)

@@ -1,11 +1,11 @@
-"""A training step of one table, by TensorFlow's own sparse updates and by fused ones, in one process.
+"""A training step of one table, with TensorFlow's own sparse updates and with fused ones, in one process.
 
 Usage: python benchmarks/updates.py [--seconds S] [--rows R] [--threads T]
 
-Method: a step looks 65,536 ids up, takes the gradient of the sum of their rows' squares, and applies it; the two graphs
-differ in the option `fused_updates` alone, and their tables lie in memory at the same time. Steps of the two run in
-turns; a row has their medians. `update` is the optimizer's part:
-the step less one that ends with the gradient. In "26 tables", the rows and ids of one are dealt out to as many.
+Method: a step looks up 65,536 ids, computes the gradient of the sum of their rows' squares, and applies it. The two
+graphs differ only in the option `fused_updates`, and their tables are in memory at the same time. Steps of the two run
+in turns; a row has their medians. `update` is the optimizer's part: the step less one that ends with the gradient. "26
+tables" divides the rows and ids of one table among 26.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ OPTIMIZERS = {
 
 
 def draw_ids(distribution: str, rows: int) -> np.ndarray:
-    """[IDS] int64 in [0, rows)."""
+    """Returns [IDS] int64 in [0, rows)."""
     random = np.random.default_rng(1)
     if distribution == "uniform":
         return random.integers(0, rows, IDS)
     weights = np.arange(1, rows + 1) ** -1.05
-    # Which of the ids are frequent is left to chance, as in data.
+    # Chance decides which ids are frequent, as in data.
     return random.permutation(rows)[random.choice(rows, IDS, p=weights / weights.sum())]
 
 
 def build(optimizer: str, rows: int, dim: int, tables: int, ids: list[np.ndarray]) -> tuple[list[object], list[object]]:
-    """For each array of ids, what a session runs for a whole step, and what for its gradients."""
+    """Returns, for each array of ids, a session's fetches for a whole step, and for its gradients."""
     variables = [
         tf1.get_variable(f"table{i}", [rows // tables, dim], initializer=tf1.ones_initializer(), use_resource=True)
         for i in range(tables)
@@ -58,14 +58,14 @@ def build(optimizer: str, rows: int, dim: int, tables: int, ids: list[np.ndarray
         parts = [tf1.Variable(part % (rows // tables), trainable=False) for part in np.array_split(array, tables)]
         found = [tf.nn.embedding_lookup(v, part) for v, part in zip(variables, parts, strict=True)]
         pairs = made.compute_gradients(tf.add_n([tf.nn.l2_loss(rows) for rows in found]), variables)
-        # An element of each: what nobody uses is optimized away.
+        # One element of each, because unused results are optimized away.
         gradients.append([g.values[0, 0] for g, _ in pairs])
         steps.append(made.apply_gradients(pairs))
     return steps, gradients
 
 
 def in_turns(calls: list[Callable[[], object]], seconds: float) -> list[float]:
-    """The median time of each call, in seconds; all calls together take about `seconds`."""
+    """Returns the median time of each call, in seconds; all calls together take about `seconds`."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
@@ -88,7 +88,7 @@ def measure(optimizer: str, ids: dict[str, np.ndarray], dim: int, tables: int, o
             graph = tf.Graph()
             with graph.as_default(), scope(fused_updates=fused):
                 steps, gradients = build(optimizer, rows, dim, tables, list(ids.values()))
-                # The scope's own session would be one for a job.
+                # The scope's own session would be one of a job.
                 session = stack.enter_context(tf1.Session(graph=graph, config=config))
                 session.run(tf1.global_variables_initializer())
             by_kind.append([[session.make_callable(op) for op in ops] for ops in (steps, gradients)])
@@ -116,7 +116,7 @@ def main() -> None:
         f"{'plain update':>13}{'fused':>12}{'ratio':>10}"
     )
     ids = {distribution: draw_ids(distribution, options.rows) for distribution in ("uniform", "zipf")}
-    # Where all rows change it makes no difference which ids there are.
+    # If all rows change, the ids make no difference.
     uniform = {"uniform": ids["uniform"]}
     for optimizer in OPTIMIZERS:
         measure(optimizer, uniform if optimizer == "Adam" else ids, 16, 1, options)

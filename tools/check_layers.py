@@ -48,7 +48,7 @@ class Uses:
         self._places: dict[str, dict[str, tuple[str, int]]] = {}
 
     def add(self, name: str, used: str, path: str, line: int) -> None:
-        """Notes that a line of `name` uses another name. A name that uses itself is in no circle by that."""
+        """Records that a line of `name` uses another name. A name that only uses itself is in no circle."""
         self._places.setdefault(used, {})
         if name != used:
             self._places.setdefault(name, {}).setdefault(used, (path, line))
@@ -77,7 +77,7 @@ class Uses:
 
 
 def strongly_connected(uses: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Returns the strongly connected components of a graph, each behind all that it uses (Tarjan, 1972).
+    """Returns the strongly connected components of a graph, each after all that it uses (Tarjan, 1972).
 
     Args:
       uses: For each name, the names that it uses. All names are keys.
@@ -111,7 +111,7 @@ def strongly_connected(uses: Mapping[str, Mapping[str, Any]]) -> list[list[str]]
 
 
 def tracked_files(root: Path) -> list[str]:
-    """Paths below `root` that belong to the project: what git tracks, or would add; without git, what is there."""
+    """Returns the project's paths below `root`: files that git tracks or would add; without git, all files."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -217,7 +217,7 @@ class CppRules:
 
 
 def _blank(noise: re.Match[str]) -> str:
-    """Spaces of the same shape."""
+    """Returns spaces of the same shape."""
     return re.sub(r"[^\n]", " ", noise[0])
 
 

@@ -163,7 +163,7 @@ def test_an_include_that_closes_a_circle_is_found(tmp_path):
         "core/base/a.h": '#include "core/base/b.h"',
         "core/base/b.h": "",
         "core/base/b.cc": '#include "core/base/b.h"\n#include "core/base/a.h"',
-        "core/base/a_test.cc": '#include "core/testing/x.h"',  # tests close none
+        "core/base/a_test.cc": '#include "core/testing/x.h"',  # tests close no circle
         "core/testing/x.h": '#include "core/base/a.h"',
     }
     assert _check(tmp_path, {path: text + "\n" for path, text in files.items()}) == [
@@ -182,7 +182,7 @@ def test_an_import_that_closes_a_circle_is_found(tmp_path):
         "python/lockstep/_src/engine/b.py": "from lockstep._src.engine.a import f",
         "python/lockstep/_src/graph/c.py": "if TYPE_CHECKING:\n    from lockstep._src.graph.d import D",  # never runs
         "python/lockstep/_src/graph/d.py": "from lockstep._src.graph.c import C\nfrom lockstep._src.engine import a",
-        "python/lockstep/_src/engine/a_test.py": "from lockstep._src.graph import c",  # tests close none
+        "python/lockstep/_src/engine/a_test.py": "from lockstep._src.graph import c",  # tests close no circle
     }
     assert _check(tmp_path, {path: text + "\n" for path, text in files.items()}) == [
         f"python/lockstep/_src/engine/{place} uses lockstep._src.engine.{used}: one of a circle of 2 files"

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Makes what a target needs, and only what is missing or out of date: a virtual environment with the pinned packages, the
-# op library built against its TensorFlow and installed into it together with the façades (Python files are then taken
-# from this tree), and Debian's packages for C++ tests, benchmarks and checks.
+# Creates the parts that a target needs, if they are missing or out of date:
+# - a virtual environment with the pinned packages;
+# - the op library, built against its TensorFlow and installed into it together with the façades (Python files are then
+#   taken from this tree);
+# - Debian's packages for C++ tests, benchmarks and checks.
 #
 # Usage: tools/setup.sh core|python|ops|tests|hosts|spark|bench|peers|lint|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
@@ -17,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 say() { printf '== %s\n' "$*" >&2; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# debian_packages NAME...: installs them, or says what to install.
+# debian_packages NAME...: installs the packages, or prints which to install.
 debian_packages() {
   local missing=() name
   for name in "$@"; do
@@ -33,7 +35,7 @@ debian_packages() {
   }
 }
 
-# stamped NAME FILE...: true if stamp NAME was made from files with the same content.
+# stamped NAME FILE...: true if stamp NAME was made from files with the same contents.
 stamped() {
   local stamp="$VENV/.lockstep-$1"
   shift
@@ -53,13 +55,13 @@ make_empty_environment() {
   command -v "$PYTHON" >/dev/null || die "no $PYTHON; install python3"
   "$PYTHON" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' ||
     die "$PYTHON is $("$PYTHON" -V), wanted 3.10 to 3.12: set PYTHON"
-  # Debian keeps the part of venv that installs pip in a package of its own.
+  # Debian has the part of venv that installs pip in a separate package.
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || debian_packages python3-venv
   say "virtual environment $VENV"
   "$PYTHON" -m venv "$VENV"
 }
 
-# Of the environment, what building the core takes.
+# The parts of the environment that building the core needs.
 make_core_environment() {
   stamped requirements "${requirements[@]}" && return
   make_empty_environment
@@ -76,13 +78,13 @@ make_environment() {
 
 site_packages() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
-# What every build takes.
+# The packages that every build needs.
 need_compiler() {
   command -v g++ >/dev/null && echo '#include <gloo/config.h>' | g++ -x c++ -fsyntax-only - 2>/dev/null ||
     debian_packages g++ libgloo-dev
 }
 
-# The first time, and when the build's description changes, through pip; after that Ninja decides what to compile.
+# The first build, and builds after a change of the build files, use pip; after that Ninja decides what to compile.
 make_ops() {
   need_compiler
   local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml)
@@ -99,7 +101,7 @@ make_ops() {
   fi
 }
 
-# Peers that benchmarks measure. Without them the benchmarks leave their columns out.
+# Other libraries that benchmarks measure. Without them the benchmarks omit their columns.
 make_peers() {
   local peers=requirements/peers.txt
   [ -f .venv-peers/made ] && cmp -s .venv-peers/made "$peers" && return
@@ -108,7 +110,7 @@ make_peers() {
     say "peers don't install here: benchmarks do without them"
 }
 
-# Spark, for the tests of jobs on it, which are skipped without.
+# Spark, for the tests of jobs on it; without Spark they are skipped.
 make_spark() {
   local requirements=requirements/spark.txt
   command -v java >/dev/null || debian_packages default-jre-headless
@@ -124,7 +126,7 @@ for part in "$@"; do
     python) make_environment ;;
     ops) make_environment && make_ops ;;
     tests) need_compiler && debian_packages libgtest-dev libgmock-dev ;;
-    # Others than root can make no hosts: their tests say so.
+    # Only root can create hosts; for other users the tests report this.
     hosts) [ "$(id -u)" -ne 0 ] || debian_packages iproute2 ;;
     bench) need_compiler && debian_packages libbenchmark-dev ;;
     peers) make_peers ;;

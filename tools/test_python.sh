@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs the tests of Python: first those of a single process, as many at a time as there are cores, then those that start
-# workers, one after the other, since their workers need the cores themselves. conftest.py says which are which.
+# Runs the Python tests. Tests of a single process come first, as many at a time as there are cores. Tests that start
+# workers follow one by one, because their workers need the cores. conftest.py distinguishes both kinds.
 #
 # Usage: tools/test_python.sh [arguments of pytest]
 # Reads: VENV (the environment's folder), JOBS (cores).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-none_found=5 # pytest's exit code: what was asked for may have tests of one kind alone
+none_found=5 # pytest's exit code: a request may select tests of only one kind
 status=$none_found
 run() {
   "$VENV/bin/python" -m pytest --timeout=600 "$@"
@@ -16,7 +16,7 @@ run() {
   if [ $status -eq $none_found ] || { [ $status -eq 0 ] && [ $code -ne $none_found ]; }; then status=$code; fi
 }
 
-# Each process at a time holds a TensorFlow, about 1 GiB.
+# Each parallel process loads TensorFlow, about 1 GiB.
 run --processes=one --numprocesses="$JOBS" --maxprocesses=4 --dist=loadfile "$@"
 run --processes=several "$@"
 exit $status

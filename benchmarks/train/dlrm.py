@@ -1,18 +1,19 @@
-"""Training speed of DLRM on two workers, beside plain TensorFlow, in one run.
+"""Training speed of DLRM on two workers, compared with plain TensorFlow in the same run.
 
-    python benchmarks/train/dlrm.py [--dim 64] [--launches 3] [--workers 2]
+Usage: python benchmarks/train/dlrm.py [--dim 64] [--launches 3] [--workers 2].
 
 Workload: Criteo's shape (13 numeric, 26 categorical features with the Kaggle data's cardinalities cut to 200,000 rows,
 ids zipf 1.05), DLRM with bottom MLP 512-256-D and top MLP 512-256-1, embeddings of width D, Adagrad, global batch 4096.
 
-Systems, started in turn so that a change of the machine's load meets all of them:
-- `plain`: one process of stock TensorFlow with as many threads as there are workers, the whole batch.
-- `apart`: as many processes of stock TensorFlow as workers, one thread each, each its part of the batch, without any
-  exchange: what the machine could do if workers cost nothing (this is no training: the models drift apart).
-- `lockstep`: the workers, one thread each, tables sharded, gradients exchanged.
+The systems start in turn, so that a change of the machine's load affects all of them:
+- `plain`: One process of stock TensorFlow with as many threads as there are workers, and the whole batch.
+- `apart`: As many processes of stock TensorFlow as workers, with one thread each, each with its part of the batch. They
+  do not exchange. This is the speed without any cost of exchange (and no training: the models drift apart).
+- `lockstep`: The workers, with one thread each, sharded tables and exchanged gradients.
 
-Clock: batches are in memory; after 15 steps, 60 are timed, the loss fetched at each one. Samples/s of a system are the
-sum over its processes, the table shows the median of the launches. `busy elsewhere`: cores' worth of load by others.
+Clock: batches are in memory. After 15 steps, 60 steps are timed; each fetches the loss. Samples/s of a system are the
+sum over its processes, and the table shows the median of the launches. `busy elsewhere` is other programs' load in
+cores.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ def flags_from() -> argparse.Namespace:
     return flags.parse_args()
 
 
-# What one process does.
+# One process.
 
 
 def worker(flags: argparse.Namespace) -> None:
-    """Builds the model, says that it is ready, waits for its start and prints its figures."""
+    """Builds the model, reports that it is ready, waits for its start and prints its figures."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -83,7 +84,7 @@ def lockstep_scope(flags: argparse.Namespace):
 
 
 def build(folder: str, dim: int, *embedding_scope):
-    """The training graph: train_op, loss, and the placeholders by column."""
+    """Returns the training graph: train_op, loss, and the placeholders by column."""
     import tensorflow as tf
 
     from inputs import placeholders
@@ -97,7 +98,7 @@ def build(folder: str, dim: int, *embedding_scope):
 
 
 def batches(folder: str, feeds: dict, rank: int, size: int) -> list[dict]:
-    """A process's part of every global batch, in memory."""
+    """Returns a process's part of every global batch, in memory."""
     from inputs import feed
     from reader import batches as read
     from schema import TRAIN
@@ -132,7 +133,7 @@ def measure(session, train_op, loss, fed: list[dict]) -> dict:
     }
 
 
-# What the parent does.
+# The parent.
 
 
 def launch(system: str, flags: argparse.Namespace, folder: str) -> dict:
@@ -176,7 +177,7 @@ def launch(system: str, flags: argparse.Namespace, folder: str) -> dict:
 
 
 def wait_for(process: subprocess.Popen, word: str, system: str) -> str:
-    """What follows the word on the first line of the process's output that begins with it."""
+    """Returns the rest of the first output line of the process that begins with the word."""
     for line in process.stdout:
         if line.startswith(word):
             return line[len(word) :].strip()
@@ -184,20 +185,20 @@ def wait_for(process: subprocess.Popen, word: str, system: str) -> str:
 
 
 def busy_seconds() -> float:
-    """CPU time that all processes of the machine have used."""
+    """Returns the CPU time that all processes of the machine have used."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (sum(fields[:3]) + sum(fields[5:7])) / os.sysconf("SC_CLK_TCK")
 
 
 def prepared(folder: Path) -> str:
-    """The workload's data, made once."""
+    """Returns the workload's data, which is generated once."""
     command = [sys.executable, str(EXAMPLE / "data.py"), "--out", str(folder), "--max-table-rows", "200000"]
     command += ["--zipf", "1.05", "--rows", str((WARM_UP + TIMED) * GLOBAL_BATCH), "--eval-rows", "4096"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def print_table(runs: dict[str, list[dict]]) -> None:
-    """Medians of the launches, and ratios to the two kinds of plain TensorFlow."""
+    """Prints medians of the launches, and ratios to the two kinds of plain TensorFlow."""
     median = {
         system: {name: statistics.median(run[name] for run in launches) for name in launches[0]}
         for system, launches in runs.items()

@@ -1,18 +1,18 @@
-"""Lookups in many sharded tables against one table with the same ids, on two workers that this program starts.
+"""Lookups in many sharded tables and in one table with the same ids, on two workers that this program starts.
 
-    python benchmarks/train/tables.py [--tables 26] [--dim 16] [--batch 4096] [--launches 3]
+Usage: python benchmarks/train/tables.py [--tables 26] [--dim 16] [--batch 4096] [--launches 3].
 
 Workload: a step looks up an id of each of `tables` features for each example of a global batch and trains the rows with
-gradient descent on the mean of their squares. Ids are drawn by zipf(1.05) from 100,000 rows a feature.
+gradient descent on the mean of their squares. Ids are drawn by zipf(1.05) from 100,000 rows per feature.
 
-- `many`: each feature has its table.
-- `one`: all features share a table of `tables` times the rows, feature i from row i * 100,000 on: the same ids, the
-  same rows, one lookup.
-- `apart`: as `many`, each lookup with exchanges of its own (`group_lookups=False`).
+- `many`: Each feature has its own table.
+- `one`: All features share a table of `tables` times the rows; feature i begins at row i * 100,000. These are the same
+  ids and rows in one lookup.
+- `apart`: As `many`, but each lookup has its own exchanges (`group_lookups=False`).
 
-All are built in one program, whose workers run them in turns, in blocks of steps; each worker has one thread, on its
-share of the cores. Time of a step: the median over the blocks of the mean of a block, on worker 0. `exchanges`: of ids,
-rows and gradients in the graph that was executed. Target: many at most 1.3 times one.
+One program builds all of them, and its workers run them in turns, in blocks of steps. Each worker has one thread, on
+its share of the cores. The time of a step is the median over the blocks of a block's mean, on worker 0. `exchanges`
+counts those of ids, rows and gradients in the executed graph. Target: many at most 1.3 times one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def flags_from() -> argparse.Namespace:
     return flags.parse_args()
 
 
-# What a worker does.
+# The worker.
 
 
 def worker(flags: argparse.Namespace) -> None:
@@ -79,7 +79,7 @@ def worker(flags: argparse.Namespace) -> None:
 
 
 def program(flags: argparse.Namespace, ids, many: bool, grouped: bool):
-    """A function of the batch's number that runs a step, and the counts of its exchanges by kind."""
+    """Returns a function of the batch's number that runs a step, and the counts of its exchanges by kind."""
     import numpy as np
     import tensorflow as tf
 
@@ -110,11 +110,11 @@ def program(flags: argparse.Namespace, ids, many: bool, grouped: bool):
         return step, [nodes[kind] for kind in KINDS]
 
 
-# What the parent does.
+# The parent.
 
 
 def launch(flags: argparse.Namespace) -> dict:
-    """Runs the workers once: the figures of worker 0."""
+    """Runs the workers once. Returns the figures of worker 0."""
     from lockstep.testing.workers import worker_variables
 
     command = [sys.executable, __file__, "--worker"]

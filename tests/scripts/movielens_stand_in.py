@@ -2,7 +2,8 @@
 
 Reads `u.data` in the folder that the variable LOCKSTEP_MOVIELENS names, or beside the clone in shared/data/ml-100k.
 Otherwise it generates ratings of the same kind. The tests copy it as `tensorflow_datasets.py` into the program's
-folder. LOCKSTEP_RATINGS is the number of ratings, from the first one on: programs that shuffle all of them start slowly.
+folder. LOCKSTEP_RATINGS is the number of ratings, from the first one on: programs that shuffle all of them start
+slowly.
 """
 
 import os
