@@ -52,9 +52,9 @@ def run(
         planned = [environments]
 
         def make_job(attempt: int) -> SupervisedJob:
-            told = attempts.attempt_environment(environment, times, attempt)
+            variables = attempts.attempt_environment(environment, times, attempt)
             return SupervisedJob(
-                start, planned.pop() if planned else plan.environments(workers, told, console), console
+                start, planned.pop() if planned else plan.environments(workers, variables, console), console
             )
 
         _, code = attempts.run_attempts(make_job, times, console)

@@ -72,7 +72,7 @@ def run(tmp_path):
         def run_it(function, *arguments, workers=2, folder=None, **options):
             variables = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
             make_job = make_job_factory(
-                lambda told: plan.environments(workers, told, console, assigns_gpus=False),
+                lambda variables: plan.environments(workers, variables, console, assigns_gpus=False),
                 None,
                 variables,
                 console,

@@ -158,8 +158,8 @@ def execute(
         if len(planned[0]) == 1 and folder is None and not console.timestamps and not restarts:
             _become(words, planned[0][0])
 
-    def of_attempt(told: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-        return planned.pop() if planned else environments(told)
+    def of_attempt(variables: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+        return planned.pop() if planned else environments(variables)
 
     make_job = make_job_factory(of_attempt, job_hosts, environment, console, folder=folder, restarts=restarts)
     _, code = run_attempts(lambda attempt: make_job(words, None, attempt), restarts, console)

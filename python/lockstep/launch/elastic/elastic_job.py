@@ -88,7 +88,8 @@ class ElasticJob(SupervisedJob):
         self._driver = Driver(plan.limits, self._hosts)
         self._secret = secrets.token_hex(32)
         self._environment = base
-        self._told: dict[str, str] | None = None  # variables of all workers here, once there is a list of hosts
+        # The environment of all workers here, once there is a list of hosts.
+        self._local_environment: dict[str, str] | None = None
         # By number, the workers that run.
         self._numbered: dict[int, Worker] = {}
         self._exit_code: int | None = None
@@ -122,7 +123,7 @@ class ElasticJob(SupervisedJob):
         """Returns the ranks of the last round; without a round, the numbers of the workers that ended with 0."""
         return range(self._size) if self._size else sorted(self._ended_well)
 
-    def _shared(self) -> dict[str, str]:
+    def _make_local_environment(self) -> dict[str, str]:
         """Returns the environment of all workers on this machine. They get their ranks before each round."""
         here = sum(slots for host, slots in self._hosts.slots().items() if not self._hosts.machine(host))
         most = self._plan.limits.max_np
@@ -131,7 +132,7 @@ class ElasticJob(SupervisedJob):
     @property
     def _ends(self) -> bool:
         """Whether no more workers are started."""
-        return self._exit_code is not None or self._told_to_end > 0 or self._kill_at is not None
+        return self._exit_code is not None or self._end_requests > 0 or self._kill_at is not None
 
     def _running(self) -> bool:
         return super()._running() if self._ends else True
@@ -203,10 +204,10 @@ class ElasticJob(SupervisedJob):
         worker.close()
 
     def _run_driver(self) -> None:
-        if self._told is None:
+        if self._local_environment is None:
             if self._discovery is not None and not self._discovery.has_list:
                 return
-            self._told = self._shared()
+            self._local_environment = self._make_local_environment()
         now = time.monotonic()
         actions = self._driver.next(now)
         while actions.start:  # Further actions may follow if a worker could not be started.
@@ -251,7 +252,8 @@ class ElasticJob(SupervisedJob):
             worker = self._launch_on_other_host(number, host, variables, copies)
         else:
             variables[elastic_wire.ADDRESS] = self._service.address
-            worker = LocalWorker(self._start_worker({**self._told, **variables}, self._inherited), -1, copies)
+            process = self._start_worker({**self._local_environment, **variables}, self._inherited)
+            worker = LocalWorker(process, -1, copies)
             self._show(worker)
             self._add(worker, self._guard, self._selector)
         self._rename(worker, f"worker {number}", False)

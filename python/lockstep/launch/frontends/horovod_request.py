@@ -140,18 +140,18 @@ class Request:
         Raises:
           LaunchError: a variable of the environment is no number.
         """
-        told = variables_of(self.settings)
+        variables = variables_of(self.settings)
         start = environment.get(START_TIMEOUT) if self.start_timeout is None else str(self.start_timeout)
         if start is not None:
             if not start.isdigit() or start == "0":
                 raise LaunchError(f"{START_TIMEOUT}={start!r}: wanted seconds, 1 or more")
-            told["LOCKSTEP_RENDEZVOUS_TIMEOUT"] = start
+            variables["LOCKSTEP_RENDEZVOUS_TIMEOUT"] = start
         if (stall := stall_timeout_s(self.settings, environment)) is not None:
-            told["LOCKSTEP_STALL_TIMEOUT"] = str(stall)
+            variables["LOCKSTEP_STALL_TIMEOUT"] = str(stall)
         if self.network_interfaces:
-            told[interfaces.VARIABLE] = next(iter(self.network_interfaces))
+            variables[interfaces.VARIABLE] = next(iter(self.network_interfaces))
         # Programs that read these variables only understand names of interfaces.
         if names := [choice for choice in self.network_interfaces if interfaces.is_name(choice)]:
-            told["HOROVOD_GLOO_IFACE"] = names[0]
-            told["NCCL_SOCKET_IFNAME"] = ",".join(names)
-        return told
+            variables["HOROVOD_GLOO_IFACE"] = names[0]
+            variables["NCCL_SOCKET_IFNAME"] = ",".join(names)
+        return variables

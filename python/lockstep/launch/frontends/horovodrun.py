@@ -60,9 +60,9 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
         if request.elastic:
             make_job = _elastic_job(request, environment, console, shlex.join(words))
             return make_job(words, None, 0).run()
-        job_hosts, told = _job_hosts_and_environment(request, environment, console, shlex.join(words))
+        job_hosts, variables = _job_hosts_and_environment(request, environment, console, shlex.join(words))
         return execute(
-            words, _environments(job_hosts, console), job_hosts, told, console, folder=request.output_filename,
+            words, _environments(job_hosts, console), job_hosts, variables, console, folder=request.output_filename,
             restarts=check_restarts(request.restarts),
         )  # fmt: skip
     except LaunchError as error:
@@ -102,12 +102,12 @@ def run_function(
     if request.elastic:
         make_job = _elastic_job(request, inherited, console, "a function")
     else:
-        job_hosts, told = _job_hosts_and_environment(request, inherited, console, "a function")
+        job_hosts, variables = _job_hosts_and_environment(request, inherited, console, "a function")
         restarts = check_restarts(request.restarts)
         make_job = make_job_factory(
             _environments(job_hosts, console),
             job_hosts,
-            told,
+            variables,
             console,
             folder=request.output_filename,
             restarts=restarts,
@@ -120,25 +120,25 @@ def run_function(
 def _elastic_job(request: Request, environment: dict[str, str], console: Console, shown: str) -> JobFactory:
     """Returns a function that makes an elastic job; shows what is started if the request asks for it."""
     request.validate()
-    plan, told, shell = request.plan(environment), request.variables(environment), request.shell(environment)
+    plan, variables, shell = request.plan(environment), request.variables(environment), request.shell(environment)
     if request.verbose:
         limits = plan.limits
         most = "any number" if limits.max_np is None else limits.max_np
         console.message(f"{limits.num_proc} processes, {limits.min_np} to {most}: {shown}")
-        _say_variables(told, console)
+        _say_variables(variables, console)
 
     def make_job(words: Sequence[str], files: Path | None, attempt: int) -> ElasticJob:
         del attempt  # An elastic job restarts by itself.
         folder = None if files is None else str(files)
         with_files = {} if folder is None else {FOLDER: folder}
-        inherited = {**environment, **told, **with_files}
+        inherited = {**environment, **variables, **with_files}
         return ElasticJob(command_starter(words), plan, inherited, console, folder, RemoteAccess(words, shell))
 
     return make_job
 
 
-def _say_variables(told: Mapping[str, str], console: Console) -> None:
-    for name, value in told.items():
+def _say_variables(variables: Mapping[str, str], console: Console) -> None:
+    for name, value in variables.items():
         console.message(f"{name}={value}")
 
 
@@ -147,12 +147,12 @@ def _job_hosts_and_environment(
 ) -> tuple[JobHosts, dict[str, str]]:
     """Returns the hosts, and the environment with the options' variables; shows what is started if asked for."""
     request.validate()
-    job_hosts, told = request.job_hosts(environment), request.variables(environment)
+    job_hosts, variables = request.job_hosts(environment), request.variables(environment)
     environment.pop("TF_CONFIG", None)
     if request.verbose:
         console.message(f"{request.num_proc} processes on {', '.join(map(str, job_hosts.hosts))}: {shown}")
-        _say_variables(told, console)
-    return job_hosts, {**environment, **told}
+        _say_variables(variables, console)
+    return job_hosts, {**environment, **variables}
 
 
 def _environments(job_hosts: JobHosts, console: Console) -> Environments:
@@ -160,8 +160,8 @@ def _environments(job_hosts: JobHosts, console: Console) -> Environments:
 
     def of(environment: Mapping[str, str]) -> list[dict[str, str]]:
         planned = environments_of(None, job_hosts, console)(environment)
-        stand = places([(job_hosts.hosts[0].name, job_hosts.size)])
-        return [{**worker, **place.horovod_variables()} for worker, place in zip(planned, stand, strict=True)]
+        worker_places = places([(job_hosts.hosts[0].name, job_hosts.size)])
+        return [{**worker, **place.horovod_variables()} for worker, place in zip(planned, worker_places, strict=True)]
 
     return of
 

@@ -12,14 +12,14 @@ INTERRUPT_VARIABLE = "LOCKSTEP_INTERRUPT_TIMEOUT"
 _INTERRUPT_TIMEOUT_S = 10.0
 
 
-def own_failure(ended_badly: Iterable[Worker], told_by: signal.Signals | None) -> Worker | None:
+def own_failure(ended_badly: Iterable[Worker], end_signal: signal.Signals | None) -> Worker | None:
     """Returns the first worker that failed for a reason of its own, after all were told to end; None: no such worker.
 
     Args:
       ended_badly: The workers that ended with another exit code than 0, in this order.
-      told_by: The signal that told them to end; None: SIGTERM.
+      end_signal: The signal that told them to end; None: SIGTERM.
     """
-    ends = {told_by, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
+    ends = {end_signal, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
     for worker in ended_badly:
         if worker.is_secondary or worker.notes.because == INTERRUPT or -worker.code in ends:
             continue

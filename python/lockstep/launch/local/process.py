@@ -109,7 +109,7 @@ def call_starter(function: Callable[[], object]) -> Start:
             sys.stdout.flush()
             sys.stderr.flush()
         stdout, stderr, noted = os.pipe(), os.pipe(), notes.open_pipe()
-        told = {**environment, notes.VARIABLE: notes.name_of(noted[1])}
+        variables = {**environment, notes.VARIABLE: notes.name_of(noted[1])}
         # Until `_settle` is done, the fork would treat a signal as one of the launcher's, and report it to the
         # launcher.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -118,7 +118,7 @@ def call_starter(function: Callable[[], object]) -> Start:
             code = 1
             try:
                 die_with(launcher)
-                _settle(told, {*inherited, noted[1]}, stdout[1], stderr[1])
+                _settle(variables, {*inherited, noted[1]}, stdout[1], stderr[1])
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 code = _call(function)
             finally:

@@ -67,8 +67,8 @@ class SupervisedJob:
         self._first_failure_at: float | None = None  # when the first of them ended
         self._named: Worker | None = None  # the one that the user was told of
         self._judge_at: float | None = None  # when to decide which of them is the cause
-        self._told_to_end = 0  # how many signals asked for the end
-        self._told_by: signal.Signals | None = None  # the first of these
+        self._end_requests = 0  # how many signals asked for the end
+        self._end_signal: signal.Signals | None = None  # the first of these
         self._remind_at: float | None = None  # when to say that a second signal ends the workers
         self._interrupt_timeout_s = interrupt_timeout_of(os.environ)
         self._enforce_at: float | None = None  # when to end workers that did not follow the first signal
@@ -117,7 +117,7 @@ class SupervisedJob:
     @property
     def may_restart(self) -> bool:
         """Whether the job ended because a worker failed, and not because somebody asked for the end."""
-        return self._failed is not None and not self._told_to_end and not self._broken_pipe
+        return self._failed is not None and not self._end_requests and not self._broken_pipe
 
     def _make_guard(self) -> Guard:
         return Guard()
@@ -205,7 +205,7 @@ class SupervisedJob:
             return
         self._broken_pipe = True
         self._console.ignore_broken_pipes()
-        self._told_to_end += 1
+        self._end_requests += 1
         self._signal_all(signal.SIGTERM)
         if self._enforce_at is None:
             self._enforce_at = time.monotonic() + self._interrupt_timeout_s
@@ -214,10 +214,10 @@ class SupervisedJob:
         if signum not in _ENDING:
             self._signal_all(signum)
             return
-        self._told_to_end += 1
-        self._told_by = self._told_by or signum
+        self._end_requests += 1
+        self._end_signal = self._end_signal or signum
         now = time.monotonic()
-        if self._told_to_end > 1:
+        if self._end_requests > 1:
             self._report(f"{signum.name} once more: ending the workers")
             self._end_all(now)
             return
@@ -235,7 +235,7 @@ class SupervisedJob:
         running = self._still_running()
         if not running or self._kill_at is not None:
             return
-        text = f"{self._told_by.name} was handed on, and not followed yet by {running}; another ends them"
+        text = f"{self._end_signal.name} was handed on, and not followed yet by {running}; another ends them"
         if self._enforce_at is not None:
             text += f", and so do {max(0.0, self._enforce_at - time.monotonic()):.0f} s more ({INTERRUPT_VARIABLE})"
         self._report(text)
@@ -245,8 +245,8 @@ class SupervisedJob:
         self._enforce_at = self._remind_at = None
         running = self._still_running()
         if running and self._kill_at is None:
-            told = self._told_by or signal.SIGTERM
-            self._report(f"{told.name} was not followed by {running} in {self._interrupt_timeout_s:g} s: ending them")
+            signum = self._end_signal or signal.SIGTERM
+            self._report(f"{signum.name} was not followed by {running} in {self._interrupt_timeout_s:g} s: ending them")
             self._end_all(time.monotonic())
 
     def _end_all(self, now: float) -> None:
@@ -265,8 +265,8 @@ class SupervisedJob:
         if not self._ended_badly or self._failed:
             return
         self._first_failure_at = self._first_failure_at or time.monotonic()
-        self._failed = own_failure(self._ended_badly, self._told_by) if self._told_to_end else self._cause()
-        named = self._failed or (self._ended_badly[0] if self._told_to_end else None)
+        self._failed = own_failure(self._ended_badly, self._end_signal) if self._end_requests else self._cause()
+        named = self._failed or (self._ended_badly[0] if self._end_requests else None)
         if named is None or named is self._named:
             return
         self._named = named
@@ -295,8 +295,8 @@ class SupervisedJob:
         if self._kill_at is not None:
             return
         now = time.monotonic()
-        if self._told_to_end:  # The user asked for the end: workers are already ending in their own way.
-            self._kill_at = now + (_INTERRUPTED_TIMEOUT_S if self._told_by == signal.SIGINT else STOP_TIMEOUT_S)
+        if self._end_requests:  # The user asked for the end: workers are already ending in their own way.
+            self._kill_at = now + (_INTERRUPTED_TIMEOUT_S if self._end_signal == signal.SIGINT else STOP_TIMEOUT_S)
             return
         self._signal_all(signal.SIGTERM)
         self._kill_at = max((self._first_failure_at or now) + STOP_TIMEOUT_S, now + STOP_TIMEOUT_S - _MOMENT_S)
@@ -327,13 +327,13 @@ class SupervisedJob:
             return 128 + signal.SIGPIPE
         if self._failed is not None:
             self._show_failure(self._failed)
-        elif self._told_by is not None and (self._ended_badly or not self._workers):
-            self._report(with_checkpoint(f"ended by {self._told_by.name}", self._workers))
-            return 128 + self._told_by
+        elif self._end_signal is not None and (self._ended_badly or not self._workers):
+            self._report(with_checkpoint(f"ended by {self._end_signal.name}", self._workers))
+            return 128 + self._end_signal
         return 0 if self._failed is None else self._failed.exit_code
 
     def _show_failure(self, worker: Worker) -> None:
-        if len(self._workers) < 2 or self._told_to_end:
+        if len(self._workers) < 2 or self._end_requests:
             return
         shown = worker.notes.trace.splitlines() or [line.decode(errors="replace") for line in worker.last_lines]
         lines = "\n".join("  " + line for line in shown)

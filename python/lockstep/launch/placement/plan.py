@@ -107,12 +107,16 @@ def _check_allocation(environment: Mapping[str, str]) -> None:
 
 
 def on_this_host(
-    told: Sequence[Mapping[str, str]], environment: Mapping[str, str], console: Console, *, assigns_gpus: bool = True
+    worker_variables: Sequence[Mapping[str, str]],
+    environment: Mapping[str, str],
+    console: Console,
+    *,
+    assigns_gpus: bool = True,
 ) -> list[dict[str, str]]:
     """Returns the environments of those workers of a job that are started on this host.
 
     Args:
-      told: The variables that the job sets for each: at least its place.
+      worker_variables: The variables that the job sets for each: at least its place.
       environment: The variables that they inherit; devices are read from it.
       console: As in `environments`.
       assigns_gpus: As in `environments`.
@@ -121,9 +125,10 @@ def on_this_host(
       LaunchError: there are fewer GPUs than workers.
     """
     granted = granted_devices(environment, console) if assigns_gpus else devices.Devices()
-    count = _count_workers(len(told), granted.ids, f"{len(told)} workers on {os.uname().nodename}")
+    workers = len(worker_variables)
+    count = _count_workers(workers, granted.ids, f"{workers} workers on {os.uname().nodename}")
     assigned = _assigned(granted, granted.ids[:count], assigns_gpus and count > 1)
-    return worker_environment.on_this_host(environment, told, assigned)
+    return worker_environment.on_this_host(environment, worker_variables, assigned)
 
 
 def granted_devices(environment: Mapping[str, str], console: Console) -> devices.Devices:

@@ -106,26 +106,26 @@ def worker_environments(
     check_size(count * len(tasks.addresses), f"-n {count}")
     rendezvous = _rendezvous(base, count, tasks)
     mine = slice(tasks.index * count, (tasks.index + 1) * count)
-    stand = places([(host, number * count) for host, number in tasks.by_host])[mine]
-    told = [{**place.variables(), **rendezvous.variables()} for place in stand]
+    worker_places = places([(host, number * count) for host, number in tasks.by_host])[mine]
+    worker_variables = [{**place.variables(), **rendezvous.variables()} for place in worker_places]
     if tf_config and count > 1:  # A task's only worker keeps the task's TF_CONFIG.
-        for place, variables in zip(stand, told, strict=True):
+        for place, variables in zip(worker_places, worker_variables, strict=True):
             variables["TF_CONFIG"] = rendezvous.tf_config(place.rank)
-    return on_this_host(base, told, devices)
+    return on_this_host(base, worker_variables, devices)
 
 
 def on_this_host(
-    base: Mapping[str, str], told: Sequence[Mapping[str, str]], devices: Sequence[str] | None
+    base: Mapping[str, str], worker_variables: Sequence[Mapping[str, str]], devices: Sequence[str] | None
 ) -> list[dict[str, str]]:
     """Returns the environments of workers that are started on this host.
 
     Args:
       base: The variables that they inherit.
-      told: The variables that the job sets for each: at least its place.
+      worker_variables: The variables that the job sets for each: at least its place.
       devices: CUDA_VISIBLE_DEVICES of each worker; empty to hide all GPUs; None to leave the variable as it is.
     """
-    shared = with_defaults(base, int(told[0]["LOCKSTEP_LOCAL_WORLD_SIZE"]))
-    environments = [{**shared, **variables} for variables in told]
+    shared = with_defaults(base, int(worker_variables[0]["LOCKSTEP_LOCAL_WORLD_SIZE"]))
+    environments = [{**shared, **variables} for variables in worker_variables]
     if devices is not None:
         for i, environment in enumerate(environments):
             environment["CUDA_VISIBLE_DEVICES"] = devices[i] if devices else ""

@@ -196,15 +196,15 @@ class Agent(SupervisedJob):
             raise WireError("start: came for the second time")
         self._started = True
         words = [str(word) for word in field(message, "command", list)]
-        told = [_variables(worker) for worker in field(message, "workers", list)]
-        if not words or not told or any("LOCKSTEP_RANK" not in worker for worker in told):
+        worker_variables = [_variables(worker) for worker in field(message, "workers", list)]
+        if not words or not worker_variables or any("LOCKSTEP_RANK" not in worker for worker in worker_variables):
             raise WireError("start: wanted a command, and workers with ranks")
         base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
         if self._folder is not None:
             base[FOLDER] = self._folder.name
         assigns_gpus = field(message, "assigns_gpus", bool)
         self._start_worker = command_starter(words)
-        self._environments = plan.on_this_host(told, base, self._console, assigns_gpus=assigns_gpus)
+        self._environments = plan.on_this_host(worker_variables, base, self._console, assigns_gpus=assigns_gpus)
         super()._start(self._guard, self._selector)
         for worker in self._workers:
             self._link.say({"is": "started", "rank": worker.rank, "pid": worker.pid})

@@ -24,18 +24,18 @@ def forwarded_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _STAY.fullmatch(name) and name != _HOST}
 
 
-def combined_environment(travelled: Mapping[str, str], own: Mapping[str, str], folder: str) -> dict[str, str]:
+def combined_environment(forwarded: Mapping[str, str], own: Mapping[str, str], folder: str) -> dict[str, str]:
     """Returns the environment that workers inherit on a host.
 
     Args:
-      travelled: The launcher's variables.
+      forwarded: The launcher's variables.
       own: The host's variables. If they say which GPUs the host has (Slurm, a container), the launcher's values for
         these are dropped.
       folder: The workers' working folder.
     """
-    told = dict(travelled)
+    variables = dict(forwarded)
     if any(name in own for name in DEVICES):
         for name in DEVICES:
-            told.pop(name, None)
+            variables.pop(name, None)
     kept = {name: value for name, value in own.items() if name == _HOST or not name.startswith(_OF_THE_JOB)}
-    return {**kept, **told, "PWD": os.path.abspath(folder)}
+    return {**kept, **variables, "PWD": os.path.abspath(folder)}

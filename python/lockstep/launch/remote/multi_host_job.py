@@ -144,7 +144,7 @@ class MultiHostJob(SupervisedJob):
 
     def _running(self) -> bool:
         if not self._has_begun:
-            return not self._told_to_end and not self._broken_pipe
+            return not self._end_requests and not self._broken_pipe
         return super()._running()
 
     def _select_timeout(self) -> float:
@@ -162,8 +162,8 @@ class MultiHostJob(SupervisedJob):
 
     def _begin(self) -> None:
         """Starts the workers, when all hosts are ready."""
-        told = iter(plan.with_widths(self._told(self._rendezvous()), self._console))
-        of_host = {host: list(itertools.islice(told, host.slots)) for host in self._job_hosts.hosts}
+        worker_variables = iter(plan.with_widths(self._worker_variables(self._rendezvous()), self._console))
+        of_host = {host: list(itertools.islice(worker_variables, host.slots)) for host in self._job_hosts.hosts}
         for host in of_host.keys() - self._remotes.keys():  # This is at most one host: this machine.
             self._environments = plan.on_this_host(
                 of_host[host], self._base, self._console, assigns_gpus=self._job_hosts.assigns_gpus
@@ -187,7 +187,7 @@ class MultiHostJob(SupervisedJob):
         addresses = [interfaces.with_port(name, PORTS.start + i) for i, name in enumerate(names)]
         return Rendezvous(interfaces.with_port(host, port), secrets.token_hex(32), addresses)
 
-    def _told(self, rendezvous: Rendezvous) -> list[dict[str, str]]:
+    def _worker_variables(self, rendezvous: Rendezvous) -> list[dict[str, str]]:
         """Returns the variables of each worker, by rank."""
         has_tf_config = self._job_hosts.size > 1 and not self._job_hosts.is_horovod
         return [

@@ -127,11 +127,11 @@ class RemoteHost:
                 self.say({"is": "file", "name": name}, contents[at : at + DATA_BYTES])
 
     def start(
-        self, told: Sequence[Mapping[str, str]], copies: Mapping[int, tuple[OutputCopy, OutputCopy]]
+        self, worker_variables: Sequence[Mapping[str, str]], copies: Mapping[int, tuple[OutputCopy, OutputCopy]]
     ) -> list[RemoteWorker]:
         """Starts its workers, each with its own variables."""
         task = self._task
-        for variables in told:
+        for variables in worker_variables:
             rank = int(variables["LOCKSTEP_RANK"])
             self.workers[rank] = RemoteWorker(self.name, rank, self.say, self._console, copies.get(rank))
         self._limit_s = _WORKERS_TIMEOUT_S
@@ -139,7 +139,7 @@ class RemoteHost:
         self.say(
             {
                 "is": "start", "command": list(task.command), "environment": dict(task.environment),
-                "workers": [dict(variables) for variables in told], "assigns_gpus": task.assigns_gpus,
+                "workers": [dict(variables) for variables in worker_variables], "assigns_gpus": task.assigns_gpus,
             }
         )  # fmt: skip
         return list(self.workers.values())
