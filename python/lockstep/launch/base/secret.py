@@ -54,7 +54,7 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
         if hosts > 1 and not _is_of_the_network(kind := file_system(path)):
             raise LaunchError(
                 f"the job has tasks on {hosts} hosts, and {VARIABLE} is not set, nor can it be derived from the key in "
-                f"{path}: it is on a file system of this host alone ({kind}), so other hosts have another key; {wanted}"
+                f"{path}: it is on a file system of this host alone ({kind}), so others have another key; {wanted}"
             )
         key = _read_or_make(path)
     except OSError as error:

@@ -93,7 +93,7 @@ class Discovery:
         if complaint and not self.has_list:
             raise LaunchError(complaint)
         if complaint and complaint != self._complaint:
-            self._console.message(f"{complaint}; the list of hosts stays unchanged")
+            self._console.message(f"{complaint}; the hosts stay as they are")
         self._complaint = complaint
 
     def __enter__(self) -> "Discovery":

@@ -76,7 +76,7 @@ class Rendezvous:
         if len(text) + len("TF_CONFIG=") >= _LONGEST_VARIABLE:
             raise LaunchError(
                 f"TF_CONFIG: the addresses of {len(self.addresses)} workers are {len(text)} characters, and Linux "
-                f"allows less than {_LONGEST_VARIABLE}; wanted fewer workers"
+                f"takes variables of less than {_LONGEST_VARIABLE}; wanted fewer workers"
             )
         return text
 

@@ -125,7 +125,7 @@ def _read(text: bytes) -> Message:
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict) or not isinstance(message.get("is"), str):
-        raise WireError('a frame whose message is no object with "is"')
+        raise WireError("a frame whose message is no object that says what it is")
     return message
 
 
