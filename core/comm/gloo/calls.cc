@@ -34,7 +34,7 @@ Status Calls::Decline(std::string_view name, const Status& why, bool verbatim) {
 
 Status Calls::Send(uint64_t fingerprint, const std::function<Part(int peer)>& part_for) {
   const int size = streams_.size();
-  // Each begins with the next rank, so that not all send to the same one at a time.
+  // Each rank begins with the next one, so that not all send to the same rank at a time.
   for (int i = 1; i < size; ++i) {
     const int peer = (streams_.index() + i) % size;
     LOCKSTEP_ASSIGN_OR_RETURN(char* const message, streams_.Outgoing(peer));

@@ -13,31 +13,29 @@
 
 namespace lockstep::gloo {
 
-// The start of every collective: each rank tells each other what it calls, with as much of its contribution as fits
-// beside that, and waits until it has heard it of all. Then each compares the fingerprints of all, so that all come to
-// the same verdict.
+// The start of every collective. Each rank sends its call to each other rank, with as much of its contribution as fits,
+// and waits for the messages of all. Then each compares the fingerprints of all, so all come to the same result.
 //
 //   LOCKSTEP_RETURN_IF_ERROR(calls.Begin(call, [&](int peer) { return Calls::Part{data, bytes, count}; }));
 //   for (int peer = ...) Use(calls.head(peer), calls.data(peer));
 //   return calls.End();
 //
-// A call takes one way there, at the same time in both directions. Where the ranks disagree, or somebody declined, they
-// tell each other in a second message what they called, or why not; after it they are in step again. Thread-compatible.
+// A call takes one message delay, at the same time in both directions. If the ranks disagree, or one declined, each
+// sends its call or its reason in a second message; after it they are in step again. Thread-compatible.
 class Calls {
  public:
-  // Before the data of each message, as it lies in memory: all hosts have the same byte order, which the meeting
-  // compares.
+  // The start of each message, in the machine's byte order: all hosts have the same one, which the rendezvous compares.
   struct Head {
     uint64_t fingerprint;
-    int64_t number;  // of the call
-    int64_t count;   // of items for the receiver, where the call has such
-    int64_t bytes;   // that follow
+    int64_t number;  // number of the call
+    int64_t count;   // number of items for the receiver, if the call has items
+    int64_t bytes;   // number of bytes that follow
   };
   static_assert(sizeof(Head) == 32);
-  // What fits beside a head.
+  // The most bytes of a contribution that fit into a message after its head.
   static constexpr int64_t kMostBytes = Streams::kWindowBytes - int64_t{sizeof(Head)};
 
-  // What a rank brings for a peer. `bytes` may be more than fits: the first kMostBytes of them go.
+  // A rank's contribution for a peer. If `bytes` is more than fits, the first kMostBytes of them are sent.
   struct Part {
     const void* data = nullptr;
     int64_t bytes = 0;
@@ -46,18 +44,19 @@ class Calls {
 
   explicit Calls(Streams& streams) : streams_(streams), received_(streams.size()) {}
 
-  // OK, and then End has to be called; or FAILED_PRECONDITION that says who called what, or the reason of the lowest
-  // rank that declined; or the streams' error. `part_for` is called once for each peer.
+  // Begins a call. If it returns OK, End has to be called. Otherwise it returns FAILED_PRECONDITION with the calls of
+  // all ranks, the reason of the lowest rank that declined, or the streams' error. `part_for` is called once for each
+  // peer.
   Status Begin(const Call& call, const std::function<Part(int peer)>& part_for);
-  // Takes part with a refusal; what comes back is that or another's, and never OK. `verbatim`: the message has a rank
-  // before it already.
+  // Takes part by declining. Returns this rank's reason or another rank's, never OK. `verbatim`: the message already
+  // begins with a rank.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
-  // What errors call the calls that follow. Nothing: each for itself.
+  // Sets the name that errors use for the following calls; without a value each call has its own name.
   void ShowAs(std::optional<CallKind> kind) { shown_ = kind; }
-  // Gives back what head and data show.
+  // Releases the memory that head and data refer to.
   Status End();
 
-  // Exchanges one more message with each peer, within a call: at most kMostBytes. data() shows what came.
+  // Exchanges one more message with each peer, within a call: at most kMostBytes. data() then returns the new message.
   Status ExchangeMore(const std::function<Part(int peer)>& part_for);
 
   const Head& head(int peer) const { return *reinterpret_cast<const Head*>(received_[peer]); }
@@ -65,9 +64,9 @@ class Calls {
 
  private:
   Status Send(uint64_t fingerprint, const std::function<Part(int peer)>& part_for);
-  // One message of each peer, of this call's number.
+  // Receives one message of each peer, with this call's number.
   Status Receive();
-  // The second message of ranks that disagree. text: what this rank called, or why it does not.
+  // Exchanges the second message of ranks that disagree. text: this rank's call, or its reason to decline.
   Status Explain(uint64_t fingerprint, StatusCode code, std::string_view text);
 
   Streams& streams_;

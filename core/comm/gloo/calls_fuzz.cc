@@ -11,16 +11,16 @@
 #include "core/comm/gloo/gloo_communicator.h"
 #include "core/fuzzing/fuzz.h"
 
-// Messages of collectives between hosts, from a rank of the job that says anything: a rank calls one collective again
-// and again, while the input comes as messages of its peer. The first byte says which collective; each message begins
-// with a byte of bits:
+// Messages of collectives between hosts, from a faulty rank of the job: our rank calls one collective again and again,
+// while the input arrives as its peer's messages. The first byte selects the collective. Each message begins with a
+// byte of bits:
 //
-//   1   its fingerprint is the right one, else a refusal's (2), else the next byte
+//   1   its fingerprint is the right one, else that of a declined call (2), else the next byte
 //   4   its number is the right one, else the next byte
-//   8   its number of items is the next two bytes, else one that cannot be
+//   8   its number of items is the next two bytes, else an impossible one
 //   16  its number of bytes is the right one, else the next two bytes
 //
-// and then come up to 255 bytes behind a byte that counts them.
+// Then follow a byte with a count and up to 255 bytes.
 
 namespace lockstep::fuzzing {
 namespace {
@@ -31,7 +31,7 @@ using gloo::Streams;
 
 constexpr double kPatience_s = 20;
 constexpr int64_t kCount = 8;
-// The peer reads nothing: so many fit into windows.
+// The peer reads nothing; this many messages fit into windows.
 constexpr size_t kMostMessages = 4;
 const Digest kKey = HmacSha256("secret", "fuzz");
 const std::vector<int> kRanks = {0, 10};
@@ -58,7 +58,7 @@ Call CallOf(uint32_t kind) {
   }
 }
 
-// What our own rank does. Memory for what comes is there up to a size.
+// Runs our rank. Memory for arrivals is limited.
 Status Run(GlooCommunicator& communicator, uint32_t kind) {
   std::vector<int32_t> in(2 * kCount, 7), out(2 * kCount);
   std::vector<char> incoming;
@@ -101,14 +101,14 @@ void Peer(Streams& streams, const std::vector<std::string>& addresses, uint32_t 
     std::memcpy(*window, message.data(), message.size());
     if (!streams.Send(0, static_cast<int64_t>(message.size())).ok()) break;
   }
-  // For what is on its way to come before the end.
+  // Lets data that is on its way arrive before the end.
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 }  // namespace
 
 std::vector<std::string> Seeds() {
-  // 32 bytes of a contribution behind the right head.
+  // 32 bytes of a contribution after the right head.
   const std::string right("\x1d\x08\0\x20", 4), refusal("\x1e\0\0", 3);
   std::vector<std::string> seeds;
   for (char kind = 0; kind < static_cast<char>(kKinds); ++kind) {
@@ -138,7 +138,7 @@ int Fuzz(const uint8_t* data, size_t size) {
     streams[1].reset();
   });
   const Deadline deadline = Deadline::After(kPatience_s);
-  // The peer may have said all, and gone, before the windows are open.
+  // The peer may have sent everything, and disconnected, before the windows are open.
   const Status connected = streams[0]->Connect(addresses, kKey, deadline);
   Require(connected.ok() || connected.code() == StatusCode::kUnavailable, "a rank that knows the key");
   GlooCommunicator communicator(std::move(streams[0]));

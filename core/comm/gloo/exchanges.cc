@@ -7,22 +7,22 @@
 #include "core/comm/collective/arguments.h"
 #include "core/comm/gloo/gloo_communicator.h"
 
-// Broadcast, AllGatherV and AllToAllV. What fits goes beside the heads, into the peer's window and from there to the
-// output; the rest from memory to memory, which the receiver readies as soon as it knows the sizes: while the windows
-// are still on the wire.
+// Broadcast, AllGatherV and AllToAllV. Small data is sent with the heads, into the peer's window and from there to the
+// output. Other data goes from memory to memory. The receiver prepares this memory when it knows the sizes, while the
+// windows are still being sent.
 
 namespace lockstep::gloo {
 namespace {
 
-// Of a Broadcast by memory: what one rank hands on to the others.
+// A piece of a Broadcast by memory that one rank passes on to the others.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-// What a peer may announce: more than there is memory anywhere, and little enough to be added up.
+// The limit of a peer's announcement: larger than any memory, and small enough that sums do not overflow.
 constexpr int64_t kMostPeerBytes = int64_t{1} << 50;
 
 }  // namespace
 
-// What is small goes from the root to all. Of what is large the root sends each other rank a share, which that rank
-// hands on piece by piece: the root's wire carries it once.
+// The root sends small data to all. For large data it sends each other rank a share, and that rank passes its share on
+// piece by piece. So the root sends the data only once.
 Status GlooCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
@@ -36,8 +36,8 @@ Status GlooCommunicator::Broadcast(std::string_view name, int root, int64_t byte
   return by_message || size_ == 1 ? OkStatus() : Settled(BroadcastByMemory(root, bytes, memory));
 }
 
-// Shares are those of the ranks but the root. Between two ranks pieces go in their order: those of the receiver's share
-// from the root, those of the sender's own share from every other.
+// Shares belong to all ranks except the root. Between two ranks, pieces are sent in order: the root sends the pieces of
+// the receiver's share, every other rank sends the pieces of its own share.
 Status GlooCommunicator::BroadcastByMemory(int root, int64_t bytes, char* data) {
   const int64_t share = (bytes + size_ - 2) / (size_ - 1);
   const auto range_of = [&](int r, int64_t j) {
@@ -137,7 +137,7 @@ Result<std::vector<int64_t>> GlooCommunicator::CountsOf(const std::vector<Calls:
   return counts;
 }
 
-// Memory of this function outlives what Gloo knows of it: Settled lets go of all before it ends.
+// Memory of this function outlives Gloo's use of it: Settled releases all of it before the function returns.
 Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts,
                                   const Allocate& allocate) {
   const int64_t width = item.bytes();
@@ -146,7 +146,7 @@ Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, CountsOf(parts, width));
   const Received received = AllocateFor(CallKindName(call.kind), call.name, counts, allocate);
   if (streams_->broken()) return Settled(received.status);
-  // Where there is no memory, the peers get rid of theirs all the same.
+  // Without memory for the output, the peers can still send their data.
   std::unique_ptr<char[]> nowhere;
   if (received.data == nullptr) {
     const int64_t bytes = SumOf(counts) * width;

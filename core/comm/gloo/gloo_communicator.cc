@@ -12,7 +12,7 @@ GlooCommunicator::GlooCommunicator(std::unique_ptr<Streams> streams)
 
 void GlooCommunicator::Flush() {
   constexpr double kFarewell_s = 2;
-  if (!streams_->broken()) (void)streams_->Flush(kFarewell_s);  // whoever is gone needs nothing any more
+  if (!streams_->broken()) (void)streams_->Flush(kFarewell_s);  // peers that are gone need nothing any more
 }
 
 void GlooCommunicator::Leave(std::string_view) {

@@ -17,13 +17,14 @@
 
 namespace lockstep::gloo {
 
-// The collectives of ranks that lie on hosts of their own, over Gloo's connections: what Communicator promises for the
-// members of a group, by their index in it. hierarchical/hierarchical_communicator.h joins it with shared memory, and
-// knows who is alive: this one ends its waits when it is told to (Break), or a connection ends.
+// The collectives of ranks on different hosts, over Gloo's connections. It keeps Communicator's contract for the
+// members of a group, numbered by their index in it. hierarchical/hierarchical_communicator.h combines it with shared
+// memory, and detects lost ranks: this class ends its waits when Break is called, or when a connection ends.
 //
-// docs/algorithms.md has the steps and bytes of each. Contributions take one of three ways, by size alone:
-//   beside the head   with the message that begins the call, up to Calls::kMostBytes; one way
-//   by message        in a second message; two ways
+// docs/algorithms.md has the steps and bytes of each. The size alone selects one of three ways for contributions:
+//
+//   beside the head   with the message that begins the call, up to Calls::kMostBytes; one message delay
+//   by message        in a second message; two message delays
 //   by memory         in pieces, from memory to memory
 //
 // There is no shared memory here, and there are no links.
@@ -50,22 +51,23 @@ class GlooCommunicator final : public Communicator {
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t) override { return nullptr; }
   bool peers_read_shared() const override { return false; }
 
-  // For who joins backends.
+  // For the communicator that combines backends:
   //
-  // Compares a call that is made of several, and does nothing else.
+  // Agree compares a call that consists of several calls, and does nothing else.
   Status Agree(const Call& call);
-  // `verbatim`: `why` says already whose it is.
+  // `verbatim`: `why` already names its rank.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
-  // AllReduce with another reduction, and AllGatherV of another item, than what the ranks compare.
+  // AllReduce with another reduction, and AllGatherV of another item, than the call that the ranks compare.
   Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
   void ShowAs(std::optional<CallKind> kind) { calls_.ShowAs(kind); }
-  // `allocate` may do so too: where what the peers announce cannot be.
+  // `allocate` may call Break too, if the peers' announcements are impossible.
   //
-  // Ends all, with what is returned from then on; nothing after another end, which is returned.
+  // Ends all calls; `error` is returned from then on. If it is already broken, the first error stays and is returned.
   Status Break(const Status& error) { return streams_->Break(error); }
   bool broken() const { return streams_->broken(); }
-  // Before Leave: what this rank has done its part of has to reach the peers. Like a collective, one at a time.
+  // Waits, before Leave, until this rank's finished contributions have reached the peers. Like a collective, one at a
+  // time.
   void Flush();
   Streams& streams() { return *streams_; }
 
@@ -75,37 +77,37 @@ class GlooCommunicator final : public Communicator {
     int64_t begin;
     int64_t count;
   };
-  // Of `count` elements, that of a rank: equal but for the last ones, at multiples of a cache line.
+  // Returns a rank's share of `count` elements: all shares are equal except the last ones, and begin at cache lines.
   Range ShareOf(int rank, int64_t count, int64_t element_bytes) const;
 
-  // `status`; after an error of the streams that, and all memory is let go of.
+  // Returns `status`; after an error of the streams returns that error and releases all memory.
   Status Settled(const Status& status) { return streams_->broken() ? streams_->Forget() : status; }
   Status ForPeers(const std::function<Status(int peer)>& work) const;
 
   // reductions.cc
   Status ReduceBesideHeads(const Call& call, ReduceFunction reduce, const char* in, char* out);
   Status AllReduceByMessages(const Call& call, ReduceFunction reduce, const char* in, char* out);
-  // Each rank reduces the range of the others' inputs that is `shares[rank]`, to `own`; with `out` all get all.
+  // Each rank reduces the range `shares[rank]` of all inputs to `own`; with `out` all ranks get all results.
   Status ReduceByMemory(ReduceFunction reduce, int64_t width, const std::vector<Range>& shares, const char* in,
                         char* own, char* out);
 
   // exchanges.cc
   Status BroadcastByMemory(int root, int64_t bytes, char* data);
-  // AllGatherV and AllToAllV: parts[p] goes to peer p, [n].
+  // Implements AllGatherV and AllToAllV: parts[p] goes to peer p, [n].
   Status Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts, const Allocate& allocate);
-  // What each announces, [n], if it can be true.
+  // Returns the counts that the peers announced, [n], or an error if they are impossible.
   Result<std::vector<int64_t>> CountsOf(const std::vector<Calls::Part>& parts, int64_t width);
-  // The exchange, when it has begun, to `memory`.
+  // Moves the items to `memory`, after the exchange has begun.
   Status MoveItems(const std::vector<Calls::Part>& parts, const std::vector<int64_t>& counts, int64_t width,
                    char* memory);
-  // Waits until what was sent from memory has left: sends[p] times to peer p, [n].
+  // Waits until all sends from memory have left: sends[p] to peer p, [n].
   Status AwaitSends(const std::vector<int64_t>& sends);
 
   const std::unique_ptr<Streams> streams_;
   const int index_;
   const int size_;
   Calls calls_;
-  std::vector<char> scratch_;  // of reductions: pieces of the peers
+  std::vector<char> scratch_;  // for reductions: pieces of the peers
 };
 
 }  // namespace lockstep::gloo

@@ -17,8 +17,8 @@
 #include "core/comm/rendezvous/network_addresses.h"
 #include "core/comm/rendezvous/rendezvous_wire.h"
 
-// Calling cannot deadlock: each rank first calls all lower ones, in their order, and then answers the higher ones. Who
-// is called listens already, and what it waits for are lower ranks alone.
+// Calling cannot deadlock: each rank first calls all lower ones, in their order, and then answers the higher ones. A
+// called rank already listens, and waits only for lower ranks.
 
 namespace lockstep::gloo {
 namespace {
@@ -28,7 +28,7 @@ constexpr size_t kBannerBytes = 8 + wire::kNonceBytes;
 constexpr size_t kProofBytes = 4 + wire::kNonceBytes + wire::kTagBytes;
 constexpr double kLook_s = 0.1;
 
-// Both ends' proofs are made of the same numbers and of different words, so that neither can be sent back.
+// Both ends' proofs are made of the same numbers and of different words, so a peer cannot send back the other's proof.
 Digest Proof(const Digest& key, std::string_view word, int caller, int callee, std::string_view callee_nonce,
              std::string_view caller_nonce) {
   return HmacSha256(AsBytes(key),
@@ -42,7 +42,7 @@ bool IsProof(std::string_view bytes, const Digest& wanted) {
   return SameDigest(got, wanted);
 }
 
-// What is the same for all connections of a rank.
+// The common data of all connections of a rank.
 struct Job {
   int index;
   std::span<const int> ranks;
@@ -53,7 +53,7 @@ struct Job {
   std::string who() const { return StrCat("rank ", ranks[index]); }
 };
 
-// Exactly so many bytes, for as long as it may take; a peer that says them one by one is no matter.
+// Receives exactly that many bytes, however slowly they come.
 Result<std::string> Receive(const Job& job, int socket, size_t bytes) {
   std::string got;
   while (got.size() < bytes) {
@@ -67,7 +67,7 @@ Result<std::string> Receive(const Job& job, int socket, size_t bytes) {
   return got;
 }
 
-// The caller's part of a conversation.
+// Runs the caller's part of the handshake.
 Status Introduce(const Job& job, int peer, int socket) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner, Receive(job, socket, kBannerBytes));
   if (!banner.starts_with(kMagic)) return FailedPrecondition("another program listens there");
@@ -82,7 +82,8 @@ Status Introduce(const Job& job, int peer, int socket) {
   return FailedPrecondition("who answers there does not know the key of this job");
 }
 
-// Again where the connection ends before the answer: the callee may have taken this rank for one stranger too many.
+// Calls again if the connection ends before the answer: the callee may have dropped this rank because of too many
+// unauthenticated connections.
 Result<UniqueFd> Call(const Job& job, int peer, const std::string& address) {
   const std::string callee = StrCat("rank ", job.ranks[peer]);
   Status status;
@@ -97,7 +98,7 @@ Result<UniqueFd> Call(const Job& job, int peer, const std::string& address) {
   return status.WithPrefix(StrCat(job.who(), ": no connection to ", callee, " at '", address, "': "));
 }
 
-// Takes calls until all higher ranks are there, from one loop around poll, so that none holds up another.
+// Accepts calls until all higher ranks are connected. A single poll loop serves all callers, so none delays another.
 class Answering {
  public:
   Answering(const Job& job, int listener, std::vector<UniqueFd>& sockets)
@@ -122,7 +123,7 @@ class Answering {
  private:
   struct Caller {
     UniqueFd socket;
-    std::string nonce;  // ours
+    std::string nonce;  // our nonce
     std::string input;
     Deadline deadline = Deadline::After(Introductions::kHandshake_s);
   };
@@ -141,13 +142,13 @@ class Answering {
     return entries[0].revents != 0 ? Welcome() : OkStatus();
   }
 
-  // Greets those who have called: a bounded number, so that the deadline is looked at however many call.
+  // Sends the banner to new callers: to a bounded number, so that the deadline is checked however many call.
   Status Welcome() {
     for (UniqueFd& socket : wire::AcceptCallers(listener_)) {
       Caller caller;
       caller.socket = std::move(socket);
       LOCKSTEP_ASSIGN_OR_RETURN(caller.nonce, wire::MakeNonce());
-      // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
+      // An empty socket buffer takes these few bytes at once. If it does not, dropping the caller loses nothing.
       if (!wire::SendAll(caller.socket.get(), StrCat(kMagic, caller.nonce), Deadline::After(0)).ok()) continue;
       if (callers_.size() >= Introductions::kMaxUnproven) callers_.pop_front();
       callers_.push_back(std::move(caller));
@@ -155,8 +156,8 @@ class Answering {
     return OkStatus();
   }
 
-  // Takes in what a caller sent. False: it is of no use any more; as a peer it has its socket elsewhere. A peer says
-  // nothing behind its proof until it has the answer, so no byte of what follows is read here.
+  // Reads a caller's input. Returns false if the caller is finished; as a peer it has its socket elsewhere. A peer
+  // sends nothing after its proof until it has the answer, so no byte of its later messages is read here.
   bool Hear(Caller& caller) {
     char buffer[kProofBytes];
     const ssize_t got = recv(caller.socket.get(), buffer, kProofBytes - caller.input.size(), 0);
@@ -173,7 +174,7 @@ class Answering {
                                             Proof(job_.key, "call", from, job_.index, caller.nonce, nonce));
     const Digest mine = proven ? Proof(job_.key, "answer", from, job_.index, caller.nonce, nonce) : Digest{};
     const bool told = wire::SendAll(caller.socket.get(), AsBytes(mine), Deadline::After(0)).ok();
-    // One that is there already calls again where it did not get the answer: the later connection is the one it has.
+    // A peer that is already connected calls again if it did not get the answer: it uses the later connection.
     if (proven && told) sockets_[peer] = std::move(caller.socket);
     return false;
   }
@@ -181,7 +182,7 @@ class Answering {
   const Job& job_;
   const int listener_;
   std::vector<UniqueFd>& sockets_;
-  std::list<Caller> callers_;  // that have not proven themselves, the oldest first
+  std::list<Caller> callers_;  // not yet authenticated, the oldest first
 };
 
 }  // namespace

@@ -13,13 +13,13 @@
 #include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/fuzzing/fuzz.h"
 
-// Conversations by which two ranks of different hosts come to know each other, one side of which is ours and the other
-// an input. Its first byte says which:
+// Handshakes of two ranks on different hosts. One side is ours, the other is the input. Its first byte selects the
+// case:
 //
-//   0  a stranger calls, and sends the rest
-//   1  a caller who knows the key says that it is the rank of the next four bytes, and sends the rest behind its proof
-//   2  who is called is the input, from its first byte on
-//   3  who is called sends the right banner, and the rest as its answer
+//   0  an unauthenticated peer calls, and sends the rest
+//   1  a caller with the key claims to be the rank of the next four bytes, and sends the rest after its proof
+//   2  the callee is the input, from its first byte on
+//   3  the callee sends the right banner, and the rest as its answer
 
 namespace lockstep::fuzzing {
 namespace {
@@ -39,8 +39,8 @@ Introductions Listen() {
   return *std::move(made);
 }
 
-// Of two ranks the first, for as many inputs as it takes until one of them is the second. It must not go away for
-// anything else.
+// The first of two ranks, for as many inputs as it takes until one of them is the second rank. No other input may end
+// it.
 class Callee {
  public:
   Callee()
@@ -67,13 +67,13 @@ class Callee {
   std::thread thread_;
 };
 
-// One serves many inputs.
+// One object serves many inputs.
 std::unique_ptr<Callee>& SharedCallee() {
   static auto callee = std::make_unique<Callee>();
   return callee;
 }
 
-// Closed without the minute for which the machine would remember the connection.
+// Closes at once, without the minute for which the machine would remember the connection.
 void CloseAtOnce(int socket) {
   const linger now = {1, 0};
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
@@ -89,7 +89,7 @@ void CallRank(bool knows_key, std::string_view bytes) {
   if (!knows_key) {
     (void)wire::SendAll(socket->get(), bytes, deadline);
     shutdown(socket->get(), SHUT_WR);
-    // Zeros at most, and the end.
+    // At most zeros, and the end.
     while (true) {
       const auto answer = wire::ReceiveExactly(socket->get(), 1, deadline);
       if (!answer.ok()) break;
@@ -114,7 +114,7 @@ void CallRank(bool knows_key, std::string_view bytes) {
   SharedCallee() = std::make_unique<Callee>();
 }
 
-// Somebody who says `bytes` to the rank that calls: all of them, or behind the banner.
+// Answers a calling rank with `bytes`: as the whole answer, or after the banner.
 void AnswerCaller(bool with_banner, std::string_view bytes) {
   const Deadline deadline = Deadline::After(kPatience_s);
   auto listener = wire::Listen("127.0.0.1:0");

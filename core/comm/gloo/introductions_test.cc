@@ -14,7 +14,7 @@
 #include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/testing/flood.h"
 
-// Ranks that meet over TCP among others who would like to be them.
+// Ranks connect over TCP while unauthenticated peers try to connect as well.
 
 namespace lockstep::gloo {
 namespace {
@@ -29,7 +29,7 @@ Introductions Listen() {
   return *std::move(made);
 }
 
-// A connection that somebody else makes.
+// A connection of an unauthenticated peer.
 UniqueFd Stranger(const std::string& address) {
   Result<UniqueFd> socket = wire::Connect(address, Deadline::After(kSoon_s));
   EXPECT_TRUE(socket.ok()) << socket.status().ToString();
@@ -65,7 +65,7 @@ class Group {
     threads.clear();
   }
 
-  // Whether each pair's ends are each other's.
+  // Checks that the two ends of each pair belong together.
   void ExpectConnected() {
     for (size_t i = 0; i < ports.size(); ++i) {
       ASSERT_TRUE(results[i].ok()) << "index " << i << ": " << results[i].status().ToString();
@@ -105,7 +105,7 @@ TEST(IntroductionsTest, ConnectEachPairOnceWhoeverComesFirst) {
 TEST(IntroductionsTest, StrangersDisturbNobodyWhateverTheySay) {
   Group group(2);
   std::vector<UniqueFd> silent;
-  // More than are kept, before anybody looks, while one does, and one byte at a time.
+  // More connections than are kept: before the rank answers, while it does, and one byte at a time.
   for (int i = 0; i < 100; ++i) silent.push_back(Stranger(group.addresses[0]));
   for (int i = 0; i < 20; ++i) Reset(Stranger(group.addresses[0]));
   group.Start(0);
@@ -141,7 +141,7 @@ TEST(IntroductionsTest, AFloodOfCallersThatDropPutsOffNeitherPeersNorTheDeadline
             DeadlineExceeded("rank 0: no connection from rank 10 within the rendezvous timeout"));
 }
 
-// So that it looks at its deadline soon again, however many have called.
+// The number is bounded so that the rank checks its deadline in time, however many have called.
 TEST(IntroductionsTest, ATurnGreetsABoundedNumberOfCallers) {
   Group group(2);
   testing::Queue queue(group.addresses[0], 10 * wire::kMostCallers);
@@ -168,7 +168,7 @@ TEST(IntroductionsTest, AWrongProofIsAnsweredByZeros) {
   group.ExpectConnected();
 }
 
-// A proof holds for one connection, one caller and one direction.
+// A proof is valid for one connection, one caller and one direction.
 TEST(IntroductionsTest, AProofThatWasRecordedIsWorthless) {
   Group group(2);
   group.Start(0);
@@ -192,7 +192,7 @@ TEST(IntroductionsTest, AProofThatWasRecordedIsWorthless) {
     ASSERT_TRUE(answer.ok());
     EXPECT_EQ(*answer, std::string(32, '\0'));
   }
-  // Where it was made for it is good.
+  // It is valid for the connection that it was made for.
   const auto answer = answer_to(first, proof_for("call", 1, *heard));
   ASSERT_TRUE(answer.ok());
   EXPECT_NE(*answer, std::string(32, '\0'));
@@ -232,7 +232,7 @@ TEST(IntroductionsTest, TheWaitEndsWhenSomebodyElseKnowsWhy) {
   std::atomic<bool> over = false;
   const auto ended = [&] { return over ? Unavailable("rank 10 died") : OkStatus(); };
   group.Start(0, kSoon_s, ended);
-  // Somebody answers there, and says nothing.
+  // A program listens there and sends nothing.
   const Result<Introductions> mute = Introductions::Listen("127.0.0.1", "mute");
   ASSERT_TRUE(mute.ok());
   group.addresses[0] = mute->address();

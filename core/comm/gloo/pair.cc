@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-// Who closes a connection waits, with the pair's mutex, for Gloo's thread to end its turn; that thread therefore never
-// waits for the mutex, but comes again.
+// A thread that closes a connection waits, with the pair's mutex, for Gloo's thread to end its turn. So Gloo's thread
+// never waits for the mutex, but tries again later.
 
 namespace lockstep::gloo {
 namespace {
@@ -32,19 +32,19 @@ void Fail(const ::gloo::WeakNonOwningPtr<tcp::UnboundBuffer>& buffer, const std:
 
 Pair::Pair(tcp::Context& context, tcp::Device& device, int peer) : tcp::Pair(&context, &device, peer, kForever) {}
 
-// Before this object's own part is gone: until the connection is closed Gloo's thread may call it.
+// This runs before the object's own members are destroyed: until the connection is closed Gloo's thread may call it.
 Pair::~Pair() {
   const std::lock_guard lock(m_);
   if (state_ != CLOSED) changeState(CLOSED);
 }
 
-// The port that Gloo listens at goes, without ever having been answered at.
+// Gloo's listening port is closed without ever accepting a connection.
 void Pair::Adopt(UniqueFd socket) {
   const std::lock_guard lock(m_);
   peer_ = tcp::Address::fromPeerName(socket.get());
   device_->unregisterDescriptor(fd_, this);
   ::close(fd_);
-  // In this state, and without a descriptor, there is nothing to be closed.
+  // In this state, and without a descriptor, there is nothing to close.
   fd_ = -1;
   device_->registerDescriptor(socket.get(), EPOLLIN, this);
   fd_ = socket.Release();
@@ -52,7 +52,7 @@ void Pair::Adopt(UniqueFd socket) {
   changeState(CONNECTED);
 }
 
-// Only the connection's end is still reported, and once.
+// Only the connection's end is still reported, and only once.
 void Pair::Rest() {
   const std::lock_guard lock(m_);
   if (state_ == CONNECTED) device_->registerDescriptor(fd_, EPOLLET, this);
@@ -73,7 +73,7 @@ void Pair::handleEvents(int events) {
   std::string words;
   try {
     tcp::Pair::handleEvents(events);
-    return;  // from here on the object may be gone
+    return;  // from here on the object may be destroyed
   } catch (const std::exception& error) {
     words = error.what();
   }
@@ -81,7 +81,7 @@ void Pair::handleEvents(int events) {
   if (lock && ex_ == nullptr && state_ == CONNECTED) signalException(words);
 }
 
-// There are no buffers that could be written to without having been readied.
+// No buffer can be written to without having been prepared.
 bool Pair::read() {
   const bool more = tcp::Pair::read();
   const bool begun = state_ == CONNECTED && rx_.nread >= sizeof(rx_.preamble);
@@ -89,7 +89,7 @@ bool Pair::read() {
   return more;
 }
 
-// A descriptor's number may be another's as soon as it is closed.
+// A descriptor's number may belong to another file as soon as it is closed.
 void Pair::changeState(state next) noexcept {
   if (next == CLOSED) not_in_forks_.reset();
   tcp::Pair::changeState(next);

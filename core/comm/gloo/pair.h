@@ -12,40 +12,39 @@
 
 namespace lockstep::gloo {
 
-// Memory that Gloo reads from or writes to: its unbound buffer, which a pair can end the wait for.
+// Memory that Gloo reads or writes: its unbound buffer, with a way for a pair to end waits for it.
 class Memory final : public ::gloo::transport::tcp::UnboundBuffer {
  public:
   using UnboundBuffer::UnboundBuffer;
-  // Waits that are not over yet throw this.
+  // Makes unfinished waits throw this exception.
   void Fail(const std::exception_ptr& why) { signalException(why); }
 };
 
-// One of Gloo's connections, over a socket that others have made and proven. What Gloo's own does otherwise:
+// One of Gloo's connections, over a socket that was connected and authenticated elsewhere. It differs from Gloo's own:
 //
-//   It would listen at a port of its own and take the first who calls. This one never accepts anybody.
-//   What it cannot make sense of (an unknown slot, more bytes than there is memory for) it says by an exception on
-//   Gloo's thread, which ends the process. Here it ends the connection.
-//   It turns round and round for bytes that are for one of its older kind of buffers. Here they end the connection too.
-//   Where a connection ends, it wakes those who wait for what has not begun to move, but not those whose bytes are
-//   under way. Here it wakes all.
-//   Forks of the process would keep the socket open. Here they don't.
+// - Gloo would listen at its own port and accept the first caller. This class never accepts a connection.
+// - Gloo reports invalid input (an unknown slot, more bytes than there is memory for) by an exception on its thread,
+//   which ends the process. Here it ends the connection.
+// - Gloo spins for ever on bytes for its older kind of buffers. Here they end the connection too.
+// - If a connection ends, Gloo wakes waits for transfers that have not begun, but not for running ones. Here all wake.
+// - Forks of the process would keep the socket open. Here they do not.
 //
-// Threads: any, but for the destructor.
+// Threads: any, except for the destructor.
 class Pair final : public ::gloo::transport::tcp::Pair {
  public:
-  // Not connected yet. Throws Gloo's exceptions, as everything of it.
+  // Makes an unconnected pair. Throws Gloo's exceptions, as all of its methods do.
   Pair(::gloo::transport::tcp::Context& context, ::gloo::transport::tcp::Device& device, int peer);
   ~Pair() override;
 
-  // Takes over the socket, connected and non-blocking. Once, before anything else.
+  // Takes ownership of the socket, connected and non-blocking. Call it once, before anything else.
   void Adopt(UniqueFd socket);
-  // Lets the connection be as it is, open and unused: what was under way from or to memory that is gone would keep
-  // Gloo's thread turning round.
+  // Leaves the connection open and unused: unfinished transfers from or to destroyed memory would keep Gloo's thread
+  // busy.
   void Rest();
-  // Whether the machine at the other end has all that was sent, or will get no more.
+  // Returns whether the machine at the other end has received everything, or will receive no more.
   bool Acknowledged();
 
-  // Of Gloo's thread.
+  // Called by Gloo's thread.
   void handleEvents(int events) override;
 
  protected:

@@ -4,29 +4,30 @@
 #include "core/comm/collective/arguments.h"
 #include "core/comm/gloo/gloo_communicator.h"
 
-// AllReduce and ReduceScatter. Whichever way a tensor takes, an element is reduced from the contributions of all in the
-// order of their indices, and copied from there: all ranks, and all ways, get the same bits.
+// AllReduce and ReduceScatter. In every way, an element is reduced from the contributions of all in the order of their
+// indices, and copied from there. So all ranks, and all ways, give the same bits.
 //
 // In numbers, for n ranks and N bytes:
 //
-//   way               ways of a message   a rank sends        who reduces
-//   beside the heads  1                   (n-1) N             everybody everything
-//   by messages       2                   2 (n-1)/n N         everybody its share
-//   by memory         4, and the data     2 (n-1)/n N         everybody its share
+//   way               message delays      a rank sends        who reduces
+//   beside the heads  1                   (n-1) N             every rank, everything
+//   by messages       2                   2 (n-1)/n N         every rank its share
+//   by memory         4, and the data     2 (n-1)/n N         every rank its share
 //
-// By memory the pieces of a share are under way while the one before is reduced.
+// By memory, pieces of a share are sent while the piece before is reduced.
 
 namespace lockstep::gloo {
 namespace {
 
-// What an AllReduce sends to all peers together beside the heads: beyond it the wire costs more than a second way.
+// The most bytes that an AllReduce sends to all peers together beside the heads: for more, sending them costs more than
+// a second message delay.
 constexpr int64_t kMostBesideHeads = 64 << 10;
-// A piece of what goes by memory; a multiple of every element's size. Small enough that the first one is reduced soon,
-// and large enough that its messages are no matter.
+// A piece of a transfer by memory; a multiple of every element's size. It is small enough that the first one is reduced
+// soon, and large enough that the cost of its messages does not matter.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-// At most so many contributions are under way while one is reduced: where a rank does not get its core for a moment,
-// the others go on meanwhile. Between two hosts of one core each, 64 MiB took a fifth less time than with one, and with
-// twice as many next to nothing less.
+// The most contributions that are being sent while one is reduced: if a rank does not get its core for a moment, the
+// others continue. Between two hosts of one core each, 64 MiB took a fifth less time than with one; twice this number
+// gained almost nothing.
 constexpr int64_t kAhead = 16;
 
 }  // namespace
@@ -63,7 +64,7 @@ Status GlooCommunicator::ReduceBesideHeads(const Call& call, ReduceFunction redu
   return calls_.End();
 }
 
-// The shares to be reduced come with the first message, and the reduced ones with the second.
+// The first message carries the shares to be reduced, the second one the reduced shares.
 Status GlooCommunicator::AllReduceByMessages(const Call& call, ReduceFunction reduce, const char* in, char* out) {
   const int64_t width = DTypeSize(call.dtype);
   const auto part_of = [&](const char* base, int r) {
@@ -84,13 +85,13 @@ Status GlooCommunicator::AllReduceByMessages(const Call& call, ReduceFunction re
   return calls_.End();
 }
 
-// Between two ranks, in this order and the same on both sides:
+// Transfers between two ranks, in this order and the same on both sides:
 //
 //   contribution 0, ..., contribution a, result 0, contribution a+1, result 1, ...          (a: `ahead`)
 //
-// In turn j a rank readies the memory for contribution j and result j-a, sends contribution j, and reduces piece j-a,
-// whose result it sends. The memory of contribution j-a-1 is free by then. Results of a peer that come to `out`
-// overwrite, where that is `in`, what this rank has sent to that peer: the result is there because the peer has it.
+// In turn j a rank prepares the memory for contribution j and result j-a, sends contribution j, reduces piece j-a and
+// sends its result. The memory of contribution j-a-1 is free by then. If `out` is `in`, a peer's result overwrites data
+// that this rank has sent to that peer: the result exists because the peer has that data.
 Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, const std::vector<Range>& shares,
                                         const char* in, char* own, char* out) {
   const int64_t piece = kPieceBytes / width;
@@ -102,7 +103,7 @@ Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, co
   for (const Range& share : shares) longest = std::max(longest, share.count);
   const int64_t pieces = (longest + piece - 1) / piece;
   const int64_t ahead = std::min(kAhead, pieces - 1);
-  // The pieces of a peer's contribution that are held.
+  // The number of a peer's pieces that are kept.
   const int64_t depth = ahead + 1, stride = std::min(kPieceBytes, longest * width);
   scratch_.resize(static_cast<size_t>(size_ * depth * stride));
   const auto scratch = [&](int r, int64_t j) { return scratch_.data() + (r * depth + j % depth) * stride; };
@@ -113,8 +114,8 @@ Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, co
     ++sends[peer];
     return streams_->SendFrom(peer, data, count * width);
   };
-  // More turns than pieces, to end what the last ones began. What comes is awaited in the order of its memory's
-  // posting.
+  // There are more turns than pieces, to finish the last ones. Arrivals are awaited in the order in which their memory
+  // was posted.
   for (int64_t j = 0; j <= pieces + 2 * ahead; ++j) {
     const Range mine = piece_of(index_, j), reduced = piece_of(index_, j - ahead);
     LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) -> Status {

@@ -15,26 +15,26 @@
 #include "core/base/strings.h"
 #include "core/comm/gloo/pair.h"
 
-// Gloo (tcp transport): a thread of its own reads from all connections, into memory that was readied by recv, and
-// writes what the calling thread could not write at once. Its waits can be ended from outside (abortWaitRecv); what
-// happens to a connection it says by exceptions, of the waits and of everything else.
+// Gloo (tcp transport) has a thread that reads from all connections, into memory prepared by recv, and writes what the
+// calling thread could not write at once. Other threads can end its waits (abortWaitRecv). It reports events of a
+// connection by exceptions, from waits and from all other calls.
 //
-// Gloo's own timeouts are of no use here: one that passes ends all connections, with words that don't say whose fault
-// it is. They are set beyond any wait; Tick ends waits instead.
+// Gloo's own timeouts are of no use here: one that passes ends all connections, with a text that does not name the
+// cause. They are set beyond any wait; Tick ends waits instead.
 
 namespace lockstep::gloo {
 namespace {
 
 namespace tcp = ::gloo::transport::tcp;
 
-// Messages and memory don't mix: each has an order of its own.
+// Messages and memory are separate: each has its own order.
 constexpr uint64_t kMessages = 0;
 constexpr uint64_t kMemory = 1;
 
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
-// Gloo writes to sockets whose other end may be gone, with the signal that comes of it. Blocked in this thread for as
-// long as this lives, and taken away where it has come; threads that are started meanwhile have it blocked for good.
+// Gloo writes to sockets whose other end may be closed, which raises SIGPIPE. While this object lives, the signal is
+// blocked in this thread; a signal that came is removed at the end. Threads that start meanwhile block it for ever.
 class NoBrokenPipes {
  public:
   NoBrokenPipes() {
@@ -72,25 +72,25 @@ struct Streams::Engine {
 };
 
 struct Streams::Peer {
-  // A buffer and whether something of it is under way.
+  // A buffer and whether a transfer uses it.
   struct Window {
     std::vector<char> memory;
     std::unique_ptr<Memory> buffer;
     bool busy = false;
   };
   std::array<Window, 2> out, in;
-  // How many messages were begun, awaited and released: their parity is the window.
+  // The numbers of messages that were begun, awaited and released: their parity selects the window.
   int64_t sent = 0, awaited = 0, released = 0;
   std::deque<std::unique_ptr<Memory>> posted, sending;
-  std::string lost;  // how the connection ended, where that was seen and is not yet an error
+  std::string lost;  // how the connection ended, if that was seen and is not yet an error
 };
 
-// The wait that is going on, if any, and how it all ended.
+// The current wait, if any, and the end of the streams.
 class Streams::Waiting {
  public:
   enum class For { kReceive, kSend };
 
-  // False: broken already. kind and name have to live until End.
+  // Returns false if it is already broken. kind and name have to live until End.
   bool Begin(Memory* buffer, For what, int peer, double timeout_s, std::string_view kind, std::string_view name) {
     const std::lock_guard lock(mutex_);
     if (!error_.ok()) return false;
@@ -118,7 +118,7 @@ class Streams::Waiting {
     const std::lock_guard lock(mutex_);
     return error_;
   }
-  // The peer whose time is over, and what it is waited for in.
+  // The peer whose time has passed, and the operation that waits for it.
   struct Late {
     int peer;
     std::string operation;
@@ -135,7 +135,7 @@ class Streams::Waiting {
   Memory* current_ = nullptr;
   For what_ = For::kReceive;
   int peer_ = 0;
-  std::string_view kind_, name_;  // of the operation, while it waits
+  std::string_view kind_, name_;  // of the operation during a wait
   std::optional<Deadline> deadline_;
   Status error_;
 };
@@ -147,8 +147,8 @@ Streams::Streams(StreamsOptions options, Introductions introductions)
       peers_(options_.ranks.size()),
       waiting_(std::make_unique<Waiting>()) {}
 
-// Buffers go before the connections that they belong to. In a fork there is no thread of Gloo's that could be waited
-// for, and what it would look at, the parent's still does: the memory stays.
+// Buffers are destroyed before the connections that they belong to. A fork does not have Gloo's thread, so it cannot
+// wait for it. The parent's thread still uses its own memory, so the fork's copy is not freed.
 Streams::~Streams() {
   if (fork_.InFork()) {
     for (std::unique_ptr<Peer>& peer : peers_) (void)peer.release();
@@ -169,8 +169,8 @@ Result<std::unique_ptr<Streams>> Streams::Listen(StreamsOptions options) {
   return streams;
 }
 
-// A device has an address, at which its pairs listen until they have adopted a socket: never in earnest, and therefore
-// where nobody else gets, but on a machine whose loopback is down.
+// A device has an address at which its pairs listen until they have adopted a socket. They never accept a connection,
+// so it is the loopback, where no other machine can connect. The other address is for a machine whose loopback is down.
 Status Streams::StartEngine() {
   std::string words;
   for (const std::string& address : {std::string("127.0.0.1"), options_.address}) {
@@ -258,7 +258,7 @@ Status Streams::Wait(Memory& buffer, bool for_send, int peer, double timeout_s) 
   if (!waiting_->Begin(&buffer, what, peer, timeout_s, kind_, name_)) return waiting_->error();
   std::string words;
   try {
-    // False: Break ended it, which is seen below.
+    // False means that Break ended it, which is seen below.
     (void)(for_send ? buffer.waitSend(nullptr, kForever) : buffer.waitRecv(nullptr, kForever));
   } catch (const std::exception& error) {
     words = error.what();
@@ -290,7 +290,7 @@ Result<const char*> Streams::Await(int peer) {
   return window.memory.data();
 }
 
-// What came has come, even where its sender is gone by now: that is for the next call to find out.
+// A message that has arrived stays valid, even if its sender is gone by now; the next call notices that.
 void Streams::Release(int peer) {
   Peer::Window& window = peers_[peer]->in[peers_[peer]->released++ & 1];
   try {
@@ -314,7 +314,7 @@ Status Streams::AwaitPosted(int peer) {
   return status;
 }
 
-// Gloo's buffers serve both directions and take no const; one that sends is only read.
+// Gloo's buffers serve both directions and take no const pointers; a buffer that sends is only read.
 Status Streams::SendFrom(int peer, const void* data, int64_t bytes) {
   return Guarded(peer, [&] {
     peers_[peer]->sending.push_back(MakeBuffer(const_cast<void*>(data), bytes));
@@ -328,8 +328,8 @@ Status Streams::AwaitSent(int peer) {
   return status;
 }
 
-// The memory of others must not be written, or read, once an error was returned: whoever gets it gives the memory up.
-// What is under way from or to it comes to no end any more.
+// After an error is returned, the memory of callers must not be read or written: a caller that gets the error frees it.
+// Transfers from or to it never finish.
 Status Streams::Forget() {
   for (int i = 0; i < size(); ++i) {
     Peer* const peer = peers_[i].get();
@@ -337,7 +337,7 @@ Status Streams::Forget() {
     try {
       engine_->pair(i).Rest();
     } catch (const std::exception& error) {
-      // The connection stays as it is: Gloo's thread is busy with it in vain until the end.
+      // The connection stays as it is; Gloo's thread is kept busy by it until the end.
     }
     peer->posted.clear();
     peer->sending.clear();
@@ -346,7 +346,7 @@ Status Streams::Forget() {
 }
 
 Status Streams::Flush(double seconds) {
-  // The operation before it is over, and its name may be gone.
+  // The last operation is over, and its name may be destroyed.
   SetOperation("end of the job", {});
   const Deadline deadline = Deadline::After(seconds);
   for (int peer = 0; peer < size(); ++peer) {
@@ -356,8 +356,8 @@ Status Streams::Flush(double seconds) {
       window.busy = false;
     }
   }
-  // That the kernel has it is not enough: where something is unread, it throws away what the peer's has not got. It
-  // wakes nobody when it is through.
+  // It is not enough that the kernel has the data: if input is unread, the kernel drops data that the peer has not
+  // received. There is no notification of this, hence the polling.
   for (int peer = 0; peer < size(); ++peer) {
     if (peers_[peer] == nullptr) continue;
     while (!engine_->pair(peer).Acknowledged() && !deadline.Passed() && !broken()) {

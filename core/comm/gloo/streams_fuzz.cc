@@ -12,10 +12,10 @@
 #include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/fuzzing/fuzz.h"
 
-// What Gloo reads of a peer that knows the key and says anything: a rank waits for two messages and some memory while
-// the input comes over its connection. The first byte says how long that memory is; then come words: a byte above 4 is
-// taken as it is, others stand for 8 bytes of that number, so that mutations of few bytes are headers that Gloo
-// understands.
+// Gloo reads from a faulty peer that knows the key. A rank waits for two messages and some memory while the input
+// arrives over its connection. The first byte is the length of that memory; then come words. A byte above 4 is sent
+// unchanged; other bytes stand for 8 bytes of that number, so that mutations of few bytes give headers that Gloo
+// accepts.
 
 namespace lockstep::fuzzing {
 namespace {
@@ -74,7 +74,7 @@ int Fuzz(const uint8_t* data, size_t size) {
     }
   });
   Status status = streams.Connect(addresses, kKey, deadline);
-  // Exactly as long as was said: what comes behind is beyond it.
+  // Exactly the announced length: further bytes are beyond it.
   const auto memory = std::make_unique<char[]>(memory_bytes);
   if (status.ok()) status = streams.Post(1, memory.get(), memory_bytes);
   bool posted = status.ok();

@@ -19,7 +19,7 @@
 #include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/testing/ranks.h"
 
-// Streams with each other, and with a peer that knows the key and says what no stream would.
+// Tests streams with each other, and with a faulty peer that knows the key.
 
 namespace lockstep::gloo {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 using Op = ::gloo::transport::tcp::Op;
 
 constexpr double kSoon_s = 60;
-// Within which an end has to be known that nobody has to wait for: before any timeout, though the machine be busy.
+// The time in which an end has to be noticed without a timeout, even on a busy machine.
 constexpr double kAtOnce_s = kSoon_s / 2;
 
 std::unique_ptr<Streams> Listen(int index, int size, double stall_s = kSoon_s) {
@@ -55,7 +55,7 @@ std::vector<std::unique_ptr<Streams>> Connected(int size, double stall_s = kSoon
   return all;
 }
 
-// Rank 0's streams, and the other end of its connection to rank 10, which a test speaks with by itself.
+// Rank 0's streams, and the other end of its connection to rank 10, which the test writes itself.
 struct WithLiar {
   explicit WithLiar(double stall_s = kSoon_s) : streams(Listen(0, 2, stall_s)) {
     Result<Introductions> own = Introductions::Listen("127.0.0.1", "rank 10");
@@ -144,7 +144,7 @@ TEST(StreamsTest, WhatWasSentBeforeTheEndArrives) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ExpectText(*all[1], 0, "first");
   const Result<const char*> last = all[1]->Await(0);
-  // The connection's end may have been seen with the first, whose window could not be given back.
+  // The connection's end may have been seen with the first message, whose window could then not be released.
   if (last.ok()) {
     EXPECT_EQ(std::string_view(*last, 4), "last");
   } else {
@@ -195,7 +195,7 @@ TEST(StreamsTest, APeerThatClosesIsNoticedAtOnceInEveryWait) {
   }
 }
 
-// Bytes that are under way are in no queue of Gloo's, whose own pairs forget who waits for them.
+// Bytes on their way are in no queue of Gloo's; its own pairs forget the waits for them.
 TEST(StreamsTest, APeerThatClosesInTheMiddleOfAMessageIsNoticedAtOnce) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{1000}}) {
     WithLiar with;
@@ -230,7 +230,7 @@ TEST(StreamsTest, APeerThatReadsNoMoreAndClosesIsNoticedAtOnce) {
   closes.join();
 }
 
-// Of what a peer says Gloo checks some by exceptions on its own thread, which would end the process.
+// Gloo reports some invalid input by exceptions on its own thread, which would end the process.
 TEST(StreamsTest, WhatNoStreamSaysEndsTheConnectionAndNotTheProcess) {
   const std::vector<std::function<void(WithLiar&)>> lies = {
       [](WithLiar& with) { with.Say(Op::SEND_UNBOUND_BUFFER, 77, 10); },                        // an unknown slot
@@ -260,7 +260,7 @@ TEST(StreamsTest, RandomBytesBehindTheProofDoNoHarm) {
   for (int seed = 0; seed < 50; ++seed) {
     WithLiar with;
     std::string bytes = Pattern(48 * 20, seed * 7);
-    // Words that mean something, so that some of it is understood.
+    // Words with a meaning, so that some of the input is accepted.
     for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
       const uint64_t word = (static_cast<unsigned char>(bytes[i]) + seed) % 5;
       std::memcpy(bytes.data() + i, &word, sizeof(word));
@@ -330,8 +330,8 @@ TEST(StreamsTest, AnEndFromAnotherThreadEndsTheWaitAndIsWhatAllCallsReturn) {
   EXPECT_EQ(with.streams->Forget(), Cancelled("enough"));
 }
 
-// Memory that was half filled when the end came is the caller's again: the peer's bytes go nowhere, and Gloo's thread
-// does not turn round for them.
+// Memory that was half filled at the end belongs to the caller again: the peer's bytes are dropped, and Gloo's thread
+// does not spin for them.
 TEST(StreamsTest, MemoryIsLetGoOfInTheMiddle) {
   WithLiar with;
   auto in = std::make_unique<std::vector<char>>(1 << 20), out = std::make_unique<std::vector<char>>(64 << 20);
@@ -389,8 +389,8 @@ TEST(StreamsTest, ALastMessageThatNobodyTakesIsAnErrorOfTheEndAndOfNoOperation) 
   closes.join();
 }
 
-// A child of a rank, as Python's multiprocessing makes them: it may let go of its copy, and takes nothing from its
-// parent, not even the connections' end.
+// A child of a rank, as Python's multiprocessing makes them: it may destroy its copy without affecting its parent or
+// the end of the connection.
 TEST(StreamsTest, AForkMayDestroyItsCopyAndKeepsNoConnectionOpen) {
   testing::Ranks process(1, [](int, const testing::Ranks::Report& report) {
     auto all = Connected(2);

@@ -8,21 +8,21 @@
 
 #include "core/base/deadline.h"
 
-// How n processes come to share memory without a name for it:
+// How n processes get shared memory without a name:
 //
 //   1. each listens on a local socket of its own;
-//   2. a meeting tells everybody's settings and socket names to all, and gives them a common key (job/bootstrap.h);
-//   3. each pair connects over the local sockets and proves with the key who it is;
-//   4. the first makes the segment and sends its descriptor over these connections; all map it;
-//   5. each writes its cores into its block, announces its first step and waits for that of all.
+//   2. a rendezvous gives all settings and socket names to all ranks, and a common key (job/bootstrap.h);
+//   3. each pair connects over the local sockets and authenticates by the key;
+//   4. the first rank makes the segment and sends its descriptor over these connections; all map it;
+//   5. each writes its cores into its block, announces its first step and waits for all.
 //
-// From the last step on, all that ranks say to each other goes through the segment.
+// From the last step on, ranks communicate only through the segment.
 
 namespace lockstep::shm {
 namespace {
 
-// Connects to all peers and maps the memory that the first one makes. `peers` is filled: it is what is left of the
-// sockets. The descriptor of the segment is closed at the end, as the mapping holds it.
+// Connects to all peers and maps the memory that the first one makes. Fills `peers`, which owns the sockets. The
+// descriptor of the segment is closed at the end, because the mapping keeps the memory.
 Result<std::shared_ptr<Segment>> MapShared(Group& group, const Layout& layout, const Deadline& deadline, Peers& peers) {
   LOCKSTEP_ASSIGN_OR_RETURN(peers, group.mesh->Join(group.index, group.sockets, group.key, deadline, group.ended));
   if (group.index != 0) {
@@ -37,8 +37,8 @@ Result<std::shared_ptr<Segment>> MapShared(Group& group, const Layout& layout, c
   return Segment::Map(fd, layout);
 }
 
-// How many cores the ranks have between them. Each may be bound to its own, so one's own mask says little. Read after
-// the first wait, which makes what the others wrote visible.
+// Returns the number of different cores of all ranks. Each rank may be bound to its own cores, so one rank's mask is
+// not enough. Call it after the first wait, which makes the others' writes visible.
 int CoresOfAllRanks(Segment& segment) {
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -48,8 +48,8 @@ int CoresOfAllRanks(Segment& segment) {
 
 }  // namespace
 
-// The start has the rest of the rendezvous's time; calls have the stall timeout. Until the cores are known, the wait
-// spins as if there were enough of them.
+// The start may take the rest of the rendezvous' time; calls have the stall timeout. Until the cores are known, the
+// wait spins as if there were enough of them.
 Result<Attachment> Attach(const ContextOptions& options, Group group) {
   const int size = static_cast<int>(group.ranks.size());
   const Layout layout = {size, (options.shared_bytes_per_rank + kPageBytes - 1) / kPageBytes * kPageBytes};
@@ -74,7 +74,7 @@ Result<Attachment> Attach(const ContextOptions& options, Group group) {
 
   policy.timeout_s = options.stall_timeout_s;
   if (CoresOfAllRanks(segment) < size) {
-    // Whoever spins keeps a core from the one it waits for.
+    // A spinning rank would take a core from the rank that it waits for.
     policy.spin_us = 0;
     policy.yields = 10;
   }

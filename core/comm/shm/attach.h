@@ -13,29 +13,29 @@
 
 namespace lockstep::shm {
 
-// A rank that is ready to communicate: all ranks have mapped the segment, and the waiter has the final policy.
+// A rank that is ready to communicate: all ranks have mapped the segment, and the waiter has its final policy.
 struct Attachment {
   std::shared_ptr<Segment> segment;
   std::unique_ptr<Waiter> waiter;
 };
 
-// The ranks that share a segment, when they have met and each listens (mesh.h).
+// The ranks that share a segment, after the rendezvous, when each listens (mesh.h).
 struct Group {
-  int index = 0;                     // of this rank among them
-  std::vector<int> ranks;            // [n]: their numbers in the job, which messages call them by
-  std::optional<Mesh> mesh;          // where this rank listens; nothing in a group of one
-  std::vector<std::string> sockets;  // [n]: where all do
-  Digest key = {};                   // known to the job alone
-  std::string host;                  // what messages call it where the job has several; "": it has one
-  Ended ended = {};                  // what else may end the wait for the others
+  int index = 0;                     // index of this rank among them
+  std::vector<int> ranks;            // [n]: their numbers in the job, used in messages
+  std::optional<Mesh> mesh;          // this rank's listening socket; none in a group of one
+  std::vector<std::string> sockets;  // [n]: the socket names of all
+  Digest key = {};                   // known only to the job
+  std::string host;                  // its name in messages if the job has several hosts, else ""
+  Ended ended = {};                  // another reason to end the wait for the others
 };
 
-// From a group to shared memory: local sockets, segment, and a first wait until all have mapped it. All ranks have to
-// bring the same settings. A group of one meets nobody.
+// Sets up shared memory for a group: local sockets, the segment, and a first wait until all have mapped it. All ranks
+// have to pass the same settings. A group of one needs no peers.
 //
-// Blocks for up to rendezvous_timeout_s. `options` are valid (Validate) and are not kept. Errors are those of
-// Mesh::Join, Segment and, in the last wait, of Waiter. After an error nothing is left: the others see this rank's
-// connections close.
+// Blocks for up to rendezvous_timeout_s. `options` are valid (Validate) and are not kept. Returns the errors of
+// Mesh::Join, Segment and, in the last wait, Waiter. After an error all connections of this rank are closed, which the
+// others notice.
 Result<Attachment> Attach(const ContextOptions& options, Group group);
 
 }  // namespace lockstep::shm

@@ -9,18 +9,18 @@
 
 #include "core/base/strings.h"
 
-// An announcement is 24 bytes in the flag's line: the fingerprint of the call and a payload of 16. Comparing costs the
-// reading of one line for each peer, which the wait has brought into the cache already. The record with the whole call
-// lies elsewhere and is read when something is wrong (and by AllToAllV, for its counts).
+// An announcement is 24 bytes in the flag's cache line: the fingerprint of the call and a payload of 16. A comparison
+// reads one line for each peer, which the wait has already loaded into the cache. The record of the whole call lies
+// elsewhere and is read only for errors (and by AllToAllV, for its counts).
 //
-// Both are written as plain memory before the announcement, whose store makes them visible. They may be overwritten two
-// calls later: to have begun call n + 1 a rank has ended call n, and this rank begins n + 2 after it has seen all begin
-// n + 1. Where n + 1 broke off instead, nothing is written any more.
+// Both are plain memory, written before the announcement, whose store makes them visible. They may be overwritten two
+// calls later: a rank that has begun call n + 1 has ended call n, and this rank begins n + 2 after it has seen all
+// begin n + 1. If n + 1 was broken off instead, nothing is written any more.
 
 namespace lockstep::shm {
 namespace {
 
-// A call as its record has it.
+// Returns the call of a record.
 Call CallOf(const CallRecord& record, int size) {
   const bool has_counts = record.kind == CallKind::kReduceScatter;
   return {.kind = record.kind,
@@ -33,7 +33,7 @@ Call CallOf(const CallRecord& record, int size) {
           .counts = {record.counts, has_counts ? static_cast<size_t>(size) : 0}};
 }
 
-// Copies as much of `text` as fits, and a zero behind it.
+// Copies as much of `text` as fits, and appends a zero.
 template <size_t N>
 void CopyText(std::string_view text, char (&to)[N]) {
   const size_t size = std::min(text.size(), N - 1);
@@ -50,7 +50,7 @@ Status Calls::Begin(const Call& call, const void* payload, int64_t payload_bytes
   return Exchange(call, FingerprintOf(call), payload, payload_bytes);
 }
 
-// The reason goes into the record of the call that Exchange begins; it fills in the rest.
+// The reason goes into the record of the call that Exchange begins; Exchange fills in the rest.
 Status Calls::Decline(std::string_view name, const Status& why, bool verbatim) {
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
   CallRecord& mine = segment_->block(rank_).calls[next_parity()];
@@ -61,8 +61,8 @@ Status Calls::Decline(std::string_view name, const Status& why, bool verbatim) {
 
 Status Calls::Exchange(const Call& call, uint64_t fingerprint, const void* payload, int64_t payload_bytes) {
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  // From here on this rank has begun the call. A wait that fails below breaks it, so no next call begins after one that
-  // did not end.
+  // From here on this rank has begun the call. A wait that fails below breaks the rank, so no call begins after one
+  // that did not end.
   ++number_;
   RankBlock& block = segment_->block(rank_);
   CallRecord& mine = block.calls[number_ & 1];
@@ -88,8 +88,8 @@ Status Calls::Exchange(const Call& call, uint64_t fingerprint, const void* paylo
   return agreed ? OkStatus() : Disagreement();
 }
 
-// All ranks read the same announcements and records, so the text is the same on all but for the rank at its start. A
-// refusal comes before a disagreement: whoever declines does not know what the others call.
+// All ranks read the same announcements and records, so the text is the same on all, except for the rank at its start.
+// A declined call has priority over a disagreement, because a declining rank does not know the others' calls.
 Status Calls::Disagreement() const {
   std::vector<int> ranks;
   std::vector<uint64_t> fingerprints;

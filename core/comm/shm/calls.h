@@ -12,63 +12,62 @@
 
 namespace lockstep::shm {
 
-// The start of every collective: each rank writes down what it calls, announces it, and waits until all have. Then each
-// compares a 64-bit fingerprint of its own call with everyone's, and so do all see together that they agree, disagree,
-// or that somebody declined. From there on the calls of this number may read each other's contributions.
+// The start of every collective. Each rank writes its call, announces it, and waits until all have done so. Then each
+// compares the 64-bit fingerprints of all calls. So all ranks come to the same result: they agree, they disagree, or
+// one declined. After this, the calls of this number may read each other's contributions.
 //
 //   LOCKSTEP_RETURN_IF_ERROR(calls.CheckUsable());
 //   if (small) CopyStreaming(slot of next_parity(), in, bytes);        // before Begin
 //   LOCKSTEP_RETURN_IF_ERROR(calls.Begin(call, &payload, sizeof(payload)));
 //   for (int rank = 0; rank < size; ++rank) Use(calls.announcement(rank), calls.slot(rank));
 //
-// What announcement(), record() and slot() show is as the ranks left it when they announced, and stays until this rank
-// begins its next call: the peers write the other parity's meanwhile.
+// The data of announcement(), record() and slot() is the state at the rank's announcement. It stays until this rank
+// begins its next call: meanwhile the peers write the data of the other parity.
 //
-// Disagreement costs nothing more than an agreement: one announcement and one wait, on all ranks, after which the ranks
-// are in step again, whatever they wanted to call. Thread-compatible.
+// A disagreement costs as much as an agreement: one announcement and one wait on all ranks. After it the ranks are in
+// step again, whatever they wanted to call. Thread-compatible.
 class Calls {
  public:
   Calls(std::shared_ptr<Segment> segment, int rank, Waiter& waiter);
 
-  // OK while the rank is not broken, and else its first error. What belongs to the next call may be filled only after
-  // this was OK: where the call before has broken off, peers may still read what was filled for the one before that.
+  // Returns OK while the rank is not broken, and else its first error. The data of the next call may be written only
+  // after this returned OK: if the call before was broken off, peers may still read the data of the one before that.
   Status CheckUsable() const {
     if (waiter_.broken()) [[unlikely]]
       return waiter_.BrokenStatus();
     return OkStatus();
   }
 
-  // The parity of the call that Begin will start: which slot may be filled for it.
+  // Returns the parity of the call that Begin will start: it selects the slot to fill.
   int next_parity() const { return static_cast<int>((number_ + 1) & 1); }
 
-  // `payload` (at most kInlineBytes) is what the peers read from announcement(); it may be null where there is none.
-  // All ranks get the same outcome, except where waiting fails: OK; the reason of the lowest rank that declined, with
-  // its number; or FAILED_PRECONDITION that says who called what. A broken rank returns its first error without an
-  // exchange.
+  // Begins a call. `payload` (at most kInlineBytes, or null) is what the peers read from announcement(). All ranks get
+  // the same result, except where waiting fails: OK; the reason of the lowest rank that declined, with its number; or
+  // FAILED_PRECONDITION with the calls of all ranks. A broken rank returns its first error without an exchange.
   Status Begin(const Call& call, const void* payload, int64_t payload_bytes);
 
-  // Takes part with a refusal; the outcome is that refusal or that of a lower rank, and never OK. `why` is not OK; its
-  // text is cut off where it is longer than a record has room for. `verbatim`: it says already whose it is.
+  // Takes part by declining. Returns this reason or that of a lower rank, never OK. `why` is not OK; a text that is too
+  // long for a record is cut off. `verbatim`: it already names its rank.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
 
-  // What ranks brought to the call that was begun last.
+  // Return a rank's data of the last call that was begun.
   const Announcement& announcement(int rank) const { return segment_->block(rank).flag.announcements[number_ & 1]; }
   const CallRecord& record(int rank) const { return segment_->block(rank).calls[number_ & 1]; }
-  // The contribution of a rank that filled its slot.
+  // Returns the contribution of a rank that filled its slot.
   const char* slot(int rank) const { return segment_->At(segment_->layout().Slot(rank, number_ & 1)); }
 
  private:
-  // What both have in common: writes the record and the announcement, announces, waits, compares.
+  // The common part of both: writes the record and the announcement, announces, waits, and compares.
   Status Exchange(const Call& call, uint64_t fingerprint, const void* payload, int64_t payload_bytes);
-  // The outcome where fingerprints differ or are those of a refusal. Reads all records.
+  // Returns the result if fingerprints differ or a rank declined. Reads all records.
   Status Disagreement() const;
 
   const std::shared_ptr<Segment> segment_;
   const int rank_;
   const int size_;
   Waiter& waiter_;
-  // Of the call that was begun last, from 1 on; the same on all ranks, as each begins all calls. Its parity chooses
-  // what belongs to the call.
+  // The number of the last call that was begun, from 1 on; equal on all ranks, because each begins all calls. Its
+  // parity selects the call's data.
   int64_t number_ = 0;
 };
 

@@ -7,9 +7,9 @@
 namespace lockstep::shm {
 namespace {
 
-// Sizes around a line and around the 512 bytes from which lines are copied one by one. Bytes before and behind the
-// target must stay: the whole buffer is compared. 251 is a prime, so no piece of the source repeats at a multiple of a
-// line.
+// Sizes around a line, and around the 512 bytes from which lines are copied one by one. Bytes before and after the
+// target must stay, so the whole buffer is compared. 251 is a prime, so no piece of the source repeats at a multiple of
+// a line.
 TEST(CopyTest, CopiesExactlyTheRangeAtAnyAlignment) {
   std::string source(5000, '\0');
   for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<char>(i * 7 % 251);

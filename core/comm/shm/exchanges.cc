@@ -7,35 +7,37 @@
 #include "core/comm/shm/staging.h"
 
 // Broadcast, AllGatherV and AllToAllV. Each sender's bytes take their own way, so ranks with shared and with private
-// buffers mix freely: what lies in a slot or in place is read from there, and what is staged comes through one pipeline
-// that all ranks run together.
+// buffers mix freely. Data in a slot or in place is read from there; staged data comes through one pipeline that all
+// ranks run together.
 //
 // The steps of each:
 //
-//   1. Locate decides how the own bytes travel, and copies what is small into the slot.
-//   2. Begin announces that, and tells how all others travel. Sizes come with it: AllGatherV's in the payload,
-//      AllToAllV's in the call record, so the output is allocated here, before any data has moved.
-//   3. What can be read at once (slots, buffers in place, the own bytes) is copied to the output.
-//   4. If anything is staged, all ranks run the pipeline together, as long as the longest flow. Those that have nothing
-//      to send or to receive take part with empty hands: the pipeline's waits are for all.
-//   5. If anything was read in place, all wait until all have read it.
+//   1. Locate chooses the way of this rank's bytes, and copies small data into the slot.
+//   2. Begin announces that, and returns the ways of all others. Sizes come with it: AllGatherV's in the payload,
+//      AllToAllV's in the call record. So the output is allocated here, before any data has moved.
+//   3. Data that can be read at once (slots, buffers in place, this rank's own) is copied to the output.
+//   4. If any data is staged, all ranks run the pipeline together, as long as the longest flow. Ranks without data to
+//   send
+//      or to receive take part too: the pipeline's waits are for all.
+//   5. If any data was read in place, all wait until all have read it.
 //
-// Whether there is a step 4 and how long it is, and whether there is a step 5, every rank computes from the
-// announcements of all; a rank that has no use for a step must not leave it out. Each byte is copied once (slots and
-// staged ones twice: in and out).
+// Every rank computes from the announcements of all whether there is a step 4, how long it is, and whether there is a
+// step
+// 5. No rank may leave out a step, even if it has no use for it. Each byte is copied once (bytes in slots and staged
+//    bytes twice: in and out).
 
 namespace lockstep::shm {
 namespace {
 
-// To where a rank receives, if it does: null after an allocation that failed.
+// Copies received bytes to `to`, which is null after a failed allocation.
 void Deliver(void* to, const void* from, int64_t bytes) {
   if (to != nullptr) CopyToResult(to, from, bytes, bytes);
 }
 
 }  // namespace
 
-// The slot is tried first, even for shared buffers: for what is small, a copy is cheaper than the second wait of in
-// place.
+// Tries the slot first, even for shared buffers: small data is cheaper to copy than the second wait of "in place"
+// costs.
 Result<ShmCommunicator::Source> ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
   if (bytes <= kSlotBytes) {
     LOCKSTEP_RETURN_IF_ERROR(FillSlot(data, bytes));
@@ -69,8 +71,8 @@ Status ShmCommunicator::AwaitReaders() {
   return waiter_->WaitForAll(waiter_->announced());
 }
 
-// Flows of one outbox do not overlap in it: with one flow it has the whole chunk, with one for each receiver a piece
-// each.
+// Flows of one outbox do not overlap in it: a single flow has the whole chunk; with one flow for each receiver, each
+// has a piece.
 Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const std::vector<Flow>& out,
                                const std::vector<Flow>& in) {
   const auto produce = [&](int64_t chunk) {
@@ -92,7 +94,7 @@ Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const 
   return RunPipeline(*waiter_, chunks, /*has_results=*/false, produce, combine, [](int64_t) {});
 }
 
-// The root alone has a source; the others announce an empty slot, so that they count neither as staged nor as in place.
+// Only the root has a source. The others announce an empty slot, so they count neither as staged nor as in place.
 Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
@@ -111,7 +113,7 @@ Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes
   return AnyInPlace() ? AwaitReaders() : OkStatus();
 }
 
-// A staged contribution is read by all peers from the same outbox: the sender copies it once, whatever R is.
+// All peers read a staged contribution from the same outbox: the sender copies it once, for any R.
 Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
                                    const Allocate& allocate) {
   return AllGatherAs({.kind = CallKind::kAllGatherV,
@@ -137,9 +139,10 @@ Status ShmCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, 
   char* to = received.data;
   for (int rank = 0; rank < size_; ++rank) {
     const int64_t bytes = counts[rank] * item.bytes();
-    // The own items are always copied straight from `in`.
+    // This rank's own items are always copied straight from `in`.
     const char* direct = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
-    // The pipeline is as long as the longest staged contribution, the own one included: all ranks see the same.
+    // The pipeline is as long as the longest staged contribution, including this rank's: all ranks compute the same
+    // length.
     if (DirectData(rank) == nullptr) longest = std::max(longest, bytes);
     if (direct != nullptr)
       Deliver(to, direct, bytes);
@@ -158,9 +161,9 @@ Status ShmCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, 
   return received.status;
 }
 
-// One outbox serves all receivers: it is divided into R pieces, of which each reads its own. Every rank finds the
-// counts of all others in their call records, and so knows where its items begin in a buffer in place or a slot (those
-// for lower ranks come first), and how long the longest flow between any two ranks is.
+// One outbox serves all receivers: it is divided into R pieces, one for each. Every rank reads the counts of all others
+// in their call records. So it knows where its items begin in a slot or a buffer in place (items for lower ranks come
+// first), and the length of the longest flow between any two ranks.
 Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                   const void* in, const Allocate& allocate) {
   LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
@@ -190,8 +193,8 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
     else if (rank != rank_)
       incoming.push_back({rank, to, bytes, rank_ * piece});
     if (to != nullptr) to += bytes;
-    // All staged senders' flows count for the length, not only those to this rank. What a rank sends to itself does not
-    // travel.
+    // The flows of all staged senders count for the length, not only those to this rank. A rank sends nothing to
+    // itself.
     if (SourceOf(rank).offset != Source::kStaged) continue;
     for (int to_rank = 0; to_rank < size_; ++to_rank) {
       if (to_rank == rank) continue;

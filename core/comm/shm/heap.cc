@@ -6,12 +6,12 @@
 namespace lockstep::shm {
 namespace {
 
-// No two buffers share a cache line, nor a pair of lines that the hardware fetches together.
+// No two buffers share a cache line, or a pair of lines that the hardware fetches together.
 constexpr int64_t kAlignment = 2 * kCacheLineBytes;
 
 }  // namespace
 
-// An allocated range; gives it back when it goes.
+// An allocated range, which its destructor frees.
 class Heap::Buffer final : public SharedBuffer {
  public:
   Buffer(std::shared_ptr<Heap> heap, int64_t offset, int64_t reserved, int64_t bytes)
@@ -52,8 +52,8 @@ std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
   return std::make_shared<Buffer>(shared_from_this(), offset, reserved, bytes);
 }
 
-// Joins the range with the free one behind it, then with the one before it. The list never holds two that touch, so no
-// more than one of each is there.
+// Joins the range with the free one after it, then with the one before it. Two ranges of the list never touch, so there
+// is at most one of each.
 void Heap::Free(int64_t offset, int64_t bytes) {
   std::lock_guard lock(mutex_);
   auto next = free_.lower_bound(offset);
@@ -71,8 +71,8 @@ void Heap::Free(int64_t offset, int64_t bytes) {
   free_.emplace(offset, bytes);
 }
 
-// By numbers and not by pointers, which may be compared only inside of one object. `end_ - bytes` cannot overflow, as
-// `offset + bytes` might.
+// Compares numbers instead of pointers, which may be compared only inside of one object. `end_ - bytes` cannot
+// overflow, while `offset + bytes` might.
 std::optional<int64_t> Heap::OffsetOf(const void* data, int64_t bytes) const {
   const int64_t offset =
       static_cast<int64_t>(reinterpret_cast<intptr_t>(data) - reinterpret_cast<intptr_t>(segment_->At(0)));

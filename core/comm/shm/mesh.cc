@@ -15,33 +15,33 @@
 
 #include "core/base/strings.h"
 
-// Joining cannot deadlock: a call succeeds as soon as the callee listens, which all do before the rendezvous; nobody
-// has to answer for it. The queue of callers holds 2 * kMaxRanks, more than there are ranks.
+// Joining cannot deadlock: a call succeeds as soon as the callee listens, and all listen before the rendezvous; no
+// answer is needed. The queue of callers holds 2 * kMaxRanks, more than there are ranks.
 
 namespace lockstep::shm {
 namespace {
 
-// The first message on each connection: who calls, and the proof. As it lies in memory: both ends are on one machine.
+// The first message on each connection: the caller's rank and its proof, as plain memory: both ends are on one machine.
 struct Introduction {
   int32_t rank;
   Digest proof;
 };
 
-// The proof names caller and callee: it is of no use towards another rank, or in another's name.
+// The proof names caller and callee, so it is not valid for another rank or in another rank's name.
 Introduction Introduce(int from, int to, const Digest& key) {
   return {from, HmacSha256(AsBytes(key), StrCat("lockstep mesh:", from, ">", to))};
 }
 
-// The answer of rank 0 to an introduction: with the shared memory, and other words.
+// Returns rank 0's answer to an introduction: it is sent with the shared memory, and made of other words.
 Digest MemoryProof(const Digest& key, int to) { return HmacSha256(AsBytes(key), StrCat("lockstep memory:0>", to)); }
 
 UniqueFd MakeSocket() {
-  // Keeps the borders of messages, so that one is received whole or not at all.
+  // Keeps message boundaries, so that a message is received whole or not at all.
   return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// The address with this abstract name: a zero byte, then the name, whose end is told by the length and not by a zero. A
-// name that is longer than any can be is cut off: nobody listens there.
+// Makes the address with this abstract name: a zero byte, then the name, whose end is given by the length and not by a
+// zero. A name that is too long is cut off: no program listens there.
 socklen_t MakeAddress(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -50,25 +50,25 @@ socklen_t MakeAddress(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
 }
 
-// Remembers what the kernel knows of the process at the other end. The credentials were noted when it connected, or
-// when it began to listen, and come from the kernel and not from the process.
+// Stores the kernel's data about the process at the other end. The kernel recorded the credentials when the process
+// connected or began to listen, so the process cannot forge them.
 void AddPeer(Peers& peers, int rank, UniqueFd socket) {
   ucred credentials = {};
   socklen_t length = sizeof(credentials);
   getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length);
-  // A peer in another process namespace has no number here. Its socket has to do.
+  // A peer in another process namespace has no number here; its socket has to suffice.
   UniqueFd pidfd(credentials.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)) : -1);
   peers.Add(rank, std::move(socket), std::move(pidfd), credentials.pid);
 }
 
-// Calls rank `to` on behalf of rank `from`, and introduces it.
+// Connects to rank `to` for rank `from`, and introduces it.
 Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& key, const Deadline& deadline) {
   sockaddr_un address;
   const socklen_t length = MakeAddress(name, address);
   UniqueFd socket = MakeSocket();
   if (!socket.valid()) return ErrnoStatus("socket", errno);
   while (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    // Its queue of callers is full: it will get to it.
+    // Its queue of callers is full; it will accept them later.
     const bool again = errno == EAGAIN || errno == EINTR;
     if (!again || deadline.Passed()) {
       return Unavailable(StrCat("rank ", from, ": no local connection to rank ", to, ": ", std::strerror(errno),
@@ -84,16 +84,16 @@ Result<UniqueFd> Call(int from, int to, const std::string& name, const Digest& k
   return socket;
 }
 
-// More callers that have not spoken than this are strangers, and the oldest is hung up on: a rank introduces itself as
-// soon as it is connected.
+// The most silent callers that are kept. A rank introduces itself as soon as it is connected, so with more of them the
+// oldest is disconnected.
 constexpr size_t kMaxSilent = 64;
 
-// How often Ended is asked.
+// The interval between calls of Ended.
 constexpr double kLook_s = 0.1;
 
-// Takes calls until all higher ranks are there. Strangers are hung up on as soon as they say something wrong, and those
-// that say nothing wait until the end, or until there are too many of them. One poll serves the listener and all
-// callers that have not spoken, so that none holds up another.
+// Accepts calls until all higher ranks are connected. An unauthenticated caller is disconnected when it sends something
+// wrong. A silent one waits until the end, or until there are too many of them. One poll serves the listener and all
+// silent callers, so none delays another.
 class Answering {
  public:
   Answering(int listener, int rank, int size, const Digest& key, const Ended& ended, Peers& peers)
@@ -117,7 +117,7 @@ class Answering {
   }
 
  private:
-  // One turn: waits until something happens and handles it. What goes wrong with one caller is its own affair.
+  // Makes one turn: waits until something happens and handles it. An error of one caller affects only that caller.
   void Serve(const Deadline& deadline) {
     std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
     for (const UniqueFd& caller : callers_) entries.push_back({caller.get(), POLLIN, 0});
@@ -138,8 +138,8 @@ class Answering {
     }
   }
 
-  // A caller has spoken: it becomes a peer, or is hung up on as `caller` ends. A rank that is there already stays;
-  // nobody takes its place.
+  // Reads a caller's message: it becomes a peer, or is disconnected when `caller` is destroyed. A connected rank is
+  // never replaced.
   void Hear(UniqueFd caller) {
     Introduction got = {};
     if (recv(caller.get(), &got, sizeof(got), 0) != sizeof(got)) return;
@@ -153,10 +153,10 @@ class Answering {
   const Digest& key_;
   const Ended& ended_;
   Peers& peers_;
-  std::vector<UniqueFd> callers_;  // that have not spoken, the oldest first
+  std::vector<UniqueFd> callers_;  // silent callers, the oldest first
 };
 
-// A message with room for one descriptor beside it.
+// A message with room for one descriptor.
 class Message {
  public:
   explicit Message(std::span<char> bytes) : data_{bytes.data(), bytes.size()} {
@@ -183,7 +183,7 @@ Result<Mesh> Mesh::Listen() {
   if (!listener.valid()) return ErrnoStatus("socket", errno);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  // Bound to a family without a name, a socket gets a free abstract name.
+  // A socket that is bound to a family without a name gets a free abstract name.
   if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0) {
     return ErrnoStatus("bind of a local socket", errno);
   }
@@ -219,8 +219,8 @@ Status SendFd(int socket, const UniqueFd& fd, const Digest& key, int to) {
   return sent == static_cast<ssize_t>(proof.size()) ? OkStatus() : ErrnoStatus("sending a descriptor", errno);
 }
 
-// The descriptor travels beside the message, as ancillary data, and is installed in this process when it is received;
-// closed on exec like all others. Whoever sent it, it is closed here unless it is returned.
+// The descriptor is sent with the message, as ancillary data, and installed in this process on receipt; it is closed on
+// exec like all others. Whoever the sender is, it is closed here unless it is returned.
 Result<UniqueFd> ReceiveFd(int socket, const Digest& key, int to, const Deadline& deadline, const Ended& ended) {
   pollfd entry = {socket, POLLIN, 0};
   while (poll(&entry, 1, deadline.PollMs(ended ? kLook_s : 3600)) <= 0) {

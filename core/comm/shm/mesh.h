@@ -12,35 +12,35 @@
 
 namespace lockstep::shm {
 
-// Whether those one waits for cannot come any more: OK, or why not. Asked some times a second; null is never.
+// Returns an error if the awaited ranks cannot come any more, else OK. Called some times per second; may be null.
 using Ended = std::function<Status()>;
 
-// The sockets between the ranks of a host: one for each pair, of the local kind, which can carry file descriptors and
-// closes when its process ends. They listen at abstract addresses (no files) that the kernel picks; callers prove with
-// the key of the meeting which rank they are.
+// The sockets between the ranks of a host: one local socket for each pair. Such a socket can carry file descriptors and
+// closes when its process ends. Ranks listen at abstract addresses (no files) that the kernel chooses. Callers prove
+// their rank by the key of the rendezvous.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
 //   ... tell mesh.name() to the peers, learn theirs (rendezvous/rendezvous.h) ...
 //   LOCKSTEP_ASSIGN_OR_RETURN(Peers peers, mesh.Join(rank, names, meeting.key, deadline));
 //
-// A rank calls all lower ranks and is called by all higher ones, so that each pair meets once. It listens before its
-// name is known to anybody, so a call finds somebody, even if it is answered later.
+// A rank calls all lower ranks and is called by all higher ones, so each pair connects once. It listens before its name
+// is published, so a call always succeeds, even if it is answered later.
 //
-// Abstract addresses can be seen and called by any process in the network namespace; hence the proof. They are gone
-// with the socket. Owns the listening socket and closes it; the connections belong to the Peers that Join returns.
+// Any process in the network namespace can see and call abstract addresses, hence the proof. They vanish with the
+// socket. Owns the listening socket and closes it; the connections belong to the Peers that Join returns.
 // Thread-compatible.
 class Mesh {
  public:
-  // INTERNAL where the system has no socket left.
+  // Opens the listening socket; INTERNAL if the system has no socket left.
   static Result<Mesh> Listen();
 
-  // Where this process listens, as the peers need it for Join.
+  // Returns the name of this process's socket, which the peers need for Join.
   const std::string& name() const { return name_; }
 
-  // Connects to all lower ranks and waits for all higher ones. `names[r]` is where rank r listens, [R]; `key` is known
-  // to the ranks of this meeting alone. What `ended` says, if that is not OK, is returned. UNAVAILABLE where a rank
-  // can't be reached (it is gone, or lives on another host or in another network namespace); DEADLINE_EXCEEDED that
-  // names the ranks that did not call. To be called once.
+  // Connects to all lower ranks and waits for all higher ones. `names[r]` is the socket of rank r, [R]; only the ranks
+  // of this rendezvous know `key`. Returns the first error of `ended`. UNAVAILABLE if a rank cannot be reached (it is
+  // gone, or on another host or in another network namespace). DEADLINE_EXCEEDED names the ranks that did not call.
+  // Call it once.
   Result<Peers> Join(int rank, const std::vector<std::string>& names, const Digest& key, const Deadline& deadline,
                      const Ended& ended = nullptr);
 
@@ -51,11 +51,11 @@ class Mesh {
   std::string name_;
 };
 
-// Hands the descriptor of the shared memory to rank `to`, which takes it: the same open file, under another number.
-// Both may close theirs afterwards. Its message, one for each connection, proves with the key of the meeting that it is
-// from rank 0: whoever listens where that has listened, after its end, has no memory that a rank would map. UNAVAILABLE
-// where the sender closed without sending, FAILED_PRECONDITION where it does not know the key, DEADLINE_EXCEEDED where
-// it takes too long.
+// SendFd passes the descriptor of the shared memory to rank `to`; ReceiveFd receives it: the same open file with
+// another number. Both sides may close theirs afterwards. The message, one for each connection, proves by the key of
+// the rendezvous that it comes from rank 0. So a program that listens in place of a dead rank 0 cannot make a rank map
+// its memory. UNAVAILABLE if the sender closed without sending, FAILED_PRECONDITION if it does not know the key,
+// DEADLINE_EXCEEDED if it takes too long.
 Status SendFd(int socket, const UniqueFd& fd, const Digest& key, int to);
 Result<UniqueFd> ReceiveFd(int socket, const Digest& key, int to, const Deadline& deadline,
                            const Ended& ended = nullptr);

@@ -16,7 +16,7 @@
 namespace lockstep::shm {
 namespace {
 
-// A connection that says nothing.
+// Makes a connection that sends nothing.
 UniqueFd CallSilently(const std::string& name, const Deadline& deadline) {
   UniqueFd caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address = {};
@@ -30,7 +30,7 @@ UniqueFd CallSilently(const std::string& name, const Deadline& deadline) {
   return caller;
 }
 
-// Each silent caller costs a descriptor: of many the first are hung up on, while rank 0 still waits for rank 1.
+// Each silent caller costs a descriptor: if there are many, the first are disconnected while rank 0 waits for rank 1.
 TEST(MeshTest, SilentCallersAreLimitedInNumberAndDisturbNobody) {
   const Deadline deadline = Deadline::After(30);
   const Digest key = Sha256("key");
@@ -49,7 +49,7 @@ TEST(MeshTest, SilentCallersAreLimitedInNumberAndDisturbNobody) {
   EXPECT_TRUE(other.ok()) << other.status().ToString();
 }
 
-// A rank's note may say anything.
+// A rank's note may contain anything.
 TEST(MeshTest, ANameThatIsLongerThanAnyIsOneThatNobodyListensAt) {
   Result<Mesh> mesh = Mesh::Listen();
   ASSERT_TRUE(mesh.ok());
@@ -89,13 +89,13 @@ TEST(MeshTest, MemoryIsTakenFromWhoKnowsTheKeyAndMeansThisRank) {
   Pipe closed;
   closed.rank_0 = {};
   EXPECT_EQ(ReceiveFd(closed.rank_2.get(), key, 2, Deadline::After(30)).status().code(), StatusCode::kUnavailable);
-  const Pipe without;  // the right words, and no memory beside them
+  const Pipe without;  // the right proof, but no memory
   const Digest proof = HmacSha256(AsBytes(key), "lockstep memory:0>2");
   ASSERT_EQ(send(without.rank_0.get(), proof.data(), proof.size(), 0), static_cast<ssize_t>(proof.size()));
   EXPECT_EQ(ReceiveFd(without.rank_2.get(), key, 2, Deadline::After(30)).status().code(), StatusCode::kUnavailable);
 }
 
-// A proof that another rank gave, or one for another rank, makes nobody a peer.
+// With another rank's proof, or one for another rank, a caller does not become a peer.
 TEST(MeshTest, AProofForAnotherRankIsHungUpOn) {
   const Deadline deadline = Deadline::After(30);
   const Digest key = Sha256("key");

@@ -15,11 +15,11 @@
 namespace lockstep::shm {
 namespace {
 
-// From a process' closed sockets to its end, on a machine with other things to do.
+// The time from the closing of a process's sockets to its end, on a busy machine.
 constexpr int kEnding_ms = 1000;
 
-// The open /proc/<pid>/stat of a process; invalid where it can't be seen. /proc may be of another process namespace
-// than this process: its number there is what the pidfd's own entry says, 0 or -1 where it has none.
+// Opens /proc/<pid>/stat of a process; invalid if it cannot be seen. /proc may belong to another process namespace: the
+// pidfd's own entry gives the number there, 0 or -1 if it has none.
 UniqueFd OpenStat(const UniqueFd& pidfd) {
   constexpr std::string_view kPid = "Pid:";
   if (!pidfd.valid()) return {};
@@ -40,8 +40,8 @@ void Peers::Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid) {
   entries_[rank] = Entry{std::move(socket), std::move(pidfd), std::move(stat), pid};
 }
 
-// "123 (name) T ...": the name may have any characters in it. The file is of this process alone, whoever gets its
-// number: behind its end there is nothing to read.
+// "123 (name) T ...": the name may contain any characters. The open file belongs to this process alone, even if its
+// number is reused: after its end there is nothing to read.
 bool Peers::IsStopped(int rank) const {
   char buffer[128];
   const ssize_t got = pread(entries_[rank].stat.get(), buffer, sizeof(buffer), 0);
@@ -53,11 +53,11 @@ bool Peers::IsStopped(int rank) const {
 
 Peers::Fate Peers::Look(int rank) const {
   const Entry& entry = entries_[rank];
-  // poll leaves out what has a negative descriptor. A pidfd becomes readable when its process has ended, whether or not
-  // its parent has reaped it. POLLRDHUP: the other end is closed, whether or not data wait to be read.
+  // poll ignores negative descriptors. A pidfd becomes readable when its process has ended, whether or not its parent
+  // has reaped it. POLLRDHUP: the other end is closed, whether or not unread data is left.
   pollfd fds[2] = {{entry.pidfd.get(), POLLIN, 0}, {entry.socket.get(), POLLRDHUP, 0}};
   if (poll(fds, 2, 0) <= 0) return Fate::kAlive;
-  // A process that ends closes its sockets, then gives back its memory, and then only has ended.
+  // An ending process closes its sockets, then frees its memory, and only then has ended.
   if (fds[0].revents == 0 && fds[0].fd >= 0) (void)poll(fds, 1, kEnding_ms);
   return fds[0].revents != 0 ? Fate::kDied : Fate::kDisconnected;
 }

@@ -10,45 +10,44 @@
 
 namespace lockstep::shm {
 
-// Sees the deaths of peers. For each it holds the two things that the kernel changes when a process ends, however it
-// ends: a pidfd, and the socket over which the ranks met. The pidfd says it even where a child of the peer has
-// inherited the socket; the socket says it even where the peer lives in another process namespace.
+// Detects the deaths of peers. For each peer it holds the two objects that the kernel changes when a process ends in
+// any way: a pidfd, and the socket of the connection. The pidfd works even if a child of the peer has inherited the
+// socket; the socket works even if the peer is in another process namespace.
 //
-// The collectives send nothing over the sockets once the job has begun: they are kept open to be seen closing, and lent
-// to who has to say something outside of collectives (Communicator::Link). A peer that was stopped (SIGSTOP, Ctrl-Z)
-// shows that in /proc. What is not seen here is a peer that runs and does not move: for that there are deadlines
-// (waiter.h).
+// The collectives send nothing over the sockets. The sockets stay open so that their closing is seen, and are lent out
+// for communication outside of collectives (Communicator::Link). /proc shows whether a peer is stopped (SIGSTOP,
+// Ctrl-Z). A peer that runs but hangs is not detected here: deadlines do that (waiter.h).
 //
-// Owns the descriptors; they close with it, which the peers see in turn. Thread-compatible: Look and IsStopped may be
-// called from several threads when all are added.
+// Owns the descriptors. They close with it, which the peers then see. Thread-compatible: after all peers are added,
+// several threads may call Look and IsStopped.
 class Peers {
  public:
-  // What is seen of a peer at a moment. It never goes back to kAlive.
+  // The state of a peer at a moment. It never returns to kAlive.
   enum class Fate {
     kAlive,
     kDied,          // its process ended
-    kDisconnected,  // it closed the connection, or its process ended and only that can be seen
+    kDisconnected,  // it closed the connection, or its process ended unseen
   };
 
-  // `pidfd` may be invalid and `pid` 0 where the process can't be seen. Not for the own rank, whose entry stays empty.
+  // Adds a peer. `pidfd` may be invalid and `pid` 0 if the process cannot be seen. This rank's own entry stays empty.
   void Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid);
 
-  // One system call, which does not wait: not for every turn of a loop. But where the connection is closed it waits a
-  // second for the process to end, which is most often why.
+  // Returns the peer's state by one system call, so do not call it in every turn of a loop. It normally does not wait.
+  // But if the connection is closed, it waits up to a second for the process to end, which is the usual reason.
   Fate Look(int rank) const;
-  // Whether its process is stopped at this moment: state T of its /proc/<pid>/stat. False for one that a debugger holds
-  // (state t), as whoever does that looks at it, and where the state can't be seen: in another process namespace, or
-  // where /proc hides it. One system call.
+  // Returns whether its process is stopped at this moment: state T of its /proc/<pid>/stat. False for a process held by
+  // a debugger (state t), because its user is watching it. False also if the state cannot be seen: in another process
+  // namespace, or if /proc hides it. One system call.
   bool IsStopped(int rank) const;
-  // For messages alone: a number that may belong to another process by now.
+  // For messages only: the number may belong to another process by now.
   pid_t pid(int rank) const { return entries_[rank].pid; }
-  // -1 for a rank that was not added. Stays owned.
+  // Returns -1 for a rank that was not added. Stays owned.
   int socket(int rank) const { return entries_[rank].socket.get(); }
-  // Readable once its process has ended; -1 where it can't be seen. Stays owned.
+  // Returns a descriptor that is readable once its process has ended; -1 if it cannot be seen. Stays owned.
   int pidfd(int rank) const { return entries_[rank].pidfd.get(); }
 
  private:
-  // Of one peer; all descriptors are invalid for the own rank.
+  // The data of one peer; all descriptors are invalid for this rank itself.
   struct Entry {
     UniqueFd socket;
     UniqueFd pidfd;

@@ -13,8 +13,8 @@
 namespace lockstep::shm {
 namespace {
 
-// A process with the other end of a connection, which it closes before it ends: what the kernel does with one that is
-// killed, only slower.
+// A process with the other end of a connection, which it closes before it ends. The kernel does the same for a killed
+// process, only faster.
 class Process {
  public:
   explicit Process(double from_close_to_end_s) {
@@ -38,7 +38,7 @@ class Process {
     waitpid(pid_, nullptr, 0);
   }
   void Signal(int signal) const { kill(pid_, signal); }
-  // Whether it comes to be seen as stopped, or as not stopped.
+  // Waits until it is seen as stopped, or as not stopped.
   bool AwaitStopped(bool stopped) const {
     const Deadline deadline = Deadline::After(30);
     while (peers_.IsStopped(1) != stopped && !deadline.Passed()) usleep(1000);
@@ -100,7 +100,7 @@ TEST(PeersTest, OneThatADebuggerHoldsIsNotStopped) {
   EXPECT_FALSE(process.peers().IsStopped(1));
 }
 
-// The own rank, and one whose number is another's or nobody's here.
+// This rank itself, and a rank whose process number is another process's or unused here.
 TEST(PeersTest, OneThatCannotBeSeenIsNotStopped) {
   Peers peers;
   EXPECT_FALSE(peers.IsStopped(0));

@@ -9,37 +9,37 @@
 #include "core/comm/shm/shm_communicator.h"
 #include "core/comm/shm/staging.h"
 
-// AllReduce and ReduceScatter. Whichever way a tensor takes, every element is reduced by one rank from the
-// contributions of all in rank order, and copied from there: so all ranks, and all ways, get the same bits.
+// AllReduce and ReduceScatter. In every way, one rank reduces an element from the contributions of all in rank order,
+// and it is copied from there. So all ranks, and all ways, give the same bits.
 //
 // In numbers, for R ranks and N bytes (docs/algorithms.md):
 //
 //   way       waits              a rank reads of peers      a rank writes for peers       who reduces
-//   inline    1                  N                    N, in the flag's line         everybody everything
-//   slot      1                  N                    N                             everybody everything
-//   in place  2                  (R-1)/R N                  (R-1)/R N, into their outputs everybody its share
-//   staged    2 + N / kChunk     2 (R-1)/R N                N                             everybody its share
+//   inline    1                  N                    N, in the flag's line         every rank, everything
+//   slot      1                  N                    N                             every rank, everything
+//   in place  2                  (R-1)/R N                  (R-1)/R N, into their outputs every rank its share
+//   staged    2 + N / kChunk     2 (R-1)/R N                N                             every rank its share
 //
-// In place and staged are a reduce-scatter and an all-gather in one pass over the data: a share is reduced, and while
-// it lies in the first-level cache written to where it is wanted. ReduceScatter is the first half of each, and its
-// ranges are the caller's.
+// "In place" and "staged" are a reduce-scatter and an all-gather in one pass over the data: a share is reduced and,
+// while it is in the first-level cache, written to all its places. ReduceScatter is the first half of each, with ranges
+// given by the caller.
 //
-// Traps for changes. Which way is taken must follow from `count` and the announcements alone, never from this rank's
-// pointers: two ranks that chose differently would wait for different things. The order of sources is the order of
-// ranks, also where the own contribution is read from private memory. And a block's result is written after all of its
-// sources were read, as the output may be one of the inputs.
+// Traps for changes. The way must follow only from `count` and the announcements, never from this rank's pointers: two
+// ranks with different ways would wait for different steps. The order of sources is the order of ranks, even if this
+// rank's contribution is read from private memory. A block's result is written after all of its sources were read,
+// because the output may be one of the inputs.
 
 namespace lockstep::shm {
 namespace {
 
-// Pieces in which a reduction goes when its result is needed in several places: small enough that the copies are made
-// out of the first-level cache. A multiple of every element's size.
+// The block size of a reduction whose result is needed in several places: small enough that the copies are made from
+// the first-level cache. A multiple of every element's size.
 constexpr int64_t kBlockBytes = 8 << 10;
 struct alignas(kCacheLineBytes) Block {
   char bytes[kBlockBytes];
 };
 
-// Where the contributions of an AllReduce or ReduceScatter lie: the payload of its announcement, as it lies in memory.
+// The places of the contributions of an AllReduce or ReduceScatter: the payload of its announcement, as plain memory.
 // It fills kInlineBytes.
 struct Places {
   int64_t in;   // offset in the segment, or kPrivate
@@ -47,14 +47,14 @@ struct Places {
   static constexpr int64_t kPrivate = -1;
 };
 
-// The start of each rank's range, and the end of the last, in elements: [R + 1], the rest unused.
+// Returns the start of each rank's range, and the end of the last, in elements: [R + 1], the rest unused.
 std::array<int64_t, kMaxRanks + 1> StartsOf(std::span<const int64_t> counts) {
   std::array<int64_t, kMaxRanks + 1> starts = {};
   std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
   return starts;
 }
 
-// What a rank announced; its in and out may be private each by itself.
+// Returns a rank's announcement; each of its in and out may be private.
 Places PlacesOf(const Announcement& announcement) {
   Places places;
   std::memcpy(&places, announcement.payload, sizeof(places));
@@ -63,7 +63,7 @@ Places PlacesOf(const Announcement& announcement) {
 
 }  // namespace
 
-// Checks, and chooses the way. What is small goes off first: its time is that of a few cache lines' travel.
+// Checks, and chooses the way. Small data comes first: its time is that of moving a few cache lines.
 Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                                   void* out) {
   return AllReduceAs({.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count}, op, in,
@@ -83,7 +83,7 @@ Status ShmCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* i
   const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivate),
                          heap_->OffsetOf(out, bytes).value_or(Places::kPrivate)};
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
-  // With one rank every operation is the identity, a mean included; but of bools, which become 0 or 1.
+  // With one rank every operation is the identity, including a mean; except for bools, which become 0 or 1.
   if (size_ == 1) {
     if (dtype == DType::kBool)
       reduce(&in, 1, count, out);
@@ -91,7 +91,7 @@ Status ShmCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* i
       std::memmove(out, in, static_cast<size_t>(bytes));
     return OkStatus();
   }
-  // One private buffer on one rank is enough: all go staged, since in place each writes to all outputs.
+  // One private buffer on one rank is enough: then all go staged, because in place each rank writes to all outputs.
   for (int rank = 0; rank < size_; ++rank) {
     const Places theirs = PlacesOf(calls_.announcement(rank));
     if (theirs.in == Places::kPrivate || theirs.out == Places::kPrivate) {
@@ -101,8 +101,8 @@ Status ShmCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* i
   return AllReduceInPlace(call, reduce);
 }
 
-// Every rank reads all slots and reduces all of it. No second wait: the slots are read until this rank begins its next
-// call, and the peers fill the other parity's for that.
+// Every rank reads all slots and reduces everything. There is no second wait: this rank reads the slots before it
+// begins its next call, and for that the peers fill the slots of the other parity.
 Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t bytes = call.count * DTypeSize(call.dtype);
   const bool fits_inline = bytes <= kInlineBytes;
@@ -117,8 +117,9 @@ Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce,
 }
 
 ShmCommunicator::Range ShmCommunicator::ShareOf(int rank, int64_t count, int64_t element_bytes) const {
-  // Shares begin at cache lines of the tensor, as two ranks that write to one line slow each other down; at every
-  // second one, since the hardware fetches lines in pairs. So the last ranks' shares of a short tensor may be empty.
+  // Shares begin at cache lines of the tensor, because two ranks that write to one line slow each other down. They
+  // begin at every second line, because the hardware fetches lines in pairs. So the last shares of a short tensor may
+  // be empty.
   const int64_t line = 2 * kCacheLineBytes / element_bytes;
   const int64_t share = ((count + size_ - 1) / size_ + line - 1) / line * line;
   const int64_t begin = std::min(count, rank * share);
@@ -126,8 +127,8 @@ ShmCommunicator::Range ShmCommunicator::ShareOf(int rank, int64_t count, int64_t
 }
 
 // Each rank owns a share of the elements: it reads this share of all inputs, in rank order, and writes the sum to all
-// outputs, its own and the peers'. Nobody else reads or writes there, so nothing is ordered but the start (all inputs
-// are complete: Begin) and the end (all outputs are: AwaitReaders).
+// outputs, its own and the peers'. No other rank reads or writes there, so only two orders are needed: at the start all
+// inputs are complete (Begin), and at the end all outputs are (AwaitReaders).
 Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce) {
   const int64_t width = DTypeSize(call.dtype);
   const Range share = ShareOf(rank_, call.count, width);
@@ -145,7 +146,7 @@ Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce
     for (int rank = 0; rank < size_; ++rank) sources[rank] = ins[rank] + at;
     reduce(sources.data(), size_, bytes / width, block.bytes);
     for (int rank = 0; rank < size_; ++rank) {
-      // What was just read is in the cache, and is overwritten fastest there.
+      // A buffer that was just read is in the cache, and is overwritten fastest there.
       if (outs[rank] == ins[rank])
         CopyCached(outs[rank] + at, block.bytes, bytes);
       else
@@ -155,13 +156,13 @@ Status ShmCommunicator::AllReduceInPlace(const Call& call, ReduceFunction reduce
   return AwaitReaders();
 }
 
-// Chunks of kChunkBytes, each dealt out in shares like a tensor of its own. Of chunk k:
-//   produce   the shares of the others, from the own input into the own outbox, at their places in the chunk
-//   combine   the own share of all: from the peers' outboxes and the own input; to the own output, and to the own
-//             result buffer, from its start
-//   consume   the peers' shares, out of their result buffers, to the own output
-// `out` may be `in`: chunk k of the output is written by combine(k) and consume(k), when produce(k) has taken what
-// others need of the input, and combine reads the own share before it writes it.
+// Chunks of kChunkBytes, each divided into shares like a tensor of its own. For chunk k:
+//   produce   copies the other ranks' shares from this rank's input into its outbox, at their places in the chunk
+//   combine   reduces this rank's share from the peers' outboxes and its own input, to its output, and to the start of
+//             its result buffer
+//   consume   copies the peers' shares from their result buffers to this rank's output
+// `out` may be `in`: combine(k) and consume(k) write chunk k of the output after produce(k) has copied the input for
+// the other ranks, and combine reads this rank's share before it writes it.
 Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce, const char* in, char* out) {
   const int64_t width = DTypeSize(call.dtype);
   const int64_t total = call.count * width;
@@ -169,7 +170,7 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
   const auto chunk_share = [&](int rank, int64_t chunk) {
     return ShareOf(rank, std::min(per_chunk, call.count - chunk * per_chunk), width);
   };
-  // Each outbox is an image of the chunk, of which every peer reads its share; each result holds the own share.
+  // Each outbox is an image of the chunk, of which every peer reads its share; each result holds its rank's share.
   const auto produce = [&](int64_t chunk) {
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;
@@ -195,7 +196,7 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
   };
   const auto consume = [&](int64_t chunk) {
     for (int i = 1; i < size_; ++i) {
-      // Begin with the next rank, so that not all read the same one at a time.
+      // Begins with the next rank, so that not all read from the same one at a time.
       const int rank = (rank_ + i) % size_;
       const Range share = chunk_share(rank, chunk);
       CopyToResult(out + (chunk * per_chunk + share.begin) * width, ResultOf(rank, chunk), share.count * width, total);
@@ -205,7 +206,7 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
                      consume);
 }
 
-// Only the inputs have to be shared to go in place: every rank writes its own output alone.
+// To go in place, only the inputs have to be shared: every rank writes only its own output.
 Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                       const void* in, void* out) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
@@ -227,7 +228,7 @@ Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType 
   return ReduceScatterInPlace(call, reduce, out);
 }
 
-// The whole input goes into the slot, also the part that nobody else needs: it is small.
+// The whole input goes into the slot, including this rank's own part: it is small.
 Status ShmCommunicator::ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t width = DTypeSize(call.dtype);
   LOCKSTEP_RETURN_IF_ERROR(FillSlot(in, call.count * width));
@@ -239,7 +240,8 @@ Status ShmCommunicator::ReduceScatterInSlot(const Call& call, ReduceFunction red
   return OkStatus();
 }
 
-// One pass over the own range of all inputs, straight into the output. The wait at the end is for the inputs' sake.
+// Makes one pass over this rank's range of all inputs, straight into the output. The wait at the end protects the
+// inputs.
 Status ShmCommunicator::ReduceScatterInPlace(const Call& call, ReduceFunction reduce, void* out) {
   const int64_t begin = StartsOf(call.counts)[rank_] * DTypeSize(call.dtype);
   std::array<const void*, kMaxRanks> sources;
@@ -255,7 +257,7 @@ Status ShmCommunicator::ReduceScatterStaged(const Call& call, ReduceFunction red
   const auto starts = StartsOf(call.counts);
   // An outbox is divided evenly among the ranks; chunk k of a rank's range is its k-th piece of this size, in elements.
   // Pieces are whole cache lines of the outbox, so that no two receivers read the same one. A rank with a short range
-  // has empty pieces at the end, and goes on producing for the others.
+  // has empty pieces at the end, and continues to produce for the others.
   const int64_t piece = kChunkBytes / size_ / kCacheLineBytes * kCacheLineBytes / width;
   const auto piece_of = [&](int rank, int64_t chunk) {
     const int64_t begin = std::min(call.counts[rank], chunk * piece);

@@ -19,9 +19,9 @@ Status OutOf(const char* what, int64_t bytes) {
 
 }  // namespace
 
-// It has no name, but its mode is that of a file which nobody else may open: whoever can see this process's descriptors
-// still needs to be its user. F_SEAL_SEAL last: nobody may take the other seals off again. Writing stays allowed to all
-// who have it.
+// It has no name, but its mode is that of a file that no other user may open: a process that sees this process's
+// descriptors still has to run as its user. F_SEAL_SEAL comes last, so that the other seals cannot be changed. All
+// processes that have it may write to it.
 Result<UniqueFd> Segment::Make(const Layout& layout) {
   UniqueFd fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int64_t bytes = layout.TotalBytes();
@@ -34,7 +34,7 @@ Result<UniqueFd> Segment::Make(const Layout& layout) {
   return fd;
 }
 
-// MAP_NORESERVE, as the heaps are far larger than what most jobs ever touch.
+// MAP_NORESERVE, because the heaps are far larger than the memory that most jobs touch.
 Result<std::shared_ptr<Segment>> Segment::Map(const UniqueFd& fd, const Layout& layout) {
   const int64_t bytes = layout.TotalBytes();
   struct stat info = {};
@@ -42,7 +42,7 @@ Result<std::shared_ptr<Segment>> Segment::Map(const UniqueFd& fd, const Layout& 
   if (info.st_size != bytes) return Internal(StrCat("shared memory has ", info.st_size, " bytes, wanted ", bytes));
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
   if (base == MAP_FAILED) return OutOf("mmap", bytes);
-  // Large pages, where the system gives them to those who ask, halve the time of large reductions. Elsewhere no harm.
+  // Large pages, if the system grants them on request, halve the time of large reductions. Otherwise this does no harm.
   (void)madvise(static_cast<char*>(base) + layout.Heaps(), bytes - layout.Heaps(), MADV_HUGEPAGE);
   return std::shared_ptr<Segment>(new Segment(static_cast<char*>(base), layout));
 }

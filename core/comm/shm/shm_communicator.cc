@@ -24,7 +24,7 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
       waiter_(std::move(waiter)),
       calls_(segment_, rank, *waiter_) {}
 
-// Peers that wait for this rank hear that it left, and not that it died. Buffers that are still held keep the segment.
+// Peers that wait for this rank learn that it left, instead of that it died. Held buffers keep the segment.
 ShmCommunicator::~ShmCommunicator() { Leave({}); }
 
 void ShmCommunicator::Leave(std::string_view how) {
@@ -37,7 +37,7 @@ Status ShmCommunicator::FillSlot(const void* data, int64_t bytes) {
   return OkStatus();
 }
 
-// The start of every collective, and nothing behind it.
+// Makes only the start of a collective.
 Status ShmCommunicator::Barrier(std::string_view name) {
   return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0);
 }

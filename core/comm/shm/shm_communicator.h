@@ -21,24 +21,24 @@
 
 namespace lockstep::shm {
 
-// The collectives of up to 16 ranks on one host, through shared memory: what Communicator promises, which is not
-// repeated here. docs/algorithms.md has the steps and bytes of each. Contributions take one of four ways, by size and
-// by where they lie:
+// The collectives of up to 16 ranks on one host, through shared memory. It keeps Communicator's contract, which is not
+// repeated here. docs/algorithms.md has the steps and bytes of each. Size and place of a contribution select one of
+// four ways:
 //   inline      AllReduce of up to kInlineBytes: in the announcement itself; one wait
-//   in a slot   up to kSlotBytes: copied in before the call is announced, read by all; one wait
-//   in place    larger, and in a SharedBuffer: peers read, and in AllReduce write, the buffer itself; two waits
-//   staged      larger, and private: in chunks through the pipeline of staging.h
-// The way is chosen from what all ranks see (sizes, and what was announced), so all choose alike and wait as often.
+//   in a slot   up to kSlotBytes: copied before the call is announced, read by all; one wait
+//   in place    larger, in a SharedBuffer: peers read the buffer itself, and in AllReduce write it; two waits
+//   staged      larger, in private memory: in chunks through the pipeline of staging.h
+// The way follows from data that all ranks see (sizes and announcements), so all choose the same way and wait equally
+// often.
 //
-// The parts, from the bottom up: Segment (the memory), Peers (who is alive), Waiter (progress), Calls (agreement on
-// what is called), Heap (shared buffers), and here the data's ways. One file for the reductions and one for the
-// exchanges.
+// The parts, from the bottom up: Segment (the memory), Peers (which ranks live), Waiter (progress), Calls (agreement on
+// calls), Heap (shared buffers), and here the data's ways. The reductions and the exchanges have one file each.
 //
-// A call that finds its peers there makes no system call, unless one of them sleeps, and allocates nothing but the
-// lists of staged exchanges.
+// A call whose peers have already arrived makes no system call, unless one of them sleeps. It allocates only the lists
+// of staged exchanges.
 class ShmCommunicator final : public Communicator {
  public:
-  // Of ranks that have met (attach.h).
+  // Makes the communicator of ranks after their rendezvous (attach.h).
   static Result<std::unique_ptr<ShmCommunicator>> Create(const ContextOptions& options, Group group);
   ~ShmCommunicator() override;
 
@@ -64,37 +64,37 @@ class ShmCommunicator final : public Communicator {
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
   bool peers_read_shared() const override { return size_ > 1; }
 
-  // For who joins backends (hierarchical/hierarchical_communicator.h).
+  // For the communicator that combines backends (hierarchical/hierarchical_communicator.h):
   //
-  // Compares a call that is made of several, and does nothing else.
+  // Agree compares a call that consists of several calls, and does nothing else.
   Status Agree(const Call& call) { return calls_.Begin(call, nullptr, 0); }
-  // `verbatim`: `why` says already whose it is.
+  // `verbatim`: `why` already names its rank.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
-  // AllReduce with another reduction, and AllGatherV of another item, than what the ranks compare.
+  // AllReduce with another reduction, and AllGatherV of another item, than the call that the ranks compare.
   Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
-  // What errors call the calls that follow, and how much longer than else they wait.
+  // Set the name that errors use for the following calls, and the additional time that they wait.
   void ShowAs(std::optional<CallKind> kind) { waiter_->ShowAs(kind); }
   void set_patience(double seconds) { waiter_->set_patience(seconds); }
-  // Ends all, with what is returned from then on; nothing after another end.
+  // Ends all calls; `error` is returned from then on. If it is already broken, it has no effect.
   void Break(const Status& error) { waiter_->End(error); }
   bool broken() const { return waiter_->broken(); }
   Status CheckUsable() const { return calls_.CheckUsable(); }
 
  private:
-  // How a contribution that is not reduced travels: the payload of its announcement, as it lies in memory.
+  // The way of a contribution that is not reduced: the payload of its announcement, as plain memory.
   struct Source {
     int64_t offset;  // in the segment, or one of the following
-    int64_t count;   // of items, in AllGatherV
+    int64_t count;   // number of items, in AllGatherV
     static constexpr int64_t kStaged = -1;
     static constexpr int64_t kInSlot = -2;
   };
   // Bytes of this rank on their way to peers, or of a peer on their way here, through the outboxes of RunPipeline:
-  // piece k of `bytes` goes through chunk k. `at` is their place in the outbox's chunks.
+  // piece k of `bytes` goes through chunk k. `at` is their offset in the outbox's chunks.
   struct Flow {
-    // Whose outbox they are read from; not used on the way out, where it is the own one.
+    // The rank whose outbox they are read from; not used for sending, which uses this rank's own.
     int rank;
-    char* data;  // null: nobody wants them
+    char* data;  // null: they are dropped
     int64_t bytes;
     int64_t at;
   };
@@ -106,51 +106,50 @@ class ShmCommunicator final : public Communicator {
 
   ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::unique_ptr<Waiter> waiter);
 
-  // reductions.cc. Begin was called for those that are in place or staged, since what was announced decides between the
-  // two; those in a slot call it themselves, behind their copy.
+  // reductions.cc. For ways in place or staged, Begin was already called, because the announcements decide between the
+  // two. The ways in a slot call it themselves, after their copy.
   Status AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
   Status AllReduceInPlace(const Call& call, ReduceFunction reduce);
   Status AllReduceStaged(const Call& call, ReduceFunction reduce, const char* in, char* out);
   Status ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
   Status ReduceScatterInPlace(const Call& call, ReduceFunction reduce, void* out);
   Status ReduceScatterStaged(const Call& call, ReduceFunction reduce, const char* in, char* out);
-  // The share of `rank` when `count` elements are dealt out: equal but for the last ones, and beginning at a multiple
-  // of two cache lines from the tensor's start.
+  // Returns the share of `rank` when `count` elements are divided: all shares are equal except the last ones, and begin
+  // at multiples of two cache lines from the tensor's start.
   Range ShareOf(int rank, int64_t count, int64_t element_bytes) const;
 
   // exchanges.cc
   //
-  // How `bytes` at `data` will travel, for the announcement; copies what is small into the slot of the call that comes
-  // next. `count` is carried along. Fails as FillSlot does.
+  // Returns the way of `bytes` at `data`, for the announcement; copies small data into the slot of the next call.
+  // `count` is passed through. Fails as FillSlot does.
   Result<Source> Locate(const void* data, int64_t bytes, int64_t count);
-  // What a rank announced; after Begin.
+  // Returns a rank's announcement; call it after Begin.
   Source SourceOf(int rank) const;
-  // Where the bytes of `rank` can be read at once; null: they come staged. Valid until this rank begins its next call
-  // (slot) or announces that it has read them (in place).
+  // Returns the address at which the bytes of `rank` can be read at once, or null if they come staged. Valid until this
+  // rank begins its next call (slot) or announces that it has read them (in place).
   const char* DirectData(int rank) const;
-  // Whether the call has to end with AwaitReaders: the same answer on every rank.
+  // Returns whether the call has to end with AwaitReaders: the same answer on every rank.
   bool AnyInPlace() const;
-  // Runs the staged part of an exchange: `out` is what this rank sends, `in` what it receives, `longest_flow` the bytes
-  // of the longest flow between any two ranks. All ranks call it with the same lengths, whether or not they have flows.
-  // A chunk takes `piece_bytes` of each flow.
+  // Runs the staged part of an exchange: `out` are this rank's sends, `in` its receives, `longest_flow` the bytes of
+  // the longest flow between any two ranks. All ranks call it with the same lengths, even without flows. A chunk takes
+  // `piece_bytes` of each flow.
   Status Stream(int64_t longest_flow, int64_t piece_bytes, const std::vector<Flow>& out, const std::vector<Flow>& in);
-  // The end of a call that reads in place: nobody changes a buffer before all have read it. One announcement and one
-  // wait.
+  // Ends a call that reads in place: no rank changes a buffer before all have read it. One announcement and one wait.
   Status AwaitReaders();
 
-  // Copies a contribution into the own slot of the call that comes next: before Begin. The peers that still read the
-  // call before have the other slot; those that read the one before that are gone, unless a call broke in between. So a
-  // broken rank writes nothing and returns its first error.
+  // Copies a contribution into this rank's slot of the next call, before Begin. Peers that still read the call before
+  // use the other slot. No peer reads the call before that, unless a call broke in between. So a broken rank writes
+  // nothing and returns its first error.
   Status FillSlot(const void* data, int64_t bytes);
 
-  // Addresses in the segment; `chunk` is counted from the start of the call.
+  // Return addresses in the segment; `chunk` is counted from the start of the call.
   char* Outbox(int rank, int64_t chunk) { return segment_->At(segment_->layout().Outbox(rank, chunk)); }
   char* ResultOf(int rank, int64_t chunk) { return segment_->At(segment_->layout().Result(rank, chunk)); }
 
   const std::shared_ptr<Segment> segment_;
   const int rank_;
   const int size_;
-  const pid_t owner_;  // a fork of the owner has no say in the job
+  const pid_t owner_;  // a fork of the owner must not affect the job
   const std::shared_ptr<Heap> heap_;
   const std::unique_ptr<Waiter> waiter_;
   Calls calls_;

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 // Rank 1 lags behind in a call that rank 0 has ended: it is held up between the announcement and its reading of rank
-// 0's slot. Rank 0 breaks off the call that comes next, and tries one more, which would fill that very slot again.
+// 0's slot. Rank 0 breaks off the next call, and tries one more, which would fill that same slot again.
 TEST(ShmCommunicatorTest, ABrokenRankWritesNothingThatAPeerMayStillRead) {
   const std::vector<int64_t> good(100, 7), bad(100, 666), sends = {50, 50};
   std::vector<int64_t> out(200);
@@ -60,7 +60,7 @@ TEST(ShmCommunicatorTest, ABrokenRankWritesNothingThatAPeerMayStillRead) {
   }
 }
 
-// Rank 1 is late, but in time; rank 2 is later than the timeout, though by less than it after rank 1.
+// Rank 1 is late, but in time. Rank 2 is later than the timeout, but comes less than the timeout after rank 1.
 TEST(ShmCommunicatorTest, TheStallTimeoutCountsForAllPeersTogether) {
   std::promise<void> back;
   const Part part = [&](Communicator& c) -> std::string {
@@ -68,7 +68,7 @@ TEST(ShmCommunicatorTest, TheStallTimeoutCountsForAllPeersTogether) {
     if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     if (c.rank() == 2) back.get_future().wait_for(std::chrono::milliseconds(4000));
     const Status status = c.Barrier("late");
-    if (c.rank() != 0) return "";  // they find the other two there, or hear of rank 0's error
+    if (c.rank() != 0) return "";  // they find the other two there, or get rank 0's error
     back.set_value();
     const bool rank_2_is_named = status.message().find("rank 2") != std::string::npos;
     return status.code() == StatusCode::kDeadlineExceeded && rank_2_is_named ? "" : status.ToString();
@@ -76,7 +76,7 @@ TEST(ShmCommunicatorTest, TheStallTimeoutCountsForAllPeersTogether) {
   ExpectAllWellAsThreads({"shm", 3}, part, [](ContextOptions& options) { options.stall_timeout_s = 3; });
 }
 
-// Inline, in a slot, and beyond it.
+// Inline, in a slot, and larger.
 TEST(ShmCommunicatorTest, ReducedBoolsAreZeroOrOneWhateverTheirNumber) {
   ExpectAllWell({"shm", 1}, [](Communicator& c) -> std::string {
     for (int64_t count : {10, 1000, 100000}) {

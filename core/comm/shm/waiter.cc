@@ -16,31 +16,31 @@
 #include "core/base/strings.h"
 #include "core/comm/liveness/peer_end.h"
 
-// A wait takes three forms, from the cheapest to the most patient: a look at the flag (WaitForAll, inline), a spin, and
+// A wait has three stages, from the cheapest to the most patient: a check of the flag (WaitForAll, inline), a spin, and
 // sleeps on a futex with a judgement between them.
 //
-// No wake-up is lost. A sleeper registers, then looks at the progress for the last time; an announcer raises the
-// progress, then looks for sleepers. All four are sequentially consistent, so at least one of the two sees the other.
-// The progress is the futex's word: if it changes between the last look and the system call, the kernel sees that it is
-// not what the sleeper believes, and returns at once. With acquire and release alone a store could be delayed behind
-// the load that follows it, on both sides, and the sleeper would lie there until its time is over.
+// No wake-up is lost. A sleeper registers, then reads the progress for the last time; an announcer raises the progress,
+// then reads the number of sleepers. All four accesses are sequentially consistent, so at least one of the two sees the
+// other. The progress is the futex's word: if it changes between the last read and the system call, the kernel notices
+// the difference and returns at once. With only acquire and release, a store could be delayed after the following load
+// on both sides, and the sleeper would sleep until its timeout.
 //
-// State and last words have no such protocol: a rank that breaks wakes everybody, but a peer may go to sleep just
-// after. That costs it one sleep at most.
+// State and LastWords have no such protocol: a rank that breaks wakes all peers, but a peer may go to sleep just after
+// that. This costs it at most one sleep.
 
 namespace lockstep::shm {
 namespace {
 
-// The longest sleep without a look at the peers: a bound of how late a death, an abort or a farewell is seen. Each look
-// is a system call for each missing rank, so 20 of them a second cost next to nothing.
+// The longest sleep without a check of the peers. It bounds how late a death, an abort or a farewell is seen. Each
+// check is a system call for each missing rank, so 20 checks per second cost almost nothing.
 constexpr double kSleep_s = 0.05;
-// How often it is looked whether a peer is stopped, which costs more. Of the time between two looks no more than kGap_s
-// counts: this process was stopped itself, as all of a job are by Ctrl-Z, or the machine slept.
+// The interval of checks for stopped peers, which cost more. Of the time between two checks at most kGap_s counts: in a
+// longer gap this process was stopped itself, as Ctrl-Z stops a whole job, or the machine slept.
 constexpr double kLookForStops_s = 0.25;
 constexpr double kGap_s = 1;
 
-// The futex system call on a word that several processes map: without FUTEX_PRIVATE_FLAG, which would look for sleepers
-// of this process alone.
+// Makes the futex system call on a word that several processes map. So it does not use FUTEX_PRIVATE_FLAG, which would
+// find only sleepers of this process.
 long Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
@@ -55,18 +55,18 @@ Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, Names names, Peers pe
       peers_(std::move(peers)),
       policy_(policy) {}
 
-// The counter is written by this thread alone, so a store does for an increment; announced_ is its copy here.
+// Only this thread writes the counter, so a store replaces an increment; announced_ is the local copy.
 void Waiter::Announce() {
   FlagLine& flag = segment_->block(rank_).flag;
-  // Sequentially consistent, as is a sleeper's registration: either we see the sleeper or it sees our progress.
+  // Sequentially consistent, like a sleeper's registration: either we see the sleeper or it sees our progress.
   flag.progress.store(++announced_, std::memory_order_seq_cst);
-  // All who sleep are woken: they may wait for different steps, and look again.
+  // Wakes all sleepers, because they may wait for different steps; they check again.
   if (flag.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     Futex(flag.progress, FUTEX_WAKE, INT_MAX);
 }
 
-// One deadline for all peers, or a wait could last R - 1 times as long as was promised. It begins with the first sleep:
-// most waits end before, and need not ask the clock for it.
+// There is one deadline for all peers; otherwise a wait could last R - 1 times as long as promised. It begins with the
+// first sleep: most waits end before, and need not read the clock.
 Status Waiter::WaitFrom(int first, uint32_t step) {
   std::optional<Deadline> deadline;
   for (int i = first; i < size_; ++i) {
@@ -77,16 +77,16 @@ Status Waiter::WaitFrom(int first, uint32_t step) {
   return OkStatus();
 }
 
-// The first judgement comes before the first sleep, so that an end that is known already does not cost 50 ms; it does
-// not look for deaths, which takes a system call and is worth it only when nothing has happened for a whole sleep. So a
-// wait that ends well makes no other system calls than those of its sleep.
+// The first judgement comes before the first sleep, so that a known end does not cost 50 ms. It does not check for
+// deaths: that takes a system call and pays only when nothing has happened during a whole sleep. So a wait that ends
+// well makes no other system calls than those of its sleep.
 Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
   bool look_for_deaths = false;
   while (!Reached(peer, step)) {
     std::string cause;
     const Status judgement = Judge(step, look_for_deaths, deadline, cause);
     if (!judgement.ok()) {
-      if (!broken()) peer_end::Note(judgement);  // what broke it before was noted then, or is this rank's own doing
+      if (!broken()) peer_end::Note(judgement);  // an earlier error was noted then, or is this rank's own
       return Break(RankState::kBroken, judgement, cause.empty() ? judgement.message() : cause);
     }
     look_for_deaths = Sleep(peer, step, std::clamp(deadline.Left(), 0.001, kSleep_s));
@@ -95,7 +95,7 @@ Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
 }
 
 bool Waiter::Spin(int peer, uint32_t step) const {
-  // The clock is asked once in this many looks: it costs as much as a look.
+  // The clock is read once in this many checks: it costs as much as a check.
   constexpr int kLooks = 64;
   const auto end = Deadline::Clock::now() + std::chrono::microseconds(policy_.spin_us);
   do {
@@ -111,15 +111,15 @@ bool Waiter::Spin(int peer, uint32_t step) const {
   return false;
 }
 
-// Registered in `sleepers` from before the last look until after the wake-up, also where it turns out that there is
-// nothing to wait for.
+// Registered in `sleepers` from before the last check until after the wake-up, even if there turns out to be nothing to
+// wait for.
 bool Waiter::Sleep(int peer, uint32_t step, double seconds) {
   FlagLine& flag = segment_->block(peer).flag;
   flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t progress = flag.progress.load(std::memory_order_seq_cst);
   bool timed_out = false;
   if (static_cast<int32_t>(progress - step) < 0) {
-    // Nanoseconds of a second, which `seconds` is less than. Relative to now, as FUTEX_WAIT wants it.
+    // Nanoseconds of a second; `seconds` is less than one. Relative to now, as FUTEX_WAIT requires.
     const timespec timeout = {0, static_cast<long>(seconds * 1e9)};
     timed_out = Futex(flag.progress, FUTEX_WAIT, progress, &timeout) != 0 && errno == ETIMEDOUT;
   }
@@ -127,21 +127,21 @@ bool Waiter::Sleep(int peer, uint32_t step, double seconds) {
   return timed_out;
 }
 
-// Each judgement looks at everything anew: the order of the looks decides which of several reasons is told.
+// Each judgement checks everything again; the order of the checks decides which of several reasons is reported.
 Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadline, std::string& cause) {
   if (broken()) return BrokenStatus();
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer) {
-    // Only who has not done the step can spoil it: a peer that has done its part may leave, or die, in peace.
+    // Only a peer that has not done the step can break it: a peer that has done its part may leave or die.
     if (peer != rank_ && !Reached(peer, step)) missing.push_back(peer);
   }
-  // What is seen with own eyes comes before what others say.
+  // What this rank sees itself has priority over reports of others.
   for (int peer : missing) {
     Status status = JudgeMissing(peer, look_for_deaths);
-    // (A rank may have done the step and died between the two looks: then it is no reason.)
+    // (A rank may have done the step and died between the two checks: then it is no reason.)
     if (!status.ok() && !Reached(peer, step)) return status;
   }
-  // Who aborted or failed ends the job, whether or not it has done this step.
+  // A rank that aborted or failed ends the job, whether or not it has done this step.
   for (int peer = 0; peer < size_; ++peer) {
     RankBlock& block = segment_->block(peer);
     const RankState state = block.flag.state.load(std::memory_order_acquire);
@@ -166,17 +166,17 @@ std::string Waiter::OnHost() const { return names_.host.empty() ? "" : StrCat(" 
 
 std::string Waiter::ThereToo() const { return names_.host.empty() ? "" : StrCat(" (on host ", names_.host, ")"); }
 
-// What is known of the peer from its own state comes before what the kernel says of its process.
+// The peer's own state has priority over the kernel's data about its process.
 Status Waiter::JudgeMissing(int peer, bool look_for_deaths) {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
     return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ",
                               Operation(), ThereToo(), Behind(": ", segment_->block(peer).last_words.text)));
   }
-  // A rank that failed tells more by its last words than by its end.
+  // The error text of a failed rank tells more than its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
   const Peers::Fate fate = peers_.Look(peer);
-  // It may have said goodbye between the two looks: the next judgement hears that.
+  // It may have left between the two checks: the next judgement sees that.
   if (segment_->block(peer).flag.state.load(std::memory_order_acquire) != RankState::kRunning) return OkStatus();
   switch (fate) {
     case Peers::Fate::kAlive: {
@@ -215,7 +215,7 @@ std::string Waiter::StoppedTooLong(int peer) {
     if (!peers_.IsStopped(peer)) {
       stop.seconds.reset();
     } else {
-      // One that has come further ran meanwhile: that is another stop.
+      // A peer that has made progress ran meanwhile: this is a new stop.
       const bool lasts = stop.seconds && stop.progress == before;
       stop.seconds = lasts ? *stop.seconds + std::min(since_look_s, kGap_s) : 0;
     }
@@ -232,9 +232,9 @@ Status Waiter::BrokenStatus() const {
   return first_error_;
 }
 
-// The order of the writes is the protocol: last words, then the state (release) that lets peers read them;
-// first_error_, then broken_ (release) that lets other threads here ask for it. A second end, whichever thread it comes
-// from, finds the first.
+// The order of the writes is the protocol. LastWords comes first, then the state (release) that lets peers read it;
+// first_error_ comes first, then broken_ (release) that lets other threads here read it. A second end, from any thread,
+// finds the first.
 Status Waiter::Break(RankState state, const Status& error, const std::string& cause) {
   std::lock_guard lock(mutex_);
   if (!first_error_.ok()) return first_error_;
@@ -249,8 +249,7 @@ Status Waiter::Break(RankState state, const Status& error, const std::string& ca
 }
 
 void Waiter::Abort(const Status& why) {
-  // The code of an aborted call is CANCELLED whatever the reason was; a reason that is not a mere cancellation keeps
-  // its code in the text.
+  // The code of an aborted call is always CANCELLED. If the reason has another code, its text contains that code.
   const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
   (void)Break(RankState::kAborted, Cancelled(reason), reason);  // the error is for the calls to return
 }
@@ -259,14 +258,14 @@ void Waiter::End(const Status& error) {
   (void)Break(RankState::kBroken, error, error.message());  // the error is for the calls to return
 }
 
-// Calls that are made after it return CANCELLED with this reason; peers read `how`.
+// Later calls return CANCELLED with this reason; peers read `how`.
 void Waiter::Leave(std::string_view how) {
   const Status reason = Cancelled(StrCat("rank ", NameOf(rank_), " has left the job"));
   (void)Break(RankState::kLeft, reason, std::string(how));  // as above
 }
 
 void Waiter::WakeAll() {
-  // A sleeper waits for any of the ranks. Who misses this wakes within kSleep_s.
+  // A sleeper may wait for any of the ranks. One that misses this wakes within kSleep_s.
   for (int peer = 0; peer < size_; ++peer) Futex(segment_->block(peer).flag.progress, FUTEX_WAKE, INT_MAX);
 }
 
