@@ -18,17 +18,17 @@
 #include "core/testing/job.h"
 #include "core/testing/ranks.h"
 
-// What becomes of a rank that computes by itself when another one is lost. The last rank is the one that is.
+// The fate of a rank that computes outside of collectives when another one is lost. The last rank is the lost one.
 
 namespace lockstep {
 namespace {
 
-// After a loss a program has this long to come to a collective that tells it: not too short for a busy machine.
+// The time after a loss in which a program has to reach a collective that reports it: not too short for a busy machine.
 constexpr double kEnd_s = 1;
-// Beside what ends a process: far longer than the watch needs to find out.
+// The time that a rank computes alone: far longer than the watch needs to notice a loss.
 constexpr auto kAlone = std::chrono::milliseconds(kSanitized ? 6000 : 3000);
 
-// How the ranks of a job ended, and what they wrote to stderr.
+// The ends of a job's ranks, and their output on stderr.
 struct Ends {
   std::vector<testing::Outcome> outcomes;
   std::string said;
@@ -37,7 +37,7 @@ struct Ends {
 using RankPart = std::function<std::string(const ContextOptions& options)>;
 
 Ends RunRanks(const JobShape& shape, const RankPart& part) {
-  // All ranks write to it at once, each behind the others.
+  // All ranks append to it at once.
   const UniqueFd stderr_file(memfd_create("stderr of the ranks", MFD_CLOEXEC));
   fcntl(stderr_file.get(), F_SETFL, O_APPEND);
   const std::string address = testing::FreeLocalAddress();
@@ -119,7 +119,7 @@ TEST_P(AfterLossTest, AProgramThatHasLeftGoesOn) {
   }));
 }
 
-// Whoever that is: in the order of their ranks all but rank 0 go, and then rank 0.
+// In any order: all except rank 0 leave in the order of their ranks, and then rank 0; or rank 0 leaves first.
 TEST_P(AfterLossTest, APeerThatLeavesIsNoLoss) {
   for (const bool zero_first : {false, true}) {
     ExpectSurvivorsWell(Run([=, victim = last()](Communicator& c) -> std::string {
@@ -151,7 +151,7 @@ TEST_P(AfterLossTest, ZeroSecondsAreNever) {
 INSTANTIATE_TEST_SUITE_P(Backends, AfterLossTest, ::testing::Values(JobShape{"gloo", 3}, JobShape{"auto", 4, "aabb"}),
                          JobShapeName);
 
-// As where nobody reads any more what the process writes: a launcher that stands still, or a pager.
+// The process's output is not read, as with a launcher that is stopped, or a pager.
 TEST(AfterLossAloneTest, AFullPipeBehindStderrHoldsUpNobody) {
   testing::Ranks ranks(1, [](int, const testing::Ranks::Report& report) {
     int ends[2];
@@ -169,7 +169,7 @@ TEST(AfterLossAloneTest, AFullPipeBehindStderrHoldsUpNobody) {
   EXPECT_EQ(ranks.Wait(60)[0].exit_code, 1);
 }
 
-// The lane hears of the death by itself, and each request that is made from then on of it.
+// The lane itself notices the death, and reports it to each later request.
 TEST(AfterLossOfLanesTest, ANamedLaneTellsTheProgramByARequestAlone) {
   for (const bool asks : {false, true}) {
     const Ends ends = RunRanks({"gloo", 2}, [asks](const ContextOptions& options) -> std::string {

@@ -18,13 +18,13 @@
 #include "core/comm/job/context.h"
 #include "core/testing/ranks.h"
 
-// How fast the collectives are on one host.
+// Measures how fast the collectives are on one host.
 //
-// Method: the ranks are processes, each bound to a core of its own. A sample is one call (calls of up to 16 KiB: a run
+// Method: the ranks are processes, each bound to its own core. A sample is one call (for calls of up to 16 KiB: a run
 // of many, divided), from the first rank's start to the last rank's end, with a barrier before it. Before each sample
-// of a larger call every rank writes its input anew, as training does, so that it lies in the writer's cache or memory
-// and not in the reader's. Printed are the median and the best of the samples, and the target where there is one, for 2
-// ranks.
+// of a larger call every rank writes its input again, as training does. So the input lies in the writer's cache or
+// memory, and not in the reader's. It prints the median and the best of the samples, and for 2 ranks the target if
+// there is one.
 //
 //   lockstep_comm_benchmark [ranks]      2 without an argument
 
@@ -33,7 +33,7 @@ namespace {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Where the ranks leave their times, in memory that they share as forks of one process.
+// The times of the ranks, in memory that they share as forks of one process.
 struct Times {
   std::atomic<double> begin[16];
   std::atomic<double> end[16];
@@ -45,7 +45,7 @@ enum class Unit { kMicroseconds, kGigabytesPerSecond };
 struct Case {
   std::string name;
   int64_t bytes;        // per rank
-  double moved = 0;     // bytes that the rate counts: the buffer, or what is sent to others
+  double moved = 0;     // the bytes of the rate: the buffer, or the bytes sent to others
   bool shared = false;  // whether buffers lie in shared memory
   std::function<Status(Communicator& c, char* in, char* out)> call;
   Unit target_unit = Unit::kMicroseconds;
@@ -59,7 +59,7 @@ Case AllReduceCase(const std::string& label, int64_t bytes, bool shared) {
           }};
 }
 
-// One tensor: what a list costs beyond it is three additions for each tensor.
+// One tensor: a list costs only three more additions for each tensor.
 Case AdasumCase(const std::string& label, int64_t bytes, bool shared) {
   return {StrCat("adasum ", label, shared ? ", shared" : ""), bytes, static_cast<double>(bytes), shared,
           [bytes](Communicator& c, char* in, char*) {
@@ -77,7 +77,7 @@ Case AllToAllCase(const std::string& label, int64_t bytes, int size, bool shared
           }};
 }
 
-// What the machine does at that moment, to hold the others against: every rank copies its buffer once.
+// A reference for the other lines: every rank copies its buffer once, on the machine in its present state.
 Case CopyCase(const std::string& label, int64_t bytes) {
   return {StrCat("memcpy ", label, " on each"), bytes, static_cast<double>(bytes), false,
           [bytes](Communicator&, char* in, char* out) {
@@ -127,9 +127,9 @@ void Need(const Status& status) {
   _exit(1);
 }
 
-// Seconds of one sample, on rank 0; the others take part.
-// The time runs from the earliest start to the latest end of all ranks: a rank that begins late or ends early can't
-// make it look faster. The clock is one for all processes of a machine.
+// Returns the seconds of one sample, on rank 0; the others take part. The time runs from the earliest start to the
+// latest end of all ranks, so a rank that begins late or ends early cannot make it look faster. All processes of a
+// machine have the same clock.
 double Sample(Communicator& c, const Case& test, Times& times, char* in, char* out, int repeats) {
   if (repeats == 1) std::memset(in, 0, static_cast<size_t>(test.bytes));
   Need(c.Barrier("before"));
@@ -175,7 +175,7 @@ void RunCase(Communicator& c, const Case& test, Times& times) {
   std::fflush(stdout);
 }
 
-// Ranks are bound to the cores that this process may use, in turn; more ranks than cores share.
+// Binds ranks to the cores that this process may use, in turn; more ranks than cores share.
 void BindToCore(int rank) {
   cpu_set_t allowed, mine;
   CPU_ZERO(&mine);

@@ -15,10 +15,10 @@
 #include "core/testing/oracle.h"
 #include "core/testing/ranks.h"
 
-// Folder conformance/: tests and benchmarks of whole jobs, which hold every backend to the contract of Communicator.
+// Folder conformance/: tests and benchmarks of whole jobs, which check Communicator's contract on every backend.
 //
-// Every backend, when nothing goes wrong: the results of the naive oracle, bit for bit, for random
-// sequences of calls. All ranks draw the sequence from the same seed, and each can compute what the others send.
+// These tests have no failures: the results equal those of the naive oracle, bit for bit, for random sequences of
+// calls. All ranks draw the sequence from the same seed, and each can compute the others' data.
 
 namespace lockstep {
 namespace {
@@ -26,7 +26,7 @@ namespace {
 using testing::FirstDifference;
 using testing::RandomTensor;
 
-// A tensor of this rank's, in private or shared memory by chance.
+// A tensor of this rank, in private or shared memory by chance.
 class Tensor {
  public:
   Tensor(Communicator& communicator, int64_t bytes, bool shared) {
@@ -42,10 +42,10 @@ class Tensor {
   std::vector<char> private_;
 };
 
-// Draws calls, makes them, and compares. The random numbers of `common` are the same on all ranks, and decide what is
-// called; those of `own` are not, and decide what a rank may choose for itself: private or shared memory, in place or
-// not. Content depends on seed, call and rank alone, so each rank can compute what every other brings and needs no
-// second exchange to know what it should have received.
+// Draws calls, makes them, and compares. The random numbers of `common` are equal on all ranks and determine the calls.
+// The numbers of `own` differ and determine a rank's own choices: private or shared memory, in place or not. Contents
+// depend only on seed, call and rank. So each rank can compute the others' inputs, and needs no second exchange to know
+// the expected result.
 class RandomCalls {
  public:
   RandomCalls(Communicator& communicator, const JobShape& shape, uint64_t seed, int64_t most_bytes)
@@ -56,7 +56,7 @@ class RandomCalls {
         common_(seed),
         own_(seed * 31 + c_.rank()) {}
 
-  // "" or what went wrong.
+  // Returns "" or the error.
   std::string Run(int calls) {
     for (number_ = 0; number_ < calls; ++number_) {
       dtype_ = static_cast<DType>(common_() % kDTypeCount);
@@ -77,7 +77,7 @@ class RandomCalls {
   }
 
  private:
-  // Sizes over all orders of magnitude, zero and the neighbourhood of the ways' borders among them.
+  // Draws sizes over all orders of magnitude, including zero and sizes near the limits of the ways.
   int64_t DrawCount(std::mt19937_64& random, int64_t width) {
     const int64_t borders[] = {0, 1, 16, 1024, 16 << 10, 512 << 10};
     const int64_t most = most_bytes_ / width;
@@ -89,7 +89,7 @@ class RandomCalls {
     return std::min<int64_t>(most, static_cast<int64_t>(random() % (uint64_t{1} << bits)));
   }
 
-  // What `rank` brings to the current call.
+  // Returns the input of `rank` for the current call.
   std::string Content(int rank, int64_t elements) {
     return RandomTensor(dtype_, elements, seed_ * 1000003 + static_cast<uint64_t>(number_ * 64 + rank));
   }
@@ -107,11 +107,11 @@ class RandomCalls {
     return WantedReduction(shape_, op, dtype_, all);
   }
 
-  // Large reductions stay few: the oracle is slow.
+  // Large reductions are rare, because the oracle is slow.
   std::string AllReduce() {
     const ReduceOp op = DrawOp();
     const int64_t count = DrawCount(common_, DTypeSize(dtype_)), bytes = count * DTypeSize(dtype_);
-    // In half of the calls all ranks are shared, as that is a way of its own.
+    // In half of the calls all ranks have shared memory, because that is a way of its own.
     const bool all_shared = common_() % 2 == 0, in_place = own_() % 2 == 0;
     Tensor in(c_, bytes, all_shared || DrawShared()), out(c_, bytes, all_shared || DrawShared());
     in.Fill(Content(c_.rank(), count));
@@ -190,7 +190,7 @@ class RandomCalls {
                    [&](const Allocate& allocate) { return c_.AllToAllV(name_, item, sends, in.data(), allocate); });
   }
 
-  // An exchange whose output is allocated when its size is known: once, and with the counts that were sent.
+  // Makes an exchange whose output is allocated when its size is known: once, and with the counts that were sent.
   std::string Receive(const std::string& wanted, const std::vector<int64_t>& wanted_counts,
                       const std::function<Status(const Allocate&)>& call) {
     Tensor out(c_, static_cast<int64_t>(wanted.size()), DrawShared());
@@ -221,12 +221,13 @@ class RandomCalls {
 
 class ConformanceTest : public ::testing::TestWithParam<JobShape> {};
 
-// First many small calls, which cross the borders between inline and slot, then fewer large ones, in place and staged.
+// Many small calls come first, which cross the limit between inline and slot; then fewer large ones, in place and
+// staged.
 TEST_P(ConformanceTest, RandomCallsEqualTheOracle) {
   const uint64_t seed = 7001;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   ExpectAllWell(GetParam(), [&](Communicator& c) {
-    // Fewer and smaller for many ranks: everyone computes everybody's part.
+    // With many ranks the calls are fewer and smaller: every rank computes the parts of all.
     const int calls = (kSanitized ? 40 : 200) / (c.size() > 8 ? 5 : 1);
     const std::string small = RandomCalls(c, GetParam(), seed, 64 << 10).Run(calls);
     return small.empty() ? RandomCalls(c, GetParam(), seed + 1, (8 << 20) / c.size()).Run(calls / 6) : small;
@@ -242,8 +243,8 @@ TEST_P(ConformanceTest, RandomCallsOfRanksThatAreThreadsEqualTheOracle) {
   });
 }
 
-// Each kind of call on `count` float32, more than is staged at a time. Sums of small whole numbers are exact, so that
-// the oracle is a formula. Each returns "" or what went wrong.
+// Each kind of call on `count` float32, more than is staged at a time. Sums of small integers are exact, so the oracle
+// is a formula. Each returns "" or the error.
 class LargeCalls {
  public:
   LargeCalls(Communicator& communicator, int64_t count, bool shared)
@@ -265,7 +266,7 @@ class LargeCalls {
     for (int rank = 0; rank < c_.size(); ++rank) sum += Value(rank, i);
     return sum;
   }
-  // The elements of `count_` that are `rank`'s: from Begin(rank) up to Begin(rank + 1).
+  // The elements of `count_` that belong to `rank`: from Begin(rank) up to Begin(rank + 1).
   int64_t Begin(int rank) const { return count_ * rank / c_.size(); }
 
   template <typename Wanted>
@@ -297,7 +298,7 @@ class LargeCalls {
     return s.ok() ? Compare("broadcast", data_, count_, [&](int64_t i) { return Value(root, i); }) : s.ToString();
   }
 
-  // The ranks' parts make one tensor of `count_`.
+  // The ranks' parts make one tensor of `count_` elements.
   std::string AllGather() {
     std::vector<float> got(count_);
     const int64_t begin = Begin(c_.rank());
@@ -311,7 +312,7 @@ class LargeCalls {
     });
   }
 
-  // Everything to the next rank.
+  // Sends everything to the next rank.
   std::string AllToAll() {
     std::vector<int64_t> sends(c_.size(), 0);
     sends[(c_.rank() + 1) % c_.size()] = count_;
@@ -331,7 +332,7 @@ class LargeCalls {
 
 TEST_P(ConformanceTest, LargeTensorsArePipelined) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
-    // On few ranks enough for each rank's share to be many pieces, and a part of it on more: all look at everything.
+    // On few ranks, each rank's share is many pieces. More ranks have less data, because all ranks check everything.
     const int64_t bytes = kSanitized ? 40 << 20 : 64 << 20;
     const int64_t count = bytes / 4 / (c.size() > 5 ? 32 : c.size() > 3 ? 8 : 1) + 3;
     const std::string error = LargeCalls(c, count, false).Run();
@@ -339,7 +340,7 @@ TEST_P(ConformanceTest, LargeTensorsArePipelined) {
   });
 }
 
-// All ranks make the same mistake, and none waits for another: the barrier behind it is the first exchange.
+// All ranks make the same mistake, and none waits for another: the barrier after it is the first exchange.
 TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     float x = 0;
@@ -365,7 +366,7 @@ TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
   });
 }
 
-// Rank 0 has no room for what it receives, but still has to send: in a slot (10 items) and staged (2^20).
+// Rank 0 has no memory for what it receives, but still has to send: in a slot (10 items) and staged (2^20).
 TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     for (int64_t count : {10, (4 << 20) / c.size()}) {
@@ -387,7 +388,7 @@ TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
   });
 }
 
-// Who sends for a host to a rank of another one, and what goes that way: first to the carriers, then to everybody.
+// Checks the relay ranks and data that goes through them: first to the relay ranks, then to every rank.
 TEST_P(ConformanceTest, CarriersAreOfTheOwnHostAndReachEverybody) {
   const std::vector<std::vector<int>> hosts = GetParam().Hosts();
   const bool several = std::any_of(hosts.begin(), hosts.end(), [](const auto& ranks) { return ranks.size() > 1; });
@@ -406,7 +407,8 @@ TEST_P(ConformanceTest, CarriersAreOfTheOwnHostAndReachEverybody) {
       if (!is_here(carrier) || (is_here(r) && carrier != r)) return StrCat("rank ", r, " is carried to by ", carrier);
       ++sends[carrier];
     }
-    // A letter from each rank of the host to each rank of the job lands at the carrier, and nothing leaves the host.
+    // A value from each rank of the host to each rank of the job arrives at the relay rank, and nothing leaves the
+    // host.
     std::vector<int32_t> in(c.size(), c.rank()), out;
     std::vector<int64_t> counts;
     const Status status =
@@ -427,7 +429,7 @@ TEST_P(ConformanceTest, CarriersAreOfTheOwnHostAndReachEverybody) {
   });
 }
 
-// 1024 MiB would be more than the 256 MiB that a test's rank has.
+// 1024 MiB is more than the 256 MiB of a test's rank.
 TEST_P(ConformanceTest, SharedMemoryRunsOutAndComesBack) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     std::vector<std::shared_ptr<SharedBuffer>> buffers;
@@ -436,7 +438,7 @@ TEST_P(ConformanceTest, SharedMemoryRunsOutAndComesBack) {
     if (buffers.size() > 1024) return "more than there is";
     if (c.AllocateShared(-1) != nullptr) return "a negative size";
     const size_t before = buffers.size();
-    // Buffers that were freed in any order join to one again.
+    // Buffers that were freed in any order join to one free range again.
     std::mt19937_64 random(5);
     std::shuffle(buffers.begin(), buffers.end(), random);
     buffers.clear();

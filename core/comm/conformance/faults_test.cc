@@ -17,8 +17,8 @@
 #include "core/testing/job.h"
 #include "core/testing/ranks.h"
 
-// What every backend has to do when something goes wrong: an error on every rank that waits, which names the culprit
-// and the operation, and no hang. Ranks die for real.
+// The duties of every backend after a failure: every waiting rank gets an error that names the culprit and the
+// operation, and no rank hangs. Ranks really die.
 
 namespace lockstep {
 namespace {
@@ -32,18 +32,18 @@ bool Contains(const Status& status, std::initializer_list<std::string> parts) {
 
 std::string Unexpected(const Status& status) { return StrCat("got ", status.ToString()); }
 
-// The same error again, at once, from a collective of another kind.
+// Checks that a collective of another kind returns the same error again, at once.
 std::string ExpectBroken(Communicator& c, const Status& first) {
   const Status again = c.Barrier("after the end");
   return again == first ? "" : StrCat("first ", first.ToString(), ", then ", again.ToString());
 }
 
-// Seconds within which a death has to be reported. It is noticed within 50 ms; the rest is for a busy machine, and far
-// less than the timeouts that would end the wait as well, with other texts.
+// The seconds within which a death has to be reported. It is noticed within 50 ms; the rest is for a busy machine. It
+// is far less than the timeouts that would end the wait as well, with other texts.
 constexpr double kReportWithin_s = kSanitized ? 60 : 20;
 
-// When a rank died, for ranks that are forks: in memory that they share, by a clock that is the same for all processes
-// of a machine.
+// The time of a rank's death, for ranks that are forks: in memory that they share, on a clock that is the same for all
+// processes of a machine.
 class TimeOfDeath {
  public:
   using Clock = std::chrono::steady_clock;
@@ -53,7 +53,7 @@ class TimeOfDeath {
     testing::DieNow();
   }
 
-  // "" where the death has just been reported in time; to be called by a survivor that got the error.
+  // Returns "" if the death has just been reported in time; called by a survivor that got the error.
   std::string ExpectReportedInTime() const {
     const int64_t died = ticks_->load();
     if (died == 0) return "a death was reported before it happened";
@@ -66,7 +66,7 @@ class TimeOfDeath {
   testing::Shared<std::atomic<int64_t>> ticks_{0};
 };
 
-// All ways that a collective can wait, so that a death is tried in each.
+// All ways in which a collective can wait; a death is tried in each.
 struct Operation {
   std::string name;
   std::function<Status(Communicator& c, std::vector<float>& memory)> run;
@@ -143,11 +143,12 @@ TEST_P(FaultsTest, AKilledRankIsNamedWhateverTheOthersDo) {
     const testing::Shared<std::atomic<int>> rounds_done(0);
     Job job(GetParam(), [&, victim = last()](Communicator& c) -> std::string {
       std::vector<float> memory;
-      // A few rounds first, so that the victim dies with the others in full swing.
+      // A few rounds come first, so that the victim dies while the others are busy.
       for (int i = 0; i < 3; ++i) {
         if (Status s = operation.run(c, memory); !s.ok()) return Unexpected(s);
       }
-      // A death ends a round as well of which the part is still on its way: the others are through with all of them.
+      // A death may also end a round whose data is still on its way, so the victim waits until the others have finished
+      // all rounds.
       ++*rounds_done;
       if (c.rank() == victim && !testing::Site::OfThisProcess()) testing::AwaitCount(*rounds_done, c.size());
       if (c.rank() == victim) death.DieNow();
@@ -163,7 +164,7 @@ TEST_P(FaultsTest, AKilledRankIsNamedWhateverTheOthersDo) {
   }
 }
 
-// 16 MiB, staged: 64 chunks, between any two of which it may die.
+// 16 MiB, staged: 64 chunks; it may die between any two of them.
 TEST_P(FaultsTest, ARankKilledInTheMiddleOfACollectiveIsNamed) {
   TimeOfDeath death;
   Job job(GetParam(), [&death, victim = last()](Communicator& c) -> std::string {
@@ -188,10 +189,10 @@ TEST_P(FaultsTest, ARankKilledInTheMiddleOfACollectiveIsNamed) {
   job.ExpectSurvivorsWell({last()});
 }
 
-// A stopped process is alive to the kernel: only time tells.
+// To the kernel, a stopped process is alive: only a timeout reveals it.
 TEST_P(FaultsTest, AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo) {
   const Adjust impatient = [](ContextOptions& options) { options.stall_timeout_s = kSanitized ? 4 : 2; };
-  // All at once, since they only wait.
+  // All run at once, because they only wait.
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<testing::Shared<std::atomic<int>>>> counts;
   for (const Operation& operation : AllOperations()) {
@@ -199,7 +200,7 @@ TEST_P(FaultsTest, AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo) {
     const Part part = [operation, ready, victim = last()](Communicator& c) -> std::string {
       std::vector<float> memory;
       if (c.rank() == victim) testing::FreezeNow();
-      // Nobody else is late, however long a busy machine takes to start all these processes.
+      // No other rank is late, however long a busy machine takes to start all these processes.
       ++*ready;
       if (!testing::Site::OfThisProcess()) testing::AwaitCount(*ready, c.size() - 1);
       const Status status = operation.run(c, memory);
@@ -213,7 +214,7 @@ TEST_P(FaultsTest, AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo) {
   for (const std::unique_ptr<Job>& job : jobs) job->ExpectSurvivorsWell({last()});
 }
 
-// Long before the stall timeout, where a rank of its host waits for it.
+// Long before the stall timeout, if a rank of its host waits for it.
 class StopsTest : public FaultsTest {};
 
 TEST_P(StopsTest, AStoppedRankIsNamedWhateverTheOthersDo) {
@@ -234,7 +235,7 @@ TEST_P(StopsTest, AStoppedRankIsNamedWhateverTheOthersDo) {
   for (const std::unique_ptr<Job>& job : jobs) job->ExpectSurvivorsWell({last()});
 }
 
-// Each stop is shorter than the time that one may last; together they are longer.
+// Each stop is shorter than the allowed time; together they are longer.
 TEST_P(StopsTest, ARankThatGoesOnInTimeIsNotMissed) {
   const Adjust adjust = [](ContextOptions& options) { options.stopped_timeout_s = kSanitized ? 10 : 3; };
   Job job(
@@ -242,7 +243,7 @@ TEST_P(StopsTest, ARankThatGoesOnInTimeIsNotMissed) {
       [victim = last()](Communicator& c) -> std::string {
         for (int i = 0; i < 4; ++i) {
           if (c.rank() == victim) {
-            // A child has it go on.
+            // A child resumes it.
             const pid_t self = getpid();
             const pid_t child = fork();
             if (child == 0) {
@@ -306,7 +307,7 @@ TEST_P(FaultsTest, RanksThatHaveDoneTheirPartMayLeaveInAnyOrder) {
   }
 }
 
-// As threads, since Leave comes from another thread than the collective that it ends.
+// As threads, because Leave comes from another thread than the collective that it ends.
 TEST_P(FaultsTest, LeavingEndsTheOwnCollectives) {
   ExpectAllWellAsThreads(GetParam(), [victim = last()](Communicator& c) -> std::string {
     std::thread leaver;
@@ -322,7 +323,7 @@ TEST_P(FaultsTest, LeavingEndsTheOwnCollectives) {
 TEST_P(FaultsTest, AnAbortEndsTheWaitHereAndReachesThePeersWithItsReason) {
   std::atomic<int> ended = 0;
   ExpectAllWellAsThreads(GetParam(), [&ended, victim = last()](Communicator& c) -> std::string {
-    // The aborting rank aborts out of another thread while its collective waits for rank 0, which never comes to it.
+    // The aborting rank aborts from another thread while its collective waits for rank 0, which never comes.
     std::thread aborter;
     if (c.rank() == victim) {
       aborter = std::thread([&] {
@@ -406,9 +407,9 @@ TEST_P(FaultsTest, NothingStaysInTheFolderOfSharedMemory) {
   const std::vector<std::string> before = testing::SharedMemoryFiles();
   Job job(GetParam(), [&, victim = last()](Communicator& c) -> std::string {
     const auto buffer = c.AllocateShared(1 << 20);
-    // Not even while the job runs is there a file that a death could leave behind.
+    // Even while the job runs there is no file that a death could leave behind.
     if (testing::SharedMemoryFiles() != before) return "a file in /dev/shm";
-    // Nobody dies before all have looked.
+    // No rank dies before all have checked.
     if (Status s = c.Barrier("looked"); !s.ok()) return Unexpected(s);
     if (c.rank() == victim) testing::DieNow();
     return c.Barrier("dead").ok() ? "no error" : "";

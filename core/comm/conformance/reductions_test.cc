@@ -9,8 +9,8 @@
 #include "core/testing/job.h"
 #include "core/testing/oracle.h"
 
-// Every reduction of every type on every way that a tensor can take, in AllReduce and ReduceScatter. The random calls
-// of collectives_test.cc draw their types and reductions; here none is left to chance.
+// Every reduction of every type on every way of a tensor, in AllReduce and ReduceScatter. The random calls of
+// collectives_test.cc draw their types and reductions; here all are covered.
 
 namespace lockstep {
 namespace {
@@ -20,7 +20,7 @@ using testing::RandomTensor;
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 
-// One reduction of `count` elements, with what each rank brings and what is to come out.
+// One reduction of `count` elements, with each rank's input and the expected result.
 class Reduction {
  public:
   Reduction(Communicator& communicator, const JobShape& shape, ReduceOp op, DType dtype, int64_t count)
@@ -33,7 +33,7 @@ class Reduction {
     wanted_ = WantedReduction(shape, op, dtype, tensors);
   }
 
-  // Both calls, from private and from shared memory. "" or what went wrong.
+  // Makes both calls, from private and from shared memory. Returns "" or the error.
   std::string Run() {
     std::string copy = mine_;
     std::string error = Run(copy.data());
@@ -46,9 +46,9 @@ class Reduction {
   }
 
  private:
-  // AllReduce comes last, as it writes over its input.
+  // AllReduce comes last, because it overwrites its input.
   std::string Run(char* data) {
-    // The last rank has what is left over, and with it the longest range.
+    // The last rank has the remainder, and with it the longest range.
     const int64_t each = count_ / (c_.size() + 1);
     std::vector<int64_t> counts(c_.size(), each);
     counts.back() = count_ - each * (c_.size() - 1);

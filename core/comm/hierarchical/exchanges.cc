@@ -6,14 +6,13 @@
 #include "core/comm/collective/arguments.h"
 #include "core/comm/hierarchical/hierarchical_communicator.h"
 
-// Broadcast, AllGatherV and AllToAllV over several hosts. All sizes are known to all behind the comparison, so that the
-// parts that follow cannot disagree; a rank without memory for what it receives takes part with some that is thrown
-// away.
+// Broadcast, AllGatherV and AllToAllV over several hosts. After the comparison all ranks know all sizes, so the later
+// parts cannot disagree. A rank without memory for received data takes part with memory that is thrown away.
 
 namespace lockstep::hierarchical {
 namespace {
 
-// Where a rank receives: the caller's memory, or, where there is none, some of its own.
+// The memory for received data: the caller's, or its own if the caller has none.
 struct Output {
   Output(CallKind kind, std::string_view name, std::span<const int64_t> counts, int64_t width, const Allocate& allocate)
       : received(AllocateFor(CallKindName(kind), name, counts, allocate)), data(received.data) {
@@ -26,7 +25,7 @@ struct Output {
   std::unique_ptr<char[]> spare;
 };
 
-// Bytes that are appended one behind the other, [enough].
+// Appends bytes one after another, [enough].
 class Packer {
  public:
   explicit Packer(char* memory) : next_(memory) {}
@@ -61,7 +60,7 @@ void HierarchicalCommunicator::ToRankOrder(std::span<const int64_t> counts, int6
   }
 }
 
-// On the root's host from the root, between hosts from its leader, on the others from theirs.
+// On the root's host the root sends; between hosts its leader; on the other hosts their leaders.
 Status HierarchicalCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
   const Calling calling(*this, CallKind::kBroadcast, name);
@@ -77,7 +76,7 @@ Status HierarchicalCommunicator::Broadcast(std::string_view name, int root, int6
   return on_roots_host ? OkStatus() : Settled(local_->Broadcast(name, 0, bytes, data));
 }
 
-// To the leader, between the leaders, and from the leader to all.
+// First to the leader, then between the leaders, then from the leader to all.
 Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
                                             const Allocate& allocate) {
   const Calling calling(*this, CallKind::kAllGatherV, name);
@@ -113,9 +112,10 @@ Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, in
   return output.received.status;
 }
 
-// Inside of the host to who carries for the receiver, over the rail to the receiver's host, and there from the carrier
-// to the receiver, where that is another. What is for the own host comes with the first part. At each place items lie
-// by receiver and then by sender, so that all know where they are: sent[s * R + t] items go from rank s to rank t.
+// Inside of the host to the relay rank for the receiver, then over the rail to the receiver's host, and there from the
+// relay rank to the receiver, if that is another rank. Items for the same host come with the first part. At each place
+// items are sorted by receiver and then by sender, so all ranks know their places: rank s sends sent[s * R + t] items
+// to rank t.
 Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                            const void* in, const Allocate& allocate) {
   const Calling calling(*this, CallKind::kAllToAllV, name);
@@ -137,8 +137,8 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
     if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromCarriers(name, item, sent, second));
   }
 
-  // By sender: those of the own host, in `first`, each before what it gave to be carried; the others, host by host, in
-  // `second`.
+  // By sender: items of this host's ranks are in `first`, each before the items to be relayed; the others are in
+  // `second`, host by host.
   std::vector<const char*> from(size_);
   const char* next = first.data;
   for (const int s : locals()) {
@@ -162,7 +162,7 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
   return output.received.status;
 }
 
-// Items that rank s of this host has for the ranks of other hosts that the l-th rank of a host carries for.
+// Returns the number of items from rank s of this host for the other hosts' ranks that rank l of a host relays for.
 int64_t HierarchicalCommunicator::CarriedBy(int l, int s, std::span<const int64_t> sent) const {
   int64_t items = 0;
   ForCarried(l, [&](int t) { items += sent[s * size_ + t]; });
@@ -191,7 +191,7 @@ void HierarchicalCommunicator::ForCarriedOf(int host, int l, const Work& work) c
   for (size_t t = l; t < ranks.size() && l < rails_; t += rails_) work(ranks[t]);
 }
 
-// To each rank of the host: what is for it, and behind that what is for those it carries for.
+// Sends to each rank of the host the items for it, and then the items that it relays.
 Status HierarchicalCommunicator::ToCarriers(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                             const char* in, Room& out) {
   std::vector<int64_t> starts(size_), counts(locals().size());
@@ -209,11 +209,11 @@ Status HierarchicalCommunicator::ToCarriers(std::string_view name, Item item, st
   return Settled(local_->AllToAllV(name, item, counts, packed.data, Into(item, out)));
 }
 
-// What came for others, by receiver and sender, to their hosts.
+// Sends the items for other hosts to these hosts, by receiver and sender.
 Status HierarchicalCommunicator::OverRails(std::string_view name, Item item, std::span<const int64_t> sent,
                                            const Room& carried, Room& out) {
   if (!on_rail()) return OkStatus();
-  // Where the items of each local sender for a receiver are: behind its items for this rank.
+  // The place of each local sender's items for a receiver: after its items for this rank.
   std::vector<const char*> next;
   const char* at = carried.data;
   for (const int s : locals()) {
@@ -245,8 +245,8 @@ Status HierarchicalCommunicator::OverRails(std::string_view name, Item item, std
   return Settled(across_->AllToAllV(name, item, counts, packed.data, Expecting(std::move(incoming), out.data)));
 }
 
-// From the carriers of this host to who it is for. `items`: what came over the rail, by host, receiver and sender;
-// becomes what is for this rank, by host and sender.
+// Sends items from the relay ranks of this host to their receivers. `items`: the data from the rail, by host, receiver
+// and sender; becomes the data for this rank, by host and sender.
 Status HierarchicalCommunicator::FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent,
                                               Room& items) {
   std::vector<int64_t> counts(locals().size());
@@ -292,7 +292,7 @@ Allocate HierarchicalCommunicator::Into(Item item, Room& room) {
   };
 }
 
-// Shared memory is given the same pages again each time, and the other ranks of the host read it in place.
+// Shared memory gets the same pages again each time, and the other ranks of the host read it in place.
 HierarchicalCommunicator::Room HierarchicalCommunicator::MakeRoom(int64_t bytes) {
   Room room;
   room.bytes = bytes;

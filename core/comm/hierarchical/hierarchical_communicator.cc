@@ -9,24 +9,24 @@
 #include "core/comm/liveness/peer_end.h"
 #include "core/comm/rendezvous/network_addresses.h"
 
-// How ranks of several hosts come together, when they have met and know who is where:
+// How ranks of several hosts connect, after the rendezvous has told them their hosts:
 //
-//   1. the watch begins, over the connections of that meeting: from here on a death ends everybody's waits;
-//   2. each host's ranks share memory (shm/attach.h);
+//   1. the watch begins, over the connections of that rendezvous: from here on a death ends the waits of all ranks;
+//   2. the ranks of each host share memory (shm/attach.h);
 //   3. each rank of a rail opens a port for each other rank of it;
-//   4. all meet again and tell these; the connections of that meeting are the links;
-//   5. the rails connect, and all wait for all.
+//   4. a second rendezvous publishes these ports; its connections become the links;
+//   5. the rails connect, and all ranks wait for all.
 
 namespace lockstep::hierarchical {
 namespace {
 
-// A rank that comes too late is missed by those of its host first, then by the other hosts, who wait for its leader,
-// and last by those who wait for a leader that waits for another host: each waits so much longer than the one before,
-// so that the first to give up names the rank that is late and not one that waits.
+// A late rank is missed first by the ranks of its host, then by the other hosts, which wait for its leader, and last by
+// ranks that wait for a leader that waits for another host. Each of these waits this much longer than the one before.
+// So the first to give up names the late rank, and not one that waits.
 constexpr double kPatience_s = 1;
-// What a call that goes on has left when the job's end is known.
+// The time that a running call has left after the job's end is known.
 constexpr double kGrace_s = 0.15;
-// What a rank may announce for another: more than there is memory for, and little enough to be added up for all.
+// The limit of a rank's announcement for another: larger than any memory, and small enough that sums do not overflow.
 constexpr int64_t kMostPeerBytes = int64_t{1} << 42;
 
 }  // namespace
@@ -41,12 +41,12 @@ Result<std::unique_ptr<Communicator>> HierarchicalCommunicator::Create(const Con
     made->after_loss_.Begin();
     return std::unique_ptr<Communicator>(std::move(made));
   }
-  // Why a rank has given up says more than the end of its connection, which may be seen first.
+  // The reason why a rank has given up is more useful than the end of its connection, which may be seen first.
   if (status.code() == StatusCode::kUnavailable) {
     made->watch_->AwaitFate(made->rank_, kPatience_s);
     if (const Status verdict = made->Verdict(); !verdict.ok()) status = verdict;
   }
-  // The others hear why, and not that this rank left.
+  // The others get the reason, instead of learning that this rank left.
   made->watch_->GiveUp(status);
   return status;
 }
@@ -80,7 +80,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(const ContextOptions& options
   }
 }
 
-// The watch's thread calls into the backends: it ends first.
+// The watch's thread calls into the backends, so it ends first.
 HierarchicalCommunicator::~HierarchicalCommunicator() {
   Leave({});
   watch_.reset();
@@ -102,7 +102,7 @@ void HierarchicalCommunicator::StartWatch(const ContextOptions& options, Meeting
       (void)shutdown(std::exchange(ends->links[rank], -1), SHUT_RDWR);
     }
     if (ends->streams == nullptr) return;
-    if (over) (void)ends->streams->Break(ends->verdict);  // the first end counts
+    if (over) (void)ends->streams->Break(ends->verdict);  // only the first end has an effect
     ends->streams->Tick();
   };
   watch_ = std::make_unique<Watch>(WatchOptions{.rank = rank_,
@@ -185,7 +185,7 @@ Status HierarchicalCommunicator::AskFate(int rank) {
   if (watch_->fate(rank) == Watch::Fate::kLeft) {
     return Unavailable(StrCat("rank ", rank, " left the job, and is waited for", Behind(": ", watch_->farewell(rank))));
   }
-  // Then nobody says any more what became of the others, most of whom end because of it.
+  // Without rank 0 there are no reports about the others; most of them end because rank 0 left.
   if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
     return Unavailable(StrCat("rank 0 left the job, and behind it the connection to rank ", rank, " ended"));
   }
@@ -204,8 +204,8 @@ HierarchicalCommunicator::Calling::Calling(HierarchicalCommunicator& communicato
 
 HierarchicalCommunicator::Calling::~Calling() { communicator_.calling_.unlock(); }
 
-// An end of a backend is known to the other one, to the watch and so to all, before it is returned. What the watch
-// knows comes before what a backend saw of it.
+// An end of one backend is passed to the other one, to the watch and so to all ranks, before it is returned. The
+// watch's reason has priority over a backend's.
 Status HierarchicalCommunicator::CheckUsable() {
   const Status verdict = watch_->verdict();
   if (!verdict.ok()) [[unlikely]]
@@ -224,10 +224,10 @@ Status HierarchicalCommunicator::Settled(const Status& status) {
   if (!verdict.ok()) {
     end_ = verdict.WithPrefix(StrCat("rank ", rank_, ": ", CallKindName(kind_), " '", name_, "' ended, because "));
   } else if (status.ok()) {
-    // Between two calls, or behind what was still done well.
+    // Between two calls, or after one that still succeeded.
     end_ = across_ != nullptr && across_->broken() ? across_->streams().error() : local_->CheckUsable();
   }
-  if (across_ != nullptr) (void)across_->Break(end_);  // the first end counts
+  if (across_ != nullptr) (void)across_->Break(end_);  // only the first end has an effect
   local_->Break(end_);
   watch_->GiveUp(end_);
   if (end_.code() == StatusCode::kUnavailable || !verdict.ok()) peer_end::Note(end_);
@@ -237,7 +237,7 @@ Status HierarchicalCommunicator::Settled(const Status& status) {
 Status HierarchicalCommunicator::Lead(std::string_view name, const Status& outcome,
                                       const std::function<Status()>& work) {
   if (!leads() || local_->broken()) return outcome;
-  // From here on the others of this host may wait for what this rank waits for.
+  // From here on the others of this host may wait for the peers that this rank waits for.
   return Settled(outcome.ok() ? work() : across_->Decline(name, outcome, /*verbatim=*/true));
 }
 
@@ -249,7 +249,7 @@ Status HierarchicalCommunicator::Tell(std::string_view name, const Status& outco
 }
 
 Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, std::span<const int64_t> mine) {
-  // One at least: an exchange of nothing would have no memory.
+  // At least one: an exchange of nothing would have no memory.
   static constexpr int64_t kNothing = 0;
   if (mine.empty()) mine = std::span(&kNothing, 1);
   const auto each = static_cast<int64_t>(mine.size());
@@ -311,7 +311,7 @@ Status HierarchicalCommunicator::Decline(std::string_view name, const Status& wh
   return Tell(name, status, 0, nullptr);
 }
 
-// The first end counts, and the words of whoever saw it.
+// Only the first end has an effect, with the text of the rank that saw it.
 void HierarchicalCommunicator::Abort(const Status& why) {
   const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
   watch_->GiveUp(Cancelled(StrCat("rank ", rank_, " aborted the job: ", reason)));
@@ -319,7 +319,7 @@ void HierarchicalCommunicator::Abort(const Status& why) {
   local_->Abort(why);
 }
 
-// A collective that goes on is ended; where there is none, what was sent arrives first.
+// Ends a running collective; without one, sent data arrives first.
 void HierarchicalCommunicator::Leave(std::string_view how) {
   if (local_ == nullptr || fork_.InFork()) return;
   after_loss_.Leave();

@@ -7,12 +7,12 @@
 #include "core/comm/collective/elementwise.h"
 #include "core/comm/hierarchical/hierarchical_communicator.h"
 
-// AllReduce and ReduceScatter over several hosts. A mean is a sum, divided by all ranks at the end.
+// AllReduce and ReduceScatter over several hosts. A mean is a sum that is divided by the number of ranks at the end.
 
 namespace lockstep::hierarchical {
 namespace {
 
-// What goes through the leaders alone, with the comparison: as much as shared memory takes in one go.
+// The size up to which data goes only through the leaders, with the comparison: the size of one slot of shared memory.
 constexpr int64_t kMostSmallBytes = shm::kSlotBytes;
 
 ReduceOp WithinParts(ReduceOp op) { return op == ReduceOp::kMean ? ReduceOp::kSum : op; }
@@ -34,7 +34,7 @@ Status HierarchicalCommunicator::AllReduce(std::string_view name, ReduceOp op, D
 Status HierarchicalCommunicator::AllReduceSmall(const Call& call, ReduceOp op, const void* in, void* out) {
   const ReduceOp part = WithinParts(op);
   const int64_t bytes = call.count * DTypeSize(call.dtype);
-  // Apart from `out`, which may be `in`: another host may decline yet.
+  // Separate from `out`, which may be `in`: another host may still decline.
   alignas(shm::kCacheLineBytes) std::array<char, kMostSmallBytes> memory;
   void* const sum = memory.data();
   Status status = Settled(local_->AllReduceAs(call, part, in, sum));
@@ -47,8 +47,8 @@ Status HierarchicalCommunicator::AllReduceSmall(const Call& call, ReduceOp op, c
   return OkStatus();
 }
 
-// Each carrier has a share: the ranks of a host reduce theirs for it, the rail reduces it over the hosts, and the ranks
-// of a host hand theirs on to each other.
+// Each relay rank has a share: the ranks of a host reduce it for the relay rank, the rail reduces it over the hosts,
+// and the ranks of a host pass their shares on to each other.
 Status HierarchicalCommunicator::AllReduceLarge(const Call& call, ReduceOp op, const void* in, void* out) {
   LOCKSTEP_RETURN_IF_ERROR(Agree(call).status());
   const int64_t width = DTypeSize(call.dtype);
@@ -70,7 +70,7 @@ Status HierarchicalCommunicator::AllReduceLarge(const Call& call, ReduceOp op, c
   return Settled(local_->AllGatherV(call.name, {call.dtype, 1}, own, mine, [&](auto) { return out; }));
 }
 
-// Through the leaders: each has the sum of its host, and what the other hosts have for its ranks.
+// Goes through the leaders: each has the sum of its host, and receives the other hosts' data for its ranks.
 Status HierarchicalCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype,
                                                std::span<const int64_t> counts, const void* in, void* out) {
   const Calling calling(*this, CallKind::kReduceScatter, name);

@@ -20,20 +20,21 @@
 namespace lockstep {
 namespace {
 
-// What all ranks have to have in common, as one line: it is compared as text, so that the message can show it.
+// The settings that all ranks must have in common, as one line: they are compared as text, so that the message can show
+// them.
 std::string SettingsLine(const ContextOptions& options) {
   static_assert(std::endian::native == std::endian::little);
   return StrCat(options.purpose, ", backend ", options.backend, ", layout ", shm::kLayoutVersion, ", ",
                 options.shared_bytes_per_rank, " shared bytes per rank");
 }
 
-// What a rank says of itself.
+// A rank's description of itself.
 struct Member {
   std::string settings;
   std::string host;       // ThisHost
   std::string host_name;  // for messages
-  uint64_t pid = 0;       // the same
-  std::string socket;     // where it listens for ranks of its host
+  uint64_t pid = 0;       // for messages
+  std::string socket;     // its local socket for ranks of its host
 };
 
 std::string Encode(const Member& member) {
@@ -46,7 +47,7 @@ std::string Encode(const Member& member) {
   return writer.Take();
 }
 
-// Null where it cannot be read.
+// Returns nothing if it cannot be read.
 std::optional<Member> Decode(std::string_view note) {
   ByteReader reader(note);
   Member member;
@@ -69,7 +70,7 @@ Result<std::vector<Member>> Decode(const std::vector<std::string>& notes) {
   return members;
 }
 
-// As errors call a rank.
+// Returns a rank's name in errors.
 std::string Name(int rank, const Member& member) {
   return StrCat("rank ", rank, " (process ", member.pid, " on host ", member.host_name, ")");
 }
@@ -78,7 +79,7 @@ std::string NameByNote(int rank, std::string_view note) {
   return member ? Name(rank, *member) : "";
 }
 
-// Each rank compares all settings with rank 0's and comes to the same verdict without another exchange.
+// Each rank compares all settings with rank 0's, and so comes to the same result without another exchange.
 Status CompareSettings(const std::vector<Member>& members) {
   for (size_t rank = 0; rank < members.size(); ++rank) {
     if (members[rank].settings == members[0].settings) continue;
@@ -88,8 +89,8 @@ Status CompareSettings(const std::vector<Member>& members) {
   return OkStatus();
 }
 
-// The ranks of each host, in the order of their numbers; hosts in the order of their first ranks. kApart: each rank is
-// a host of its own.
+// Returns the ranks of each host, in the order of their numbers; hosts are in the order of their first ranks. kApart:
+// each rank is a host of its own.
 enum class Hosts { kAsTheyAre, kApart };
 std::vector<std::vector<int>> GroupByHost(const std::vector<Member>& members, Hosts hosts) {
   std::vector<std::vector<int>> groups;
@@ -108,7 +109,7 @@ std::string NameOfThisHost() {
   return gethostname(name.data(), HOST_NAME_MAX) == 0 ? name.data() : "?";
 }
 
-// `who` as an error names it: ranks of more hosts, or of one, than the backend takes.
+// Returns an error if there are more hosts, or more ranks on one host, than the backend supports.
 Status CheckHosts(const ContextOptions& options, const std::vector<Member>& members,
                   const std::vector<std::vector<int>>& groups) {
   if (options.backend == "shm" && groups.size() > 1) {

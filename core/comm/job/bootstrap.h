@@ -10,17 +10,17 @@
 
 namespace lockstep {
 
-// From options to a communicator, whichever backends it takes: the ranks meet, say on which host they are, and come
-// together through shared memory inside of each host and over connections between hosts. A job of one rank meets
-// nobody.
+// Makes a communicator from options, with the backends that it needs. The ranks join a rendezvous and exchange their
+// hosts. They connect through shared memory inside of each host and over TCP between hosts. A job of one rank needs no
+// rendezvous.
 //
-// All ranks have to bring the same settings; FAILED_PRECONDITION shows both where they don't. Blocks for up to
-// rendezvous_timeout_s and a little longer. `options` are valid (Validate) and are not kept. Errors are those of Meet,
-// and of the parts. After an error nothing is left: the others see this rank's connections close.
+// All ranks have to pass the same settings; otherwise FAILED_PRECONDITION shows both. Blocks for up to
+// rendezvous_timeout_s and a little longer. `options` are valid (Validate) and are not kept. Returns the errors of
+// Meet, and of the parts. After an error all connections of this rank are closed, which the others notice.
 Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options);
 
-// What tells hosts apart: ranks with the same one can share memory. The machine's boot and its network's namespace, in
-// which local sockets have their names; containers that share neither are hosts of their own.
+// Returns the identity of the host: ranks with the same one can share memory. It is made of the machine's boot id and
+// the network namespace, in which local sockets have their names. Containers that share neither are separate hosts.
 std::string ThisHost();
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ TEST(ContextTest, DefaultsAreAJobOfOneThatMeetsNobody) {
   ran.get_future().wait();
 }
 
-// As when a job was shut down and a kernel lets the engine go on the lane, with more work behind it.
+// As when a job is shut down and a kernel releases the engine on the lane, with more work posted after it.
 TEST(ContextTest, WorkBehindTheLastOwnerStillHasItsCommunicator) {
   Result<std::unique_ptr<Context>> created = Context::Create({});
   ASSERT_TRUE(created.ok()) << created.status().ToString();
@@ -49,7 +49,7 @@ TEST(ContextTest, WorkBehindTheLastOwnerStillHasItsCommunicator) {
   EXPECT_EQ(done.get_future().get(), OkStatus());
 }
 
-// Each line spoils one field of options that are good.
+// Each line spoils one field of valid options.
 TEST(ContextTest, ValidateNamesTheFieldAndWhatItMayBe) {
   ContextOptions good;
   good.size = 2;
@@ -115,8 +115,8 @@ TEST(ContextTest, WithoutSharedBytesEverythingIsPrivate) {
   EXPECT_EQ((*context)->communicator().AllocateShared(1), nullptr);
 }
 
-// A worker that forks (a loader of data) must not take leave for its parent when the fork ends. Threads that are left
-// over would make later forks dangerous, so this comes after them in a process of its own.
+// A worker that forks (a data loader) must not leave the job for its parent when the fork ends. Threads left over would
+// make later forks dangerous, so this test comes after them in a process of its own.
 TEST(ContextTest, AForkOfARankHasNoSayInTheJob) {
   ExpectAllWell({"shm", 2}, [](Communicator& c) -> std::string {
     if (c.rank() == 1) {

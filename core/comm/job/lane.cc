@@ -3,21 +3,21 @@
 #include <chrono>
 #include <utility>
 
-// The thread takes the whole queue at a time and runs it without the lock. When it finds nothing it spins on `news`
+// The thread takes the whole queue at a time and runs it without the lock. If it finds nothing, it spins on `news`
 // alone, without touching the mutex that posters need, and then sleeps on the condition variable.
 //
-// `news` counts changes of queue and closed. Posters raise it (release) inside the lock; the thread reads it (acquire)
-// before it looks at the queue, and spins until it differs from what it read: a change after that look cannot be
-// missed. It only says "look again"; what is in the queue is made visible by the mutex. `sleeps` saves posters the
-// system call of a wake-up while the thread runs or spins; both sides touch it under the lock, so either the poster
-// sees the sleeper, or the sleeper sees the work in its wait's condition.
+// `news` counts changes of queue and closed. Posters raise it (release) inside the lock. The thread reads it (acquire)
+// before it checks the queue, and spins until it differs from that value: a change after the check cannot be missed. It
+// only means "check again"; the mutex makes the queue visible. `sleeps` saves posters the system call of a wake-up
+// while the thread runs or spins. Both sides use it under the lock. So either the poster sees the sleeper, or the
+// sleeper sees the work in its wait's condition.
 
 namespace lockstep {
 namespace {
 
-// True as soon as `news` is no longer what it was.
+// Returns true as soon as `news` differs from `seen`.
 bool Spin(const std::atomic<uint64_t>& news, uint64_t seen, int spin_us) {
-  // The clock is asked once in this many looks.
+  // The clock is read once in this many checks.
   constexpr int kLooks = 32;
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(spin_us);
   do {
@@ -35,7 +35,7 @@ Lane::Lane(int spin_us, std::shared_ptr<const void> kept)
     : state_(std::make_shared<State>()),
       thread_([state = state_, spin_us, kept = std::move(kept)] { Run(*state, spin_us); }) {}
 
-// Wakes the thread without asking whether it sleeps: once in a lane's life.
+// Wakes the thread without checking whether it sleeps: this happens once in a lane's life.
 Lane::~Lane() {
   {
     std::lock_guard lock(state_->mutex);
@@ -43,7 +43,7 @@ Lane::~Lane() {
     state_->news.fetch_add(1, std::memory_order_release);
   }
   state_->wake.notify_one();
-  // A thread cannot join itself. It goes on with its share of the state until the queue is empty.
+  // A thread cannot join itself. It continues with its share of the state until the queue is empty.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {
@@ -52,7 +52,7 @@ Lane::~Lane() {
 }
 
 void Lane::Post(std::function<void()> work) {
-  // The wake-up is outside of the lock, so that the thread does not wake only to wait for it.
+  // The wake-up is outside of the lock, so that the thread does not wake only to wait for the lock.
   bool sleeps;
   {
     std::lock_guard lock(state_->mutex);
@@ -73,7 +73,7 @@ void Lane::Run(State& state, int spin_us) {
       if (batch.empty() && state.closed) return;
     }
     if (!batch.empty()) {
-      // Each piece is destroyed before the next runs: what it holds (tensors, references) is let go early.
+      // Each piece is destroyed before the next one runs, so that its tensors and references are released early.
       for (; !batch.empty(); batch.pop_front()) batch.front()();
       continue;
     }

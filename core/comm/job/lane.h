@@ -11,35 +11,36 @@
 
 namespace lockstep {
 
-// One thread that runs the collectives of a communicator, one after another in the order in which they were posted.
-// Callers (TensorFlow's kernels) post and return at once, so that none of their threads waits for a peer.
+// One thread that runs the collectives of a communicator, one after another in the order of posting. Callers
+// (TensorFlow's kernels) post and return at once, so that none of their threads waits for a peer.
 //
 //   lane.Post([&communicator, in, out, done] {
 //     done(communicator.AllReduce("grad", ReduceOp::kSum, DType::kFloat32, count, in, out));
 //   });
 //
-// Ranks have to post in the same order, as the collectives of a communicator have to match; the lane keeps the order
-// and does not make it. Work that takes long (a callback that computes) holds up all collectives behind it.
+// Ranks have to post in the same order, because the collectives of a communicator have to match; the lane keeps this
+// order and does not create it. Work that takes long (a callback that computes) delays all collectives after it.
 //
-// Between two pieces of work the thread spins for `spin_us` microseconds before it sleeps: work that follows closely is
-// picked up in a microsecond or two, for the price of a core. 0: it sleeps at once. Work must not throw. Thread-safe.
+// Between two pieces of work the thread spins for `spin_us` microseconds before it sleeps. Work that follows closely is
+// then started within a microsecond or two, which costs a core. With 0 it sleeps at once. Work must not throw.
+// Thread-safe.
 class Lane {
  public:
-  // The thread holds `kept` until it has run everything: what work refers to by plain references, without a share.
+  // The thread holds `kept` until it has run everything: the objects that work uses by plain references.
   explicit Lane(int spin_us = 50, std::shared_ptr<const void> kept = nullptr);
-  // Runs what was posted, then ends. A caller that wants to leave at once aborts the communicator first. May be called
-  // by the lane's own work, when that holds the last reference to the lane's owner; then it does not wait, and what was
-  // posted behind that work runs later, when the owner is gone.
+  // Runs posted work, then ends. A caller that wants to end at once aborts the communicator first. The lane's own work
+  // may call it, if it holds the last reference to the lane's owner. Then it does not wait, and work posted after that
+  // runs later, when the owner is destroyed.
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Puts `work` behind all that was posted. Never waits for work that runs. May be called by the lane's own work, and
-  // not once the destructor has begun (but from that work). What `work` holds is released on the lane's thread.
+  // Posts `work` after all earlier work. Never waits for running work. The lane's own work may call it; other threads
+  // may not once the destructor has begun. The objects that `work` holds are released on the lane's thread.
   void Post(std::function<void()> work);
 
  private:
-  // What the thread uses; it owns a share, so that the lane may go first.
+  // The thread's data; it owns a share, so that the lane may be destroyed first.
   struct State {
     std::mutex mutex;
     std::condition_variable wake;

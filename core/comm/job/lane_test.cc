@@ -20,7 +20,7 @@ TEST(LaneTest, RunsAllWorkInTheOrderOfPosting) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
 }
 
-// Without spinning every Post has to find the sleeper, at different distances from its falling asleep.
+// Without spinning every Post has to find the sleeper, at different times around its falling asleep.
 TEST(LaneTest, WakesUpAfterALongSleep) {
   Lane lane(/*spin_us=*/0);
   for (int i = 0; i < 20; ++i) {

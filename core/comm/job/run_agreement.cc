@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kName = "agreement on the collectives of a graph that runs for the first time";
 
-// Byte after byte, in rank order: operations end with '\n', a rank's list with '\0'.
+// Bytes in rank order: operations end with '\n', a rank's list with '\0'.
 constexpr char kEndOfOperation = '\n';
 constexpr char kEndOfList = '\0';
 
@@ -26,7 +26,8 @@ std::string Serialize(std::span<const std::string> operations) {
   return bytes;
 }
 
-// The lists of all ranks. Behind the last list's end there is nothing, so the list that was begun there is dropped.
+// Returns the lists of all ranks. After the last list's end there is nothing, so the list that was begun there is
+// dropped.
 std::vector<List> Parse(std::string_view bytes) {
   std::vector<List> lists(1);
   std::string operation;
@@ -43,13 +44,13 @@ std::vector<List> Parse(std::string_view bytes) {
   return lists;
 }
 
-// What `list` has at `index`; nothing behind its end.
+// Returns the operation of `list` at `index`, or nothing after its end.
 std::optional<std::string> At(const List& list, size_t index) {
   return index < list.size() ? std::optional(list[index]) : std::nullopt;
 }
 
-// Finds the first place at which not all lists are the same, and names the ranks by what they have there. Nothing where
-// they are the same.
+// Finds the first place at which the lists differ, and names the ranks by their operations there. Returns "" if the
+// lists are equal.
 std::string Difference(const std::vector<List>& lists) {
   size_t most = 0;
   for (const List& list : lists) most = std::max(most, list.size());
@@ -70,7 +71,7 @@ std::string Difference(const std::vector<List>& lists) {
   return message + ". Every rank has to build and run the same collectives; what only one does must hold none";
 }
 
-// The bytes of all ranks, one after another.
+// Returns the bytes of all ranks, one after another.
 Result<std::string> Gather(Communicator& communicator, const void* data, Item item, int64_t count) {
   std::string gathered;
   const Status status = communicator.AllGatherV(kName, item, count, data,
@@ -98,10 +99,10 @@ bool RunAgreement::Holds(uint64_t fingerprint) const {
   return agreed_.contains(fingerprint);
 }
 
-// Two steps: 8 bytes from each rank always, and the text of all lists only where the fingerprints differ. All ranks see
-// the same fingerprints, so either all go on to the second step or none does.
+// Two steps: each rank always sends 8 bytes, and the text of all lists only if the fingerprints differ. All ranks see
+// the same fingerprints, so either all make the second step or none does.
 Status RunAgreement::Reach(Communicator& communicator, std::span<const std::string> operations) {
-  // The fingerprints first: they are small, and nearly always all there is to exchange.
+  // The fingerprints come first: they are small, and usually no more has to be exchanged.
   const uint64_t mine = Fingerprint(operations);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string fingerprints, Gather(communicator, &mine, {DType::kInt64, 1}, 1));
   const std::string_view own(reinterpret_cast<const char*>(&mine), sizeof(mine));

@@ -2,7 +2,7 @@
 
 #include "core/fuzzing/fuzz.h"
 
-// The lists of collectives that ranks exchange where their fingerprints differ.
+// The lists of collectives that ranks exchange if their fingerprints differ.
 
 namespace lockstep::fuzzing {
 

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using List = std::vector<std::string>;
 
-// What Reach returns on each rank, rank r having lists[r].
+// Returns Reach's result on each rank; rank r has lists[r].
 std::vector<Status> ReachAll(std::vector<RunAgreement>& agreements, const std::vector<List>& lists) {
   const int size = static_cast<int>(lists.size());
   auto board = std::make_shared<testing::ThreadBoard>(size);
@@ -65,7 +65,7 @@ TEST(RunAgreementTest, TellsListsApartByWhereTheirOperationsEnd) {
   EXPECT_NE(RunAgreement::Fingerprint(List{}), RunAgreement::Fingerprint(List{""}));
 }
 
-// What comes over the wire need not be what the fingerprints said.
+// Received lists need not match the fingerprints.
 TEST(RunAgreementTest, RefusesListsThatCannotBeThoseOfTheRanks) {
   const std::string same("a\n\0a\n\0", 6), one("a\n\0", 3);
   EXPECT_EQ(RunAgreement::Disagreement(same, 2).code(), StatusCode::kDataLoss);

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// The process whose program knows: a fork of it has its own.
+// The process whose program knows of a loss; a fork of it has its own program.
 std::atomic<pid_t>& WhoKnows() {
   static std::atomic<pid_t> who = 0;
   return who;
@@ -28,11 +28,11 @@ void AfterLoss::Lost(const Status& why) {
 
 void AfterLoss::Tick() {
   if (!end_ || !end_->Passed() || !runs_ || WhoKnows() == getpid()) return;
-  // Where nobody reads what this process writes, as a pipe is full, it ends without a word.
+  // If stderr is a full pipe that no process reads, this process ends without a message.
   constexpr int kReader_ms = 200;
   pollfd stderr_entry = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&stderr_entry, 1, kReader_ms) <= 0) std::_Exit(1);
-  // In one piece, and not by stdio, whose locks the program's threads may hold.
+  // Writes the text in one piece, and not by stdio, whose locks the program's threads may hold.
   const std::string text = StrCat("lockstep: ", who_, " ends, outside of a collective, ", seconds_,
                                   " s after the loss of another: ", why_.message(), "\n");
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text.data(), text.size());

@@ -9,37 +9,37 @@
 
 namespace lockstep {
 
-// Ends the process of a rank that the loss of another one does not reach: a program that computes, writes or waits by
-// itself for long, in no collective, would go on for nobody.
+// Ends the process of a rank that does not notice the loss of another one: a program that computes, writes or waits for
+// long, outside of collectives, would continue in vain.
 //
 //   AfterLoss after_loss(5, "rank 0 (process 12 on host a)");
 //   after_loss.Begin();                   // the program has its communicator
 //   watch: after_loss.Lost(why);          // another rank died
-//   watch: after_loss.Tick();             // many times; 5 s later the process is no more
+//   watch: after_loss.Tick();             // many times; 5 s later the process has ended
 //
-// A program that was told, by the error of a collective, may have caught it, and does what it will: it is not ended,
-// whatever else is lost. That is known of the whole process, which may have several communicators that hear of one
-// death. Nor is one that has left the job. Where ranks are threads of one process, one ends them all.
+// A program that got the error of a collective may have caught it, and decides itself: it is not ended, whatever else
+// is lost. This is known for the whole process, which may have several communicators that see the same death. A program
+// that has left the job is not ended either. If ranks are threads of one process, one of them ends them all.
 //
-// Lost and Tick are for one thread, the others for any.
+// One thread calls Lost and Tick; any thread calls the others.
 class AfterLoss {
  public:
-  // seconds: from the loss to the end; 0: never. who: this rank, as messages call it.
+  // seconds: the time from the loss to the end; 0: never. who: this rank's name in messages.
   AfterLoss(double seconds, std::string who) : seconds_(seconds), who_(std::move(who)) {}
   AfterLoss(const AfterLoss&) = delete;
   AfterLoss& operator=(const AfterLoss&) = delete;
 
-  // Ends nothing before Begin (a meeting that fails is told to the program), nor after Leave.
+  // Nothing is ended before Begin (a failed rendezvous is reported to the program) or after Leave.
   void Begin() { runs_ = true; }
   void Leave() { runs_ = false; }
 
-  // What the program was told of it is enough: an error that says why its collectives are over.
+  // Records that the program has got an error that tells why its collectives are over.
   static void ProgramKnows();
 
-  // The first counts.
+  // Records a loss; only the first one counts.
   void Lost(const Status& why);
-  // Where the time is over, says why on stderr, if that takes it, and ends the process with exit code 1, at once: no
-  // exit handlers, which might wait for a peer.
+  // After the time has passed, writes the reason to stderr, if that is possible, and ends the process with exit code 1,
+  // at once: without exit handlers, which might wait for a peer.
   void Tick();
 
  private:

@@ -8,7 +8,7 @@
 namespace lockstep::peer_end {
 namespace {
 
-// Each communicator and each lane ends once, and in few ways; a program may make any number of them.
+// Each communicator and each lane ends once, and in few ways; but a program may make any number of them.
 constexpr size_t kMostNoted = 64;
 
 struct Noted {

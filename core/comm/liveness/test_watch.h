@@ -19,8 +19,8 @@
 #include "core/comm/rendezvous/rendezvous.h"
 #include "core/testing/ranks.h"
 
-// How tests of the watch make their jobs: a test writes what each rank does, and this runs it on processes that have
-// met and watch each other.
+// Makes the jobs of the watch's tests. A test defines the work of each rank; this runs it on processes that have joined
+// a rendezvous and watch each other.
 //
 //   WatchJob job(4, [](Scene& scene) -> std::string {
 //     if (scene.rank == 2) testing::DieNow();
@@ -29,12 +29,12 @@
 //   job.ExpectWell({2});
 namespace lockstep {
 
-// Short, so that the tests are, and longer than a busy machine keeps a process from running; sanitizers make everything
-// slower.
+// Short, so that the tests are short, and longer than a busy machine keeps a process from running. Sanitizers make
+// everything slower.
 inline constexpr double kSilence_s = LOCKSTEP_SANITIZED ? 5 : 2.5;
 inline constexpr double kBeat_s = kSilence_s / 8;
-// Within which what is seen at once has to be known to all, on a busy machine too. That it was seen, and not waited out
-// as a silence, is in the texts.
+// The time in which an immediately visible event has to be known to all, even on a busy machine. The texts show that it
+// was seen, and not found by silence.
 inline constexpr double kAtOnce_s = LOCKSTEP_SANITIZED ? 40 : 20;
 inline constexpr double kWatchDeadline_s = LOCKSTEP_SANITIZED ? 120 : 60;
 
@@ -44,40 +44,40 @@ inline void SleepFor(double seconds) { std::this_thread::sleep_for(std::chrono::
 struct Board {
   std::atomic<int> ready{0};
   std::atomic<int> done{0};
-  std::atomic<int> pid{0};        // of a process that another is to do something with
-  std::atomic<int64_t> fault{0};  // when something happened, in ns of the monotonic clock, which all processes share
+  std::atomic<int> pid{0};        // of a process that another process acts on
+  std::atomic<int64_t> fault{0};  // time of an event, in ns of the monotonic clock, which all processes share
   void Now() { fault = std::chrono::steady_clock::now().time_since_epoch().count(); }
   double SinceFault() const {
     return static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count() - fault) / 1e9;
   }
-  // Waits until `count` is `all`.
+  // Waits until `count` is at least `all`.
   static void Await(const std::atomic<int>& count, int all) {
     while (count < all) SleepFor(0.001);
   }
 };
 
-// What a rank of such a job has.
+// The data of a rank of such a job.
 struct Scene {
   int rank = 0;
   int size = 0;
   Board* board = nullptr;
   std::vector<std::string> places = {};
-  // Copies of the watch's connections, [R]: to write what a watch would not.
+  // Copies of the watch's connections, [R], to write what a watch would not.
   std::vector<UniqueFd> raw = {};
   Watch* watch = nullptr;
 
-  // What on_verdict said.
+  // The arguments of on_verdict.
   std::mutex mutex = {};
   std::vector<Status> verdicts = {};  // guarded by mutex
   std::atomic<int> ticks{0};
   std::function<void()> also_on_verdict = {};  // guarded by mutex
 };
 
-// "" or what went wrong.
+// Returns "" or the error.
 using ScenePart = std::function<std::string(Scene&)>;
 
-// Waits for the verdict, and says where it is another than was expected: its code, how its text begins, and how many
-// seconds after the fault it comes.
+// Waits for the verdict and returns how it differs from the expected one: its code, the beginning of its text, and its
+// time in seconds after the fault.
 inline std::string ExpectEnd(Scene& scene, StatusCode code, const std::string& text, double within_s) {
   scene.watch->AwaitFate(scene.rank, kWatchDeadline_s);
   const double after_s = scene.board->SinceFault();
@@ -87,7 +87,7 @@ inline std::string ExpectEnd(Scene& scene, StatusCode code, const std::string& t
   }
   if (after_s > within_s)
     return StrCat("rank ", scene.rank, " knew it after ", after_s, " s: ", verdict.ToString(), "\n");
-  // The callback comes behind the verdict.
+  // The callback comes after the verdict.
   for (int i = 0; i < 30000; ++i, SleepFor(0.001)) {
     const std::lock_guard lock(scene.mutex);
     if (!scene.verdicts.empty()) break;

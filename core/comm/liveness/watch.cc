@@ -18,13 +18,13 @@
 #include "core/comm/liveness/watch_link.h"
 #include "core/comm/liveness/watch_wire.h"
 
-// The thread goes round: sends what callers left for it and beats that are due, waits for at most 0.1 s, reads, looks
-// for who is silent, ticks. All sockets are its own. Callers only change what lies under the mutex, and wake it.
+// The thread's loop sends messages of callers and beats that are due, waits for at most 0.1 s, reads, checks for silent
+// ranks, and ticks. All sockets belong to it. Callers only change data under the mutex, and wake it.
 //
-// Rank 0 hears of an end and tells all, before its own verdict's callback may take its time; the others tell rank 0.
+// Rank 0 tells all ranks of an end before its own verdict's callback, which may take time. The others tell rank 0.
 //
-// Silence is measured on a clock of its own, which is at most beat_s later after each turn than before it: a thread
-// that did not run did not listen either, and the others are not to blame for what it missed.
+// Silence is measured on a separate clock, which advances by at most beat_s in each turn. A thread that did not run did
+// not listen either, and the others must not be blamed for what it missed.
 
 namespace lockstep {
 namespace {
@@ -32,14 +32,15 @@ namespace {
 using watch::Link;
 using watch::Message;
 
-// The longest time between two ticks is 0.1 s, with what a turn takes.
+// The longest time between two ticks is 0.1 s, including the time of a turn.
 constexpr double kTick_s = 0.09;
-// How often a leaving rank looks whether the others' machines have its farewell: the kernel wakes nobody for that.
+// The interval at which a leaving rank checks whether the others' machines have its farewell: the kernel does not
+// notify.
 constexpr double kLeaveLook_s = 0.002;
-// What is heard of one rank before the others have their turn.
+// The most messages that are read from one rank before the others have their turn.
 constexpr int kTurnMessages = 64;
 
-// Whose thread this is, if any's.
+// The watch whose thread this is, if any.
 thread_local const void* t_watch = nullptr;
 
 }  // namespace
@@ -111,7 +112,7 @@ class Watch::Impl {
   void AwaitFate(int rank, double seconds) {
     WaitUntil(seconds, [&] {
       const bool blind = leaving_ || (options_.rank != 0 && fates_[0] == Fate::kLeft);
-      // Where a rank is lost otherwise than by this one's own words, the verdict follows.
+      // If a rank is lost for another reason than this rank's own error, the verdict follows.
       return blind || !verdict_.ok() || fates_[rank] == Fate::kLeft || gave_up_;
     });
   }
@@ -119,7 +120,7 @@ class Watch::Impl {
  private:
   using Clock = Deadline::Clock;
 
-  // `done` is asked with the mutex held. The thread itself never waits.
+  // Calls `done` with the mutex held. The watch's own thread never waits.
   template <typename Done>
   void WaitUntil(double seconds, Done done) {
     if (t_watch == this) return;
@@ -130,11 +131,11 @@ class Watch::Impl {
 
   void Wake() {
     const uint64_t one = 1;
-    // Without a descriptor the thread sees it at its next turn; full means that there are wake-ups enough.
+    // Without a descriptor the thread sees it at its next turn; a full eventfd already has enough wake-ups.
     [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
   }
 
-  // --- what follows runs on the thread ---
+  // --- the rest runs on the thread ---
 
   void Run() {
     t_watch = this;
@@ -158,7 +159,7 @@ class Watch::Impl {
     }
   }
 
-  // Sends what callers have to say. False: the end.
+  // Sends the messages of callers. Returns false at the end.
   bool ObeyCallers() {
     std::optional<Status> words;
     bool leaving;
@@ -176,8 +177,8 @@ class Watch::Impl {
     }
     if (leaving && !leave_deadline_) {
       leave_deadline_ = Deadline::After(options_.leave_s);
-      // Behind last words it is nothing new to who has heard them; but who has come to an end itself may live on for a
-      // while, and is not to believe that this rank died.
+      // After an error message it is nothing new to ranks that have read that. But a rank that has itself ended may
+      // live on for a while, and must not conclude that this rank died.
       const Message farewell = {Message::Kind::kLeft, static_cast<uint32_t>(options_.rank),
                                 how.empty() ? OkStatus() : watch::Cut(Cancelled(how), watch::kMaxWordsBytes)};
       for (Link& link : links_) link.Send(farewell);
@@ -187,8 +188,9 @@ class Watch::Impl {
     return true;
   }
 
-  // Closes the connections when all who live have got what was sent, or time is over. (Where something is unread, close
-  // throws away what the peer's machine has not got, and resets: so it is not enough that the kernel has it.)
+  // Closes the connections when all living peers have received everything, or the time has passed. (If input is unread,
+  // close drops data that the peer's machine has not received, and resets the connection. So it is not enough that the
+  // kernel has the data.)
   void EndLeave() {
     if (!leave_deadline_->Passed()) {
       for (const Link& link : links_) {
@@ -204,15 +206,16 @@ class Watch::Impl {
     changed_.notify_all();
   }
 
-  // A rank that was given up has its beats too: it is not to find us silent while it reads why. Where the last beat has
-  // not left yet, another would say nothing more.
+  // A rank that was given up gets beats too, so that it does not find us silent while it reads the reason. If the last
+  // beat has not left yet, another one would add nothing.
   void Beat() {
     for (Link& link : links_) {
       if (link.flushed()) link.Send({Message::Kind::kBeat, 0, OkStatus()});
     }
   }
 
-  // To all that live, and to the rank that it is about, in case it only stood still; but none hears its own words.
+  // Sends to all living ranks, and to the rank that the message is about, in case it was only frozen; but no rank gets
+  // its own message.
   void Tell(const Message& message, bool own_words = false) {
     for (Link& link : links_) {
       const bool about = link.rank() == static_cast<int>(message.rank);
@@ -230,7 +233,7 @@ class Watch::Impl {
     }
     poll(polled_.data(), polled_.size(), Deadline::After(seconds).PollMs());
     uint64_t count;
-    // There may be nothing.
+    // There may be nothing to read.
     [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
   }
 
@@ -272,14 +275,14 @@ class Watch::Impl {
       if (rank == link.rank()) link.Close();
       return;
     }
-    // What rank 0 says says whose words they are.
+    // Rank 0's messages already name the rank that sent them.
     const Status why = options_.rank == 0 ? GaveUp(rank, message.status) : message.status;
     const bool is_verdict = Learn(rank, Fate::kLost, why);
     if (options_.rank == 0) Tell({message.kind, message.rank, why}, /*own_words=*/true);
     Report(why, is_verdict);
   }
 
-  // What is seen here, and not heard: the rank at the other end is lost. Rank 0 tells all; another tells rank 0.
+  // Handles a loss that is seen here: the rank at the other end is lost. Rank 0 tells all; another rank tells rank 0.
   void Lose(Link& link, const Status& why) {
     link.over = true;
     if (leave_deadline_) return;
@@ -304,8 +307,8 @@ class Watch::Impl {
                                   " s: cut off from the network, or frozen")));
   }
 
-  // A rank's fate, and where that is an end (not OK) the verdict, in one: who is woken by the one finds the other. True
-  // where `end` is the verdict.
+  // Sets a rank's fate and, if `end` is an error, the verdict, in one step: a thread that is woken by one also finds
+  // the other. Returns true if `end` becomes the verdict.
   bool Learn(int rank, Fate fate, const Status& end) {
     const std::lock_guard lock(mutex_);
     if (fates_[rank] == Fate::kRunning) fates_[rank] = fate;
@@ -328,21 +331,21 @@ class Watch::Impl {
   const std::function<void(const Status&)> on_verdict_;
   const std::function<void()> on_tick_;
 
-  // The thread's own.
+  // Used only by the thread.
   std::list<Link> links_;
   std::vector<pollfd> polled_;
-  double clock_s_ = 0;  // of silence
+  double clock_s_ = 0;  // the clock of silence
   std::optional<Deadline> leave_deadline_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;     // of what the mutex guards
+  std::condition_variable changed_;     // signals changes of the guarded data
   std::vector<Fate> fates_;             // guarded by mutex_, [R]
   std::vector<std::string> farewells_;  // guarded by mutex_
   Status verdict_;                      // guarded by mutex_
   std::optional<Status> last_words_;    // guarded by mutex_: not yet sent
   bool gave_up_ = false;                // guarded by mutex_
   bool leaving_ = false;                // guarded by mutex_
-  bool left_ = false;                   // guarded by mutex_; written by the thread alone
+  bool left_ = false;                   // guarded by mutex_; written only by the thread
   bool stop_ = false;                   // guarded by mutex_
 
   const UniqueFd wake_;  // an eventfd
@@ -354,7 +357,7 @@ Watch::Watch(WatchOptions options, std::vector<UniqueFd> connections, std::funct
     : impl_(std::make_unique<Impl>(std::move(options), std::move(connections), std::move(on_verdict),
                                    std::move(on_tick))) {}
 
-// In a fork there is no thread to wait for, and who held the mutex may be gone: the memory stays.
+// A fork has no thread to wait for, and the thread that held the mutex may be gone: the memory is not freed.
 Watch::~Watch() {
   if (guard_.InFork()) (void)impl_.release();
 }

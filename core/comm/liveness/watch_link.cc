@@ -36,7 +36,7 @@ void Link::Flush() {
     if (sent > 0) output_.erase(0, static_cast<size_t>(sent));
     if (sent >= 0 || errno == EINTR) continue;
     if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) return;
-    // The end of the connection is for Receive to see, behind what still came.
+    // Receive finds the end of the connection, after the remaining input.
     output_.clear();
   }
 }
@@ -58,8 +58,8 @@ Result<std::optional<Message>> Link::Receive() {
     const ssize_t got = recv(socket(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got > 0) {
       input_.append(buffer.data(), static_cast<size_t>(got));
-      // Acknowledged at once: a kernel that waits for more takes the connection for a slow one, and sends again later
-      // what a cut has swallowed. Holds until the next bytes, and changes nothing where it fails.
+      // Acknowledges at once. A kernel that delays acknowledgements takes the connection for a slow one, and repeats
+      // data later after a network failure. The option holds until the next bytes; a failure to set it does no harm.
       const int quick = 1;
       (void)setsockopt(socket(), IPPROTO_TCP, TCP_QUICKACK, &quick, sizeof(quick));
     } else if (got == 0) {
@@ -73,7 +73,7 @@ Result<std::optional<Message>> Link::Receive() {
   return std::optional<Message>();
 }
 
-// The descriptor's number may be another's as soon as it is closed.
+// The descriptor's number may belong to another file as soon as it is closed.
 void Link::Close() {
   not_in_forks_.reset();
   socket_ = {};

@@ -11,33 +11,35 @@
 
 namespace lockstep::watch {
 
-// One connection of a watch: messages in and out, without ever waiting. Owns the socket, and keeps it from forks, which
-// would hold it open when this process has died. For one thread.
+// One connection of a watch: sends and receives messages without ever waiting. Owns the socket, and keeps it from
+// forks, which would hold it open after this process has died. For one thread.
 class Link {
  public:
-  // One of `own` and `to`, the ranks at the two ends, is 0.
+  // `own` and `to` are the ranks at the two ends; one of them is 0.
   Link(const Digest& meeting_key, int own, int to, UniqueFd socket);
 
-  int rank() const { return rank_; }  // at the other end
-  // For poll; -1 when closed.
+  int rank() const { return rank_; }  // the rank at the other end
+  // Returns the socket for poll; -1 when closed.
   int socket() const { return socket_.get(); }
   bool open() const { return socket_.valid(); }
 
-  // Takes the message, and sends what the peer's machine takes at once; Flush sends more. Nothing where it is closed.
+  // Takes the message, and sends as much as the peer's machine accepts at once; Flush sends more. No effect when
+  // closed.
   void Send(const Message& message);
   void Flush();
-  // Whether all that was sent has left this process; and whether the peer's machine has it, or it will get no more.
+  // flushed returns whether all data has left this process. Acknowledged returns whether the peer's machine has it, or
+  // will get no more.
   bool flushed() const { return output_.empty(); }
   bool Acknowledged() const;
 
-  // The next message; null: nothing more for now. After an error there is nothing more at all: UNAVAILABLE, which says
-  // how the connection ended, or DATA_LOSS, where what came is not what the peer sent.
+  // Returns the next message; no value means that there is none yet. After an error there are no more messages:
+  // UNAVAILABLE tells how the connection ended, DATA_LOSS means that the peer did not send this data.
   Result<std::optional<Message>> Receive();
 
   void Close();
 
-  // Of the watch: when something came, on its clock of silence, and whether the rank has come to its end. Then nothing
-  // that it says matters, but it may be told why.
+  // Used by the watch: the time of the last input, on its clock of silence, and whether the rank has ended. Then its
+  // messages do not matter, but it may be sent the reason.
   double heard_s = 0;
   bool over = false;
 
@@ -46,7 +48,7 @@ class Link {
   UniqueFd socket_;
   std::optional<NotInForks> not_in_forks_;
   Channel sending_, receiving_;
-  std::string input_, output_;  // not yet understood, not yet sent
+  std::string input_, output_;  // not yet parsed, not yet sent
 };
 
 }  // namespace lockstep::watch

@@ -12,12 +12,12 @@
 #include "core/base/deadline.h"
 #include "core/comm/liveness/test_watch.h"
 
-// Ends that nobody announces: deaths, silence, what is forged. Last words and farewells are in watch_words_test.cc.
+// Ends without a message: deaths, silence, forged data. watch_words_test.cc has error messages and farewells.
 
 namespace lockstep {
 namespace {
 
-// The rank to which it happens: rank 0, which all are connected to, or another.
+// The failing rank: rank 0, to which all are connected, or another.
 class WatchVictimTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, WatchVictimTest, ::testing::Values(0, 2),
                          [](const auto& info) { return StrCat("rank_", info.param); });
@@ -46,7 +46,7 @@ TEST_P(WatchVictimTest, AFrozenRankIsGivenUpByAllWhenItsTimeIsOver) {
     std::string error =
         ExpectEnd(scene, StatusCode::kUnavailable, StrCat(scene.places[victim], " is silent for ", kSilence_s, " s"),
                   kSilence_s + kAtOnce_s);
-    // Its last beat is a beat and a turn old when it freezes, or older on a busy machine.
+    // When it freezes, its last beat is a beat and a turn old, or older on a busy machine.
     if (scene.board->SinceFault() < kSilence_s / 2) error += "it was given up too early\n";
     return error;
   });
@@ -66,7 +66,7 @@ TEST_P(WatchVictimTest, AFrozenRankThatGoesOnHearsThatItWasGivenUp) {
       return text.find(StrCat(" gave up: ", scene.places[0], " is silent")) != std::string::npos ? error : text;
     }
     const std::string error = ExpectEnd(scene, StatusCode::kUnavailable, scene.places[victim] + " is silent", 1e9);
-    // The others end before it goes on: what it is told lies in its socket.
+    // The others end before it resumes; their messages to it wait in its socket.
     scene.watch->Leave();
     if (++scene.board->done == scene.size - 1) {
       SleepFor(kBeat_s);
@@ -91,7 +91,7 @@ TEST_P(WatchVictimTest, WhoIsSilentForLessThanItsTimeIsWaitedFor) {
   job.ExpectWell();
 }
 
-// As on a laptop that sleeps: each has heard nothing of the others, and did not listen.
+// As on a laptop that sleeps: no process has received anything from the others, and none did listen.
 TEST(WatchTest, ProcessesThatAllStoodStillDoNotAccuseEachOther) {
   WatchJob job(3, [](Scene& scene) -> std::string {
     Board::Await(scene.board->done, 1);
@@ -105,7 +105,7 @@ TEST(WatchTest, ProcessesThatAllStoodStillDoNotAccuseEachOther) {
   for (int rank = 0; rank < 3; ++rank) kill(job.pid(rank), SIGSTOP);
   SleepFor(2 * kSilence_s);
   job.board().done = 1;
-  // Rank 0 has a head start of some beats, in which it hears nobody.
+  // Rank 0 resumes some beats earlier, and receives nothing in this time.
   for (int rank = 0; rank < 3; ++rank) {
     kill(job.pid(rank), SIGCONT);
     SleepFor(rank == 0 ? 2 * kBeat_s : 0);
@@ -124,7 +124,7 @@ TEST(WatchTest, DeathsAmongEightRanksAreSeenByThoseThatLive) {
   job.ExpectWell({3, 6});
 }
 
-// Who sees a connection of another kind end asks why.
+// Code that sees a connection of another kind end asks the watch for the reason.
 TEST(WatchTest, WhoWaitsForAFateIsWokenByIt) {
   WatchJob job(3, [](Scene& scene) -> std::string {
     if (scene.rank == 2) {
@@ -143,7 +143,7 @@ TEST(WatchTest, WhoWaitsForAFateIsWokenByIt) {
 TEST(WatchTest, GarbageFromARankIsDataLossThatNamesItOnAll) {
   WatchJob job(3, [](Scene& scene) -> std::string {
     scene.board->Now();
-    // The length of a frame, and a tag that nobody made.
+    // The length of a frame, and a forged tag.
     const std::string garbage = std::string("\1\0\0\0b", 5) + std::string(32, 'x');
     if (scene.rank == 2) (void)!write(scene.raw[0].get(), garbage.data(), garbage.size());
     return ExpectEnd(scene, StatusCode::kDataLoss,
@@ -164,7 +164,7 @@ TEST(WatchTest, GarbageFromRankZeroIsDataLossThatItHearsOf) {
   job.ExpectWell();
 }
 
-// A connection whose network can be cut: what is sent over it lies there until it is whole again.
+// A connection whose network can be cut: sent data waits until it is restored.
 class Cable {
  public:
   Cable() {
@@ -190,7 +190,7 @@ class Cable {
     stop_ = true;
     relay_.join();
   }
-  // What a watch of two ranks, of which this is one, takes.
+  // Returns the connections for a watch of two ranks, of which this is one.
   std::vector<UniqueFd> Connections(int rank) {
     std::vector<UniqueFd> connections(2);
     connections[1 - rank] = std::move(ends_[rank].outer);
@@ -207,7 +207,7 @@ class Cable {
   std::thread relay_;
 };
 
-// Both ranks in one process: they share nothing but the cable.
+// Both ranks are in one process: they share only the cable.
 TEST(WatchTest, AShortCutOfTheNetworkIsSurvivedAndALongOneIsSeenAtBothEnds) {
   Cable cable;
   const std::vector<std::string> places = {"rank 0 on host a", "rank 1 on host b"};
@@ -232,7 +232,7 @@ TEST(WatchTest, AShortCutOfTheNetworkIsSurvivedAndALongOneIsSeenAtBothEnds) {
   EXPECT_EQ(one.verdict().ToString(), Unavailable(places[0] + silent).ToString());
 }
 
-// The fork does not speak, and does not keep the connection open behind its parent's death.
+// The fork sends nothing, and does not keep the connection open after its parent's death.
 TEST(WatchTest, AForkOfARankIsNoPartOfTheWatch) {
   WatchJob job(3, [](Scene& scene) -> std::string {
     if (scene.rank == 1) {
@@ -279,7 +279,7 @@ TEST(WatchTest, ItTicksAndCostsNextToNothing) {
     const auto us = [](const rusage& usage) {
       return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1e6 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
     };
-    // A thread that spins, or one that sleeps on, is far from these.
+    // A thread that spins, or one that sleeps on, is far from these numbers.
     if (ticked < 5 || ticked > 100 * seconds) return StrCat(ticked, " ticks in ", seconds, " s\n");
     const double used_us = us(after) - us(before);
     return used_us < (LOCKSTEP_SANITIZED ? 400e3 : 100e3) * seconds ? "" : StrCat(used_us, " us in ", seconds, " s\n");

@@ -11,7 +11,7 @@ namespace lockstep::watch {
 Status Cut(const Status& status, size_t most) {
   const std::string& text = status.message();
   if (text.size() <= most) return status;
-  // The bytes of a character behind its first begin with the bits 10.
+  // The bytes of a character after its first one begin with the bits 10.
   while (most > 0 && (static_cast<uint8_t>(text[most]) & 0xC0) == 0x80) --most;
   return Status(status.code(), text.substr(0, most));
 }
@@ -63,7 +63,7 @@ std::string Channel::Seal(std::string_view body) {
   return frame;
 }
 
-// The length is not covered by the tag: with another one the body is another.
+// The tag does not cover the length: with another length the body is another.
 Result<std::optional<std::string>> Channel::Open(std::string& input) {
   std::string_view bytes = input;
   if (bytes.size() < sizeof(uint32_t)) return std::optional<std::string>();

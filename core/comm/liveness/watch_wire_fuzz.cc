@@ -6,11 +6,11 @@
 #include "core/comm/liveness/watch_link.h"
 #include "core/fuzzing/fuzz.h"
 
-// What comes over a watch's connection. The first byte says from whom:
+// The input of a watch's connection. The first byte selects its source:
 //
-//   0  a message, as a rank that knows the key may say it
-//   1  frames, of which the rest is the bodies behind their lengths; in pieces, over a socket
-//   2  the bytes themselves, over a socket: from who does not know the key
+//   0  a message, as a rank with the key may send it
+//   1  frames: the rest is their bodies after their lengths; sent in pieces, over a socket
+//   2  the bytes themselves, over a socket, from a peer without the key
 
 namespace lockstep::fuzzing {
 namespace {
@@ -20,7 +20,7 @@ using watch::Message;
 
 const Digest kKey = HmacSha256("secret", "fuzz");
 
-// Writes `bytes` to a link and returns what it understood of them, until it has ended.
+// Writes `bytes` to a link and returns the messages that it parsed until it ended.
 std::vector<Message> Received(std::string_view bytes, size_t piece) {
   int fds[2];
   Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0, "a pair of sockets");

@@ -7,7 +7,7 @@
 #include "core/comm/liveness/watch.h"
 #include "core/comm/liveness/watch_wire.h"
 
-// Ends that a rank announces: last words and farewells; and what they are on the wire.
+// Ends with a message: errors of GiveUp, and farewells; and their encoding.
 
 namespace lockstep {
 namespace {
@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, WatchWordsTest, ::testing::Values(0, 1, 2),
 
 TEST_P(WatchWordsTest, LastWordsReachAllWithTheirCodeAndWhoSaidThem) {
   WatchJob job(3, [giver = GetParam()](Scene& scene) -> std::string {
-    // Callbacks may call what waits elsewhere.
+    // Callbacks may call functions that wait on other threads.
     {
       const std::lock_guard lock(scene.mutex);
       scene.also_on_verdict = [&] {
@@ -46,7 +46,7 @@ TEST_P(WatchWordsTest, LastWordsReachAllWithTheirCodeAndWhoSaidThem) {
   job.ExpectWell();
 }
 
-// The process ends right behind them, and with it what it has not sent.
+// The process ends right after the message; unsent data would be lost with it.
 TEST_P(WatchWordsTest, LastWordsOfARankThatLeavesAtOnceReachAll) {
   WatchJob job(3, [giver = GetParam()](Scene& scene) -> std::string {
     scene.board->Now();
@@ -109,7 +109,7 @@ TEST_P(WatchWordsTest, ARankThatLeavesEndsNothing) {
     SleepFor(kSilence_s * 1.5);
     const int other = 3 - leaver - scene.rank;
     if (leaver == 0) {
-      // Of the others nothing more will be known: nobody waits for it.
+      // Nothing more will be known of the others, so no thread waits for it.
       scene.watch->AwaitFate(other, 1e9);
     } else if (scene.watch->fate(other) != Watch::Fate::kRunning) {
       return "the other has not left";
@@ -121,7 +121,7 @@ TEST_P(WatchWordsTest, ARankThatLeavesEndsNothing) {
   job.ExpectWell();
 }
 
-// The others' machines take the farewell, though one of them stands still.
+// The others' machines take the farewell, although one process is frozen.
 TEST(WatchWordsTest, LeavingDoesNotWaitForWhoIsFrozen) {
   WatchJob job(3, [](Scene& scene) -> std::string {
     if (scene.rank == 2) testing::FreezeNow();
@@ -159,7 +159,7 @@ using watch::Message;
 
 Digest Key() { return Sha256("key"); }
 
-// What the other side makes of it.
+// Returns the frame's body as the other side opens it.
 Result<std::optional<std::string>> Opened(std::string frame, int guest = 1,
                                           Channel::Direction direction = Channel::Direction::kToZero) {
   return Channel(Key(), guest, direction).Open(frame);

@@ -56,7 +56,7 @@ void AddPeer(Peers& peers, int rank, UniqueFd socket) {
   ucred credentials = {};
   socklen_t length = sizeof(credentials);
   getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length);
-  // A peer in another process namespace has no number here; its socket has to suffice.
+  // A peer in another process namespace has no process id here; its socket has to suffice.
   UniqueFd pidfd(credentials.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)) : -1);
   peers.Add(rank, std::move(socket), std::move(pidfd), credentials.pid);
 }
@@ -220,7 +220,7 @@ Status SendFd(int socket, const UniqueFd& fd, const Digest& key, int to) {
 }
 
 // The descriptor is sent with the message, as ancillary data, and installed in this process on receipt; it is closed on
-// exec like all others. Whoever the sender is, it is closed here unless it is returned.
+// exec like all others. For any sender, it is closed here unless it is returned.
 Result<UniqueFd> ReceiveFd(int socket, const Digest& key, int to, const Deadline& deadline, const Ended& ended) {
   pollfd entry = {socket, POLLIN, 0};
   while (poll(&entry, 1, deadline.PollMs(ended ? kLook_s : 3600)) <= 0) {

@@ -21,7 +21,7 @@ using Ended = std::function<Status()>;
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
 //   ... tell mesh.name() to the peers, learn theirs (rendezvous/rendezvous.h) ...
-//   LOCKSTEP_ASSIGN_OR_RETURN(Peers peers, mesh.Join(rank, names, meeting.key, deadline));
+//   LOCKSTEP_ASSIGN_OR_RETURN(Peers peers, mesh.Join(rank, names, rendezvous.key, deadline));
 //
 // A rank calls all lower ranks and is called by all higher ones, so each pair connects once. It listens before its name
 // is published, so a call always succeeds, even if it is answered later.

@@ -34,7 +34,7 @@ namespace {
 // The longest sleep without a check of the peers. It bounds how late a death, an abort or a farewell is seen. Each
 // check is a system call for each missing rank, so 20 checks per second cost almost nothing.
 constexpr double kSleep_s = 0.05;
-// The interval of checks for stopped peers, which cost more. Of the time between two checks at most kGap_s counts: in a
+// The interval of checks for stopped peers, which cost more. At most kGap_s of the time between two checks counts: in a
 // longer gap this process was stopped itself, as Ctrl-Z stops a whole job, or the machine slept.
 constexpr double kLookForStops_s = 0.25;
 constexpr double kGap_s = 1;
@@ -135,7 +135,7 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     // Only a peer that has not done the step can break it: a peer that has done its part may leave or die.
     if (peer != rank_ && !Reached(peer, step)) missing.push_back(peer);
   }
-  // What this rank sees itself has priority over reports of others.
+  // The rank's own observations have priority over reports of others.
   for (int peer : missing) {
     Status status = JudgeMissing(peer, look_for_deaths);
     // (A rank may have done the step and died between the two checks: then it is no reason.)
