@@ -20,8 +20,8 @@
 namespace lockstep::hierarchical {
 namespace {
 
-// A late rank is missed first by the ranks of its host, then by the other hosts, which wait for its leader, and last by
-// ranks that wait for a leader that waits for another host. Each of these waits this much longer than the one before.
+// First, the ranks of a late rank's host miss it; then the other hosts, which wait for its leader; and last, the ranks
+// that wait for such a waiting leader. Each of these waits this much longer than the one before.
 // So the first to give up names the late rank, and not one that waits.
 constexpr double kPatience_s = 1;
 // The time that a running call has left after the job's end is known.

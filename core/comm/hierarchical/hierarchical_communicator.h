@@ -37,8 +37,7 @@ struct Place {
 //
 //   leader      a host's first rank, which communicates for it
 //   rail        the l-th ranks of all hosts, which are connected with each other; there are as many rails as the
-//   smallest
-//               host has ranks. The leaders are rail 0.
+//               smallest host has ranks. The leaders are rail 0.
 //   relay rank  ("carrier" in names) the rank of a host that sends and receives for another one of it: rank l mod rails
 //
 //   host a:  rank 0 --- shared memory --- rank 1        a call:   1. compared inside of each host

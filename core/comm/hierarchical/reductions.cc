@@ -47,8 +47,8 @@ Status HierarchicalCommunicator::AllReduceSmall(const Call& call, ReduceOp op, c
   return OkStatus();
 }
 
-// Each relay rank has a share: the ranks of a host reduce it for the relay rank, the rail reduces it over the hosts,
-// and the ranks of a host pass their shares on to each other.
+// Each relay rank has a share. The ranks of a host reduce it for the relay rank, and the rail reduces it over the
+// hosts. Then the ranks of a host pass their shares on to each other.
 Status HierarchicalCommunicator::AllReduceLarge(const Call& call, ReduceOp op, const void* in, void* out) {
   LOCKSTEP_RETURN_IF_ERROR(Agree(call).status());
   const int64_t width = DTypeSize(call.dtype);

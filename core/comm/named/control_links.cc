@@ -17,12 +17,12 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kHeaderBytes = 4;
-// What is read of a peer at a time: more than most sockets hold.
+// The most bytes that are read from a peer in one turn: more than most sockets hold.
 constexpr size_t kTurnBytes = 4 * ControlLinks::kPieceBytes;
 
 uint32_t LengthOf(std::string_view bytes) { return ByteReader(bytes).Number<uint32_t>(); }
 
-// Negative seconds are no limit.
+// Negative seconds mean no limit.
 int PollMs(double seconds) {
   constexpr double kMost_s = 3600;
   return seconds < 0 ? -1 : static_cast<int>(std::ceil(std::min(seconds, kMost_s) * 1e3));
@@ -65,7 +65,7 @@ void ControlLinks::Flush(Link& link) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM;
-      // Of a peer that is gone, Receive sees the end.
+      // If the peer is gone, Receive notices it.
       if (!later) sent = link.out.size();
       break;
     }
@@ -104,9 +104,10 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
   std::array<char, kPieceBytes> buffer;
   bool closed = false, failed = false;
   size_t received = 0;
-  // A peer that sends without end has its turn again after the others: what lies here unread never grows beyond the
-  // message that it is a part of. One that is gone sends no more. A socket of packets tells an error before what lies
-  // there, as of a peer that went with messages unread, and tells it once: what that peer has said is behind it.
+  // A peer that sends without end has to wait for the others' turns. So the unread bytes here never grow beyond the
+  // message that they are a part of. A peer that is gone sends no more. A packet socket reports an error before the
+  // data in it, for example of a peer that ended with unread messages. It reports the error only once, and the peer's
+  // data comes after it.
   while (dead || failed || received < kTurnBytes) {
     const ssize_t n = recv(link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
@@ -165,13 +166,13 @@ void ControlLinks::Doze(double seconds) {
 
 void ControlLinks::ForgetWakes() {
   uint64_t count;
-  // There may be none any more; nothing else can go wrong.
+  // There may be none left; nothing else can go wrong.
   [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
 }
 
 void ControlLinks::Wake() {
   const uint64_t one = 1;
-  // Full means that there are wake-ups enough.
+  // If the counter is full, there are enough wake-ups already.
   [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
 }
 

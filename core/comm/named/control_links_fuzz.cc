@@ -6,7 +6,7 @@
 #include "core/base/unique_fd.h"
 #include "core/fuzzing/fuzz.h"
 
-// What a peer writes to a link: the first two bytes say over what kind of socket and in pieces of what size.
+// The bytes that a peer writes to a link. The first two bytes give the kind of socket and the size of the pieces.
 
 namespace lockstep::fuzzing {
 namespace {
@@ -17,7 +17,7 @@ std::string Messages(const std::vector<std::string>& messages) {
   return writer.Take();
 }
 
-// What should come of it: whole messages, up to one that is longer than any may be.
+// The expected result: whole messages, up to the first that is longer than the limit.
 std::vector<std::string> Expected(std::string_view bytes) {
   std::vector<std::string> messages;
   while (bytes.size() >= 4) {
@@ -42,7 +42,7 @@ int Fuzz(const uint8_t* data, size_t size) {
   std::string_view bytes = Bytes(data, size);
   const int type = Take(&bytes, 2) == 0 ? SOCK_STREAM : SOCK_SEQPACKET;
   const size_t piece = 1 + Take(&bytes, 256);
-  // What the sockets take without a reader: packets count with what the kernel adds to each.
+  // The sockets take only so much without a reader: the kernel adds an overhead to each packet.
   bytes = bytes.substr(0, 64 * piece);
   int fds[2];
   Require(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds) == 0, "a pair of sockets");

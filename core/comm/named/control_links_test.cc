@@ -26,13 +26,13 @@ struct Pair {
 
 constexpr double kLong_s = 30;
 
-// By the number of a kind of socket.
+// Its parameter is the kind of socket.
 class ControlLinksOver : public ::testing::TestWithParam<int> {};
 
 TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
   const Pair pair(GetParam());
   ControlLinks here({-1, pair.first.get()}), there({pair.second.get(), -1});
-  // More than a socket's buffer takes at once.
+  // More than the buffer of a socket takes at once.
   const std::string large(5 << 20, 'x');
   for (const std::string& message : {std::string("one"), std::string(), large, std::string("three")}) {
     here.Send(1, message);
@@ -44,13 +44,13 @@ TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
       EXPECT_FALSE(event.closed);
       got.push_back(event.message);
     }
-    EXPECT_TRUE(here.Await(0).empty());  // sends what is left
+    EXPECT_TRUE(here.Await(0).empty());  // sends the rest
   }
   EXPECT_EQ(got, (std::vector<std::string>{"one", "", large, "three"}));
   EXPECT_TRUE(here.flushed());
 }
 
-// The system tells an error of a peer that goes with messages unread, in front of what the peer has said.
+// If a peer ends with unread messages, the system reports the error before the data that the peer sent.
 TEST_P(ControlLinksOver, HearsThePeersLastWordsBeforeItsEnd) {
   Pair pair(GetParam());
   ControlLinks here({pair.first.get()}), there({pair.second.get()});
@@ -80,7 +80,7 @@ TEST(ControlLinks, ReportsAnEndOnce) {
   EXPECT_TRUE(links.flushed());
 }
 
-// However many messages they are: what is said last must not wait for so many turns.
+// However many messages there are, the last one must not wait for as many turns.
 TEST(ControlLinks, HearsAtOnceWhatHasCome) {
   const Pair pair;
   ControlLinks here({pair.first.get()}), there({pair.second.get()});
@@ -90,7 +90,8 @@ TEST(ControlLinks, HearsAtOnceWhatHasCome) {
   EXPECT_EQ(events.back().message, "99");
 }
 
-// A child of a dead peer may keep the socket open: what the peer said before is heard, and then the end.
+// A child of a dead peer may keep the socket open: the messages that the peer sent before are delivered, and then the
+// end.
 TEST(ControlLinks, ReportsADeathWhereTheSocketStaysOpen) {
   const Pair pair;
   const UniqueFd death(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -117,14 +118,14 @@ TEST(ControlLinks, RefusesMessagesThatAreTooLong) {
   EXPECT_TRUE(events[0].closed);
 }
 
-// A peer that announces 2 GiB and goes on sending: it is hung up on before any of it has been kept.
+// A peer announces 2 GiB and continues to send: it is disconnected before any of it has been kept.
 TEST(ControlLinks, KeepsNothingOfAMessageThatIsTooLong) {
   Pair pair(SOCK_STREAM);
   ControlLinks links({pair.first.get()});
   ASSERT_EQ(send(pair.second.get(), "\0\0\0\x80", 4, 0), 4);
   std::thread sender([&] {
     const std::string piece(ControlLinks::kPieceBytes, 'x');
-    // Ends with the socket; 1 GiB would be a failure that takes a moment.
+    // Ends with the socket. If the test fails, 1 GiB is sent, which takes a moment.
     for (int i = 0; i < (1 << 14) && send(pair.second.get(), piece.data(), piece.size(), MSG_NOSIGNAL) > 0; ++i) {
     }
   });
@@ -136,7 +137,7 @@ TEST(ControlLinks, KeepsNothingOfAMessageThatIsTooLong) {
   EXPECT_TRUE(events[0].message.empty());
 }
 
-// One that sends without end doesn't keep the others from their turn: it is left while there is more to read.
+// A peer that sends without end does not keep the others from their turn: its turn ends while there is more to read.
 TEST(ControlLinks, GivesEveryPeerItsTurn) {
   const Pair noisy(SOCK_STREAM), quiet(SOCK_STREAM);
   const int most = 1 << 20;  // the system takes less: twice 208 KiB as a rule

@@ -6,8 +6,8 @@
 namespace lockstep {
 namespace {
 
-// What is exchanged must have sizes that can be, and travel together. Of what failed the ranks may have asked for
-// anything.
+// Entries that are exchanged need possible sizes and must fit into one exchange. Failed entries may be anything, as the
+// ranks may have asked for anything.
 bool CanBeDone(const NamedBatch& batch, const NamedBatch::Entry& entry) {
   const auto possible = [&](int64_t rows) { return HasPossibleSize(entry.request, rows); };
   return std::all_of(entry.rows.begin(), entry.rows.end(), possible) &&
@@ -91,7 +91,7 @@ NamedBatch ReadNamedBatch(ByteReader& reader, int ranks) {
 }
 
 bool IsAnswerTo(const NamedBatch::Entry& entry, const NamedRequest& request, int rank) {
-  // What the rank refuses fails on all.
+  // A request that its rank refuses fails on all ranks.
   if (!request.refusal.ok()) return false;
   if (request.kind == NamedKind::kJoin) return entry.request.kind == NamedKind::kJoin;
   if (entry.request.name != request.name || !CheckAgreement({&entry.request, &request}).ok()) return false;

@@ -7,45 +7,46 @@
 
 namespace lockstep {
 
-// What all R ranks do next: requests that travel in one exchange, or an error for all of them.
+// The next step of all R ranks: requests that share one exchange, or an error for all of them.
 struct NamedBatch {
   static constexpr uint64_t kNoTicket = UINT64_MAX;
 
   // One request of all ranks.
   struct Entry {
-    // What the ranks agree on; of what is each rank's own (rows, splits), the lowest rank's. Its ticket means nothing.
+    // The values that the ranks agree on. For each rank's own values (rows, splits), those of the lowest rank. Its
+    // ticket has no meaning.
     NamedRequest request;
-    // By rank; kNoTicket of a rank that has not asked for it: in a batch without an error one that has joined, and
-    // takes part with zeros.
+    // By rank; kNoTicket for a rank that has not made this request. In a batch without an error, such a rank has joined
+    // and takes part with zeros.
     std::vector<uint64_t> tickets;
-    // The first dimension of each rank's tensor, [R]; 0 of those that have joined.
+    // The first dimension of each rank's tensor, [R]; 0 for ranks that have joined.
     std::vector<int64_t> rows;
-    // Of an all-to-all: rows from each rank (outer) to each rank, [R][R]; else empty.
+    // For an all-to-all: the rows from each rank (outer) to each rank, [R][R]; otherwise empty.
     std::vector<std::vector<int64_t>> splits;
 
     bool operator==(const Entry& other) const;
   };
 
   std::vector<Entry> entries;
-  // Not OK: nothing is exchanged, all entries end with this.
+  // If it is not OK, nothing is exchanged, and all entries end with this error.
   Status error;
 
   bool operator==(const NamedBatch& other) const;
 };
 
-// Whether two requests can be done by one exchange. What each kind does with several tensors is in named_exchange.cc.
+// Whether one exchange can serve both requests. How each kind treats several tensors is in named_exchange.cc.
 bool CanTravelTogether(const NamedRequest& a, const NamedRequest& b);
-// Tensors of an entry, roughly: what the rank brings that has most rows.
+// The approximate bytes of an entry's tensors: those of the rank with the most rows.
 int64_t TensorBytes(const NamedBatch::Entry& entry);
-// What an entry takes in a message, roughly.
+// The approximate bytes of an entry in a message.
 int64_t WireBytes(const NamedBatch::Entry& entry);
 
-// A message, and back. `ranks`: R. Reading spoils the reader where what is there is no batch of R ranks: sizes that
-// can't be, or entries that can't be done by one exchange.
+// Writes a batch to a message, and reads it. `ranks` is R. Reading marks the reader as damaged if the bytes are no
+// batch of R ranks, if a size is impossible, or if one exchange cannot serve all entries.
 void Write(const NamedBatch& batch, ByteWriter& writer);
 NamedBatch ReadNamedBatch(ByteReader& reader, int ranks);
 
-// Whether an entry is what `rank` asked for, in everything that says which of its memory is read and written.
+// Whether an entry is what `rank` asked for, in all values that decide which of the rank's memory is read and written.
 bool IsAnswerTo(const NamedBatch::Entry& entry, const NamedRequest& request, int rank);
 
 }  // namespace lockstep

@@ -28,8 +28,8 @@ NamedWork WithoutMemory(NamedWork work) {
   return work;
 }
 
-// It alone hears of it; the others have their results, and the lane goes on: with a single tensor and with several that
-// are packed, with shared memory and without.
+// Only this rank gets the error; the others have their results, and the lane continues. It is tested with a single
+// tensor and with several packed ones, with shared memory and without.
 TEST_P(NamedExchangeTest, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
   for (const int64_t shared_bytes : {int64_t{1} << 24, int64_t{0}}) {
     RunRanks(
@@ -77,7 +77,8 @@ TEST_P(NamedExchangeTest, IsOnlyAnErrorOfARankThatHasNoMemoryForItsResult) {
   }
 }
 
-// Where there is none for the exchange itself, all ranks hear of it, and go on. (Sanitizers end the process instead.)
+// If a rank has no memory for the exchange itself, all ranks get the error and continue. (Sanitizers end the process
+// instead.)
 TEST_P(NamedExchangeTest, TellsAllRanksWhereOneHasNoMemoryToExchangeIn) {
   if (kSanitized) GTEST_SKIP() << "sanitizers refuse to fail an allocation";
   constexpr int64_t kTooMuch = kMostTensorBytes / sizeof(float);

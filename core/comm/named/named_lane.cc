@@ -18,7 +18,7 @@ constexpr char kJoinName[] = "join";
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// All talk to rank 0, and it to all: `of` each such rank, -1 of the others.
+// All ranks talk to rank 0, and rank 0 to all: the value `of` each such rank, -1 for the others.
 template <typename Of>
 std::vector<int> OfPeers(const Communicator& communicator, const Of& of) {
   std::vector<int> values(communicator.size(), -1);
@@ -30,7 +30,7 @@ std::vector<int> OfPeers(const Communicator& communicator, const Of& of) {
 
 Status ForkStatus(const NamedRequest& request) {
   return FailedPrecondition(StrCat(Describe(request), ": this process is a fork of the one that met the other ranks, ",
-                                   "and has no part in what they exchange"));
+                                   "and takes no part in their exchanges"));
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_
 NamedLane::~NamedLane() {
   Leave();
   if (!thread_.joinable()) return;
-  // A fork has the handle and not the thread.
+  // A fork has the handle but not the thread.
   if (fork_.InFork()) {
     thread_.detach();
   } else {
@@ -84,7 +84,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
     NamedRequest& request = work.request;
     if (request.kind == NamedKind::kJoin) request.name = kJoinName;
     if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
-    // What is bad is told with nothing else, as nobody would use it.
+    // A bad request is sent without its shape and splits, because no rank would use them.
     if (!request.refusal.ok()) {
       request.shape.clear();
       request.splits.clear();
@@ -95,7 +95,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
   bool wake = false, drives = false;
   {
     const std::lock_guard lock(mutex_);
-    // Where this rank waits for others already, a peer is late.
+    // If this rank already waits for others, a peer is late.
     drives = !driven_ && works_.empty() && !ThisThreadDrives();
     refusals = Refuse(works);
     std::vector<NamedRequest> requests;
@@ -110,7 +110,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
     if (drives) driven_ = true;
     wake = GoOn();
   }
-  // So that the thread does not wake only to wait for the lock.
+  // Wakes it here, so that the thread does not wake only to wait for the lock.
   if (wake) links_.Wake();
   if (drives) Drive(tickets);
   for (size_t i = 0; i < works.size(); ++i) {
@@ -121,7 +121,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
 
 std::vector<Status> NamedLane::Refuse(const std::vector<NamedWork>& works) const {
   std::vector<Status> refusals(works.size());
-  std::unordered_map<std::string, Status> groups;  // those that are refused
+  std::unordered_map<std::string, Status> groups;  // the refused ones
   std::unordered_set<std::string> names;           // of this call, where there are several
   bool joins = join_.has_value();
   for (size_t i = 0; i < works.size(); ++i) {
@@ -145,7 +145,7 @@ std::vector<Status> NamedLane::Refuse(const std::vector<NamedWork>& works) const
       refuse("asked for twice at once");
     }
   }
-  // A group fails whole.
+  // A group fails as a whole.
   for (size_t i = 0; i < works.size() && !groups.empty(); ++i) {
     const auto found = groups.find(works[i].request.group);
     if (refusals[i].ok() && found != groups.end()) refusals[i] = found->second;
@@ -171,7 +171,7 @@ void NamedLane::Send(std::vector<NamedRequest> requests) {
   const double now = Now();
   for (NamedRequest& request : requests) {
     timeline_.Asked(request, 0);
-    // This rank's own requests are never repeated: Refuse sees to it.
+    // This rank's own requests are never repeated: Refuse prevents that.
     (void)sequencer_.Add(0, std::move(request), now);
   }
 }

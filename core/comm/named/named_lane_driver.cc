@@ -8,24 +8,23 @@
 #include "core/comm/named/named_lane.h"
 #include "core/comm/named/named_messages.h"
 
-// Who drives the lane, its thread or a caller: what it hears, and what it does. What callers do beside is in
-// named_lane.cc.
+// The part of the lane for its driver, which is its thread or a caller: what it receives and what it does. The part for
+// callers that do not drive is in named_lane.cc.
 
 namespace lockstep {
 namespace {
 
-// How long who awaits an answer looks for it: the thread before it sleeps, a caller before it leaves that to the
-// thread.
+// How long the driver looks for an answer: the thread before it sleeps, a caller before it leaves that to the thread.
 constexpr double kLookOut_s = 100e-6;
-// What a caller exchanges itself: it is a thread of TensorFlow's, which has other things to do.
+// The most bytes that a caller exchanges itself: it is a thread of TensorFlow, which has other things to do.
 constexpr int64_t kCallersBytes = int64_t{256} << 10;
-// How often the thread looks what peers say while this rank waits for nothing.
+// How often the thread reads what the peers sent while this rank waits for nothing.
 constexpr double kPark_s = 0.1;
-// How often a thread whose peers take nothing looks whether it is to leave.
+// How often a thread whose peers take no data checks whether it has to leave.
 constexpr double kPush_s = 0.1;
-// How often a thread whose requests wait for others looks whether one of these is stopped.
+// How often a thread whose requests wait for others checks whether one of these is stopped.
 constexpr double kLookForStops_s = 0.5;
-// How long to wait for the word of a rank that has ended an exchange.
+// How long to wait for the message of a rank that has ended an exchange.
 constexpr double kWord_s = 1;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -40,8 +39,8 @@ int64_t BytesOf(const NamedBatch& batch) {
 
 bool NamedLane::HasWork() const { return leaves_ || !works_.empty() || !todo_.empty(); }
 
-// Who has something to do looks by itself when that is done. A thread that sleeps is woken even where it has nothing to
-// do yet, so that it looks out for the answer.
+// A driver that has something to do checks by itself when that is done. A thread that sleeps is woken even if it has
+// nothing to do yet, so that it looks for the answer.
 bool NamedLane::GoOn() {
   if (!driven_) return true;
   if (!idle_) return false;
@@ -65,7 +64,7 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
       if (rank() == 0) Sequence();
       int64_t bytes = 0;
       for (const NamedBatch& batch : todo_) bytes = std::min(bytes + BytesOf(batch), kMostTensorBytes);
-      // Others may go on asking.
+      // Others may continue to make requests.
       const bool waits = std::any_of(tickets.rbegin(), tickets.rend(), [&](uint64_t t) { return works_.count(t) > 0; });
       if (!waits || leaves_ || bytes > kCallersBytes || (todo_.empty() && Now() >= end)) {
         driven_ = ThisThreadDrives() = false;
@@ -80,7 +79,8 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
   links_.Wake();
 }
 
-// A Wake that a driving caller takes is not lost: it wakes the thread when it ends and there is something to do.
+// A Wake that a driving caller consumes is not lost: that caller wakes the thread at its end if there is something to
+// do.
 bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
   for (double end = Now() + kPark_s, left = kPark_s; driven_ || !HasWork(); left = end - Now()) {
     if (left <= 0 && !driven_) return false;
@@ -92,8 +92,8 @@ bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-// A core that has been given up takes some 20 us to come back, and with a yield, where others want it, milliseconds. So
-// the core is kept for as long as an exchange takes, and no longer.
+// A thread that gave up its core needs some 20 us to come back; after a yield, if others want the core, it needs
+// milliseconds. So the driver keeps the core for as long as an exchange takes, and no longer.
 std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
   const double end = Now() + kLookOut_s;
   while (true) {
@@ -127,7 +127,7 @@ void NamedLane::Run() {
       waits = todo_.empty() && !works_.empty() && broken_.ok();
       if (waits) seconds = seconds < 0 ? kLookForStops_s : std::min(seconds, kLookForStops_s);
       if (!is_wanted) seconds = 0;
-      // Whoever brings work from here on wakes the thread.
+      // From here on, every thread that brings work wakes this one.
       looks_out = idle_ = seconds != 0;
     }
     for (const std::string& warning : warnings) {
@@ -146,9 +146,9 @@ void NamedLane::Run() {
       Break(stopped);
     }
   }
-  // Tells the others as well.
+  // Tells the others, too.
   Break(Cancelled("this rank has left its job"));
-  // A peer that takes nothing any more is not waited for long.
+  // Does not wait long for a peer that takes no more data.
   constexpr double kFarewell_s = 1;
   for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) links_.Await(end - Now());
 }
@@ -169,7 +169,7 @@ std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
 
 void NamedLane::Handle(const ControlLinks::Event& event) {
   if (const std::optional<Status> why = EndIn(event)) {
-    // First what was said before.
+    // First finishes what was sent before.
     DoAll();
     return Break(*why);
   }
@@ -180,7 +180,7 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
       const std::lock_guard lock(mutex_);
       bool are_new = true;
       for (NamedRequest& request : *requests) {
-        // As Submit has done there already, and every rank relies on it.
+        // Submit has checked this there already; it is checked again because every rank relies on it.
         if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
         timeline_.Asked(request, event.rank);
         are_new = are_new && sequencer_.Add(event.rank, std::move(request), now).ok();
@@ -202,7 +202,7 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
       return;
     }
   }
-  Break(DataLoss(StrCat("rank ", event.rank, " sent a message to rank ", rank(), " that is none")));
+  Break(DataLoss(StrCat("rank ", event.rank, " sent a message to rank ", rank(), " that cannot be read")));
 }
 
 void NamedLane::Sequence() {
@@ -225,8 +225,8 @@ void NamedLane::DoAll() {
     const std::lock_guard lock(mutex_);
     batches.swap(todo_);
   }
-  // The others have to know of a batch before rank 0 waits for them in it. What another rank has to say can wait, and
-  // has to, where rank 0 is in an exchange with it and does not listen.
+  // The others have to know of a batch before rank 0 waits for them in it. Messages from other ranks can wait. They
+  // have to wait when rank 0 is in an exchange with their sender and does not listen.
   while (rank() == 0 && !batches.empty() && !links_.Push(kPush_s)) {
     const std::lock_guard lock(mutex_);
     if (leaves_) return;
@@ -259,7 +259,7 @@ void NamedLane::Do(const NamedBatch& batch) {
                                 entry.request.reduction != NamedReduction::kAdasum;
       const bool is_answer = work != nullptr && (!batch.error.ok() || IsAnswerTo(entry, work->request, rank()));
       knows_all = knows_all && (is_answer || brings_zeros);
-      // Ranks that had joined have made fewer calls: all of them count anew.
+      // Ranks that had joined made fewer calls: all ranks start counting again.
       if (entry.request.kind == NamedKind::kJoin && batch.error.ok()) numbers_.clear();
       works.push_back(work.get());
       owned.push_back(std::move(work));
@@ -285,7 +285,7 @@ void NamedLane::Do(const NamedBatch& batch) {
   if (!status.ok()) Break(status);
 }
 
-// Who breaks says so over its links before it aborts the communicator, and the others hear it from rank 0.
+// A rank that fails sends the reason over its links before it aborts the communicator; the others get it from rank 0.
 Status NamedLane::CauseOf(const Status& status) {
   if (status.code() != StatusCode::kCancelled) return status;
   for (const double end = Now() + kWord_s; Now() < end;) {
@@ -309,7 +309,7 @@ void NamedLane::Break(const Status& cause) {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) return;
     leaves = leaves_;
-    // Whatever others say of a rank that leaves: it knows better.
+    // A rank that leaves knows the reason better than the others do.
     if (leaves) why = Cancelled("this rank has left its job");
     broken_ = why;
     farewell = farewell_;
@@ -320,7 +320,7 @@ void NamedLane::Break(const Status& cause) {
   }
   const std::string message = leaves ? named_messages::OfLeft(farewell) : named_messages::OfEnd(why);
   for (int peer = 0; peer < size(); ++peer) links_.Send(peer, message);
-  // Nothing where the communicator has been left, or is what broke. The thread that leaves may not have come so far.
+  // Does nothing if the communicator was left already or is the cause. The thread that leaves may not have come so far.
   if (leaves) {
     communicator_->Leave(farewell);
   } else {

@@ -1,4 +1,4 @@
-// What is wrong with a request: every rank hears of it, and the lane goes on.
+// Wrong requests: every rank gets the error, and the lane continues.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 class NamedLaneErrorsTest : public ::testing::TestWithParam<JobShape> {};
 
-// Every rank hears of it, and goes on.
+// Every rank gets the error and continues.
 TEST_P(NamedLaneErrorsTest, TellsAllRanksWhatIsWrong) {
   struct Case {
     NamedRequest request;
@@ -79,7 +79,7 @@ TEST_P(NamedLaneErrorsTest, RefusesANameThatIsWaitedFor) {
   });
 }
 
-// Of a group, no member is asked for where one is waited for, or its name is too long.
+// If one member is already waited for, or its name is too long, no member of the group is requested.
 TEST_P(NamedLaneErrorsTest, RefusesGroupsWhole) {
   RunRanks(GetParam(), [](NamedLane& lane) {
     const auto refused = [&](std::vector<NamedRequest> members, const std::string& text) {
@@ -120,8 +120,8 @@ TEST_P(NamedLaneErrorsTest, LetsARankStopWaiting) {
   });
 }
 
-// A cancellation is of one request, and not of the next one of its name; whether it comes before rank 0 has asked,
-// while the answer is on its way, or behind the end.
+// A cancellation ends only its own request, and not the next one of that name. This holds before rank 0 has made the
+// request, while the answer is on its way, and after the end.
 TEST_P(NamedLaneErrorsTest, CancelsNothingElseOfThatName) {
   RunRanks(GetParam(), [](NamedLane& lane) {
     for (int i = 0; i < 200; ++i) {
@@ -134,7 +134,7 @@ TEST_P(NamedLaneErrorsTest, CancelsNothingElseOfThatName) {
       std::thread late([&lane, ticket] { lane.Cancel(ticket, "late"); });
       const Status status = ended.get().status;
       EXPECT_TRUE(status.ok() || status == Cancelled("rank 1: late")) << status.ToString();
-      // Rank 0 waits for another one where this was over before it asked.
+      // If this was over before rank 0 made the request, rank 0 waits for another one.
       if (!status.ok()) {
         EXPECT_EQ(Await(lane, Barrier("x")), OkStatus());
       }
@@ -143,12 +143,12 @@ TEST_P(NamedLaneErrorsTest, CancelsNothingElseOfThatName) {
   });
 }
 
-// What spoils one ends all, on all ranks and once each.
+// An error of one member ends all of them, on all ranks, and each one once.
 TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
   LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON();
   NamedLaneOptions options;
   options.stall_warning_s = 0;
-  // Long enough for a busy machine: ranks that ask for the same are in time.
+  // Long enough for a busy machine: ranks that make the same requests are in time.
   options.stall_timeout_s = kSanitized ? 4 : 2;
   std::promise<void> given_up;
   RunRanks(
@@ -168,7 +168,7 @@ TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
         const bool first = lane.rank() == 0;
         fail({sum("a"), sum("b", first ? 4 : 3), sum("c")}, StatusCode::kFailedPrecondition,
              "allreduce 'b': the ranks");
-        // How many they are, and which.
+        // The number of members, and which ones.
         if (first) {
           fail({sum("a"), sum("b"), sum("c")}, StatusCode::kFailedPrecondition,
                "rank 0 has 'g' of 3; rank 1 has 'g' of 2");
@@ -181,12 +181,12 @@ TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
         NamedRequest bad = Request(NamedKind::kAllToAll, "b", {4});
         bad.splits = {first ? -1 : 2, 2};
         fail({sum("a"), bad}, StatusCode::kInvalidArgument, "rank 0: alltoall 'b': a split is -1");
-        // Behind a member that nobody misses comes one that rank 0 is late for.
+        // After a member that no rank waits for comes one that rank 0 is late for.
         if (!first) {
           fail({sum("a"), sum("b")}, StatusCode::kDeadlineExceeded, "rank 0 did not ask for it");
           given_up.set_value();
         }
-        // What rank 0 asks for would be given up as well, if it asked before rank 1 does.
+        // Rank 0's requests would be given up, too, if it made them before rank 1.
         if (first) given_up.get_future().wait();
         EXPECT_EQ(Await(lane, Barrier("over")), OkStatus());
         for (auto& outcome : AskAll(lane, Group("g", {sum("a"), sum("b")}), in)) {
@@ -215,7 +215,7 @@ TEST_P(NamedLaneErrorsTest, WarnsOfRanksThatDoNotComeAndGivesUp) {
           EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
           EXPECT_TRUE(status.message().starts_with(late)) << status.ToString();
         }
-        // Given up as well until both ask for it.
+        // This is given up, too, until both have made the request.
         Status over = DeadlineExceeded("");
         while (over.code() == StatusCode::kDeadlineExceeded) over = Await(lane, Barrier("over"));
         EXPECT_EQ(over, OkStatus());

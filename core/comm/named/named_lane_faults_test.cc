@@ -23,14 +23,15 @@ namespace {
 
 class NamedLaneFaultsTest : public ::testing::TestWithParam<JobShape> {
  protected:
-  // Who leaves or dies: rank 0, which hears all others, one of its host, and one of another host where there is one.
+  // The ranks that leave or die: rank 0, which receives from all others, one on its host, and one on another host if
+  // there is one.
   std::vector<int> Victims() const { return {0, 1, GetParam().size - 1}; }
 };
 // The same with two ranks.
 class NamedLanePairFaultsTest : public ::testing::TestWithParam<JobShape> {};
 
-// The others hear of an end from rank 0, which therefore stays until all survivors have, `heard` of them so far. Ranks
-// on other hosts cannot say so.
+// The others learn of an end from rank 0. So rank 0 stays until all survivors have; `heard` counts them. Ranks on other
+// hosts cannot report it.
 void StayUntilAllHaveHeard(int rank, int survivors, std::atomic<int>& heard) {
   ++heard;
   if (rank != 0) return;
@@ -59,7 +60,7 @@ TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
   });
 }
 
-// Also where rank 0 goes, in the middle of exchanges, with requests pending on all ranks.
+// Also if rank 0 leaves, in the middle of exchanges, with pending requests on all ranks.
 TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
   for (const int leaver : Victims()) {
     SCOPED_TRACE(::testing::Message() << "rank " << leaver << " leaves");
@@ -93,13 +94,13 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
   }
 }
 
-// Between hosts messages say more of it: "rank 1 (process 123 on host b) died".
+// Between hosts, messages say more about it: "rank 1 (process 123 on host b) died".
 bool NamesTheDead(const Status& status, int victim) {
   return status.code() == StatusCode::kUnavailable && Contains(status, StrCat("rank ", victim, " ")) &&
          Contains(status, " died");
 }
 
-// Named within seconds, whether the rank is waited for in the sequencer or in an exchange.
+// Named within seconds, whether the others wait for the rank in the sequencer or in an exchange.
 TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
   for (const int victim : Victims()) {
     SCOPED_TRACE(::testing::Message() << "rank " << victim << " dies");
@@ -115,7 +116,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
   }
 }
 
-// What breaks the lane, or OK where nothing does in a minute; nobody asks for anything meanwhile.
+// The error that breaks the lane, or OK if nothing breaks it within a minute; no rank makes requests during this time.
 Status AwaitBreak(const NamedLane& lane, std::atomic<int>& heard) {
   for (int i = 0; i < 600 && lane.broken().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const Status broken = lane.broken();
@@ -123,7 +124,7 @@ Status AwaitBreak(const NamedLane& lane, std::atomic<int>& heard) {
   return broken;
 }
 
-// A child of the dead rank that has inherited its sockets, and lives on, hides nothing.
+// A child of the dead rank inherited its sockets and lives on; it hides nothing.
 TEST_P(NamedLaneFaultsTest, SeesADeathWhileNobodyAsksForAnything) {
   for (const int victim : Victims()) {
     SCOPED_TRACE(::testing::Message() << "rank " << victim << " dies");
@@ -132,7 +133,7 @@ TEST_P(NamedLaneFaultsTest, SeesADeathWhileNobodyAsksForAnything) {
                  [&](std::unique_ptr<NamedLane> lane) -> std::string {
                    if (lane->rank() == victim) {
                      if (fork() == 0) {
-                       alarm(20);  // of survivors on other hosts it hears nothing
+                       alarm(20);  // survivors on other hosts cannot tell it anything
                        testing::AwaitCount(*heard, lane->size() - 1);
                        _exit(0);
                      }
@@ -145,7 +146,7 @@ TEST_P(NamedLaneFaultsTest, SeesADeathWhileNobodyAsksForAnything) {
   }
 }
 
-// Nor does any connection end then: it is cut off from the network, or stands still.
+// No connection ends here either: the rank is cut off from the network, or does not run.
 TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
   if (GetParam().hosts.empty()) GTEST_SKIP() << "on one host a rank that stands still is awaited";
   for (const int victim : Victims()) {
@@ -163,7 +164,7 @@ TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
   }
 }
 
-// Where somebody waits for it, be it in the sequencer alone, whose requests may wait for ever.
+// Another rank waits for it, perhaps only in the sequencer, whose requests may wait forever.
 TEST_P(NamedLaneFaultsTest, NamesTheRankThatIsStopped) {
   for (const int victim : {0, GetParam().size - 1}) {
     SCOPED_TRACE(::testing::Message() << "rank " << victim << " is stopped");
@@ -182,7 +183,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatIsStopped) {
   }
 }
 
-// A process that ends while it waits: at once, and the others hear who it was.
+// A process that ends while it waits: it ends at once, and the others learn which one it was.
 TEST_P(NamedLanePairFaultsTest, EndsWithRequestsPending) {
   for (const int leaver : {0, 1}) {
     RunProcesses(GetParam(), [&](std::unique_ptr<NamedLane> lane) -> std::string {
@@ -195,7 +196,7 @@ TEST_P(NamedLanePairFaultsTest, EndsWithRequestsPending) {
       work.request = Barrier("never");
       work.done = [](const Status&, const NamedWork::Outcome&) {};
       lane->Submit(std::move(work));
-      // Either in good order, or while the lane's thread runs on.
+      // Either with a normal end, or while the lane's thread continues to run.
       if (leaver == 0) {
         (void)lane.release();
         exit(0);
@@ -205,7 +206,7 @@ TEST_P(NamedLanePairFaultsTest, EndsWithRequestsPending) {
   }
 }
 
-// It can ask for nothing, and takes nothing from its parent when it ends.
+// A fork cannot make requests, and destroys nothing of its parent when it ends.
 TEST_P(NamedLanePairFaultsTest, HasForksThatHaveNoPartInIt) {
   RunProcesses(GetParam(), [](std::unique_ptr<NamedLane> lane) -> std::string {
     const std::string path = StrCat(::testing::TempDir(), "timeline_of_forks.json");
@@ -226,7 +227,8 @@ TEST_P(NamedLanePairFaultsTest, HasForksThatHaveNoPartInIt) {
                            Contains(status, "is a fork of the one") && lane->AllocateShared(100) == nullptr &&
                            lane->NextNumber("x") == 0 && lane->pending() == 0;
         lane.reset();
-        // To sanitizers, what the stack of a thread refers to that is not here looks lost.
+        // A thread's stack that does not exist in the fork may hold the only reference; sanitizers report this as a
+        // leak.
         if (kSanitized) _exit(right ? 0 : 1);
         exit(right ? 0 : 1);
       }

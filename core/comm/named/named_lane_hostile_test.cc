@@ -1,5 +1,5 @@
-// Lanes whose peer speaks another language, or lies. It has proved the job's secret: it may end the lane, by an error
-// that names it, but not the process.
+// Lanes whose peer sends something else or lies. It has proved that it knows the job's secret. So it may end the lane,
+// by an error that names it, but not the process.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -21,7 +21,8 @@ namespace {
 
 constexpr double kPatience_s = 60;
 
-// What the liar says, once it has heard what the other's lane asks for (nothing of rank 0's, which doesn't ask itself).
+// The liar's message, after it has received the request of the other's lane (nothing if that is rank 0, which sends
+// none).
 using Lie = std::function<std::string(std::string_view heard)>;
 
 NamedRequest Sum(std::vector<int64_t> shape) {
@@ -32,7 +33,7 @@ NamedRequest Sum(std::vector<int64_t> shape) {
   return request;
 }
 
-// What becomes of a sum of four numbers that a lane asks for, of two ranks of which the other, `liar`, is none.
+// The result of a sum of four numbers that a lane requests. The other one of the two ranks, `liar`, is no lane.
 Status AskALiar(int liar, const Lie& lie) {
   const std::string address = testing::FreeLocalAddress();
   std::promise<Status> outcome;
@@ -40,7 +41,7 @@ Status AskALiar(int liar, const Lie& lie) {
   std::promise<void> judged;
   std::thread other([&, may_go = judged.get_future().share()] {
     ContextOptions options = JobOptions({"shm", 2}, address, liar);
-    options.purpose = "named lane";  // as lanes meet
+    options.purpose = "named lane";  // as lanes have it
     auto communicator = CreateCommunicator(options);
     ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
     std::vector<int> sockets(2, -1);
@@ -85,12 +86,12 @@ TEST(NamedLaneHostile, RankZeroSurvivesWhatIsNoRequest) {
         Requests({huge}), Requests({member, member})}) {
     const Status status = AskALiar(1, [&](std::string_view) { return message; });
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
-    EXPECT_NE(status.message().find("rank 1 sent a message to rank 0 that is none"), std::string::npos)
+    EXPECT_NE(status.message().find("rank 1 sent a message to rank 0 that cannot be read"), std::string::npos)
         << status.ToString();
   }
 }
 
-// What a rank's own lane would have refused, fails here, by name, on all ranks.
+// A request that a rank's own lane would have refused fails here, with its name, on all ranks.
 TEST(NamedLaneHostile, RankZeroRefusesRequestsThatCannotBeRight) {
   NamedRequest wrong = Sum({4});
   wrong.kind = NamedKind::kBroadcast;
@@ -100,7 +101,7 @@ TEST(NamedLaneHostile, RankZeroRefusesRequestsThatCannotBeRight) {
   EXPECT_NE(status.message().find("rank 1: broadcast 'sum': root is 7"), std::string::npos) << status.ToString();
 }
 
-// Rank 0 says how much of the rank's memory is read and written: not more than what it gave.
+// Rank 0 decides how much of the rank's memory is read and written, but never more than the rank gave.
 TEST(NamedLaneHostile, ARankDoesOnlyWhatItHasAskedFor) {
   const std::vector<std::function<void(NamedRequest&)>> lies = {
       [](NamedRequest& request) { request.shape = {1 << 20}; },
@@ -130,7 +131,7 @@ TEST(NamedLaneHostile, ARankSurvivesWhatIsNoBatch) {
   for (const std::string& message : {std::string(), std::string("r\0\0\0\0", 5), std::string("b\xFF\xFF\xFF\xFF", 5)}) {
     const Status status = AskALiar(0, [&](std::string_view) { return message; });
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-    EXPECT_NE(status.message().find("rank 0 sent a message to rank 1 that is none"), std::string::npos)
+    EXPECT_NE(status.message().find("rank 0 sent a message to rank 1 that cannot be read"), std::string::npos)
         << status.ToString();
   }
 }

@@ -1,4 +1,4 @@
-// Ranks that have no more data, and those that go on.
+// Ranks that have no more data, and ranks that continue.
 
 #include <gtest/gtest.h>
 
@@ -14,11 +14,11 @@
 namespace lockstep {
 namespace {
 
-// Of those whose parts a test names, and of any number.
+// Tests in which two ranks have different parts, and tests for any number of ranks.
 class NamedLaneJoinPairTest : public ::testing::TestWithParam<JobShape> {};
 class NamedLaneJoinTest : public ::testing::TestWithParam<JobShape> {};
 
-// All but one: on its host, and whole hosts.
+// All except one have joined: others of its host, and whole hosts.
 TEST_P(NamedLaneJoinTest, JoinedRanksBringWhatChangesNothing) {
   for (int last = 0; last < GetParam().size; last += GetParam().size - 1) {
     RunRanks(GetParam(), [&](NamedLane& lane) {
@@ -38,7 +38,7 @@ TEST_P(NamedLaneJoinTest, JoinedRanksBringWhatChangesNothing) {
   }
 }
 
-// A rank whose join is given up is back, and takes part in what comes.
+// A rank whose join is given up takes part again.
 TEST_P(NamedLaneJoinPairTest, LetsARankGiveUpItsJoin) {
   LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON();
   std::promise<void> is_back;
@@ -55,14 +55,14 @@ TEST_P(NamedLaneJoinPairTest, LetsARankGiveUpItsJoin) {
     }
     const std::vector<float> in = {1};
     EXPECT_EQ(Ask(lane, Request(NamedKind::kAllReduce, "x", {1}), in).get().As<float>(), std::vector<float>{2});
-    // Nor does the name of a tensor stand in a join's way.
+    // A tensor named "join" does not disturb a join either.
     std::future<Outcome> tensor = Ask(lane, Request(NamedKind::kAllReduce, "join", {1}), in);
     EXPECT_EQ(Await(lane, Join()), OkStatus());
     EXPECT_EQ(tensor.get().status, OkStatus());
   });
 }
 
-// What calls without a name are numbered by is the same on all ranks again.
+// The number for calls without a name is the same on all ranks again.
 TEST_P(NamedLaneJoinTest, CountsAnewBehindAJoin) {
   RunRanks(GetParam(), [](NamedLane& lane) {
     const std::vector<float> in = {1};
@@ -72,7 +72,7 @@ TEST_P(NamedLaneJoinTest, CountsAnewBehindAJoin) {
       request.name = StrCat(request.family, ".", lane.NextNumber(request.family));
       return Ask(lane, request, in).get();
     };
-    // Each rank has less data than the one before it.
+    // Each rank has less data than the rank before it.
     for (int i = lane.rank(); i < lane.size(); ++i) EXPECT_EQ(numbered(NamedKind::kAllReduce).status, OkStatus());
     if (lane.rank() == 0) {
       EXPECT_EQ(numbered(NamedKind::kAllGather).status.code(), StatusCode::kFailedPrecondition);
@@ -84,7 +84,7 @@ TEST_P(NamedLaneJoinTest, CountsAnewBehindAJoin) {
   });
 }
 
-// A rank that came back too early misses numbers: they are errors for it, one by one, until it has caught up.
+// A rank that came back too early missed numbers: they are errors for it, one by one, until it has caught up.
 TEST_P(NamedLaneJoinPairTest, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
   LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON();
   std::promise<void> were_made, is_back;
@@ -118,7 +118,7 @@ TEST_P(NamedLaneJoinPairTest, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
   });
 }
 
-// What was asked for before ranks joined is done, or ends, and waits for nobody.
+// Earlier requests are done or end when the ranks have joined; they wait for no rank.
 TEST_P(NamedLaneJoinPairTest, LeavesNothingBehindAJoin) {
   RunRanks(GetParam(), [](NamedLane& lane) {
     const std::vector<float> in = {1};

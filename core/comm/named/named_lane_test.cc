@@ -28,7 +28,7 @@ namespace {
 class NamedLaneTest : public ::testing::TestWithParam<JobShape> {};
 class NamedLanePairTest : public ::testing::TestWithParam<JobShape> {};
 
-// Whatever the order in which ranks ask, everybody gets what numbers say.
+// All ranks get the expected numbers, in whatever order each rank makes its requests.
 TEST_P(NamedLaneTest, DoesWhatIsAskedForInAnyOrder) {
   const int ranks = GetParam().size;
   RunRanks(GetParam(), [&](NamedLane& lane) {
@@ -105,12 +105,12 @@ TEST_P(NamedLaneTest, ReducesEveryTypeInEveryWay) {
                                                             {NamedReduction::kMin, ReduceOp::kMin},
                                                             {NamedReduction::kMax, ReduceOp::kMax},
                                                             {NamedReduction::kProduct, ReduceOp::kProduct}};
-  // Packed with others, and alone and large enough to go through memory that ranks share.
+  // Packed with others; and alone, large enough to go through memory that the ranks share.
   constexpr int64_t kCounts[] = {7, 7, 20'000};
   RunRanks(GetParam(), [&](NamedLane& lane) {
     for (int d = 0; d < kDTypeCount; ++d) {
       const DType dtype = static_cast<DType>(d);
-      std::vector<std::vector<std::string>> tensors;  // of each count, those of all ranks
+      std::vector<std::vector<std::string>> tensors;  // for each count, those of all ranks
       for (const int64_t count : kCounts) {
         std::vector<std::string>& of_ranks = tensors.emplace_back();
         for (int rank = 0; rank < lane.size(); ++rank) {
@@ -148,7 +148,7 @@ TEST_P(NamedLaneTest, CutsTheMeanOfIntegersOff) {
     NamedRequest request = Request(NamedKind::kAllReduce, "mean", {2});
     request.dtype = DType::kInt32;
     request.reduction = NamedReduction::kMean;
-    // Half of the ranks, or one less, have 2, and the others 1.
+    // Half of the ranks, or one less, have 2; the others have 1.
     const std::vector<int32_t> in = {1 + lane.rank() % 2, -1 - lane.rank() % 2};
     EXPECT_EQ(Ask(lane, request, in).get().As<int32_t>(), (std::vector<int32_t>{1, -1}));
   });
@@ -172,7 +172,7 @@ TEST_P(NamedLaneTest, ScalesBeforeAndBehind) {
   });
 }
 
-// Rank 0 listens before the others are told where, as where a port is picked at run time.
+// Rank 0 listens before the others get the address, as when a port is picked at run time.
 TEST(NamedLane, MeetsAtAListenerThatIsThere) {
   const std::string address = testing::FreeLocalAddress();
   const Result<UniqueFd> listener = wire::Listen(address);
@@ -233,7 +233,8 @@ TEST_P(NamedLanePairTest, TakesThousandsOfRequestsAtOnce) {
   });
 }
 
-// TensorFlow's threads take numbers near zero for zero, others don't. Whoever drives: all ranks get the same bits.
+// TensorFlow's threads treat numbers near zero as zero; other threads do not. Whichever thread drives, all ranks get
+// the same bits.
 TEST_P(NamedLaneTest, GivesTheSameBitsWhateverTheModeOfItsCallers) {
   constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
   RunRanks(GetParam(), [&](NamedLane& lane) {
@@ -242,7 +243,7 @@ TEST_P(NamedLaneTest, GivesTheSameBitsWhateverTheModeOfItsCallers) {
     std::vector<float> in(1);
     std::memcpy(in.data(), &bits, sizeof(bits));
     for (int i = 0; i < 20; ++i) {
-      // Now the one rank is late, now the other: a caller drives, or the thread.
+      // In turn, one rank or the other is late: a caller drives, or the thread.
       if (i % 3 == lane.rank() % 3) std::this_thread::sleep_for(std::chrono::milliseconds(2));
       const Outcome got = Ask(lane, Request(NamedKind::kAllReduce, "x", {1}), in).get();
       EXPECT_EQ(got.As<uint32_t>(), std::vector<uint32_t>{lane.size() * bits});
@@ -250,7 +251,7 @@ TEST_P(NamedLaneTest, GivesTheSameBitsWhateverTheModeOfItsCallers) {
   });
 }
 
-// What answers a request may ask for more, of this lane and of others, whose drivers may be doing the same.
+// The callbacks of a request may make more requests, to this lane and to others, whose drivers may do the same.
 TEST_P(NamedLanePairTest, MayBeAskedForMoreByWhatItAnswers) {
   const std::string other_address = testing::NextMeetingAddress();
   RunRanks(GetParam(), [&](NamedLane& lane) {
@@ -280,7 +281,7 @@ TEST_P(NamedLanePairTest, MayBeAskedForMoreByWhatItAnswers) {
   });
 }
 
-// As many bytes of them as no single message takes well, while exchanges go on that need rank 0.
+// So many bytes that no single message holds them, while exchanges continue that need rank 0.
 TEST_P(NamedLanePairTest, TakesLongMessagesWhileItExchanges) {
   RunRanks(GetParam(), [](NamedLane& lane) {
     std::thread exchanges([&] {

@@ -7,8 +7,8 @@
 namespace lockstep::named_messages {
 namespace {
 
-// A message that has come to this is sent, and another begun. What is added last is at most a batch
-// (sequencer.cc), so that none comes near ControlLinks::kMaxMessageBytes.
+// A message that has reached this size is sent, and another one begins. The last addition is at most one batch
+// (sequencer.cc), so that no message comes near ControlLinks::kMaxMessageBytes.
 constexpr size_t kFullBytes = size_t{16} << 20;
 
 ByteWriter Begin(char kind) {

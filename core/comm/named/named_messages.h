@@ -9,15 +9,15 @@
 
 namespace lockstep {
 
-// What the ranks of a named lane say to each other, each message behind a byte that says which it is:
+// The messages between the ranks of a named lane. Each begins with a byte for its kind:
 //
 //   'r' requests, to the message's end          a rank to rank 0
 //   'c' cancelled: ticket 8, name, why          a rank to rank 0
 //   'b' batches, to the message's end           rank 0 to all
 //   'l' left: how, to the message's end         a rank to rank 0, rank 0 to all
-//   'e' ended: status                           likewise: the lane is broken
+//   'e' ended: status                           the same; the lane is broken
 //
-// Lists of requests and of batches take as many messages as they need, each far below what a link takes.
+// Lists of requests and of batches take as many messages as they need, each far below the limit of a link.
 namespace named_messages {
 
 inline constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft = 'l', kEnded = 'e';
@@ -27,7 +27,7 @@ std::vector<std::string> OfBatches(const std::vector<NamedBatch>& batches);
 std::string OfLeft(std::string_view how);
 std::string OfEnd(const Status& why);
 
-// A rank gives up a request of its own.
+// A rank gives up one of its own requests.
 struct Cancellation {
   uint64_t ticket = 0;
   std::string name;
@@ -35,16 +35,16 @@ struct Cancellation {
 };
 std::string Of(const Cancellation& cancellation);
 
-// Which it is; 0 of an empty one.
+// The kind of a message; 0 for an empty one.
 char KindOf(std::string_view message);
 
-// Nothing where it is no message of that kind.
+// Nothing if it is no message of that kind.
 std::optional<std::vector<NamedRequest>> ReadRequests(std::string_view message);
 std::optional<std::vector<NamedBatch>> ReadBatches(std::string_view message, int ranks);
 std::optional<Cancellation> ReadCancellation(std::string_view message);
 // How a rank left; may be empty.
 std::string_view ReadLeft(std::string_view message);
-// Not OK.
+// The status is not OK.
 std::optional<Status> ReadEnd(std::string_view message);
 
 }  // namespace named_messages

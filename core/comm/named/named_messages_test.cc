@@ -45,7 +45,7 @@ TEST(NamedMessages, SurviveTheWire) {
   batch.error = Cancelled("enough");
   const std::string batches = named_messages::OfBatches({batch, batch}).front();
   EXPECT_EQ(named_messages::ReadBatches(batches, 2), (std::vector<NamedBatch>{batch, batch}));
-  // What is cut off is none.
+  // A message that is cut off is none.
   for (size_t length = 1; length < end.size(); ++length) EXPECT_FALSE(named_messages::ReadEnd(end.substr(0, length)));
   for (size_t length = 1; length < cancelled.size(); ++length) {
     EXPECT_FALSE(named_messages::ReadCancellation(cancelled.substr(0, length)));

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Lists and texts of a message that are longer come from no rank of ours.
+// No rank of ours sends longer lists and texts in a message.
 constexpr uint32_t kMostDims = 254;
 
 void WriteNumbers(const std::vector<int64_t>& numbers, ByteWriter& writer) {
@@ -20,7 +20,7 @@ void WriteNumbers(const std::vector<int64_t>& numbers, ByteWriter& writer) {
   for (const int64_t number : numbers) writer.Number(static_cast<uint64_t>(number));
 }
 
-// None of them negative.
+// None of them is negative.
 std::vector<int64_t> ReadNumbers(ByteReader& reader, uint32_t most) {
   const auto count = reader.Number<uint32_t>();
   if (count > most || count * sizeof(uint64_t) > reader.left()) {
@@ -49,13 +49,13 @@ int64_t Product(std::vector<int64_t>::const_iterator begin, std::vector<int64_t>
   return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
 }
 
-// With all digits: what looks equal is equal.
+// With all digits, so that different values look different.
 std::string Digits(double value) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
-// One thing that ranks have to have in common, as people read it.
+// One value that the ranks have to agree on, as a reader of messages sees it.
 struct Trait {
   std::string_view what;
   std::function<std::string(const NamedRequest&)> value;
@@ -92,7 +92,7 @@ std::vector<Trait> TraitsOf(NamedKind kind) {
   return {};
 }
 
-// Whether all have in common what TraitsOf says, without making texts of it.
+// Whether all agree on the values of TraitsOf, without making texts of them.
 bool AllAgree(const std::vector<const NamedRequest*>& requests) {
   const NamedRequest* first = nullptr;
   for (const NamedRequest* other : requests) {
@@ -112,7 +112,7 @@ bool AllAgree(const std::vector<const NamedRequest*>& requests) {
   return true;
 }
 
-// "rank 0 has float32; ranks 1 and 2 have int32", or nothing where all have the same.
+// "rank 0 has float32; ranks 1 and 2 have int32", or nothing if all have the same value.
 std::string Difference(const Trait& trait, const std::vector<const NamedRequest*>& requests) {
   std::vector<std::pair<std::string, std::vector<int>>> values;  // in the order of the first rank that has it
   for (int rank = 0; rank < static_cast<int>(requests.size()); ++rank) {
@@ -172,7 +172,7 @@ int64_t NamedRequest::WireBytes() const {
 
 int64_t NamedRequest::RowElements() const { return shape.empty() ? 1 : Product(shape.begin() + 1, shape.end()); }
 
-// Empty dimensions count as one: sizes of a row are computed where there are no rows, too.
+// Empty dimensions count as one, because the size of a row is also computed if there are no rows.
 bool HasPossibleSize(const NamedRequest& request, int64_t rows) {
   if (!HasData(request.kind)) return true;
   int64_t bytes = DTypeSize(request.dtype);

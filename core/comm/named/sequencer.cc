@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint64_t kNoTicket = NamedBatch::kNoTicket;
 
-// What a batch takes in a message: far less than the longest (control_links.h), and more than any batch needs that is
-// worth having.
+// The most bytes of a batch in a message: far less than the longest message (control_links.h), and more than any useful
+// batch needs.
 constexpr int64_t kMostWireBytes = int64_t{16} << 20;
 
 std::string RankText(const std::vector<int>& ranks) {
@@ -77,11 +77,12 @@ std::vector<NamedBatch> Sequencer::Take() {
   for (NamedBatch& ready : std::exchange(ready_, {})) {
     int64_t size = 0, wire_size = 0;
     for (const NamedBatch::Entry& entry : ready.entries) {
-      // What failed may have any size, as ranks may differ in it; nothing joins it. The sum of a group has an end.
+      // A failed entry may have any size, as the ranks may disagree about it; no other entry joins it. The sum of a
+      // group is limited.
       if (ready.error.ok()) size = std::min(size + TensorBytes(entry), kMostTensorBytes);
       wire_size += WireBytes(entry);
     }
-    // Into the first batch that it can travel with, or one of its own.
+    // Puts it into the first batch that it fits into, or into a new one.
     size_t at = 0;
     const auto fits = [&] {
       return ready.error.ok() && batches[at].error.ok() && bytes[at] + size <= options_.fusion_bytes &&
@@ -141,7 +142,7 @@ void Sequencer::Cancel(int rank, const std::string& name, uint64_t ticket, const
   Settle();
   if (HasJoined(rank) && joins_[rank] == ticket) {
     joins_[rank] = kNoTicket;
-    // What was complete without it, and waits for its group, misses it now.
+    // Requests that were complete without this rank, and wait for their group, now miss the rank.
     for (auto& [pending_name, pending] : pending_) {
       if (!pending.complete || IsComplete(pending)) continue;
       pending.complete = false;
@@ -167,7 +168,7 @@ bool Sequencer::IsComplete(const Pending& pending) const {
   return true;
 }
 
-// Not before all that came together is in: of a group that fails, no member then comes behind the others.
+// Called when everything that came together has been added, so that no member comes after the others of a failed group.
 void Sequencer::Settle() {
   for (const std::string& name : std::exchange(complete_, {})) Complete(name);
   for (const std::string& group : std::exchange(touched_groups_, {})) EndIfSpoilt(group);
@@ -175,7 +176,7 @@ void Sequencer::Settle() {
 
 void Sequencer::Complete(const std::string& name) {
   const auto found = pending_.find(name);
-  // It may have failed with its group, and even have been asked for again.
+  // It may have failed with its group, and may even have been requested again.
   if (found == pending_.end() || !found->second.complete) return;
   const Pending& pending = found->second;
   if (const Status status = Judge(pending); !status.ok()) return FailWhole(name, status);
@@ -183,7 +184,7 @@ void Sequencer::Complete(const std::string& name) {
   const NamedRequest& request = pending.requests[made];
   if (request.group.empty()) return Ready({name}, OkStatus());
   const auto group = groups_.find(request.group);
-  // Names that not all ranks have in it may still come, and end it: they are not left behind.
+  // Names in the group that not all ranks have may still come, and end it: they are not left over.
   if (++group->second.complete < request.group_size || group->second.names.size() > request.group_size) return;
   const std::vector<std::string> names = std::move(group->second.names);
   groups_.erase(group);
@@ -266,7 +267,7 @@ void Sequencer::Ready(const std::vector<std::string>& names, const Status& error
       if (std::count(late.left.begin(), late.left.end(), 1) > 0) late_numbers_[name] = std::move(late);
     }
     wire_bytes += WireBytes(entry);
-    // A group may hold what can't be done at once, or said: then it is done one behind the other.
+    // A group may hold what does not fit into one exchange or one message: then its parts are done one after the other.
     if (!batch.entries.empty() && (wire_bytes > kMostWireBytes ||
                                    (error.ok() && !CanTravelTogether(batch.entries.front().request, entry.request)))) {
       ready_.push_back(std::exchange(batch, {{}, error}));
@@ -342,7 +343,7 @@ Status Sequencer::Join(int rank, NamedRequest request) {
   }
   for (const auto& [name, group] : groups_) touched_groups_.push_back(name);
   if (std::find(joins_.begin(), joins_.end(), kNoTicket) != joins_.end()) return OkStatus();
-  // All that was asked for comes before the end of the joins, and nothing is left.
+  // Everything that was requested comes before the end of the joins; nothing is left over.
   Settle();
   late_groups_.clear();
   late_numbers_.clear();

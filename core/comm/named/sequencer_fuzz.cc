@@ -4,8 +4,9 @@
 
 #include "core/fuzzing/fuzz.h"
 
-// Requests and batches of named collectives. The first byte says what the rest is: a batch as rank 0 sends it, or what
-// three ranks say to rank 0, one thing after the other, each behind a byte for the rank and one for what it does.
+// Requests and batches of named collectives. The first byte decides about the rest: a batch as rank 0 sends it, or what
+// three ranks send to rank 0, one after the other. Each of these begins with a byte for the rank and one for the
+// action.
 
 namespace lockstep::fuzzing {
 namespace {
@@ -37,7 +38,8 @@ void Check(const NamedBatch& batch) {
   Require(Encoded(read) == bytes, "one batch, one encoding");
   for (const NamedBatch::Entry& entry : read.entries) {
     Require(entry.tickets.size() == kRanks && entry.rows.size() == kRanks, "something of each rank");
-    // Otherwise what reads and writes memory of these sizes would overflow. Of what failed nothing is read or written.
+    // Otherwise code that reads and writes memory of these sizes would overflow. Nothing is read or
+    // written for a failed entry.
     for (const int64_t rows : entry.rows) {
       Require(!read.error.ok() || (rows >= 0 && HasPossibleSize(entry.request, rows)), "sizes that can be");
     }

@@ -1,4 +1,4 @@
-// Groups of requests, which are done whole or fail whole.
+// Groups of requests, which are done as a whole or fail as a whole.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ NamedRequest Member(const std::string& name, uint32_t group_size = 2, const std:
   return request;
 }
 
-// How each request that has ended did, by rank and ticket. A ticket that ends twice is a failure.
+// The result of each request that has ended, by rank and ticket. A ticket that ends twice is a failure.
 class Ends {
  public:
   explicit Ends(Sequencer& sequencer) : sequencer_(sequencer) {}
@@ -41,7 +41,7 @@ class Ends {
       }
     }
   }
-  // The number of those that have ended, all with this error (or its part).
+  // Expects that so many have ended, all with this error (or with this part of its text).
   void Expect(size_t count, StatusCode code, const std::string& text) {
     Take();
     EXPECT_EQ(ends_.size(), count);
@@ -96,15 +96,15 @@ TEST(SequencerGroups, FailWithTheirFirstMember) {
   ends.Expect(4, StatusCode::kDeadlineExceeded, "late");
   all_but_last();
   const NamedRequest given_up = Member("a");
-  // By the ticket of a member that all others wait for as well.
+  // By the ticket of a member that all others wait for, too.
   EXPECT_TRUE(sequencer.Add(2, given_up, 0).ok());
   ends.Take();
   sequencer.Cancel(2, "a", given_up.ticket, Cancelled("enough"));
   ends.Expect(5, StatusCode::kCancelled, "enough");
-  // Rank 2 brings the other one, which it said there is.
+  // Rank 2 brings the other member, which it had announced.
   EXPECT_TRUE(sequencer.Add(2, Member("b"), 0).ok());
   ends.Expect(1, StatusCode::kCancelled, "enough");
-  // Joined ranks have no part in a gather, and so not in its group.
+  // Joined ranks take no part in a gather, and so none in its group.
   EXPECT_TRUE(sequencer.Add(0, Member("a"), 0).ok());
   NamedRequest gather = Member("b");
   gather.kind = NamedKind::kAllGather;
@@ -116,7 +116,7 @@ TEST(SequencerGroups, FailWithTheirFirstMember) {
     EXPECT_TRUE(sequencer.Add(rank, join, 0).ok());
   }
   ends.Expect(2, StatusCode::kFailedPrecondition, "allgather 'b': ranks 1 and 2 have joined");
-  // The group's name is free again, where ranks 1 and 2 have joined.
+  // The group's name is free again, and ranks 1 and 2 have joined.
   for (const char* name : {"a", "b"}) EXPECT_TRUE(sequencer.Add(0, Member(name), 0).ok());
   ends.Expect(2, StatusCode::kOk, "");
 }
@@ -154,7 +154,7 @@ TEST(SequencerGroups, AreTheSameOnAllRanks) {
   ends.Expect(4, StatusCode::kOk, "");
 }
 
-// A rank that has not brought all of a group is who is waited for, also where no single request lacks it.
+// If a rank has not brought all of a group, the others wait for that rank, even if no single request lacks it.
 TEST(SequencerGroups, SayWhoIsWaitedFor) {
   Sequencer sequencer({.ranks = 2});
   for (const int rank : {0, 1}) EXPECT_TRUE(sequencer.Add(rank, Member("a"), 5).ok());
@@ -166,7 +166,7 @@ TEST(SequencerGroups, SayWhoIsWaitedFor) {
   for (const Sequencer::Wait& wait : waits) EXPECT_EQ(wait.missing, std::vector<int>{1});
 }
 
-// Whatever goes wrong, and in whatever order members come: each ends once, and nothing is left when all have come.
+// Each member ends once, whatever goes wrong and in whatever order they come. Nothing is left when all have come.
 TEST(SequencerGroups, EndEveryMemberOnce) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -184,7 +184,7 @@ TEST(SequencerGroups, EndEveryMemberOnce) {
           request.ticket = ++ticket;
           if (random() % 10 == 0) request.shape = {5};
           if (random() % 20 == 0) request.refusal = InvalidArgument("bad");
-          // A name comes once in a group.
+          // A name occurs once in a group.
           bool twice = false;
           for (const NamedRequest& other : left[rank]) twice = twice || other.name == request.name;
           if (twice) request.name = StrCat(g, ".", 8 + i);
@@ -218,8 +218,8 @@ TEST(SequencerGroups, EndEveryMemberOnce) {
       if (random() % 40 == 0) sequencer.Cancel(rank, request.name, request.ticket, Cancelled("enough"));
     }
     take();
-    // A rank that brings nothing of a group any more may be waited for, where that failed before it came; the end of
-    // all data ends that, too.
+    // Others may wait for a rank that brings nothing more of a group, if the group failed before the rank came. The end
+    // of all data also ends that.
     for (int rank = 0; rank < kRanks; ++rank) {
       NamedRequest join;
       join.kind = NamedKind::kJoin;
@@ -233,7 +233,7 @@ TEST(SequencerGroups, EndEveryMemberOnce) {
   }
 }
 
-// A join that is given up: what was complete without the rank misses it again, and is held against what it brings.
+// A join that is given up: what was complete without the rank misses it again, and is compared with what it brings.
 TEST(SequencerGroups, MissARankThatIsBackFromAJoin) {
   Sequencer sequencer({.ranks = 2});
   NamedRequest join;

@@ -46,7 +46,8 @@ TEST(NamedRequest, SurvivesTheWire) {
   ByteReader reader(bytes);
   EXPECT_EQ(ReadNamedRequest(reader), request);
   EXPECT_TRUE(reader.Complete());
-  // Cut off anywhere, it is none; with any byte changed, it may be another but never reads beyond the end.
+  // Cut off anywhere, it is no request. With any byte changed, it may be another request, but nothing reads beyond its
+  // end.
   for (size_t length = 0; length < bytes.size(); ++length) {
     ByteReader cut(std::string_view(bytes).substr(0, length));
     ReadNamedRequest(cut);
@@ -178,10 +179,10 @@ TEST(Sequencer, LetsJoinedRanksTakePartInSumsAlone) {
   EXPECT_TRUE(sequencer.Add(0, Request("", NamedKind::kJoin, 3), 0).ok());
   batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
-  EXPECT_EQ(batches[0].entries[0].request.root, 0);  // joined last
+  EXPECT_EQ(batches[0].entries[0].request.root, 0);  // the rank that joined last
   EXPECT_EQ(batches[0].entries[0].tickets, (std::vector<uint64_t>{3, 10}));
 
-  // All are back.
+  // All ranks take part again.
   EXPECT_TRUE(sequencer.Add(0, Request("sum"), 0).ok());
   EXPECT_TRUE(sequencer.Take().empty());
 }
@@ -204,7 +205,7 @@ TEST(Sequencer, KnowsWhoIsWaitedForAndGivesUp) {
   EXPECT_TRUE(sequencer.Waiting().empty());
 }
 
-// By its ticket: of a request that is complete, or not this one, nothing is given up.
+// Selected by its ticket: a request that is complete, or another request, is not given up.
 TEST(Sequencer, GivesUpTheRequestOfATicketAlone) {
   Sequencer sequencer({.ranks = 2});
   EXPECT_TRUE(sequencer.Add(1, Request("x", NamedKind::kAllReduce, 7), 0).ok());
@@ -234,7 +235,7 @@ TEST(Sequencer, GivesUpTheRequestOfATicketAlone) {
   EXPECT_TRUE(sequencer.Take().empty());
 }
 
-// Nobody comes back to a number: who asks for one behind its end gets that end.
+// The others do not use a number again: a rank that requests it after its end gets that end.
 TEST(Sequencer, AnswersNumbersThatHaveFailed) {
   Sequencer sequencer({.ranks = 3});
   const auto numbered = [](uint64_t ticket) {
@@ -258,7 +259,7 @@ TEST(Sequencer, AnswersNumbersThatHaveFailed) {
   EXPECT_TRUE(sequencer.Take().empty());
 }
 
-// What no message takes goes in several.
+// Batches that do not fit into one message go into several.
 TEST(Sequencer, MakesNoBatchThatIsTooLongToBeSaid) {
   Sequencer sequencer({.ranks = 1});
   const std::string long_name(kMostNameBytes - 10, 'n');
@@ -283,7 +284,7 @@ TEST(Sequencer, MakesNoBatchThatIsTooLongToBeSaid) {
   }
 }
 
-// Random requests of random kinds in a random order on each rank: each is done once, and with what its ranks brought.
+// Random requests of random kinds in a random order on each rank: each is done once, with the values of its ranks.
 TEST(Sequencer, DoesEveryRequestOnceWhateverTheOrder) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -328,7 +329,7 @@ TEST(Sequencer, DoesEveryRequestOnceWhateverTheOrder) {
   }
 }
 
-// A peer that repeats itself would otherwise complete a request twice, and take a member of a group from under it.
+// Otherwise a peer that repeats itself would complete a request twice, and remove a member from its group.
 TEST(Sequencer, RefusesARequestThatWasNotAnsweredYet) {
   Sequencer sequencer({.ranks = 2});
   NamedRequest member = Request("a");
@@ -352,10 +353,10 @@ TEST(NamedBatch, IsRefusedWithSizesThatCannotBe) {
     return reader.Complete();
   };
   EXPECT_TRUE(is_read());
-  entry.rows[1] = kMostTensorBytes;  // of rows of two numbers
+  entry.rows[1] = kMostTensorBytes;  // rows of two numbers
   EXPECT_FALSE(is_read());
   entry.rows[1] = 4;
-  entry.request.shape = {0, int64_t{1} << 32, int64_t{1} << 32};  // no bytes, in rows of 2^66
+  entry.request.shape = {0, int64_t{1} << 32, int64_t{1} << 32};  // no bytes, but rows of 2^66
   EXPECT_FALSE(is_read());
 }
 
@@ -369,7 +370,7 @@ TEST(NamedBatch, IsRefusedWhereItsEntriesCannotBeDoneByOneExchange) {
     const std::string bytes = writer.Take();
     ByteReader reader(bytes);
     (void)ReadNamedBatch(reader, 2);
-    EXPECT_EQ(reader.Complete(), fails);  // an error may be that of a whole group
+    EXPECT_EQ(reader.Complete(), fails);  // an error may belong to a whole group
   }
 }
 
@@ -378,7 +379,7 @@ TEST(NamedBatch, IsAnAnswerOnlyToWhatTheRankAskedFor) {
   own.splits = {1, 3};
   const NamedBatch::Entry entry = {own, {6, 7}, {2, 4}, {{1, 1}, {1, 3}}};
   EXPECT_TRUE(IsAnswerTo(entry, own, 1));
-  EXPECT_FALSE(IsAnswerTo(entry, own, 0));  // of other rows
+  EXPECT_FALSE(IsAnswerTo(entry, own, 0));  // it has other rows
   NamedRequest other = own;
   other.name = "b";
   EXPECT_FALSE(IsAnswerTo(entry, other, 1));
@@ -390,7 +391,7 @@ TEST(NamedBatch, IsAnAnswerOnlyToWhatTheRankAskedFor) {
   EXPECT_FALSE(IsAnswerTo(entry, other, 1));
 }
 
-// Ranks that differ in the size of a row: the error has no size, and its computation no overflow.
+// Ranks that differ in the size of a row: the error has no size, and its computation does not overflow.
 TEST(Sequencer, FailsWhatRanksAskForInSizesThatDontGoTogether) {
   Sequencer sequencer({.ranks = 2});
   NamedRequest many = Request("a", NamedKind::kAllGather), wide = many;
@@ -403,7 +404,7 @@ TEST(Sequencer, FailsWhatRanksAskForInSizesThatDontGoTogether) {
   EXPECT_EQ(batches[0].error.code(), StatusCode::kFailedPrecondition);
 }
 
-// No rank of ours asks for such a barrier. A group ends with its members, also where they make no sense.
+// No rank of ours makes such a barrier request. A group ends with its members, even if they make no sense.
 TEST(Sequencer, EndsTheGroupOfABarrierThatOnlySomeRanksHaveInOne) {
   Sequencer sequencer({.ranks = 2});
   NamedRequest grouped = Request("a", NamedKind::kBarrier);
@@ -415,7 +416,7 @@ TEST(Sequencer, EndsTheGroupOfABarrierThatOnlySomeRanksHaveInOne) {
   ASSERT_EQ(batches.size(), 1u);
   EXPECT_EQ(batches[0].error.message(),
             "barrier 'a': the ranks differ in the group: rank 0 has 1 tensor alone; rank 1 has 'g' of 2");
-  // What is left of the group comes to the same end.
+  // The rest of the group ends in the same way.
   grouped.name = "b";
   ASSERT_TRUE(sequencer.Add(1, grouped, 1).ok());
   const std::vector<NamedBatch> late = sequencer.Take();
@@ -424,7 +425,7 @@ TEST(Sequencer, EndsTheGroupOfABarrierThatOnlySomeRanksHaveInOne) {
   EXPECT_TRUE(sequencer.Waiting().empty());
 }
 
-// Ranks agree on nothing in a barrier but its name.
+// In a barrier, ranks agree on nothing but its name.
 TEST(Sequencer, DoesABarrierWhateverShapesItsRequestsHave) {
   Sequencer sequencer({.ranks = 2});
   NamedRequest many = Request("a", NamedKind::kBarrier), wide = many;

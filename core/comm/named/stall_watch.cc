@@ -11,7 +11,7 @@ double StallWatch::Look(Sequencer& sequencer, double now, std::vector<std::strin
   const double warning = options_.warning_s, timeout = options_.timeout_s;
   if (warning <= 0 && timeout <= 0) return -1;
   const double first = warning > 0 && timeout > 0 ? std::min(warning, timeout) : std::max(warning, timeout);
-  // Requests are made while nobody looks, so it has to be now and then.
+  // Requests may be made between two checks, so the checks are repeated.
   double next = first / 4;
   if (sequencer.WaitingSince() + first > now) {
     warned_.clear();

@@ -14,10 +14,10 @@
 #include "core/comm/named/named_lane.h"
 #include "core/testing/job.h"
 
-// How tests of named lanes ask for things: a rank is a thread, unless the test needs its death.
+// How tests of named lanes make requests: a rank is a thread, unless the test needs its death.
 namespace lockstep {
 
-// What became of a request.
+// The result of a request.
 struct Outcome {
   Status status;
   std::vector<int64_t> shape;
@@ -44,7 +44,7 @@ inline NamedRequest Join() { return Request(NamedKind::kJoin, ""); }
 
 inline const std::vector<float> kNothing;
 
-// A work, and a future of what comes of it. `in` has to live until then.
+// A work, and a future of its outcome. `in` has to live until then.
 template <typename T>
 std::pair<NamedWork, std::future<Outcome>> WorkOf(NamedRequest request, const std::vector<T>& in) {
   auto outcome = std::make_shared<Outcome>();
@@ -72,12 +72,12 @@ std::future<Outcome> Ask(NamedLane& lane, NamedRequest request, const std::vecto
   return std::move(future);
 }
 
-// What needs no tensor.
+// For requests without a tensor.
 inline Status Await(NamedLane& lane, NamedRequest request) {
   return Ask(lane, std::move(request), kNothing).get().status;
 }
 
-// Several at once.
+// Several requests at once.
 template <typename T>
 std::vector<std::future<Outcome>> AskAll(NamedLane& lane, const std::vector<NamedRequest>& requests,
                                          const std::vector<T>& in) {
@@ -92,7 +92,7 @@ std::vector<std::future<Outcome>> AskAll(NamedLane& lane, const std::vector<Name
   return futures;
 }
 
-// Members of one group.
+// The members of one group.
 inline std::vector<NamedRequest> Group(const std::string& group, std::vector<NamedRequest> members) {
   for (NamedRequest& member : members) {
     member.group = group;
@@ -105,8 +105,8 @@ inline bool Contains(const Status& status, const std::string& text) {
   return status.message().find(text) != std::string::npos;
 }
 
-// What tests of lanes are run for: ranks that share memory, ranks that share none, and both. Pairs are for tests in
-// which two ranks play different parts.
+// The jobs with which tests of lanes run: ranks that share memory, ranks that share none, and both. Pairs are for tests
+// in which two ranks have different parts.
 inline const auto kLaneShapes =
     ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 4}, JobShape{"auto", 2, "ab"},
                       JobShape{"auto", 4, "aabb"}, JobShape{"auto", 5, "abacb"});
@@ -114,11 +114,11 @@ inline const auto kLanePairs = ::testing::Values(JobShape{"shm", 2}, JobShape{"a
 inline const auto kLanesOfSeveral =
     ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"auto", 2, "ab"}, JobShape{"auto", 4, "aabb"});
 
-// To be called first by tests whose ranks tell each other something through their process's memory.
+// To be called first by tests whose ranks tell each other something through the memory of their process.
 #define LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON() \
   if (testing::Site::OfThisProcess()) GTEST_SKIP() << "its ranks tell each other something in memory"
 
-// Each rank that runs here on a thread of its own, with what it joins with.
+// Each rank that runs here, on its own thread, with the options with which it joins.
 inline void RunThreads(const JobShape& shape, const std::function<void(const ContextOptions& options)>& rank) {
   const std::string address = testing::NextMeetingAddress();
   std::vector<std::thread> threads;
@@ -130,7 +130,7 @@ inline void RunThreads(const JobShape& shape, const std::function<void(const Con
 
 using LanePart = std::function<void(NamedLane& lane)>;
 
-// A lane of each rank, on a thread of its own; the parts may use EXPECT.
+// A lane for each rank, each on its own thread; the parts may use EXPECT.
 inline void RunRanks(const JobShape& shape, const LanePart& part, const NamedLaneOptions& options = {},
                      const Adjust& adjust = {}) {
   RunThreads(shape, [&](ContextOptions context) {
@@ -138,13 +138,13 @@ inline void RunRanks(const JobShape& shape, const LanePart& part, const NamedLan
     auto lane = NamedLane::Create(context, options);
     ASSERT_TRUE(lane.ok()) << lane.status().ToString();
     part(**lane);
-    // Nobody leaves while others need it.
+    // No rank leaves while others need it.
     (void)Await(**lane, Barrier("end of the test"));
   });
 }
 
-// A lane of each rank in a process of its own, or what went wrong, which `part` returns as well. Victims are not
-// expected to end well.
+// A lane for each rank, each in its own process. `part` returns an error text or "". Victims are not expected to end
+// well.
 inline void RunProcesses(const JobShape& shape, const std::function<std::string(std::unique_ptr<NamedLane> lane)>& part,
                          const std::vector<int>& victims = {}, const Adjust& adjust = {}) {
   Job(shape, [&](ContextOptions options) {

@@ -16,10 +16,10 @@
 namespace lockstep {
 namespace {
 
-// The row of marks that belong to no tensor.
+// The row for marks that belong to no tensor.
 constexpr char kCycles[] = "cycles";
 
-// Written in between, where nothing ends for long.
+// Written before the end of an exchange if none ends for a long time.
 constexpr size_t kMostUnwritten = size_t{1} << 20;
 
 std::string Quoted(const std::string& text) {
@@ -44,7 +44,7 @@ std::string PartName(NamedKind kind) {
   return name;
 }
 
-// "" where there is nothing to be said of the tensor.
+// "" if there is nothing to say about the tensor.
 std::string DescribeRequest(const NamedRequest& request) {
   if (request.kind == NamedKind::kBarrier || request.kind == NamedKind::kJoin) return "";
   return StrCat(",\"args\":{\"dtype\":\"", DTypeName(request.dtype), "\",\"shape\":\"", ShapeText(request.shape),
@@ -56,7 +56,7 @@ std::string DescribeRequest(const NamedRequest& request) {
 Status Timeline::Start(const std::string& path, bool mark_cycles) {
   const std::lock_guard lock(mutex_);
   LOCKSTEP_RETURN_IF_ERROR(StopLocked());
-  // Without the buffers of stdio, which a fork would write a second time when it ends.
+  // Without the buffers of stdio, which a fork would write a second time at its end.
   file_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_.valid()) return InvalidArgument(StrCat("timeline ", path, ": ", strerror(errno)));
   mark_cycles_ = mark_cycles;
@@ -72,7 +72,7 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
 }
 
 Status Timeline::Stop() {
-  // The lock may be held by a thread that the fork has not.
+  // The lock may be held by a thread that does not exist in the fork.
   if (fork_.InFork()) return OkStatus();
   const std::lock_guard lock(mutex_);
   return StopLocked();
@@ -81,7 +81,7 @@ Status Timeline::Stop() {
 Status Timeline::StopLocked() {
   if (!IsOn()) return OkStatus();
   on_.store(false, std::memory_order_relaxed);
-  // What is not done yet ends here.
+  // Ends what is still in progress.
   for (auto& [name, row] : used_) EndAll(row);
   unwritten_ += is_empty_ ? "[]\n" : "\n]\n";
   Flush();
@@ -109,7 +109,7 @@ void Timeline::Ordered(const NamedBatch& batch) {
       continue;
     }
     Row& row = RowOf(request);
-    // It may have been asked for before Start.
+    // It may have been requested before Start.
     if (std::exchange(row.negotiates, false)) Event('E', row.number, "NEGOTIATE_" + PartName(request.kind));
     Event('B', row.number, PartName(request.kind), DescribeRequest(request));
     Event('B', row.number, "QUEUE");
@@ -122,7 +122,7 @@ void Timeline::Begin(const NamedBatch& batch) {
   const std::lock_guard lock(mutex_);
   if (!IsOn()) return;
   for (const NamedBatch::Entry& entry : batch.entries) {
-    // One that was ordered before Start has no row, and gets none.
+    // A tensor that was ordered before Start has no row, and gets none.
     Row* const row = FindRow(entry.request.name);
     if (row == nullptr || row->depth != 2) continue;
     EndParts(*row, 1);
@@ -137,7 +137,7 @@ void Timeline::End(const NamedBatch& batch) {
   if (!IsOn()) return;
   for (const NamedBatch::Entry& entry : batch.entries) {
     Row* const row = FindRow(entry.request.name);
-    // Of one that failed, the row may have been given to the next of its name already.
+    // If it failed, its row may already belong to the next request of that name.
     if (row == nullptr || row->negotiates) continue;
     EndAll(*row);
     auto node = used_.extract(entry.request.name);

@@ -14,20 +14,21 @@
 
 namespace lockstep {
 
-// Writes down what a named lane does, for people to look at: a file in Chrome's trace format (chrome://tracing,
-// ui.perfetto.dev), which is an array of JSON objects, with a row for each tensor; numbered calls have one together, or
-// as many as there are at a time. The names of the parts are Horovod's.
+// Records what a named lane does, for people: a file in Chrome's trace format (chrome://tracing, ui.perfetto.dev),
+// which is an array of JSON objects. It has one row for each tensor. Numbered calls share one row, or as many as run at
+// the same time. The names of the parts are Horovod's.
 //
-//   NEGOTIATE_ALLREDUCE   from the first rank that asks for it until rank 0 has put it into the order
-//     0, 1, ...           marks: when the request of this rank came in
+//   NEGOTIATE_ALLREDUCE   from the first rank's request until rank 0 has put it into the order
+//     0, 1, ...           marks: when the request of this rank arrived
 //   ALLREDUCE             from there to its end on this rank
-//     QUEUE               until what is before it is done
-//     EXCHANGE            its batch; tensors that travel together have the same. Of one that fails, there is neither
+//     QUEUE               until the batches before it are done
+//     EXCHANGE            its batch, the same for all tensors of the batch
 //   CYCLE_START           marks, in a row of their own: each time that something was put into the order
 //
-// Times are of this rank's clock, in microseconds since Start. Off until Start; then each call but `on` takes a mutex
-// and writes some hundred bytes. What is written is in the file at the end of each exchange, so that of a rank that is
-// killed only the closing bracket is missing, which viewers do without. A fork of the process writes nothing.
+// A failed request has only the first part.
+// Times are from this rank's clock, in microseconds since Start. It is off until Start; then each call except `on`
+// locks a mutex and writes some hundred bytes. The file is up to date at the end of each exchange. If the rank is
+// killed, only the closing bracket is missing, and viewers do not need it. A fork of the process writes nothing.
 // Thread-safe.
 class Timeline {
  public:
@@ -36,18 +37,18 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Begins a new file, and ends that of before. `mark_cycles`: with CYCLE_START. INVALID_ARGUMENT where the file cannot
-  // be written.
+  // Begins a new file, and ends the one before. `mark_cycles`: with CYCLE_START. INVALID_ARGUMENT if the file cannot be
+  // written.
   Status Start(const std::string& path, bool mark_cycles);
-  // Ends the file; nothing where there is none. RESOURCE_EXHAUSTED where not everything could be written.
+  // Ends the file; does nothing if there is none. RESOURCE_EXHAUSTED if not everything could be written.
   Status Stop();
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // A rank asked for it.
+  // A rank made the request.
   void Asked(const NamedRequest& request, int rank);
   // They were put into the order.
   void Ordered(const NamedBatch& batch);
-  // Its exchange begins, and has ended; or there was none, and `End` alone is called.
+  // Its exchange begins, and has ended. If there was no exchange, only `End` is called.
   void Begin(const NamedBatch& batch);
   void End(const NamedBatch& batch);
   // Something is put into the order.
@@ -58,16 +59,16 @@ class Timeline {
     int number;
     std::string title;
     bool negotiates = false;
-    int depth = 0;  // parts that have begun, behind the negotiation
+    int depth = 0;  // parts that have begun, after the negotiation
   };
 
-  // All that follow with mutex_ held, and a file.
+  // All of the following need mutex_ held, and a file.
   bool IsOn() const { return file_.valid(); }
-  // Of a tensor that is on its way; RowOf makes it one, of those that are free.
+  // The row of a tensor in progress; RowOf makes it one, from the free rows.
   Row& RowOf(const NamedRequest& request);
   Row* FindRow(const std::string& name);
   Row NewRow(const std::string& title);
-  // Ends all that has begun.
+  // Ends all parts that have begun.
   void EndAll(Row& row);
   void EndParts(Row& row, int depth);
   void Event(char phase, int row, const std::string& name, const std::string& more = "");
@@ -85,8 +86,8 @@ class Timeline {
   bool failed_ = false;                            // guarded by mutex_: something could not be written
   std::chrono::steady_clock::time_point started_;  // guarded by mutex_
   int rows_ = 0;                                   // guarded by mutex_: how many there are
-  std::unordered_map<std::string, Row> used_;      // guarded by mutex_: by the name of a tensor that is on its way
-  // guarded by mutex_: those of others, by their title
+  std::unordered_map<std::string, Row> used_;      // guarded by mutex_: by the name of a tensor in progress
+  // guarded by mutex_: the free ones, by their title
   std::unordered_map<std::string, std::vector<Row>> free_;
 };
 

@@ -43,7 +43,7 @@ TEST(Timeline, HasTheWayOfATensor) {
   const std::string path = testing::TempDir() + "timeline.json";
   Timeline timeline;
   const NamedRequest a = Request("a", NamedKind::kAllReduce), b = Request("b\"\n", NamedKind::kAllToAll);
-  timeline.Asked(a, 0);  // It is off.
+  timeline.Asked(a, 0);  // The timeline is off.
   ASSERT_TRUE(timeline.Start(path, true).ok());
   ASSERT_TRUE(timeline.on());
   timeline.Asked(a, 1);
@@ -70,12 +70,12 @@ TEST(Timeline, HasTheWayOfATensor) {
   EXPECT_EQ(Count(text, "\"name\":\"EXCHANGE\""), 1);
   EXPECT_EQ(Count(text, "CYCLE_START"), 1);
   EXPECT_EQ(Count(text, "\"ph\":\"X\""), 4);
-  // All that begins ends.
+  // Every part that begins also ends.
   EXPECT_EQ(Count(text, "\"ph\":\"B\""), Count(text, "\"ph\":\"E\""));
   EXPECT_EQ(std::count(text.begin(), text.end(), '{'), std::count(text.begin(), text.end(), '}'));
 }
 
-// One row for all that is numbered, and another only for what goes on at the same time.
+// One row for all numbered calls, and another one only for calls that run at the same time.
 TEST(Timeline, HasOneRowForNumberedCalls) {
   const std::string path = testing::TempDir() + "timeline_rows.json";
   Timeline timeline;
@@ -102,7 +102,7 @@ TEST(Timeline, HasOneRowForNumberedCalls) {
   EXPECT_EQ(Count(text, "\"ph\":\"B\""), Count(text, "\"ph\":\"E\""));
 }
 
-// It ends in its row, which the next one of its name begins anew.
+// It ends in its row, and the next request of its name begins there.
 TEST(Timeline, EndsWhatIsRefused) {
   const std::string path = testing::TempDir() + "timeline_refused.json";
   Timeline timeline;
@@ -128,7 +128,7 @@ TEST(Timeline, EndsWhatIsRefused) {
   ASSERT_TRUE(timeline.Stop().ok());
 }
 
-// What it has begun is the parent's to end.
+// The parent ends what it has begun.
 TEST(Timeline, IsLeftAloneByAFork) {
   const std::string path = testing::TempDir() + "timeline_fork.json";
   Timeline timeline;
