@@ -8,8 +8,9 @@ calls less the median of the empty ones, on the slowest rank. "quiet" is the sam
 in which the empty ones were quickest: other programs of the machine disturb it least. Rates are Horovod's: bytes of one
 rank's tensor by that time.
 
-Two rows are different. "launch" is the time from the start of `horovodrun` to the end of the first allreduce. "idle" is a rank's processor
-time, in percent of a core, while all ranks do nothing. With more ranks than cores, ranks take turns on a core.
+The row "launch" is the time from the start of `horovodrun` to the end of the first allreduce. The row "idle" is a
+rank's processor time, in percent of a core, while all ranks do nothing. With more ranks than cores, ranks take turns on
+a core.
 
 --peer names the Python of an environment with Horovod: the same program runs there, in turns with this one.
 """

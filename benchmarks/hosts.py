@@ -3,10 +3,10 @@
 Usage: python benchmarks/hosts.py [--rate 10] [--delay-us 100] [--rounds 15].
 
 Method: two hosts with one worker each (lockstep.testing.emulated_cluster). They are network namespaces, joined by a
-link with this rate and this delay in one direction. Workers and link share this machine's cores with all other programs. The
-cores limit the rate of such a link in both directions at once. So each figure is measured in turns with a plain TCP
-connection over the same link. `best` and `median` are over all rounds; `CPU` is the mean time of worker 0's process in
-a round.
+link with this rate and this delay in one direction. Workers and link share this machine's cores with all other
+programs. The cores limit the rate of such a link in both directions at once. So each figure is measured in turns with a
+plain TCP connection over the same link. `best` and `median` are over all rounds; `CPU` is the mean time of worker 0's
+process in a round.
 
 - `allreduce`: 64 MiB of float32, from op to op. Each worker sends and receives 64 MiB. So does `TCP`, in both
   directions at the same time. Target: 80 % of it. It is repeated without the delay: the kernel itself is then the link

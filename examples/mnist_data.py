@@ -1,15 +1,15 @@
-"""Pictures of digits in the shape of MNIST's, drawn here: nothing is downloaded.
+"""Pictures of digits in the shape of MNIST's. This module draws them; nothing is downloaded.
 
-A digit is what a seven-segment display shows, somewhere in the picture, brighter or darker, under noise. A linear model
-gets most of them right, a small convolutional one nearly all.
+A digit looks as on a seven-segment display. Its position and brightness vary, and there is noise. A linear model
+recognizes most digits, a small convolutional one nearly all.
 """
 
 import numpy as np
 
 _SIDE, _NOISE = 28, 64
-# Of the glyph: its strokes are 2 wide.
+# The size of a glyph; its strokes are 2 wide.
 _HEIGHT, _WIDTH = 15, 9
-# Which strokes a digit has: top, top left, top right, middle, bottom left, bottom right, bottom.
+# The strokes of each digit: top, top left, top right, middle, bottom left, bottom right, bottom.
 _STROKES = (
     "1110111",
     "0010010",
@@ -34,12 +34,12 @@ _BOXES = (  # rows and columns of each stroke
 
 
 def load_data(train=60000, test=10000, seed=0):
-    """As `tf.keras.datasets.mnist.load_data`: ((images, labels), (images, labels)), for training and for a test.
+    """Returns ((images, labels), (images, labels)), for training and for a test, as Keras' `mnist.load_data` does.
 
     Args:
-      train: How many pictures for training.
-      test: How many for the test.
-      seed: The same pictures for the same seed.
+      train: The number of pictures for training.
+      test: The number of pictures for the test.
+      seed: Determines the pictures.
 
     Returns:
       images: uint8 [pictures, 28, 28]; labels: uint8 [pictures], 0 to 9.
@@ -55,7 +55,7 @@ def _draw(generator, count):
             glyphs[digit][box] += int(stroke)
     glyphs = np.minimum(glyphs, 1)
     labels = generator.integers(0, 10, count, np.uint8)
-    # Near the middle, as MNIST's are.
+    # Near the middle, as in MNIST.
     top = generator.integers(5, 9, count)
     left = generator.integers(7, 12, count)
     brightness = generator.uniform(0.5, 1, count).astype(np.float32)

@@ -2,8 +2,9 @@
 
 Usage: python benchmarks/train/dlrm.py [--dim 64] [--launches 3] [--workers 2].
 
-Workload: Criteo's shape (13 numeric, 26 categorical features with the Kaggle data's cardinalities cut to 200,000 rows,
-ids zipf 1.05), DLRM with bottom MLP 512-256-D and top MLP 512-256-1, embeddings of width D, Adagrad, global batch 4096.
+Workload: data of Criteo's shape, with 13 numeric and 26 categorical features. Their cardinalities are those of the
+Kaggle data, cut to 200,000 rows, with ids of zipf(1.05). The model is DLRM with bottom MLP 512-256-D, top MLP 512-256-1
+and embeddings of width D. Adagrad trains it with a global batch of 4096.
 
 The systems start in turn, so that a change of the machine's load affects all of them:
 - `plain`: One process of stock TensorFlow with as many threads as there are workers, and the whole batch.

@@ -1,7 +1,7 @@
-"""Criteo-shaped data: 13 numeric and 26 categorical features, made up or converted from Criteo's own files.
+"""Criteo-shaped data: 13 numeric and 26 categorical features, generated or converted from Criteo's own files.
 
-Numeric features are counts with missing values; both ways store log(1 + count), with 0 for missing and negative values
-(the transform of Criteo's and DLRM's published pipelines). A categorical value becomes an id below its table's rows.
+Numeric features are counts with missing values. They are stored as log(1 + count), with 0 for missing and negative
+values, as in Criteo's and DLRM's published pipelines. A categorical value becomes an id below its table's rows.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _HELD_OUT = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class GeneratorOptions:
-    """Settings of the made-up data.
+    """Settings of the generated data.
 
     Attributes:
       train_rows, eval_rows: rows of the two splits.
-      max_table_rows: cardinalities above it are cut down to it, so that tables fit a small machine.
+      max_table_rows: the limit of cardinalities, so that tables fit a small machine.
       zipf: exponent of the ids' distribution by rank.
-      effect_stddev: spread of what one id adds to the teacher's logit; larger is easier to learn.
-      global_batch: rows of a training step that the data suggest.
+      effect_stddev: standard deviation of one id's effect on the teacher's logit; larger is easier to learn.
+      global_batch: recommended rows of a training step.
       files: files of the training split.
       seed: the same seed gives the same files.
     """
@@ -65,14 +65,14 @@ class GeneratorOptions:
 
 
 def table_rows(max_table_rows: int) -> dict[str, int]:
-    """Rows of the 26 embedding tables."""
+    """Returns the rows of the 26 embedding tables."""
     return {name: min(n, max_table_rows) for name, n in zip(CATEGORICAL, KAGGLE_CARDINALITIES, strict=True)}
 
 
 class Teacher:
     """The hidden model that draws labels: an effect per id and per numeric feature, and products of pairs of features.
 
-    The pairs are what a dot interaction can learn and a linear model cannot.
+    A dot interaction can learn the pairs, and a linear model cannot.
     """
 
     _PAIRS = (("C1", "C2"), ("C7", "C11"), ("C18", "C19"), ("C5", "C8"))
@@ -86,7 +86,7 @@ class Teacher:
         for name, rows in self._rows.items():
             cdf = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -options.zipf)
             self._cdf[name] = cdf / cdf[-1]
-            # Hot ids are spread over the id space, as hashing spreads them.
+            # Frequent ids are spread over the id space, as by hashing.
             self._ids[name] = rng.permutation(rows)
             self._effect[name] = rng.normal(0, options.effect_stddev, rows)
         paired = sorted({name for pair in self._PAIRS for name in pair})
@@ -98,7 +98,7 @@ class Teacher:
         self._bias = self._calibrate()
 
     def _calibrate(self) -> float:
-        """The bias that gives the published share of positive labels (bisection on a sample)."""
+        """Returns the bias that gives the published share of positive labels (bisection on a sample)."""
         logits = self._features(np.random.default_rng([self._options.seed, 2**31]), _CHUNK_ROWS)[1]
         low, high = -20.0, 20.0
         for _ in range(50):
@@ -107,7 +107,7 @@ class Teacher:
         return low
 
     def _features(self, rng: np.random.Generator, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Draws rows: their columns, and the teacher's logits [rows]."""
+        """Draws rows. Returns their columns, and the teacher's logits [rows]."""
         columns: dict[str, np.ndarray] = {}
         logits = np.full(rows, self._bias)
         for j, name in enumerate(NUMERIC):
@@ -126,7 +126,7 @@ class Teacher:
         return columns, logits
 
     def draw(self, rng: np.random.Generator, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Draws rows with labels, and the logits they were drawn from."""
+        """Draws rows with labels. Returns their columns, and the logits that determined the labels."""
         columns, logits = self._features(rng, rows)
         columns[LABEL] = (rng.random(rows) < _sigmoid(logits)).astype(np.float32)
         return columns, logits
@@ -137,12 +137,12 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def log_transform(counts: np.ndarray) -> np.ndarray:
-    """log(1 + count) as float32; 0 for missing (NaN) and negative counts."""
+    """Returns log(1 + count) as float32; 0 for missing (NaN) and negative counts."""
     return np.log1p(np.maximum(np.nan_to_num(counts, nan=0.0), 0)).astype(np.float32)
 
 
 def generate(out: str | Path, options: GeneratorOptions | None = None) -> Schema:
-    """Makes a seeded data set of Criteo's shape in the folder `out`; shows its progress on stderr."""
+    """Generates a seeded data set of Criteo's shape in the folder `out`; shows its progress on stderr."""
     options = options or GeneratorOptions()
     options.validate()
     teacher = Teacher(options)
@@ -178,14 +178,14 @@ def generate(out: str | Path, options: GeneratorOptions | None = None) -> Schema
 
 
 def is_criteo_text(path: Path) -> bool:
-    """Whether the file is Criteo's text form: 40 fields, by tabs without header or by commas with one."""
+    """Returns whether the file is Criteo's text form: 40 fields, by tabs without header or by commas with one."""
     with path.open("rb") as file:
         line = file.readline(1 << 16).rstrip(b"\r\n")
     return line.count(b"\t") == 39 or (line.startswith(b"label,") and line.count(b",") == 39)
 
 
 def _count_rows(path: Path) -> int:
-    """Lines with content, less the header."""
+    """Returns the number of lines with content, without the header."""
     rows, last = 0, b"\n"
     with path.open("rb") as file:
         header = b"\t" not in file.readline(1 << 16)
@@ -211,12 +211,12 @@ def _read_text(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def hash_ids(values: pa.Array, rows: int, column: str) -> np.ndarray:
-    """Ids in [0, rows): 0 for a missing value, otherwise 1 + value mod (rows - 1), the value read as hexadecimal.
+    """Returns ids in [0, rows): 0 for a missing value, otherwise 1 + value mod (rows - 1).
 
-    Criteo publishes 32-bit hashes of the true values: they need no second hash.
+    Values are hexadecimal numbers. Criteo publishes 32-bit hashes of the true values, which need no second hash.
 
     Raises:
-      ValueError: a value that is no hexadecimal number.
+      ValueError: a value is not hexadecimal.
     """
     encoded = pc.dictionary_encode(values)
     try:
@@ -228,15 +228,15 @@ def hash_ids(values: pa.Array, rows: int, column: str) -> np.ndarray:
 
 
 def convert(source: str | Path, out: str | Path, max_table_rows: int = 100_000, global_batch: int = 4096) -> Schema:
-    """Converts Criteo's text form (tabs without header, or commas with one); holds out the last tenth of the rows.
+    """Converts Criteo's text form (tabs without header, or commas with one), and holds out the last tenth of the rows.
 
     Rows keep their order, which is the order of time. A small file gets small tables and batches.
 
     Args:
       source: the text file.
       out: the folder to make.
-      max_table_rows: tables larger than that are cut down to it by hashing.
-      global_batch: rows of a training step that the data suggest.
+      max_table_rows: hashing reduces larger tables to this size.
+      global_batch: recommended rows of a training step.
 
     Raises:
       ValueError: the file is not of that form; the message names the line or the column.
@@ -289,7 +289,7 @@ def convert(source: str | Path, out: str | Path, max_table_rows: int = 100_000, 
 
 
 def describe_source(source: Path, max_table_rows: int) -> dict:
-    """What a converted folder remembers of its source, to see whether it is still the same."""
+    """Returns the properties of a source by which a converted folder recognizes it."""
     state = source.stat()
     return {
         "kind": "criteo-text",

@@ -1,11 +1,11 @@
 """Prepares the data of the ranking example as Parquet and prints the folder.
 
-    python examples/ranking/data.py                              # makes Criteo-shaped data
-    python examples/ranking/data.py --make movielens             # makes MovieLens-shaped data
+    python examples/ranking/data.py                              # generates Criteo-shaped data
+    python examples/ranking/data.py --make movielens             # generates MovieLens-shaped data
     python examples/ranking/data.py --source path/to/ml-100k     # converts MovieLens 100K
     python examples/ranking/data.py --source path/to/train.txt   # converts Criteo's text files
 
-What was prepared once from the same source with the same settings is used again.
+A folder that was prepared from the same source with the same settings is used again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_OUT = Path("data") / "ranking"
 
 
 def _reuse(folder: Path, origin: dict) -> bool:
-    """Whether the folder was prepared from this origin already (compared as JSON has it)."""
+    """Returns whether the folder was already prepared from this origin (compared as JSON)."""
     return is_prepared(folder) and Schema.load(folder).origin == json.loads(json.dumps(origin))
 
 
@@ -34,7 +34,7 @@ def _folder_for(out: Path, kind: str, source: Path) -> Path:
 
 
 def prepare_criteo(out: Path, options: criteo.GeneratorOptions) -> Path:
-    """Makes Criteo-shaped data under `out`, unless they lie there already; returns their folder."""
+    """Generates Criteo-shaped data under `out`, unless it exists there. Returns its folder."""
     folder = out / "criteo-generated"
     if not _reuse(folder, {"kind": "criteo-generated", **dataclasses.asdict(options)}):
         criteo.generate(folder, options)
@@ -42,7 +42,7 @@ def prepare_criteo(out: Path, options: criteo.GeneratorOptions) -> Path:
 
 
 def prepare_movielens(out: Path, options: movielens.GeneratorOptions) -> Path:
-    """Makes MovieLens-shaped text under `out` and converts it; returns the converted folder."""
+    """Generates MovieLens-shaped text under `out` and converts it. Returns the converted folder."""
     text = out / f"movielens-text-{options.ratings}-{options.users}-{options.items}-{options.seed}"
     if not movielens.is_movielens(text):
         movielens.generate(text, options)
@@ -50,15 +50,15 @@ def prepare_movielens(out: Path, options: movielens.GeneratorOptions) -> Path:
 
 
 def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
-    """Recognises what `source` holds and converts it to a folder under `out`; a prepared folder is returned as it is.
+    """Recognises the content of `source` and converts it to a folder under `out`; returns a prepared folder unchanged.
 
     Args:
-      source: a prepared folder, MovieLens 100K's folder, a text file of Criteo's, or a folder that holds one such file.
-      out: where converted folders go.
+      source: a prepared folder, MovieLens 100K's folder, a text file of Criteo's, or a folder with one such file.
+      out: the parent of converted folders.
       max_table_rows: limit on the tables of Criteo's features.
 
     Raises:
-      ValueError: nothing known is found there.
+      ValueError: the source has no known content.
     """
     if is_prepared(source):
         return source
@@ -81,9 +81,9 @@ def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
 
 
 def prepare_once(source: Path | None, out: Path) -> Path:
-    """What `prepare` does, or `prepare_criteo` without a source, for callers in several processes: the first one works.
+    """Calls `prepare`, or `prepare_criteo` without a source, in the first of several calling processes.
 
-    The others wait for it, and find its folder. Should it die, the next one takes over.
+    The others wait for it, and find its folder. If it dies, the next one takes over.
     """
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
@@ -92,7 +92,7 @@ def prepare_once(source: Path | None, out: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line: see the head of the file."""
+    """Runs the command line of the file's head."""
     defaults = criteo.GeneratorOptions()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", default="", help="data to convert; empty: make data")

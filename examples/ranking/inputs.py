@@ -1,4 +1,4 @@
-"""Features as the models want them, fed from the reader's columns or parsed from serialized `tf.train.Example`s."""
+"""The models' features, fed from the reader's columns or parsed from serialized `tf.train.Example`s."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ tf1 = tf.compat.v1
 
 
 def placeholders(schema: Schema) -> tuple[Features, dict[str, tf.Tensor]]:
-    """Inputs to feed: the model's features, and the placeholder of each of the reader's columns."""
+    """Returns the model's features, and the placeholder of each of the reader's columns."""
     feeds = {name: tf1.placeholder(tf.float32, [None], name) for name in (LABEL, *schema.numeric)}
     feeds |= {name: tf1.placeholder(tf.int64, [None], name) for name in (*schema.categorical, *schema.lists)}
     features: Features = {name: feeds[name] for name in (*schema.numeric, *schema.categorical)}
@@ -25,12 +25,12 @@ def placeholders(schema: Schema) -> tuple[Features, dict[str, tf.Tensor]]:
 
 
 def feed(feeds: dict[str, tf.Tensor], columns: reader.Columns) -> dict[tf.Tensor, np.ndarray]:
-    """The feed dictionary of one batch."""
+    """Returns the feed dictionary of one batch."""
     return {placeholder: columns[name] for name, placeholder in feeds.items()}
 
 
 def parse_examples(serialized: tf.Tensor, schema: Schema) -> Features:
-    """The model's features of serialized examples [B]."""
+    """Returns the model's features from serialized examples [B]."""
     spec: dict = {name: tf.io.FixedLenFeature([], tf.float32) for name in schema.numeric}
     spec |= {name: tf.io.FixedLenFeature([], tf.int64) for name in schema.categorical}
     spec |= {name: tf.io.VarLenFeature(tf.int64) for name in schema.lists}
@@ -38,7 +38,7 @@ def parse_examples(serialized: tf.Tensor, schema: Schema) -> Features:
 
 
 def serialize_examples(columns: reader.Columns, schema: Schema) -> list[bytes]:
-    """Each row of the columns as a serialized example, without its label."""
+    """Returns each row of the columns as a serialized example, without its label."""
     rows = len(columns[LABEL])
     numbers = {name: columns[name].tolist() for name in (*schema.numeric, *schema.categorical, *schema.lists)}
     splits = {name: columns[f"{name}/splits"].tolist() for name in schema.lists}

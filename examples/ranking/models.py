@@ -22,19 +22,19 @@ Features = dict[str, "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"]
 
 
 def _seed(name: str) -> int:
-    """A seed that depends on the variable's name alone, not on the order in which variables are made."""
+    """Returns a seed that depends only on the variable's name, not on the order in which variables are made."""
     return zlib.crc32(name.encode()) & 0x7FFFFFFF
 
 
 def _table(name: str, rows: int, dim: int, scope: EmbeddingScope, limit: float = 0.1) -> tf.Variable:
-    """An embedding table [rows, dim], uniform in [-limit, limit)."""
+    """Returns an embedding table [rows, dim], uniform in [-limit, limit)."""
     initializer = tf1.random_uniform_initializer(-limit, limit, seed=_seed(name))
     with scope():
         return tf1.get_variable(name, [rows, dim], tf.float32, initializer)
 
 
 def _embed(name: str, features: Features, schema: Schema, dim: int, scope: EmbeddingScope, prefix: str) -> tf.Tensor:
-    """One feature's vectors [B, dim]: the row of its id, or the mean of its list's rows (zeros for an empty list)."""
+    """Returns a feature's vectors [B, dim]: its id's row, or the mean of its list's rows (zeros for an empty list)."""
     if name in schema.categorical:
         table = _table(f"{prefix}_{name}", schema.categorical[name], dim, scope)
         return tf.nn.embedding_lookup(table, features[name])
@@ -47,7 +47,7 @@ def _embed(name: str, features: Features, schema: Schema, dim: int, scope: Embed
 
 
 def _dense(x: tf.Tensor, units: int, name: str, relu: bool) -> tf.Tensor:
-    """A fully connected layer: [B, n] to [B, units]."""
+    """Returns the output [B, units] of a fully connected layer with input [B, n]."""
     with tf1.variable_scope(name, reuse=tf1.AUTO_REUSE):
         full_name = f"{tf1.get_variable_scope().name}/kernel"
         kernel = tf1.get_variable(
@@ -59,19 +59,19 @@ def _dense(x: tf.Tensor, units: int, name: str, relu: bool) -> tf.Tensor:
 
 
 def _mlp(x: tf.Tensor, widths: Sequence[int], name: str, last_relu: bool) -> tf.Tensor:
-    """Fully connected layers with ReLU between them, and behind the last one if asked."""
+    """Returns the output of fully connected layers with ReLU between them, and after the last one if asked."""
     for i, units in enumerate(widths):
         x = _dense(x, units, f"{name}_{i}", relu=last_relu or i + 1 < len(widths))
     return x
 
 
 def _numeric(features: Features, schema: Schema) -> tf.Tensor:
-    """The numeric features side by side: [B, number of numeric features]."""
+    """Returns the numeric features side by side: [B, number of numeric features]."""
     return tf.stack([features[name] for name in schema.numeric], axis=1)
 
 
 def _pairs(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Dot products of each two of F vectors [B, D]: [B, F (F - 1) / 2]."""
+    """Returns the dot products of each two of F vectors [B, D]: [B, F (F - 1) / 2]."""
     count = len(vectors)
     stacked = tf.stack(vectors, axis=1)
     products = tf.reshape(tf.matmul(stacked, stacked, transpose_b=True), [-1, count * count])
@@ -89,10 +89,10 @@ def dlrm(
     bottom: Sequence[int] = (512, 256),
     top: Sequence[int] = (512, 256),
 ) -> tf.Tensor:
-    """Deep learning recommendation model (Naumov et al. 2019, arXiv:1906.00091).
+    """Returns the logits of the deep learning recommendation model (Naumov et al. 2019, arXiv:1906.00091).
 
-    Numeric features go through a bottom MLP to one vector of the embeddings' width; the dot products of all vectors,
-    together with that vector, go through the top MLP.
+    A bottom MLP turns the numeric features into one vector of the embeddings' width. The top MLP takes this vector and
+    the dot products of all vectors.
 
     Args:
       features: for each name of the schema: numeric [B] float32, categorical [B] int64, lists sparse or ragged [B, L].
@@ -120,7 +120,9 @@ def wide_and_deep(
     embedding_scope: EmbeddingScope = contextlib.nullcontext,
     hidden: Sequence[int] = (256, 128),
 ) -> tf.Tensor:
-    """Wide and deep model (Cheng et al. 2016, arXiv:1606.07792): a linear model plus an MLP over embeddings.
+    """Returns the logits of a wide and deep model (Cheng et al. 2016, arXiv:1606.07792).
+
+    It is a linear model plus an MLP over embeddings.
 
     Arguments and result are those of `dlrm`; `hidden` gives the widths of the deep part.
     """
@@ -138,14 +140,14 @@ MODELS: dict[str, Callable[..., tf.Tensor]] = {"dlrm": dlrm, "wide_and_deep": wi
 
 
 def mean_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of the labels (0 or 1) [B], averaged over the batch."""
+    """Returns the cross-entropy of the labels (0 or 1) [B], averaged over the batch."""
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=logits))
 
 
 OPTIMIZERS: dict[str, Callable[[float], tf1.train.Optimizer]] = {
     "sgd": tf1.train.GradientDescentOptimizer,
     "momentum": lambda rate: tf1.train.MomentumOptimizer(rate, 0.9),
-    # TensorFlow's default accumulator of 0.1 hardly lets rare rows move.
+    # With TensorFlow's default accumulator of 0.1, rare rows would hardly change.
     "adagrad": lambda rate: tf1.train.AdagradOptimizer(rate, initial_accumulator_value=1e-4),
     "adam": tf1.train.AdamOptimizer,
     "ftrl": tf1.train.FtrlOptimizer,

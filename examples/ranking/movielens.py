@@ -1,6 +1,6 @@
-"""MovieLens 100K: the converter to Parquet, and made-up data in the same three files.
+"""MovieLens 100K: the converter to Parquet, and generated data in the same three files.
 
-A row is one rating. Label: 4 stars and more. Features: user, item, gender, occupation, zip code and hour of day
+A row is one rating. The label is 1 from 4 stars on. Features: user, item, gender, occupation, zip code and hour of day
 (categorical), age (numeric, years / 100), genres (a list). The last tenth of the ratings by time is held out.
 """
 
@@ -37,12 +37,12 @@ _SECONDS_PER_HOUR = 3600
 
 
 def is_movielens(folder: str | Path) -> bool:
-    """Whether the folder holds the three files of MovieLens 100K."""
+    """Returns whether the folder has the three files of MovieLens 100K."""
     return all((Path(folder) / name).is_file() for name in FILES)
 
 
 def _read(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """Reads one of the files: fields by '|' with a header, or without one as GroupLens has it (u.data by tabs)."""
+    """Reads one of the files: fields by '|' with a header, or GroupLens' form without header (u.data by tabs)."""
     path = folder / name
     names = _COLUMNS[name]
     with path.open("rb") as file:
@@ -63,7 +63,7 @@ def _read(folder: Path, name: str) -> dict[str, np.ndarray]:
 
 
 def _rows_of(keys: np.ndarray, wanted: np.ndarray, name: str) -> np.ndarray:
-    """The row of each wanted key; keys are distinct."""
+    """Returns the row of each wanted key; keys are distinct."""
     order = np.argsort(keys, kind="stable")
     position = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
     rows = order[position]
@@ -74,14 +74,14 @@ def _rows_of(keys: np.ndarray, wanted: np.ndarray, name: str) -> np.ndarray:
 
 
 def _genre_lists(items: dict[str, np.ndarray], rows: np.ndarray) -> pa.ListArray:
-    """The genres of the items at `rows`, as lists of the positions in GENRES whose flag is 1."""
+    """Returns the genres of the items at `rows`, as lists of the positions in GENRES whose flag is 1."""
     flags = np.stack([items[genre] for genre in GENRES], axis=1)[rows] == 1
     offsets = np.concatenate([[0], np.cumsum(flags.sum(1))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.nonzero(flags)[1], pa.int64()))
 
 
 def read_columns(folder: str | Path) -> tuple[dict, dict[str, int]]:
-    """The ratings in order of time (ties as in the file), and the rows of each categorical feature's table."""
+    """Returns the ratings in order of time (ties as in the file), and the rows of each categorical feature's table."""
     folder = Path(folder)
     ratings, items, users = (_read(folder, name) for name in FILES)
     order = np.argsort(ratings["timestamp"], kind="stable")
@@ -113,8 +113,8 @@ def convert(source: str | Path, out: str | Path, global_batch: int = _GLOBAL_BAT
     Args:
       source: folder with u.data, u.item and u.user.
       out: the folder to make.
-      global_batch: rows of a training step that the data suggest.
-      seed: of the shuffle.
+      global_batch: recommended rows of a training step.
+      seed: the shuffle's seed.
 
     Raises:
       ValueError: a file has other fields, or a rating names an unknown user or item.
@@ -149,7 +149,7 @@ def convert(source: str | Path, out: str | Path, global_batch: int = _GLOBAL_BAT
 
 
 def describe_source(source: Path, seed: int = 1) -> dict:
-    """What a converted folder remembers of its source, to see whether it is still the same."""
+    """Returns the properties of a source by which a converted folder recognizes it."""
     states = [(source / name).stat() for name in FILES]
     return {
         "kind": "movielens",
@@ -162,7 +162,7 @@ def describe_source(source: Path, seed: int = 1) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class GeneratorOptions:
-    """Size and seed of made-up ratings; the defaults are those of MovieLens 100K."""
+    """Size and seed of generated ratings; the defaults are those of MovieLens 100K."""
 
     ratings: int = 100_000
     users: int = 943
@@ -195,7 +195,7 @@ def generate(folder: str | Path, options: GeneratorOptions | None = None) -> Non
     ages = rng.integers(10, 70, n_users)
     _write_text(folder / "u.user", [np.arange(1, n_users + 1), ages, np.array(["F", "M"])[sex], jobs[job], zips])
 
-    # Popularity falls off with rank; a pair may be rated twice, which the converter does not mind.
+    # Popularity decreases with rank. A pair may be rated twice, which the converter accepts.
     user = rng.choice(n_users, n, p=_popularity(n_users, 0.6, rng))
     item = rng.choice(n_items, n, p=_popularity(n_items, 0.8, rng))
     taste = rng.normal(0, 0.35, (len(jobs), len(GENRES)))

@@ -1,4 +1,4 @@
-"""Trains the same model in stock TensorFlow, one process: what the distributed job is compared with.
+"""Trains the same model in one process of stock TensorFlow, for comparison with the distributed job.
 
 python examples/ranking/plain.py --data path/to/ml-100k
 """
@@ -64,7 +64,7 @@ def train(flags: argparse.Namespace, folder: Path) -> dict:
 
 
 def main() -> None:
-    """Trains as the flags say and prints the result as JSON."""
+    """Trains with the given flags and prints the result as JSON."""
     flags = parser(__doc__).parse_args()
     result = train(flags, data.prepare_once(flags.data, data.DEFAULT_OUT))
     print(json.dumps({name: value for name, value in result.items() if name != "scores"}))

@@ -21,7 +21,7 @@ tf1 = tf.compat.v1
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory):
-    """A small MovieLens-shaped folder: it has a list feature."""
+    """Returns a small MovieLens-shaped folder, which has a list feature."""
     options = movielens.GeneratorOptions(ratings=20_000, users=200, items=300)
     return data.prepare_movielens(tmp_path_factory.mktemp("films"), options)
 
@@ -74,7 +74,7 @@ def test_model_computes_what_its_paper_says(films, name, oracle):
         features, feeds = inputs.placeholders(schema)
         logits = models.MODELS[name](features, schema, 4)
         session.run(tf1.global_variables_initializer())
-        # Biases start at zero: give them values, so that their place matters.
+        # Biases start at zero. Give them values, so that their position matters.
         for i, variable in enumerate(tf1.global_variables()):
             if "bias" in variable.name:
                 session.run(variable.assign(np.full(variable.shape, 0.01 * (i + 1), np.float32)))

@@ -1,4 +1,4 @@
-"""Reads a prepared folder with pyarrow alone, in the order of its files: for plain training and for comparisons."""
+"""Reads a prepared folder with pyarrow, in the order of its files: for plain training and for comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Columns = dict[str, np.ndarray]
 
 
 def _to_columns(table: pa.Table, schema: Schema) -> Columns:
-    """Arrays by name; a list column `x` becomes its values `x` and its offsets `x/splits` (rows + 1, from 0)."""
+    """Returns arrays by name; a list column `x` becomes values `x` and offsets `x/splits` (rows + 1, from 0)."""
     columns: Columns = {}
     for name in schema.columns:
         column = table[name].combine_chunks()
@@ -29,7 +29,7 @@ def _to_columns(table: pa.Table, schema: Schema) -> Columns:
 
 
 def batches(folder: str | os.PathLike, split: str, batch_size: int, drop_remainder: bool = False) -> Iterator[Columns]:
-    """The rows of a split in batches that reach over row groups and files."""
+    """Yields the rows of a split in batches that may cross row groups and files."""
     schema = Schema.load(folder)
     pending = schema.arrow().empty_table()
     for path in files(folder, split):
@@ -45,12 +45,12 @@ def batches(folder: str | os.PathLike, split: str, batch_size: int, drop_remaind
 
 
 def head(folder: str | os.PathLike, split: str, rows: int) -> Columns:
-    """The first `rows` rows of a split, or all of it if it has fewer."""
+    """Returns the first `rows` rows of a split, or all of it if it has fewer."""
     return next(batches(folder, split, rows))
 
 
 def exact_auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Area under the ROC curve by ranks (Mann-Whitney), ties counted half.
+    """Returns the area under the ROC curve by ranks (Mann-Whitney), with ties counted half.
 
     Raises:
       ValueError: all labels are the same.

@@ -1,4 +1,4 @@
-"""What a run of train.py reports at its end: a table for people, and the same figures as JSON."""
+"""The report at the end of a run of train.py: a table for people, and the same figures as JSON."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 import reader
 
-_SMALLEST = 1e-7  # probabilities are kept this far from 0 and 1 before their logarithm is taken
+_SMALLEST = 1e-7  # the least distance of probabilities from 0 and 1 in logarithms
 
 
 def compare(labels: np.ndarray, trained: np.ndarray, served: np.ndarray) -> dict:
-    """Figures of the same rows [N], scored by the trained and by the served model."""
+    """Returns figures of the same rows [N], scored by the trained and by the served model."""
     clipped = np.clip(trained.astype(np.float64), _SMALLEST, 1 - _SMALLEST)
     losses = -np.where(labels > 0.5, np.log(clipped), np.log1p(-clipped))
     return {
@@ -26,7 +26,7 @@ def compare(labels: np.ndarray, trained: np.ndarray, served: np.ndarray) -> dict
 
 
 def save(figures: dict, folder: Path) -> None:
-    """Writes the figures as report.json into the folder; what was not measured is null."""
+    """Writes the figures as report.json into the folder; missing measurements are null."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = {name: None if _is_missing(value) else value for name, value in figures.items()}
     (folder / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
@@ -37,7 +37,7 @@ def _is_missing(value: object) -> bool:
 
 
 def table(figures: dict) -> str:
-    """The figures as lines for people."""
+    """Returns the figures as lines for people."""
     f = figures
     resumed = f", resumed at step {f['first_step']}" if f["first_step"] else ""
     accuracy = f"accuracy {f['held_out_accuracy']:.4f}"

@@ -1,4 +1,4 @@
-"""A prepared data set: a folder of Parquet files, and `schema.json`, which says what their columns mean.
+"""A prepared data set: a folder of Parquet files, and `schema.json`, which describes their columns.
 
     FOLDER/schema.json
     FOLDER/train/part-00000.parquet ...   zstd, row groups of `row_group_rows` rows
@@ -25,24 +25,24 @@ TRAIN = "train"
 EVAL = "eval"
 SPLITS = (TRAIN, EVAL)
 _FILE_NAME = "schema.json"
-# Raised when the files or the made-up data change: folders of another version are made again.
+# Increase this number when the files or the generated data change: folders of another version are made again.
 _VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """What a prepared folder holds.
+    """The content of a prepared folder.
 
     Attributes:
       name: the data set's name, as the report prints it.
       numeric: names of the float32 columns.
       categorical: rows of the embedding table of each int64 column.
       lists: rows of the embedding table of each list<int64> column.
-      global_batch, learning_rate, epochs: what suits the data where flags don't say otherwise: rows of a training step
-        over all workers, Adagrad's rate, and passes over the training rows.
+      global_batch, learning_rate, epochs: recommended values, which flags override: rows of a training step over all
+        workers, Adagrad's rate, and passes over the training rows.
       row_group_rows: rows of a Parquet row group; only the last one of a split is shorter.
       train_rows, eval_rows: rows of the two splits.
-      origin: what the folder was made of; a folder with the same origin is not made again.
+      origin: the source and settings of the folder; a folder with the same origin is not made again.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Schema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns, the label first."""
+        """Returns all columns, the label first."""
         return (LABEL, *self.numeric, *self.categorical, *self.lists)
 
     def arrow(self) -> pa.Schema:
-        """The types of the Parquet files."""
+        """Returns the types of the Parquet files."""
         fields = [pa.field(name, pa.float32(), nullable=False) for name in (LABEL, *self.numeric)]
         fields += [pa.field(name, pa.int64(), nullable=False) for name in self.categorical]
         fields += [pa.field(name, pa.list_(pa.int64())) for name in self.lists]
@@ -89,13 +89,13 @@ class Schema:
 
 
 def is_prepared(folder: str | os.PathLike) -> bool:
-    """Whether the folder holds a finished data set of this version."""
+    """Returns whether the folder has a complete data set of this version."""
     path = Path(folder) / _FILE_NAME
     return path.is_file() and json.loads(path.read_text()).get("version") == _VERSION
 
 
 def files(folder: str | os.PathLike, split: str) -> list[str]:
-    """The Parquet files of a split, in order."""
+    """Returns the Parquet files of a split, in order."""
     found = sorted(str(path) for path in (Path(folder) / split).glob("*.parquet"))
     if not found:
         raise FileNotFoundError(f"{folder}: no Parquet file in {split}/")
@@ -103,11 +103,11 @@ def files(folder: str | os.PathLike, split: str) -> list[str]:
 
 
 def write_folder(out: str | os.PathLike, fill: Callable[[Path], Schema]) -> Schema:
-    """Makes a data set aside and puts it in place when it is complete, so that an interrupted run leaves none.
+    """Makes a data set in a temporary folder and renames it when complete, so that an interrupted run leaves none.
 
     Args:
       out: the folder to make or to replace.
-      fill: writes the splits into the folder that it is given, and returns their schema.
+      fill: writes the splits into the given folder, and returns their schema.
     """
     out = Path(out)
     aside = out.with_name(f"{out.name}.partial-{os.getpid()}")
@@ -123,7 +123,7 @@ def write_folder(out: str | os.PathLike, fill: Callable[[Path], Schema]) -> Sche
 
 
 class SplitWriter:
-    """Writes columns of any length as one split: files of about `file_rows` rows, in whole row groups."""
+    """A writer of one split from columns of any length: files of about `file_rows` rows, in whole row groups."""
 
     def __init__(self, folder: Path, split: str, schema: Schema, file_rows: int):
         self._folder = Path(folder) / split

@@ -1,4 +1,4 @@
-"""Scores held-out rows by an exported model in stock TensorFlow: this process never imports Lockstep.
+"""Scores held-out rows with an exported model in stock TensorFlow: this process never imports Lockstep.
 
 python examples/ranking/serve.py --model EXPORT_FOLDER --data PREPARED_FOLDER --rows 1000 --out scores.npy
 """
@@ -21,12 +21,12 @@ _FOREIGN = ("lockstep", "hybridbackend")
 
 
 def scores(model: str | Path, data: str | Path, rows: int) -> np.ndarray:
-    """Scores [rows] of the first held-out rows, by the model's serving signature.
+    """Returns the scores [rows] of the first held-out rows, from the model's serving signature.
 
     Args:
       model: folder of the SavedModel.
       data: folder that data.py prepared.
-      rows: how many rows; fewer if there are no more.
+      rows: the number of rows; fewer if there are no more.
     """
     schema = Schema.load(data)
     serve = tf.saved_model.load(str(model)).signatures["serving_default"]
@@ -36,7 +36,7 @@ def scores(model: str | Path, data: str | Path, rows: int) -> np.ndarray:
 
 
 def main() -> None:
-    """Scores and writes a .npy file."""
+    """Scores the rows and writes a .npy file."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--model", type=Path, required=True, help="folder of the SavedModel")
     flags.add_argument("--data", type=Path, required=True, help="folder that data.py prepared")

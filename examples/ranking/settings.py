@@ -1,4 +1,4 @@
-"""Flags that the distributed job (train.py) and the plain one (plain.py) share, and the plan of a run."""
+"""Common flags of the distributed job (train.py) and the plain one (plain.py), and the plan of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "adam", "ftrl", "rmsprop")
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The shared flags; a program adds its own."""
+    """Returns a parser with the common flags; a program adds its own."""
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--data", type=Path, help="data to train on; data.py says what it knows (made-up data)")
     flags.add_argument("--model", choices=MODEL_NAMES, default="dlrm", help="(%(default)s)")
@@ -28,10 +28,10 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a run walks through its data: `total_steps` steps of `batch_size` rows, `steps_per_epoch` of them a pass.
+    """The plan of a run: `total_steps` steps of `batch_size` rows, with `steps_per_epoch` steps per pass.
 
-    What flags leave open, the data's schema says. Rows behind the last whole batch of a pass are left out, so that
-    every step weighs every row the same.
+    The data's schema has the values of missing flags. Rows after the last whole batch of a pass are left out, so that
+    every step has the same weight for every row.
     """
 
     batch_size: int
@@ -41,10 +41,10 @@ class Plan:
 
     @classmethod
     def of(cls, flags: argparse.Namespace, schema: Schema) -> Plan:
-        """The plan that the flags ask for.
+        """Returns the plan that the flags ask for.
 
         Raises:
-          ValueError: the data do not fill a single batch.
+          ValueError: the data does not fill a single batch.
         """
         batch_size = flags.batch_size or schema.global_batch
         per_epoch = schema.train_rows // batch_size

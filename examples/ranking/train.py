@@ -1,10 +1,10 @@
 """Trains a ranking model on all workers of a job, evaluates it, exports it, and serves the export in stock TensorFlow.
 
-    python -m hybridbackend.run -n 2 python examples/ranking/train.py                           # made-up data
+    python -m hybridbackend.run -n 2 python examples/ranking/train.py                           # generated data
     python -m hybridbackend.run -n 2 python examples/ranking/train.py --data path/to/ml-100k    # MovieLens 100K
     python -m hybridbackend.run -n 2 python examples/ranking/train.py --data path/to/train.txt  # Criteo's text files
 
-A job that was interrupted goes on from its last checkpoint when it is started again with the same flags.
+An interrupted job resumes from its last checkpoint when it is started again with the same flags.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WARM_UP_STEPS = 5
 
 
 def flags_from(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line: see the head of the file, and --help."""
+    """Returns the parsed command line: see the head of the file, and --help."""
     flags = parser(__doc__)
     flags.add_argument("--data-dir", type=Path, default=data.DEFAULT_OUT, help="where prepared data go (%(default)s)")
     flags.add_argument("--checkpoint-dir", type=Path, help="(a folder below --run-dir, anew after a finished run)")
@@ -56,7 +56,7 @@ def flags_from(arguments: list[str] | None = None) -> argparse.Namespace:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One start of the job: what it trains on, where it writes, and the step at which it goes on."""
+    """One start of the job: its data, its output folder, and the step from which it continues."""
 
     flags: argparse.Namespace
     folder: Path
@@ -69,7 +69,7 @@ class Run:
 
     @classmethod
     def of(cls, flags: argparse.Namespace) -> Run:
-        """Prepares the data where needed and looks for a checkpoint.
+        """Prepares the data if needed and looks for a checkpoint.
 
         Raises:
           ValueError: the batch cannot be divided by the workers, or is larger than the data.
@@ -89,14 +89,14 @@ class Run:
         return cls(flags, folder, schema, plan, checkpoint_dir, export_dir, run_dir, start_step)
 
     def model(self, features: Features, embedding_scope) -> tf.Tensor:
-        """Logits [B] of the model that the flags name."""
+        """Returns the logits [B] of the model that the flags name."""
         return MODELS[self.flags.model](features, self.schema, self.flags.embedding_dim, embedding_scope)
 
 
 def training_batch(run: Run) -> Features:
-    """The worker's part of the next global batch, which has the same rows on any number of workers.
+    """Returns the worker's part of the next global batch, which has the same rows on any number of workers.
 
-    The rows are walked through in the order of the files, from where the last checkpoint stands.
+    The rows follow the order of the files, from the position of the last checkpoint on.
     """
     pass_over_rows = hb.data.ParquetDataset(
         files(run.folder, TRAIN),
@@ -110,7 +110,7 @@ def training_batch(run: Run) -> Features:
 
 
 def evaluated_metrics(run: Run) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Metrics of the held-out rows, of which each worker evaluates its share."""
+    """Returns metrics of the held-out rows; each worker evaluates its share."""
     rows = max(1, _EVAL_BATCH // hb.context.world_size)
     held_out = hb.data.ParquetDataset(files(run.folder, EVAL), rows, fields=run.schema.columns)
     features = tf1.data.make_one_shot_iterator(held_out.apply(hb.data.parse()).prefetch(1)).get_next()
@@ -122,9 +122,9 @@ def evaluated_metrics(run: Run) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
 
 
 class ScoringHook(tf1.train.SessionRunHook):
-    """Scores the first held-out rows when training ends, for the comparison with the served model.
+    """A hook that scores the first held-out rows after training, for the comparison with the served model.
 
-    All workers look the same rows up, as each holds a share of every table.
+    All workers look up the same rows, because each holds a shard of every table.
     """
 
     def __init__(self, run: Run):
@@ -148,8 +148,8 @@ class ProgressHook(tf1.train.SessionRunHook):
 
     Args:
       run: the run.
-      loss: scalar tensor, of this worker's batch.
-      history: evaluations so far; the last one's AUC is shown.
+      loss: scalar tensor, the loss of this worker's batch.
+      history: evaluations so far; the bar shows the last AUC.
     """
 
     def __init__(self, run: Run, loss: tf.Tensor, history: list[dict]):
@@ -173,7 +173,7 @@ class ProgressHook(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._loss)
 
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        """Moves the bar on."""
+        """Moves the bar."""
         value = float(run_values.results)
         # The mean of about the last 20 steps.
         self.loss = value if np.isnan(self.loss) else self.loss + 0.05 * (value - self.loss)
@@ -185,24 +185,24 @@ class ProgressHook(tf1.train.SessionRunHook):
         self._bar.update(self._batch)
 
     def close(self) -> None:
-        """Leaves the bar on the screen as it stands."""
+        """Leaves the bar on the screen unchanged."""
         if self._bar is not None:
             self._bar.close()
 
     def step_ms(self) -> float:
-        """Median time of a step, without the first few."""
+        """Returns the median time of a step, without the first few."""
         times = np.diff(self._ended_at[_WARM_UP_STEPS:])
         return float(np.median(times) * 1e3) if len(times) else float("nan")
 
     def samples_per_s(self) -> float:
-        """Training rows a second over all workers, with checkpoints and evaluations, without the first few steps."""
+        """Returns all workers' training rows per second, with checkpoints and evaluations, without the first steps."""
         steps = self._ended_at[_WARM_UP_STEPS:]
         return (len(steps) - 1) * self._batch / (steps[-1] - steps[0]) if len(steps) > 1 else float("nan")
 
 
 @dataclasses.dataclass
 class Trained:
-    """What training hands on to the report."""
+    """The results of training for the report."""
 
     history: list[dict]
     labels: np.ndarray
@@ -213,17 +213,17 @@ class Trained:
 
 
 def session_config() -> tf1.ConfigProto:
-    """Threads of one worker: its part of the machine's cores."""
+    """Returns a configuration with the threads of one worker: its part of the machine's cores."""
     cores = max(1, len(os.sched_getaffinity(0)) // hb.context.local_world_size)
     return tf1.ConfigProto(intra_op_parallelism_threads=cores, inter_op_parallelism_threads=cores)
 
 
 def train(run: Run) -> Trained:
-    """Trains to the planned step, with checkpoints and evaluations on the way."""
+    """Trains to the planned step, with checkpoints and evaluations during training."""
     total = run.plan.total_steps
     every = run.flags.eval_every or max(1, total // 4)
     history: list[dict] = []
-    # The step says where in the data to go on, on any number of workers.
+    # The step determines the position in the data, on any number of workers.
     with tf.Graph().as_default(), hb.scope(save_data_position=False):
         batch = training_batch(run)
         loss = mean_loss(run.model(batch, hb.embedding_scope), batch[LABEL])
@@ -248,7 +248,7 @@ def train(run: Run) -> Trained:
                 for _ in range(run.start_step, total):
                     session.run(step)
                 if not history:
-                    # The checkpoint was the last one: what is left is to evaluate it.
+                    # The checkpoint was the last one: only its evaluation remains.
                     session.run_step_fn(lambda step_context: evaluation.evaluate(step_context.session))
         finally:
             progress.close()
@@ -257,7 +257,7 @@ def train(run: Run) -> Trained:
 
 
 def export(run: Run) -> tuple[str, str]:
-    """Writes the SavedModel of the last checkpoint; returns the paths of the checkpoint and the SavedModel."""
+    """Writes the SavedModel of the last checkpoint. Returns the paths of the checkpoint and the SavedModel."""
     checkpoint = tf.train.latest_checkpoint(run.checkpoint_dir)
 
     def signature():
@@ -269,7 +269,7 @@ def export(run: Run) -> tuple[str, str]:
 
 
 def served_scores(run: Run, model: str) -> np.ndarray:
-    """Scores of the compared rows by the SavedModel, in a process of stock TensorFlow."""
+    """Returns the SavedModel's scores of the compared rows, from a process of stock TensorFlow."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "scores.npy"
         command = [sys.executable, str(_HERE / "serve.py"), "--model", model, "--data", str(run.folder)]
@@ -281,7 +281,7 @@ def served_scores(run: Run, model: str) -> np.ndarray:
 
 
 def finish(run: Run, trained: Trained) -> None:
-    """Worker 0's work after training: export, comparison, report."""
+    """Does worker 0's work after training: export, comparison, report."""
     checkpoint, model = export(run)
     served = served_scores(run, model)
     if run.flags.checkpoint_dir is None:
@@ -312,7 +312,7 @@ def finish(run: Run, trained: Trained) -> None:
 
 
 def main() -> None:
-    """One worker of the job."""
+    """Runs one worker of the job."""
     tf1.logging.set_verbosity(tf1.logging.ERROR)
     flags = flags_from()
     try:

@@ -1,8 +1,8 @@
-"""Digits, in TensorFlow 1's manner: a MonitoredTrainingSession on each worker, which train one model together.
+"""Digits in the style of TensorFlow 1: each worker has a MonitoredTrainingSession, and all train one model together.
 
     horovodrun -np 2 --tf1 python tensorflow_mnist.py
 
-`--tf1`: `import tensorflow` means TensorFlow 1. Prints the accuracy on pictures that were not trained on.
+`--tf1`: `import tensorflow` means TensorFlow 1. Prints the accuracy on test pictures.
 """
 
 import argparse
@@ -16,7 +16,7 @@ BATCH = 64
 
 
 def predict(images):
-    """Logits [B, 10] of pictures, uint8 [B, 28, 28]."""
+    """Returns logits [B, 10] of pictures, uint8 [B, 28, 28]."""
     inputs = tf.reshape(tf.cast(images, tf.float32) / 255.0, [-1, 784])
     with tf.variable_scope("model", reuse=tf.AUTO_REUSE):
         for layer, (width, units, activation) in enumerate([(784, 128, tf.nn.relu), (128, 10, tf.identity)]):
@@ -27,12 +27,12 @@ def predict(images):
 
 
 def batches(images, labels):
-    """The worker's batches, without end; each worker has a part of the pictures for itself."""
+    """Returns the worker's endless batches; each worker has its own part of the pictures."""
     mine = slice(hvd.rank(), None, hvd.size())
     dataset = tf.data.Dataset.from_tensor_slices((images[mine], labels[mine].astype("int64")))
     dataset = dataset.shuffle(10000).repeat().batch(BATCH, drop_remainder=True)
     iterator = tf.data.make_initializable_iterator(dataset)
-    # What a MonitoredTrainingSession initializes.
+    # A MonitoredTrainingSession initializes iterators of this collection.
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return iterator.get_next()
 
@@ -55,19 +55,19 @@ def main():
     is_right = tf.equal(tf.argmax(predict(test_images), 1), test_labels.astype("int64"))
     accuracy = tf.reduce_mean(tf.cast(is_right, tf.float32))
 
-    # The mean of the gradients of W batches is that of one W times as large, which allows for a higher rate.
+    # The mean of W batches' gradients is that of a W times larger batch, which allows a higher rate.
     opt = hvd.DistributedOptimizer(tf.train.AdagradOptimizer(0.02 * hvd.size()))
     step = tf.train.get_or_create_global_step()
     train_op = opt.minimize(loss, global_step=step)
     at_the_end = tf.train.FinalOpsHook(accuracy)
     hooks = [
-        hvd.BroadcastGlobalVariablesHook(0),  # All begin with what rank 0 has drawn, or restored.
+        hvd.BroadcastGlobalVariablesHook(0),  # All begin with rank 0's initial or restored values.
         tf.train.StopAtStepHook(last_step=options.steps // hvd.size()),
         at_the_end,
     ]
     if hvd.rank() == 0:
         hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": loss}, every_n_iter=100))
-    # Workers would overwrite each other's checkpoints.
+    # Only rank 0: workers would overwrite each other's checkpoints.
     checkpoint_dir = options.checkpoints if hvd.rank() == 0 else None
     with tf.train.MonitoredTrainingSession(checkpoint_dir=checkpoint_dir, config=config, hooks=hooks) as session:
         while not session.should_stop():

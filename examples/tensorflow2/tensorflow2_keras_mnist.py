@@ -2,7 +2,7 @@
 
     horovodrun -np 2 python tensorflow2_keras_mnist.py
 
-Runs with Keras 3 as with Keras 2. Prints the accuracy on pictures that were not trained on.
+Runs with Keras 3 and with Keras 2. Prints the accuracy on test pictures.
 """
 
 import argparse
@@ -16,7 +16,7 @@ BATCH = 64
 
 
 def build():
-    """The model, untrained."""
+    """Returns the untrained model."""
     return tf.keras.Sequential(
         [
             tf.keras.Input([28, 28], dtype="uint8"),
@@ -47,21 +47,21 @@ def main():
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 
     (images, labels), test = load_data(train=options.pictures, test=2000)
-    # Parts of one length: all workers have to take the same number of steps.
+    # The parts have equal lengths, because all workers must take the same number of steps.
     mine = slice(hvd.rank(), len(images) // hvd.size() * hvd.size(), hvd.size())
     dataset = tf.data.Dataset.from_tensor_slices((images[mine], labels[mine])).shuffle(10000).batch(BATCH)
 
     model = build()
-    # The mean of the gradients of W batches is that of one W times as large, which allows for a higher rate.
+    # The mean of W batches' gradients is that of a W times larger batch, which allows a higher rate.
     rate = 0.001 * hvd.size()
     opt = hvd.DistributedOptimizer(tf.keras.optimizers.Adam(rate))
     model.compile(optimizer=opt, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # All begin with what rank 0 has drawn.
-        hvd.callbacks.MetricAverageCallback(),  # Before those that look at metrics.
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # All begin with rank 0's values.
+        hvd.callbacks.MetricAverageCallback(),  # Before callbacks that use metrics.
         hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=1),
     ]
-    # Workers would overwrite each other's files.
+    # Only rank 0: workers would overwrite each other's files.
     if options.best and hvd.rank() == 0:
         callbacks.append(tf.keras.callbacks.ModelCheckpoint(options.best, monitor="val_loss", save_best_only=True))
     model.fit(

@@ -1,8 +1,8 @@
-"""Digits, with a GradientTape and a training loop of one's own: the workers train one model together.
+"""Digits with a GradientTape and a custom training loop: the workers train one model together.
 
     horovodrun -np 2 python tensorflow2_mnist.py
 
-Prints the accuracy on pictures that were not trained on.
+Prints the accuracy on test pictures.
 """
 
 import argparse
@@ -45,9 +45,9 @@ def main():
         ]
     )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # The mean of the gradients of W batches is that of one W times as large, which allows for a higher rate.
+    # The mean of W batches' gradients is that of a W times larger batch, which allows a higher rate.
     opt = tf.keras.optimizers.Adam(0.001 * hvd.size())
-    # All begin with what rank 0 has drawn.
+    # All begin with rank 0's values.
     opt.build(model.trainable_variables)
     hvd.broadcast_variables(model.variables, root_rank=0)
 
@@ -67,7 +67,7 @@ def main():
 
     is_right = tf.argmax(model(test_images), axis=1) == tf.cast(test_labels, tf.int64)
     print(f"rank {hvd.rank()}: accuracy {tf.reduce_mean(tf.cast(is_right, tf.float32)):.4f}")
-    # Workers would overwrite each other's checkpoints.
+    # Only rank 0: workers would overwrite each other's checkpoints.
     if options.checkpoints and hvd.rank() == 0:
         tf.train.Checkpoint(model=model, optimizer=opt).save(f"{options.checkpoints}/model")
 

@@ -1,9 +1,9 @@
-"""Digits, with a model's `fit` on batches from a data service: start that first.
+"""Digits with a model's `fit` on batches from a data service. Start the service first.
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker /tmp/compute.json
     horovodrun -np 2 python tensorflow2_mnist_data_service.py /tmp/compute.json
 
-Trains as the config file says: with dispatchers in the compute job, or in this one. Ends the compute job.
+The config file determines whether dispatchers run in the compute job or in this one. Ends the compute job.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main():
     compute_config = TfDataServiceConfig.read(options.configfile, wait_for_file_creation=True)
     side = training_side if compute_config.dispatcher_side == "training" else compute_side
     side.train_fn(compute_config, reuse_dataset=options.reuse_dataset, round_robin=options.round_robin)
-    # Not before the other workers have read what they need.
+    # All workers must have read their data before the shutdown.
     hvd.allreduce(0.0, name="end")
     if hvd.rank() == 0:
         compute_config.compute_client(verbose=2).shutdown()

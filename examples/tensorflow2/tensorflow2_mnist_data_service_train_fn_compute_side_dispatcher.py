@@ -10,12 +10,12 @@ EPOCHS, STEPS = 4, 64
 
 
 def train_fn(compute_config: TfDataServiceConfig, reuse_dataset=False, round_robin=False):
-    """Trains a model on batches that the compute job makes; returns its accuracy on pictures not trained on.
+    """Trains a model on batches of the compute job. Returns its accuracy on test pictures.
 
     Args:
-      compute_config: Of the compute job.
+      compute_config: The config of the compute job.
       reuse_dataset: Workers share one pass through the data, with one dispatcher for all.
-      round_robin: They take turns.
+      round_robin: Workers take batches in turn.
     """
     hvd.init()
     # One GPU for each process.
@@ -27,7 +27,7 @@ def train_fn(compute_config: TfDataServiceConfig, reuse_dataset=False, round_rob
 
     (images, labels), test = load_data(train=6000, test=2000)
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
-    # What stands before send_to_data_service is the compute job's work.
+    # The compute job runs the part before send_to_data_service.
     dataset = (
         dataset.repeat()
         .shuffle(2000)

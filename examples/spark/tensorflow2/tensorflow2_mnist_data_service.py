@@ -1,4 +1,4 @@
-"""Digits, with a model's `fit` on batches from a data service, in slots of a Spark cluster: start that service first.
+"""Digits with a model's `fit` on batches from a data service, in slots of a Spark cluster. Start the service first.
 
     worker_py=$(python -c "import horovod.spark.tensorflow.compute_worker as worker; print(worker.__file__)")
     spark-submit --master "local[4]" "$worker_py" /tmp/compute.json
@@ -9,7 +9,7 @@ tensorflow2_mnist_data_service_train_fn_compute_side_dispatcher.py,\
 tensorflow2_mnist_data_service_train_fn_training_side_dispatcher.py \
 tensorflow2_mnist_data_service.py /tmp/compute.json
 
-Trains as the config file says: with dispatchers in the compute job, or in this one. Ends the compute job.
+The config file determines whether dispatchers run in the compute job or in this one. Ends the compute job.
 """
 
 import argparse
