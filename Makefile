@@ -1,4 +1,4 @@
-# `make help` lists what there is. Everything is made in .venv-tf<version> and build/; nothing is installed elsewhere.
+# `make help` lists the targets. They write to .venv-tf<version> and build/ only.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -41,8 +41,8 @@ train: check-workers setup ## train a ranking model on WORKERS workers: on gener
 	  $(python) examples/ranking/train.py --data "$$folder" $(TRAIN)
 
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
-# REDUCED=1: what a change of TensorFlow's version can break (conftest.py says which tests).
-# The core's tests mostly wait, for deadlines and for each other: more of them at a time than there are cores.
+# REDUCED=1 runs the tests that another version of TensorFlow could break (conftest.py defines them).
+# The core's tests mostly wait, for deadlines and for each other, so more of them run at a time than there are cores.
 .PHONY: test
 test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh core tests
@@ -57,7 +57,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))
 
-# What runs on emulated hosts: the engine's tests, for one, and the switch of slow and lossy cables.
+# Programs for emulated hosts: the engine's tests, and the switch for slow and lossy cables.
 define hosts_setup
 	@tools/setup.sh tests hosts
 	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_comm_test lockstep_emulated_switch)
@@ -97,31 +97,31 @@ asan: ## the core's tests with the address and undefined behaviour sanitizers
 tsan: ## the core's tests with the thread sanitizer
 	$(call sanitized,tsan,thread,TSAN_OPTIONS=suppressions=$(CURDIR)/tools/tsan.supp )
 
-# Seconds of each target.
+# Seconds per target.
 SECONDS ?= 60
 .PHONY: fuzz
-fuzz: setup ## feed what reads others' bytes with what nobody should have written, SECONDS=60 for each target
+fuzz: setup ## malformed messages and files for all readers, SECONDS=60 for each target
 	@tools/setup.sh tests fuzz
 	@$(call core_build,build/fuzz-tf-$(TF),-DLOCKSTEP_BUILD_FUZZERS=ON -DCMAKE_CXX_COMPILER=clang++ \
 	  -DLOCKSTEP_SANITIZE=fuzzer-no-link$(comma)address$(comma)undefined,lockstep_fuzzers)
 	@tools/fuzz.sh build/fuzz-tf-$(TF) $(SECONDS)
 
-# For how long jobs are killed; catching up comes on top. SEED repeats who is killed, and when.
+# MINUTES is the time during which jobs are killed; they train on after that. SEED determines victims and moments.
 MINUTES ?= 30
 .PHONY: soak
-soak: setup ## train for MINUTES=30 while workers and launchers are killed: ends with the weights of a run left alone
+soak: setup ## train for MINUTES=30 while workers and launchers are killed; compare with an undisturbed run
 	@$(python) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 comma := ,
 
 .PHONY: format
-format: ## bring C++ and Python into the project's form
+format: ## format C++ and Python
 	@tools/setup.sh python lint
 	$(cpp_files) | xargs -r clang-format -i
 	$(python) -m ruff check -q --fix . ; $(python) -m ruff format -q .
 
 .PHONY: lint
-lint: ## form, common mistakes and layers, of C++ and Python
+lint: ## formatting, common mistakes and layers, of C++ and Python
 	@tools/setup.sh python lint tests
 	$(python) tools/check_layers.py
 	$(python) -m ruff check . && $(python) -m ruff format --check .
@@ -130,6 +130,6 @@ lint: ## form, common mistakes and layers, of C++ and Python
 	git ls-files 'core/*.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
 
 .PHONY: clean
-clean: ## remove what was built; virtual environments stay
+clean: ## remove all built files; virtual environments stay
 	rm -rf build .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -1,13 +1,13 @@
-"""Which tests run in the reduced set, and what all of them start from.
+"""Options that select tests, and the signals that all tests start with.
 
-`pytest --reduced` is for a second TensorFlow version: it runs the tests beside the sources, which cover each call that
-we make into TensorFlow, and of the tests that span layers (`tests/`) those marked `oldest`. A slow test beside a source
-that says nothing about TensorFlow's version is left out with the marker `newest_only`.
+`pytest --reduced` is for a second TensorFlow version. It runs the tests beside the sources, which cover each call into
+TensorFlow, and the tests in `tests/` that are marked `oldest`. The marker `newest_only` excludes slow tests that do not
+depend on TensorFlow's version.
 
-`pytest --long` runs the tests marked `long` as well, which other targets than `make test` run.
+`pytest --long` also runs the tests marked `long`, which `make test` leaves to other targets.
 
-`pytest --processes=one` runs the tests that leave the machine's other cores alone, which may run side by side;
-`--processes=several` runs those of modules that start workers. tools/test_python.sh runs both.
+`pytest --processes=one` runs the tests that use one core and may run side by side. `--processes=several` runs the tests
+of modules that start workers. tools/test_python.sh runs both.
 """
 
 import signal
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 _SPANNING = Path(__file__).parent / "tests"
-# Folders whose modules start jobs that train by other means than the helpers that start workers.
+# Folders whose modules start training jobs without the helpers that start workers.
 _OF_JOBS = {_SPANNING / name for name in ("hosts", "multiprocess", "parity", "scripts")}
 _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
@@ -29,10 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Has processes that tests start take the signals that this one was started to ignore.
+    """Lets processes of tests receive the signals that this process was started to ignore.
 
-    That is hang-ups under nohup, and interrupts where a shell without job control started it in the background. What a
-    process ignores, its children do; what it handles they don't inherit. There are tests of what these signals do.
+    These are hang-ups under nohup, and interrupts of a background process of a shell without job control. Children
+    inherit ignored signals, but not handlers. Some tests check the effect of these signals.
     """
     for ignored in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ignored) is signal.SIG_IGN:
@@ -40,7 +40,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects what --reduced and --processes leave out, and what is long."""
+    """Deselects tests that --reduced and --processes exclude, and long tests."""
     kept = items
     if not config.getoption("--long"):
         kept = [item for item in kept if item.get_closest_marker("long") is None]
