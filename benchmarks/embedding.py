@@ -251,10 +251,12 @@ def compare(processes: list[Process], law: str, what: str) -> dict[str, list[flo
 def main() -> None:
     """Prints a line for each number of rows, dimension, distribution and call."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1.5, help="for each line and process")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds per line and process")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--tfra", default=_PEERS if os.path.exists(_PEERS) else None, help="a Python that has TFRA")
+    parser.add_argument(
+        "--tfra", default=_PEERS if os.path.exists(_PEERS) else None, help="the Python of an environment with TFRA"
+    )
     parser.add_argument("--kinds", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.kinds:

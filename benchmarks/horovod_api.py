@@ -192,7 +192,7 @@ def main() -> None:
     """Starts the jobs, or runs as a worker of one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, roughly")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="how many workers")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of workers")
     parser.add_argument("--peer", help="the Python of an environment with Horovod")
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

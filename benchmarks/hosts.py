@@ -45,8 +45,8 @@ DEADLINE_S = 180
 
 def flags_from() -> argparse.Namespace:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rate", type=float, default=10, help="of the link, in Gbit/s (%(default)s)")
-    flags.add_argument("--delay-us", type=float, default=100, help="of the link, one way (%(default)s)")
+    flags.add_argument("--rate", type=float, default=10, help="rate of the link, in Gbit/s (%(default)s)")
+    flags.add_argument("--delay-us", type=float, default=100, help="delay of the link in one direction (%(default)s)")
     flags.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
     flags.add_argument("--worker", choices=["allreduce", "step", "uniform", "zipf"], help=argparse.SUPPRESS)
     return flags.parse_args()
@@ -249,9 +249,9 @@ def main() -> None:
     sharded, plain, trip = (times[name].median for name in ("sharded", "plain", "round trip"))
     print(f"two hosts, {LONG_DELAY_US / 1e3:g} ms one way; a step, medians of {flags.rounds} rounds")
     print(f"{TABLES} sharded tables {sharded * 1e3:.1f} ms, plain ones {plain * 1e3:.1f} ms, ", end="")
-    print(f"round trip {trip * 1e3:.1f} ms: {(sharded - plain) / trip:.2f} round trips more (target 3)")
+    print(f"round trip {trip * 1e3:.1f} ms: {(sharded - plain) / trip:.2f} additional round trips (target 3)")
     print(f"two hosts, {flags.delay_us:g} us one way; a step of {TABLES} tables of {LARGE['rows']} rows of ", end="")
-    print(f"{LARGE['dim']} numbers, {LARGE['batch']} ids of each a worker")
+    print(f"{LARGE['dim']} numbers, {LARGE['batch']} ids per table and worker")
     print(f"{'link':<12}{'a host has':<12}{'ids':<9}{'':<10}{'best':>10}{'median':>14}{'CPU':>10}{'host a sends':>16}")
     for rate, per_host, draw in itertools.product((flags.rate, flags.rate / 10), (2, 4), ("uniform", "zipf")):
         times = measure(flags, draw, per_host=per_host, rate=_rate(rate), delay_us=flags.delay_us / 2)

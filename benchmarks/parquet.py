@@ -82,10 +82,12 @@ def rows_per_second(read: Callable[[], int]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the flat file; the list file has four fifths")
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="rows of the flat file; the list file has four fifths"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--folder", help="keeps the files here, and uses those that are there")
+    parser.add_argument("--folder", help="keeps the files here, and reuses existing ones")
     args = parser.parse_args()
     pa.set_cpu_count(args.threads)
     rng = np.random.default_rng(7)

@@ -41,7 +41,7 @@ def flags_from() -> argparse.Namespace:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--dim", type=int, default=16, help="width of the embeddings (%(default)s)")
     flags.add_argument("--workers", type=int, default=2, help="(%(default)s)")
-    flags.add_argument("--launches", type=int, default=3, help="of each system (%(default)s)")
+    flags.add_argument("--launches", type=int, default=3, help="launches of each system (%(default)s)")
     flags.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="(all)")
     flags.add_argument("--grad-nbuckets", type=int, default=1, help="buckets of dense gradients (%(default)s)")
     flags.add_argument("--data", type=Path, default=ROOT / "build" / "benchmark-data", help="(%(default)s)")
@@ -182,7 +182,7 @@ def wait_for(process: subprocess.Popen, word: str, system: str) -> str:
     for line in process.stdout:
         if line.startswith(word):
             return line[len(word) :].strip()
-    raise RuntimeError(f"{system}: a process ended with exit code {process.wait()} before it said {word}")
+    raise RuntimeError(f"{system}: a process ended with exit code {process.wait()} before it printed {word}")
 
 
 def busy_seconds() -> float:

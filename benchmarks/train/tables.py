@@ -37,7 +37,7 @@ def flags_from() -> argparse.Namespace:
     flags.add_argument("--tables", type=int, default=26, help="(%(default)s)")
     flags.add_argument("--dim", type=int, default=16, help="width of the tables (%(default)s)")
     flags.add_argument("--batch", type=int, default=4096, help="examples of all workers together (%(default)s)")
-    flags.add_argument("--launches", type=int, default=3, help="the whole program is run so often (%(default)s)")
+    flags.add_argument("--launches", type=int, default=3, help="runs of the whole program (%(default)s)")
     flags.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return flags.parse_args()
 

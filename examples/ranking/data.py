@@ -95,20 +95,24 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line of the file's head."""
     defaults = criteo.GeneratorOptions()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", default="", help="data to convert; empty: make data")
+    parser.add_argument("--source", default="", help="data to convert; empty: generate data")
     parser.add_argument(
-        "--make", choices=("criteo", "movielens"), default="criteo", help="what to make without --source"
+        "--make", choices=("criteo", "movielens"), default="criteo", help="kind of data to generate without --source"
     )
     parser.add_argument(
-        "--out", type=Path, default=DEFAULT_OUT, help="where prepared folders go (default: %(default)s)"
+        "--out", type=Path, default=DEFAULT_OUT, help="parent of prepared folders (default: %(default)s)"
     )
-    parser.add_argument("--rows", type=int, default=defaults.train_rows, help="made-up training rows (%(default)s)")
-    parser.add_argument("--eval-rows", type=int, default=defaults.eval_rows, help="made-up held-out rows (%(default)s)")
+    parser.add_argument("--rows", type=int, default=defaults.train_rows, help="generated training rows (%(default)s)")
+    parser.add_argument(
+        "--eval-rows", type=int, default=defaults.eval_rows, help="generated held-out rows (%(default)s)"
+    )
     parser.add_argument(
         "--max-table-rows", type=int, default=defaults.max_table_rows, help="limit on Criteo's tables (%(default)s)"
     )
     parser.add_argument("--zipf", type=float, default=defaults.zipf, help="exponent of the ids' ranks (%(default)s)")
-    parser.add_argument("--seed", type=int, default=defaults.seed, help="of the made-up Criteo data (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=defaults.seed, help="seed of the generated Criteo data (%(default)s)"
+    )
     flags = parser.parse_args(arguments)
     try:
         if flags.source:

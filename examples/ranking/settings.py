@@ -15,14 +15,14 @@ OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "adam", "ftrl", "rmsprop")
 def parser(description: str) -> argparse.ArgumentParser:
     """Returns a parser with the common flags; a program adds its own."""
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--data", type=Path, help="data to train on; data.py says what it knows (made-up data)")
+    flags.add_argument("--data", type=Path, help="data to train on, of a kind that data.py knows (generated data)")
     flags.add_argument("--model", choices=MODEL_NAMES, default="dlrm", help="(%(default)s)")
     flags.add_argument("--embedding-dim", type=int, default=16, help="width of the embeddings (%(default)s)")
-    flags.add_argument("--batch-size", type=int, help="rows of a step over all workers (the data's own)")
-    flags.add_argument("--epochs", type=int, help="passes over the training rows (the data's own)")
+    flags.add_argument("--batch-size", type=int, help="rows of a step over all workers (recommended for the data)")
+    flags.add_argument("--epochs", type=int, help="passes over the training rows (recommended for the data)")
     flags.add_argument("--steps", type=int, help="steps instead of --epochs")
     flags.add_argument("--optimizer", choices=OPTIMIZER_NAMES, default="adagrad", help="(%(default)s)")
-    flags.add_argument("--learning-rate", type=float, help="(the data's own, which suits Adagrad)")
+    flags.add_argument("--learning-rate", type=float, help="(recommended for the data, with Adagrad)")
     return flags
 
 

@@ -42,11 +42,11 @@ _WARM_UP_STEPS = 5
 def flags_from(arguments: list[str] | None = None) -> argparse.Namespace:
     """Returns the parsed command line: see the head of the file, and --help."""
     flags = parser(__doc__)
-    flags.add_argument("--data-dir", type=Path, default=data.DEFAULT_OUT, help="where prepared data go (%(default)s)")
-    flags.add_argument("--checkpoint-dir", type=Path, help="(a folder below --run-dir, anew after a finished run)")
+    flags.add_argument("--data-dir", type=Path, default=data.DEFAULT_OUT, help="folder of prepared data (%(default)s)")
+    flags.add_argument("--checkpoint-dir", type=Path, help="(a folder below --run-dir, a new one after a finished run)")
     flags.add_argument("--checkpoint-every", type=int, help="steps between checkpoints (an eighth of the run)")
-    flags.add_argument("--export-dir", type=Path, help="where the SavedModel goes (a folder below --run-dir)")
-    flags.add_argument("--run-dir", type=Path, help="(runs/ranking/ and a name made of data, model and optimizer)")
+    flags.add_argument("--export-dir", type=Path, help="folder of the SavedModel (a folder below --run-dir)")
+    flags.add_argument("--run-dir", type=Path, help="(runs/ranking/ and a name from data, model and optimizer)")
     flags.add_argument("--eval-every", type=int, help="steps between evaluations (a quarter of the run)")
     flags.add_argument(
         "--compare-rows", type=int, default=16384, help="held-out rows to serve and compare (%(default)s)"

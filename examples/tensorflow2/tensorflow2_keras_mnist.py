@@ -34,8 +34,10 @@ def main():
     """Trains, and prints the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--pictures", type=int, default=20000, help="to train on; each worker has its part (20000)")
-    parser.add_argument("--best", help="a file, *.keras, for the model of the epoch that did best on the test")
+    parser.add_argument(
+        "--pictures", type=int, default=20000, help="pictures to train on; each worker has its part (20000)"
+    )
+    parser.add_argument("--best", help="a file, *.keras, for the model with the best test loss")
     options = parser.parse_args()
 
     hvd.init()

@@ -18,8 +18,10 @@ BATCH = 64
 def main():
     """Trains, and prints the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1000, help="in all: of W workers, each does the W-th part (1000)")
-    parser.add_argument("--checkpoints", help="a folder for the model in the end")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="steps of one worker; each of W workers takes the W-th part (1000)"
+    )
+    parser.add_argument("--checkpoints", help="a folder for the final model")
     options = parser.parse_args()
 
     hvd.init()

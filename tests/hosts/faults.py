@@ -220,10 +220,12 @@ def _check_errors(
 def main() -> int:
     """Prints the table."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--faults", default="", help="only those whose name contains one of these, between commas")
+    flags.add_argument(
+        "--faults", default="", help="only faults with one of these words in their name, separated by commas"
+    )
     flags.add_argument("--moments", default=",".join(MOMENTS), help="(%(default)s)")
-    flags.add_argument("--seed", type=int, default=1, help="of when in a moment a fault strikes (%(default)s)")
-    flags.add_argument("--logs", type=Path, help="a folder for what the ranks of cells that went wrong have said")
+    flags.add_argument("--seed", type=int, default=1, help="seed of the time within a moment (%(default)s)")
+    flags.add_argument("--logs", type=Path, help="a folder for the output of ranks in failed cells")
     flags = flags.parse_args()
     if why_not():
         print(f"error: nothing was tried: {why_not()}", file=sys.stderr)

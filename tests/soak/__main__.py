@@ -61,7 +61,7 @@ class _Clock:
             if seen != self._seen[i] or done[i]:
                 self._seen[i], self._moved_s[i] = seen, now_s
             if now_s - self._moved_s[i] > _STALLS_AFTER_S:
-                raise SoakError(f"no step for {_STALLS_AFTER_S:g} s behind step {steps[i]}; see {self._folders[i]}.log")
+                raise SoakError(f"no step for {_STALLS_AFTER_S:g} s after step {steps[i]}; see {self._folders[i]}.log")
         if now_s - self._said_s > _SAY_S:
             self._said_s = now_s
             minutes = (now_s - self._begin_s) / 60
@@ -88,7 +88,7 @@ def _train(folder: Path, minutes: float, seed: int) -> tuple[int, DisturbedJob]:
             time.sleep(_LOOK_S)
             steps = clock.look([calm.returncode == 0, disturbed.done], [0, disturbed.kills.total()])
             if calm.poll():
-                raise SoakError(f"the job that nobody touches has ended with {calm.returncode}; see {runs[0]}.log")
+                raise SoakError(f"the undisturbed job has ended with {calm.returncode}; see {runs[0]}.log")
             if not disturbed.done:
                 disturbed.look(kills=not clock.over)
             if clock.over and last is None:
@@ -141,9 +141,9 @@ def main() -> int:
     flags = argparse.ArgumentParser(
         prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    flags.add_argument("--minutes", type=float, default=30, help="for how long jobs are killed")
-    flags.add_argument("--seed", type=int, help="of whom is killed, and when; another one each time if not given")
-    flags.add_argument("--folder", type=Path, help="keeps all files there, which must not exist")
+    flags.add_argument("--minutes", type=float, default=30, help="the time during which jobs are killed")
+    flags.add_argument("--seed", type=int, help="determines victims and moments; by default a random one")
+    flags.add_argument("--folder", type=Path, help="keeps all files in this new folder")
     given = flags.parse_args()
     seed = secrets.randbelow(10000) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="lockstep-soak-"))

@@ -76,7 +76,7 @@ class DisturbedJob:
         if code == 0:
             self.done = True
             if left := jobs.left_over(str(self._folder)):
-                raise SoakError(f"the job has ended, and processes {left} of it run on")
+                raise SoakError(f"the job has ended, but its processes {left} still run")
         elif code is not None:
             raise SoakError(f"the launcher has ended with exit code {code}; see {self.log}")
         elif kills and self._is_time():
@@ -123,6 +123,6 @@ class DisturbedJob:
             if self._process.wait() != -signal.SIGKILL:
                 raise SoakError(f"the launcher had ended with exit code {self._process.returncode}; see {self.log}")
             if left := jobs.left_over(str(self._folder)):
-                raise SoakError(f"the launcher is gone, and its processes {left} run on")
+                raise SoakError(f"the launcher is gone, but its processes {left} still run")
             self.starts_by_hand += 1
             self._start()

@@ -189,15 +189,17 @@ def train(flags: argparse.Namespace) -> None:
 def main() -> None:
     """Runs one worker of the job."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("folder", type=Path, help="where it writes")
-    flags.add_argument("--data", type=Path, required=True, help="what make_data made")
-    flags.add_argument("--steps", type=int, default=sys.maxsize, help="the last one, counted from the first start")
-    flags.add_argument("--until", type=Path, help="a file that says the last one, once it is there")
-    flags.add_argument("--beside", type=Path, help="folder of another run, which it is never far ahead of")
+    flags.add_argument("folder", type=Path, help="the output folder")
+    flags.add_argument("--data", type=Path, required=True, help="the result of make_data")
+    flags.add_argument("--steps", type=int, default=sys.maxsize, help="the last step, counted from the first start")
+    flags.add_argument("--until", type=Path, help="a file that will have the last step")
+    flags.add_argument("--beside", type=Path, help="folder of another run; this run is never far ahead of it")
     flags.add_argument("--every", type=int, default=20, help="steps between checkpoints")
     flags.add_argument("--increments", type=int, help="steps between incremental checkpoints")
-    flags.add_argument("--weigh", type=int, help="steps between looks at the memory")
-    flags.add_argument("--die", nargs=2, help="who (a rank, all, launcher) is killed behind which step, once")
+    flags.add_argument("--weigh", type=int, help="steps between measurements of the memory")
+    flags.add_argument(
+        "--die", nargs=2, help="the victim (a rank, all, launcher), and the step after which it is killed, once"
+    )
     given = flags.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     tf.disable_v2_behavior()

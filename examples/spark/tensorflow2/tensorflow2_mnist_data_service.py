@@ -25,9 +25,9 @@ from horovod.tensorflow.data.compute_service import TfDataServiceConfig
 def main():
     """Trains in all slots of the cluster, and ends the compute job."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("configfile", help="that the compute job writes")
+    parser.add_argument("configfile", help="the config file of the compute job")
     parser.add_argument("--reuse-dataset", action="store_true", help="workers share one pass through the data")
-    parser.add_argument("--round-robin", action="store_true", help="they take turns; with --reuse-dataset")
+    parser.add_argument("--round-robin", action="store_true", help="workers take batches in turn; with --reuse-dataset")
     options = parser.parse_args()
 
     compute_config = TfDataServiceConfig.read(options.configfile, wait_for_file_creation=True)
