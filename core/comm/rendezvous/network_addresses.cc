@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// An address of an interface that is up.
+// One address of an interface that is up.
 struct Own {
   std::string interface;
   sockaddr_storage address = {};
@@ -44,7 +44,7 @@ Result<std::vector<Own>> OwnAddresses() {
   return all;
 }
 
-// Null where the text is no numeric address.
+// Null if the text is no numeric address.
 std::optional<sockaddr_storage> ParseNumeric(const std::string& text) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -67,7 +67,7 @@ std::string_view RawBytes(const sockaddr_storage& address) {
   return {reinterpret_cast<const char*>(&v6), sizeof(v6)};
 }
 
-// The interface that a link-local address is meant on; 0 where none is said, or it is none such.
+// The interface to which a link-local address belongs; 0 if none is given, or if the address is not link-local.
 uint32_t Scope(const sockaddr_storage& address) {
   return address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_scope_id : 0;
 }
@@ -83,7 +83,7 @@ bool InNetwork(const sockaddr_storage& address, const sockaddr_storage& network,
   return true;
 }
 
-// How well an address of an interface stands for it: the lowest is taken.
+// The order of preference among an interface's addresses: the lowest is taken.
 int Preference(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) return 0;
   return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) ? 2 : 1;
@@ -98,7 +98,7 @@ const Own* FindInterface(const std::vector<Own>& all, std::string_view name) {
   return best;
 }
 
-// An address, which is a network with all of its bits, or a network.
+// Matches an address (which is a network with all of its bits) or a network.
 const Own* FindNetwork(const std::vector<Own>& all, std::string_view wanted) {
   const size_t slash = wanted.find('/');
   const std::optional<sockaddr_storage> network = ParseNumeric(std::string(wanted.substr(0, slash)));
@@ -147,7 +147,7 @@ Result<std::string> AddressOf(std::string_view wanted) {
                                 Describe(all)));
 }
 
-// The kernel shows IPv4 peers of a socket that takes both as mapped addresses.
+// If a socket takes both families, the kernel shows its IPv4 peers as mapped addresses.
 std::string NumericAddress(const sockaddr_storage& address) {
   sockaddr_storage plain = address;
   if (address.ss_family == AF_INET6) {

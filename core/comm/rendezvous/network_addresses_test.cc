@@ -17,7 +17,7 @@ void ExpectAddress(const std::string& wanted, const std::string& address) {
   EXPECT_EQ(*got, address) << wanted;
 }
 
-// Whether this machine can use IPv6 at all: containers often can't.
+// Whether this machine can use IPv6 at all: containers often cannot.
 bool HasV6Loopback() {
   sockaddr_in6 address = {};
   address.sin6_family = AF_INET6;
@@ -41,7 +41,7 @@ TEST(InterfaceTest, AnInterfaceAnAddressAndANetworkNameTheSame) {
   ExpectAddress("lo", "127.0.0.1");
   ExpectAddress("127.0.0.1", "127.0.0.1");
   ExpectAddress("127.0.0.0/8", "127.0.0.1");
-  // Bits behind the network's are not looked at, and may be any number but too many.
+  // The bits after the prefix are ignored. The prefix may be as long as the address, but not longer.
   ExpectAddress("127.9.9.9/8", "127.0.0.1");
   ExpectAddress("127.0.0.1/32", "127.0.0.1");
 }
@@ -63,7 +63,7 @@ TEST(InterfaceTest, WhatIsNotOfThisMachineIsRefusedWithAListOfWhatIs) {
   }
 }
 
-// Without it, others could not tell on which of their links it is.
+// Without the scope, others could not know on which of their links the address is.
 TEST(InterfaceTest, AnAddressOfALinkHasItsInterfaceAsScope) {
   const Result<std::string> link = AddressOf("fe80::/10");
   if (!link.ok()) GTEST_SKIP() << "this machine has no address of a link";

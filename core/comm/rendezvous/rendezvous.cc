@@ -18,36 +18,39 @@
 #include "core/comm/rendezvous/network_addresses.h"
 #include "core/comm/rendezvous/rendezvous_wire.h"
 
-// The host (rank 0) serves all connections from one loop around poll, so that none can hold up another. A connection
-// goes through three stages: its proof is awaited, its hello is awaited, it is a rank that waits for the others.
+// The host (rank 0) serves all connections in one loop around poll, so that none of them can delay another. A
+// connection has three stages: the host awaits its proof, the host awaits its hello, and then it is a rank that waits
+// for the others.
 //
-// What a stranger can do is bounded: it costs one descriptor of MaxUnproven, for kHandshakeTimeout_s at most, and a
-// buffer of a few KiB, and makes the host compute some digests. Nothing that it sends is answered before its proof was
-// right, but for the banner and the refusal. All sending to guests is done without waiting, or with a deadline, so that
-// none of them can stop the loop by not reading.
+// The power of an unauthenticated peer is limited. It costs the host one descriptor of MaxUnproven, for at most
+// kHandshakeTimeout_s, a buffer of a few KiB, and the computation of some digests. Before its proof has been accepted,
+// it gets no answer except the banner and the refusal. The host sends to guests without waiting, or with a deadline, so
+// that no guest can stop the loop by not reading.
 
 namespace lockstep {
 namespace {
 
 using wire::Direction;
 
-// Strangers may not exhaust our descriptors: beyond this many connections without a proof the oldest is dropped. Enough
-// for the guests of a job of `size`, should all come at once; one that is dropped all the same connects again.
+// Unauthenticated peers must not exhaust our descriptors: beyond this many connections without a proof, the oldest is
+// closed. It is enough for the guests of a job of `size`, even if all come at once. A guest that is still closed out
+// connects again.
 size_t MaxUnproven(int size) { return std::max<size_t>(64, size); }
-// A connection that has not said its hello by then is dropped.
+// A connection that has not sent its hello by then is closed.
 constexpr double kHandshakeTimeout_s = 10;
-// From rank 0's deadline until its guests have its report.
+// The time from rank 0's deadline until its guests have its report.
 constexpr double kReport_s = 1.5;
-// Who came and went away is not waited for as long as who never came: time for a process that is started again at once.
+// A rank that came and left is awaited for a shorter time than one that never came: enough for a process that is
+// restarted at once.
 constexpr double kReturn_s = 5;
 
-// Made from a nonce of the host's that only the answer holds, so each meeting has another key, though the secret may be
-// used again.
+// It is made from a nonce of the host that only the answer contains. So each rendezvous has another key, even if the
+// same secret is used again.
 Digest MeetingKey(std::string_view secret, std::string_view nonce) {
   return HmacSha256(secret, StrCat("lockstep meeting:", nonce));
 }
 
-// Of a socket's own end, and of the other; "" where it is connected no more.
+// The address of a socket's own end, and of the other end; "" if it is no longer connected.
 std::string LocalAddress(int socket) {
   sockaddr_storage address = {};
   socklen_t length = sizeof(address);
@@ -62,32 +65,33 @@ std::string PeerAddress(int socket) {
   return known ? NumericAddress(address) : "";
 }
 
-// One guest, or stranger, as the host sees it. The stage it is in: `proven` false, then true, then `hello` there.
+// A guest, or an unauthenticated peer, as the host sees it. Its stage: `proven` is false, then true, then `hello` is
+// set.
 struct Connection {
   UniqueFd socket;
-  std::string address;  // from which it came
+  std::string address;  // where it came from
   Deadline deadline = Deadline::After(kHandshakeTimeout_s);
   std::string host_nonce;
   bool proven = false;
   wire::Keys keys = {};
-  // What was received and not yet understood.
+  // Bytes that were received and are not parsed yet.
   std::string input;
   std::optional<wire::Hello> hello;
 };
 
-// A rank that waited here and went away: what it had said, and until when it may come again.
+// A rank that waited here and left: its hello, and the time until which it may come again.
 struct Gone {
   wire::Hello hello;
   Deadline back;
 };
 
-// Rank 0. The meeting is complete when each rank from 1 on has a connection with its hello; the connections stay open
-// until the answer is sent, so that a guest that goes away while it waits is seen. All in one thread.
+// Rank 0. The rendezvous is complete when each rank from 1 on has a connection with its hello. The connections stay
+// open until the answer is sent, so that the host notices if a guest leaves while it waits. All in one thread.
 class Host {
  public:
   explicit Host(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
-  // A fork of the process may have a copy of the listener for a moment, which would keep the port from the next
-  // meeting.
+  // A fork of the process may have a copy of the listener for a moment, which would block the port for the next
+  // rendezvous.
   ~Host() {
     if (options_.listener < 0 && listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
   }
@@ -100,7 +104,7 @@ class Host {
       Status status = deadline_.Passed() ? Late() : ServeOnce();
       if (status.ok()) status = NotBack();
       if (!status.ok()) {
-        (void)Tell({status, "", {}, {}});  // whoever can't be reached any more need not know
+        (void)Tell({status, "", {}, {}});  // ranks that are gone need not know
         return status;
       }
     }
@@ -109,7 +113,7 @@ class Host {
     wire::Answer answer = {OkStatus(), std::move(nonce), std::vector<std::string>(size),
                            std::vector<std::string>(size)};
     answer.notes[0] = options_.note;
-    // A connection without a hello is a stranger's, and gets nothing.
+    // A connection without a hello belongs to an unauthenticated peer and gets nothing.
     for (const Connection& guest : connections_) {
       if (!guest.hello) continue;
       answer.notes[guest.hello->rank] = guest.hello->note;
@@ -118,7 +122,7 @@ class Host {
     if (const size_t bytes = wire::Encode(answer).size(); bytes > wire::kMaxAnswerBytes) {
       const Status status = InvalidArgument(StrCat("rendezvous: the notes of all ", size, " ranks are ", bytes,
                                                    " bytes, at most ", wire::kMaxAnswerBytes));
-      (void)Tell({status, "", {}, {}});  // whoever can't be reached any more need not know
+      (void)Tell({status, "", {}, {}});  // ranks that are gone need not know
       return status;
     }
     LOCKSTEP_RETURN_IF_ERROR(Tell(answer));
@@ -140,7 +144,7 @@ class Host {
     return meeting;
   }
 
-  // The caller's listener, without waiting where nobody calls.
+  // Uses the caller's listener; it does not block when there are no callers.
   Result<UniqueFd> Borrow() const {
     UniqueFd own(fcntl(options_.listener, F_DUPFD_CLOEXEC, 0));
     if (!own.valid() || fcntl(own.get(), F_SETFL, O_NONBLOCK) != 0) {
@@ -171,7 +175,8 @@ class Host {
                                    options_.timeout_s, " s", WhoTheyAre(missing)));
   }
 
-  // An error where a rank has been away for too long. It names all that are away: those of a host that died are.
+  // An error if a rank has been away for too long. It names all ranks that are away, because a host that died has
+  // several.
   Status NotBack() const {
     std::vector<int> away;
     bool too_long = false;
@@ -187,7 +192,7 @@ class Host {
                               "' and did not come back within ", kReturn_s, " s", WhoTheyAre(away)));
   }
 
-  // What is known of them: they may have been here, or in another meeting.
+  // The known facts about them: they may have been here, or in another rendezvous.
   std::string WhoTheyAre(const std::vector<int>& missing) const {
     std::string text;
     for (const int rank : missing) {
@@ -204,9 +209,9 @@ class Host {
     return text;
   }
 
-  // Sends the end of the story to everybody who is there. The first failure is returned, after all were told. (Where
-  // the answer was good and one guest did not get it, the others believe in a job that rank 0 has given up: they find
-  // out as soon as they try to reach it.)
+  // Sends the result to all ranks that are here. Returns the first failure, after all have been told. (If the answer
+  // was good but one guest did not get it, the others assume a job that rank 0 has given up. They learn it as soon as
+  // they try to reach rank 0.)
   Status Tell(const wire::Answer& answer) {
     const std::string body = wire::Encode(answer);
     const Digest digest = Sha256(body);
@@ -216,7 +221,7 @@ class Host {
     Status first;
     for (Connection& guest : connections_) {
       if (!guest.hello) continue;
-      // A frame, of which all but the tag is the same for all.
+      // A frame; all of it except the tag is the same for all guests.
       const Digest tag = wire::MakeTag(guest.keys.frames, Direction::kToGuest, digest);
       const Deadline deadline = Deadline::After(kHandshakeTimeout_s);
       Status status = wire::SendAll(guest.socket.get(), message, deadline);
@@ -226,12 +231,12 @@ class Host {
     return first;
   }
 
-  // Waits for something to happen and handles it. An error ends the rendezvous. New connections are accepted last:
+  // Waits for an event and handles it. An error ends the rendezvous. New connections are accepted last, because
   // entries[i] belongs to the i-th connection only until there is a new one.
   Status ServeOnce() {
     std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) entries.push_back({connection.socket.get(), POLLIN, 0});
-    // Wakes at least once a second to drop the silent, and to miss who went away.
+    // Wakes at least once a second, to close silent connections and to notice ranks that have left for too long.
     if (poll(entries.data(), entries.size(), deadline_.PollMs(options_.ended ? 0.1 : 1)) < 0 && errno != EINTR) {
       return ErrnoStatus("rendezvous: poll", errno);
     }
@@ -249,7 +254,7 @@ class Host {
     return entries[0].revents != 0 ? Welcome() : OkStatus();
   }
 
-  // Greets those who have called: a bounded number, so that the deadline is looked at however many call.
+  // Greets the new callers: a limited number, so that the deadline is checked however many there are.
   Status Welcome() {
     for (UniqueFd& caller : wire::AcceptCallers(listener_.get())) {
       Connection connection;
@@ -259,7 +264,7 @@ class Host {
       std::string banner(wire::kMagic);
       for (int i = 0; i < 4; ++i) banner += static_cast<char>(wire::kVersion >> (8 * i));
       banner += connection.host_nonce;
-      // An empty socket buffer takes these few bytes at once; from whom it does not, nothing is lost.
+      // An empty socket buffer takes these few bytes at once; a caller whose buffer does not take them is no loss.
       if (!wire::SendAll(connection.socket.get(), banner, Deadline::After(0)).ok()) continue;
       const auto unproven = [](const Connection& c) { return !c.proven; };
       if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven)) >=
@@ -271,14 +276,14 @@ class Host {
     return OkStatus();
   }
 
-  // Takes in what a connection sent. False: it is of no use any more. An error ends the rendezvous.
+  // Reads what a connection sent. False: the connection is of no more use. An error ends the rendezvous.
   Result<bool> Read(Connection& connection) {
     char buffer[4096];
     while (true) {
       const ssize_t got = recv(connection.socket.get(), buffer, sizeof(buffer), 0);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && errno == EAGAIN) return true;
-      // Closed, or talks on after its hello. A rank that goes away is missing again.
+      // Closed, or sent more after its hello. A rank that leaves is missing again.
       if (got <= 0 || connection.hello) return false;
       connection.input.append(buffer, static_cast<size_t>(got));
       if (!connection.proven && connection.input.size() >= wire::kProofBytes && !CheckProof(connection)) return false;
@@ -295,8 +300,8 @@ class Host {
     }
   }
 
-  // The guest's proof is for this connection alone, as it covers the host's nonce: one that was recorded is worthless.
-  // False: hang up.
+  // The guest's proof covers the host's nonce, so it is valid only for this connection: a recorded one is worthless.
+  // False: disconnect.
   bool CheckProof(Connection& connection) {
     const std::string_view input = connection.input;
     if (!input.starts_with(wire::kMagic)) return false;
@@ -307,13 +312,13 @@ class Host {
     connection.proven = SameDigest(proof, connection.keys.guest_proof);
     connection.input.erase(0, wire::kProofBytes);
     std::string verdict(1, connection.proven ? wire::kWelcome : wire::kRefused);
-    // Our own proof is for those alone who gave theirs.
+    // Our own proof goes only to guests that have given theirs.
     verdict += connection.proven ? AsBytes(connection.keys.host_proof) : std::string_view();
     verdict.resize(wire::kVerdictBytes);
     return wire::SendAll(connection.socket.get(), verdict, Deadline::After(0)).ok() && connection.proven;
   }
 
-  // A process that knows the secret says who it is. False: it cannot be; an error: the job cannot be.
+  // Checks the hello of a process that knows the secret. False: it cannot take part. An error: the job cannot start.
   Result<bool> Admit(Connection& connection, const wire::Hello& hello) {
     const auto refuse = [&](const Status& why) {
       const std::string frame =
@@ -340,16 +345,16 @@ class Host {
     return true;
   }
 
-  // Outlives the host, who lives during Meet.
+  // Outlives the host, which lives during Meet.
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
-  std::map<int, Gone> left_;  // by rank: those that waited here and went away, each the last time
+  std::map<int, Gone> left_;  // by rank: those that waited here and left, the last time of each
 };
 
-// A rank other than 0: one conversation, step by step, on a socket that waits until the deadline. It is begun again
-// where the connection ends before the verdict.
+// A rank other than 0: one conversation, step by step, on a socket with a deadline. It begins again if the connection
+// ends before the verdict.
 class Guest {
  public:
   explicit Guest(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
@@ -357,7 +362,7 @@ class Guest {
   Result<Meeting> Run() {
     Result<Meeting> meeting = Unavailable("not connected");
     do {
-      // Who else watches rank 0 knows better.
+      // A caller that watches rank 0 by other means knows better.
       const bool went = met_ && !options_.ended;
       const Deadline patience = Deadline::After(went ? std::min(kReturn_s, deadline_.Left()) : deadline_.Left());
       Result<UniqueFd> socket = wire::Connect(options_.address, patience, "rank 0", options_.ended);
@@ -371,19 +376,19 @@ class Guest {
       meeting = Talk();
       if (meeting.ok()) return meeting;
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
-      // The host may have taken us for a stranger, among many: it hangs up on those that have not proven themselves.
-      // Later a closed connection means that the host is gone.
+      // The host closes connections that have not proven themselves; among many, it may have taken ours for one of
+      // these. After the welcome, a closed connection means that the host is gone.
       if (welcome_ || meeting.status().code() != StatusCode::kUnavailable) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     } while (!deadline_.Passed());
-    // What the host says is said from the job's point of view; what happened to the connection is not.
+    // The host's answer speaks for the job; an error of the connection concerns this rank only.
     if (answered_) return meeting;
     return meeting.status().WithPrefix(
         StrCat("rank ", options_.rank, ": rendezvous with rank 0 at '", options_.address, "': "));
   }
 
  private:
-  // The version is looked at before anything is proven: another version may prove differently.
+  // The version is checked before any proof: another version may prove in another way.
   Result<Meeting> Talk() {
     LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), deadline_, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
@@ -398,8 +403,8 @@ class Guest {
     }
     met_ = true;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string nonce, wire::MakeNonce());
-    // The guest gives its proof first, to whoever listens there. That is safe, as the two proofs are made from
-    // different words: what the guest says can't be sent back to it as the host's.
+    // The guest gives its proof first, to any program that listens there. This is safe, as the two proofs are made from
+    // different words: the guest's proof cannot be sent back to it as the host's proof.
     const wire::Keys keys = wire::MakeKeys(options_.secret, std::string_view(banner).substr(12), nonce);
     LOCKSTEP_RETURN_IF_ERROR(
         wire::SendAll(socket_.get(), StrCat(wire::kMagic, nonce, AsBytes(keys.guest_proof)), deadline_));
@@ -420,7 +425,7 @@ class Guest {
   }
 
   Result<Meeting> AwaitAnswer(const wire::Keys& keys) {
-    // Rank 0's own deadline began at another time, but before it has welcomed us; and its error says more than ours.
+    // Rank 0's deadline began at another time, but before it welcomed us; its error has more details than ours.
     const Deadline patience =
         Deadline::After(std::min(deadline_.Left() + kHandshakeTimeout_s, options_.timeout_s + kReport_s));
     LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), patience, options_.ended));
@@ -450,9 +455,9 @@ class Guest {
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd socket_;
-  bool met_ = false;       // somebody of this protocol was there
+  bool met_ = false;       // a program with this protocol was there
   bool welcome_ = false;   // the host knows the secret, and knows that we do
-  bool answered_ = false;  // the host's last word has come
+  bool answered_ = false;  // the host's answer has come
 };
 
 }  // namespace

@@ -10,11 +10,12 @@
 #include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/fuzzing/fuzz.h"
 
-// Whole conversations over TCP, one side of which is ours and the other an input. Its first byte says which:
+// Whole conversations over TCP. One side is our code, the other is the input. The first byte of the input selects the
+// part:
 //
-//   0  a stranger calls rank 0 and sends the rest
-//   1  a caller who knows the secret sends the rest behind its proof
-//   2  a caller who knows the secret sends the rest as the body of a frame
+//   0  an unauthenticated peer connects to rank 0 and sends the rest
+//   1  a caller that knows the secret sends the rest after its proof
+//   2  a caller that knows the secret sends the rest as the body of a frame
 //   3  rank 0 is the input, from its first byte on
 //   4  rank 0 knows the secret, and the rest is the body of its answer
 
@@ -42,8 +43,8 @@ Listener Listen() {
   return {std::move(listener), StrCat("127.0.0.1:", ntohs(address.sin_port))};
 }
 
-// Rank 0 of a job of two, for as many inputs as it takes until one of them is a rank 1 that it takes in, or ends the
-// job. It must not go away for anything else.
+// Rank 0 of a job of two, for many inputs: until one of them is a rank 1 that it accepts, or ends the job. Nothing else
+// may end it.
 class Host {
  public:
   Host()
@@ -66,19 +67,19 @@ class Host {
   std::thread thread_;
 };
 
-// One host serves many inputs. Never destroyed: it would wait for a rank 1.
+// One host serves many inputs. It is never destroyed: it would wait for a rank 1.
 std::unique_ptr<Host>& SharedHost() {
   static auto* host = new std::unique_ptr<Host>(std::make_unique<Host>());
   return *host;
 }
 
-// Closed without the minute for which the machine would remember the connection.
+// Closes the socket without the minute for which the machine would remember the connection.
 void CloseAtOnce(int socket) {
   const linger now = {1, 0};
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 }
 
-// Says no more, and waits until the other side has read it all and hung up.
+// Sends no more, and waits until the other side has read everything and disconnected.
 void End(int socket, const Deadline& deadline) {
   shutdown(socket, SHUT_WR);
   while (wire::ReceiveExactly(socket, 1, deadline).ok()) {
@@ -86,7 +87,7 @@ void End(int socket, const Deadline& deadline) {
   Require(!deadline.Passed(), "whoever says no more is hung up on");
 }
 
-// Whether a host that has read this frame is done: all are there, or the job cannot be.
+// Whether a host that has read this frame is done: all ranks are there, or the job cannot start.
 bool EndsMeeting(std::string_view frame, const wire::Keys& keys) {
   const auto body = wire::ParseFrame(keys.frames, wire::Direction::kToHost, frame);
   if (!body.ok() || !body->has_value()) return false;
@@ -119,9 +120,9 @@ void CallHost(uint32_t part, std::string_view bytes) {
   SharedHost() = std::make_unique<Host>();
 }
 
-// A rank 0 that says `bytes` to the first who calls.
+// A rank 0 that sends `bytes` to its first caller.
 void AnswerGuest(bool knows_secret, std::string_view bytes) {
-  // With a listener of its own: a guest that was hung up on calls again, and is not to be taken for the next one.
+  // It has its own listener: a guest that was disconnected connects again, and must not be taken for the next one.
   const Listener listener = Listen();
   std::thread guest([&] {
     const auto meeting = Meet({.rank = 1,
@@ -173,7 +174,7 @@ std::vector<std::string> Seeds() {
 int Fuzz(const uint8_t* data, size_t size) {
   std::string_view bytes = Bytes(data, size);
   const uint32_t part = Take(&bytes, kParts);
-  // Longer than any frame is seen at its first bytes.
+  // A length above the limit for any frame is noticed at its first bytes.
   bytes = bytes.substr(0, 2 * wire::kMaxHelloBytes);
   if (part < 3) {
     CallHost(part, bytes);

@@ -32,7 +32,7 @@ RendezvousOptions Options(int rank, int size, const std::string& address) {
   return {rank, size, address, "secret", StrCat("note of ", rank), 30};
 }
 
-// Lets each of `all` meet in a thread of its own.
+// Lets each of `all` join the rendezvous in its own thread.
 std::vector<Result<Meeting>> MeetAll(const std::vector<RendezvousOptions>& all) {
   std::vector<Result<Meeting>> results;
   for (size_t i = 0; i < all.size(); ++i) results.emplace_back(Internal("did not run"));
@@ -42,7 +42,7 @@ std::vector<Result<Meeting>> MeetAll(const std::vector<RendezvousOptions>& all) 
   return results;
 }
 
-// The options of all ranks of a job, each with a note of its own.
+// The options of all ranks of a job, each with its own note.
 std::vector<RendezvousOptions> WholeJob(int size, const std::string& address) {
   std::vector<RendezvousOptions> all;
   for (int rank = 0; rank < size; ++rank) all.push_back(Options(rank, size, address));
@@ -75,7 +75,7 @@ TEST(RendezvousTest, GuestsMayComeBeforeRankZeroListens) {
   ExpectMet(guest, 2);
 }
 
-// Ports are numbers: a service's name such as "http" is none.
+// Ports are numbers: a service name such as "http" is no port.
 TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
   ExpectMet(MeetAll(WholeJob(2, "localhost" + port))[1], 2);
@@ -85,7 +85,7 @@ TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   }
 }
 
-// Rank 2's own deadline is far away: it hears the report of rank 0, whose deadline it is.
+// Rank 2's own deadline is far away: it gets the report of rank 0, whose deadline has passed.
 TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
   const std::string address = FreeLocalAddress();
   auto host = Options(0, 4, address);
@@ -98,7 +98,7 @@ TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
   }
 }
 
-// The port is free: nobody listens there, and a guest must not connect to itself.
+// The port is free: no program listens there, and a guest must not connect to itself.
 TEST(RendezvousTest, AMissingRankZeroIsNamed) {
   auto guest = Options(1, 2, FreeLocalAddress());
   guest.timeout_s = 0.2;
@@ -107,7 +107,7 @@ TEST(RendezvousTest, AMissingRankZeroIsNamed) {
   EXPECT_NE(status.message().find("rank 0 is missing"), std::string::npos) << status.ToString();
 }
 
-// The stranger comes first and claims a rank that the job needs.
+// The caller with the wrong secret comes first and claims a rank that the job needs.
 TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
@@ -124,8 +124,8 @@ TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
   ExpectMet(guest, 2);
 }
 
-// Nothing, another protocol, more than any message is long, and the beginning of a proof, a proof that is wrong, and
-// one with more behind it.
+// Callers that send nothing, another protocol, more than any message has, the beginning of a proof, a wrong proof, and
+// one with more after it.
 TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
@@ -139,7 +139,7 @@ TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
                                  std::string(wire::kMagic),
                                  StrCat(wire::kMagic, std::string(64, 'x')),
                                  StrCat(wire::kMagic, std::string(9000, 'y'))};
-  // More than the host keeps, too: the oldest have to go.
+  // More than the host keeps: the oldest are closed.
   for (int i = 0; i < 100; ++i) {
     Result<UniqueFd> stranger = wire::Connect(address, deadline);
     ASSERT_TRUE(stranger.ok()) << stranger.status().ToString();
@@ -167,12 +167,12 @@ TEST(RendezvousTest, CallersAreTakenAFewAtATimeAndThoseThatHungUpAreLeftOut) {
   int turns = 0;
   for (; taken < callers.size() && !deadline.Passed(); ++turns) taken += wire::AcceptCallers(listener->get()).size();
   EXPECT_EQ(taken, callers.size());
-  // Every other one had hung up.
+  // Every other one had disconnected.
   EXPECT_GE(turns, 2 * kStay / wire::kMostCallers);
   EXPECT_TRUE(wire::AcceptCallers(listener->get()).empty());
 }
 
-// So that it looks at its deadline soon again, however many have called.
+// So the host checks its deadline again soon, however many callers there are.
 TEST(RendezvousTest, ATurnGreetsABoundedNumberOfCallers) {
   auto host = Options(0, 2, FreeLocalAddress());
   const Result<UniqueFd> listener = wire::Listen(host.address);
@@ -206,7 +206,7 @@ TEST(RendezvousTest, GuestsThatComeDuringAFloodAreServed) {
   for (const auto& result : results) ExpectMet(result, 4);
 }
 
-// As the host does with the oldest of too many connections that have not proven themselves.
+// The host does this with the oldest of too many connections that have not proven themselves.
 TEST(RendezvousTest, AGuestThatIsHungUpOnBeforeItsProofConnectsAgain) {
   const std::string address = FreeLocalAddress();
   const auto all = WholeJob(2, address);
@@ -230,7 +230,7 @@ TEST(RendezvousTest, AProofOfAnotherConnectionIsWorthless) {
   Result<Meeting> host = Internal("did not run");
   std::thread thread([&] { host = Meet(all[0]); });
   const Deadline deadline = Deadline::After(30);
-  // Somebody who has recorded a good proof sends it again.
+  // A peer that has recorded a good proof sends it again.
   const std::string nonce(wire::kNonceBytes, 'n');
   const auto talk = [&](const std::string& proof) {
     const UniqueFd socket = *wire::Connect(address, deadline);
@@ -251,7 +251,7 @@ TEST(RendezvousTest, AProofOfAnotherConnectionIsWorthless) {
 
 TEST(RendezvousTest, TwoProcessesCannotBeOneRank) {
   const std::string address = FreeLocalAddress();
-  // Rank 2 of 3 is there twice; one of them is refused, and the other meets as soon as rank 1 comes.
+  // Rank 2 of 3 is there twice; one of them is refused, and the other joins as soon as rank 1 comes.
   Result<Meeting> host = Internal("did not run"), last = Internal("did not run");
   Result<Meeting> twins[2] = {Internal("did not run"), Internal("did not run")};
   std::atomic<int> refused = 0;
@@ -285,7 +285,7 @@ TEST(RendezvousTest, SizesThatDifferEndTheJobWithBothNamed) {
   }
 }
 
-// Says hello as a rank, is welcome, and closes the connection.
+// Sends a rank's hello, is welcome, and closes the connection.
 void ComeAndGo(uint32_t rank, uint32_t size, const std::string& address) {
   const Deadline deadline = Deadline::After(30);
   const UniqueFd socket = *wire::Connect(address, deadline);
@@ -319,7 +319,7 @@ TEST(RendezvousTest, ARankThatCameAndDiedIsNamedWithItsPlace) {
                    "' within 3 s; rank 2 of 'gone' came and died, or gave up; rank 3 on a host is still on its way"));
 }
 
-// Long before the time for who never came, as rank 3 here, is over.
+// Long before the time for a rank that never came (here rank 3) is over.
 TEST(RendezvousTest, ARankThatCameAndDiedEndsTheMeetingSoonForAllWhoWait) {
   auto all = WholeJob(4, FreeLocalAddress());
   all[0].name = [](int rank, std::string_view note) { return StrCat("rank ", rank, " of '", note, "'"); };
@@ -353,7 +353,7 @@ TEST(RendezvousTest, ARankThatCameBackInTimeIsNotMissed) {
   for (const auto& result : results) ExpectMet(result, 3);
 }
 
-// One that has said who it is, at once; one that is between the banner and its proof tries for a while.
+// A guest that has sent its hello fails at once; one between the banner and its proof tries for a while.
 TEST(RendezvousTest, AGuestDoesNotWaitForARankZeroThatDied) {
   const auto all = WholeJob(3, FreeLocalAddress());
   {
@@ -425,7 +425,7 @@ TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
   ExpectMet(others[0], 3);
 }
 
-// All that is said of a kept connection, and that it leads to the rank that it should.
+// Everything that is promised about a kept connection, and that it leads to the right rank.
 TEST(RendezvousTest, KeptConnectionsLeadToTheRanksTheyAreOf) {
   auto all = WholeJob(4, FreeLocalAddress());
   for (auto& options : all) options.keep_connections = true;
@@ -477,7 +477,7 @@ TEST(RendezvousTest, AddressesAreThoseThatRanksSeeOfEachOther) {
   }
 }
 
-// As where a machine's own name leads it to loopback, and others to an address of it.
+// For example, a machine's own name leads it to loopback, and leads others to an address of it.
 TEST(RendezvousTest, RankZeroMayListenAtAllAddresses) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
   const bool has_v6 = wire::Listen("[::1]" + port).ok();
@@ -494,7 +494,7 @@ TEST(RendezvousTest, RankZeroMayListenAtAllAddresses) {
 }
 
 // The ranks come to the second one as soon as they have the first: guests often before rank 0 listens again, or while
-// its first listener is there still. The first one's connections stay.
+// its first listener still exists. The first one's connections stay.
 TEST(RendezvousTest, ASecondMeetingAtTheSameAddressMayFollowAtOnce) {
   for (int turn = 0; turn < 20; ++turn) {
     const auto all = WholeJob(5, FreeLocalAddress());
@@ -506,7 +506,7 @@ TEST(RendezvousTest, ASecondMeetingAtTheSameAddressMayFollowAtOnce) {
         options.keep_connections = true;
         const Result<Meeting> first = Meet(options);
         if (!first.ok()) return void(errors[rank] = first.status().ToString());
-        // Sometimes one is late.
+        // Sometimes one rank is late.
         if (turn % 4 == 3 && static_cast<int>(rank) == turn / 4)
           std::this_thread::sleep_for(std::chrono::milliseconds(30));
         options.secret = AsBytes(first->key);
@@ -526,7 +526,7 @@ TEST(RendezvousTest, AForkThatHoldsTheListenerDoesNotKeepTheAddress) {
   Result<Meeting> guest = Internal("did not run");
   Result<Meeting> host = Internal("did not run");
   std::thread hosting([&] { host = Meet(Options(0, 2, address)); });
-  // Rank 0 listens when it can be called.
+  // If it can be called, rank 0 listens.
   const Deadline deadline = Deadline::After(30);
   ASSERT_TRUE(wire::Connect(address, deadline).ok());
   const pid_t child = fork();
@@ -543,7 +543,7 @@ TEST(RendezvousTest, AForkThatHoldsTheListenerDoesNotKeepTheAddress) {
   waitpid(child, nullptr, 0);
 }
 
-// As many ranks as the answer is made for, all at once; notes as long as they may be are too much for it.
+// As many ranks as the answer is made for, all at once. Notes of the maximal length are too much for the answer.
 TEST(RendezvousTest, HundredsOfRanksMeetUnlessTheirNotesAreTooMuchTogether) {
   constexpr int kSize = 300;
   const std::string address = FreeLocalAddress();
@@ -565,7 +565,7 @@ TEST(RendezvousTest, HundredsOfRanksMeetUnlessTheirNotesAreTooMuchTogether) {
   EXPECT_EQ(Meet(options).status().code(), StatusCode::kInvalidArgument);
 }
 
-// What a guest may make rank 0 keep is less than what it has to be told.
+// A guest may make rank 0 keep less than rank 0 has to send to it.
 TEST(RendezvousWireTest, TheLongestFrameDependsOnTheDirection) {
   const Digest key = Sha256("key");
   const std::string body(wire::kMaxHelloBytes + 1, 'b');
@@ -575,7 +575,7 @@ TEST(RendezvousWireTest, TheLongestFrameDependsOnTheDirection) {
   }
 }
 
-// Whoever listens where rank 0 should promises the longest frame, sends its beginning, and no more.
+// A program that listens in rank 0's place announces the longest frame, sends its beginning, and no more.
 TEST(RendezvousWireTest, WhatIsPromisedAndDoesNotComeTakesNoMemory) {
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
@@ -609,7 +609,7 @@ TEST(RendezvousWireTest, MessagesComeBackAndPiecesOfThemAreRefused) {
   EXPECT_FALSE(wire::DecodeAnswer(bytes + "x").has_value());
 }
 
-// In the length, a changed bit asks for more bytes or for too many, or cuts the body off; anywhere else the tag is
+// A changed bit in the length asks for more bytes, or too many, or truncates the body. Anywhere else it makes the tag
 // wrong.
 TEST(RendezvousWireTest, AFrameHoldsAgainstEveryChangedByte) {
   const Digest key = Sha256("key");

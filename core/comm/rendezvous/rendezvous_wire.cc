@@ -17,8 +17,8 @@
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
 
-// Everything that is read comes from somebody who may lie: lengths are compared with what is there before they are
-// used, and the secret's proofs with SameDigest.
+// All received data comes from peers that may lie. Lengths are compared with the available bytes before they are used,
+// and the proofs are compared with SameDigest.
 
 namespace lockstep::wire {
 namespace {
@@ -28,7 +28,7 @@ struct AddressListDeleter {
 };
 using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
 
-// "host:port" or "[v6]:port" as socket addresses.
+// Resolves "host:port" or "[v6]:port" to socket addresses.
 Result<AddressList> Resolve(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
@@ -47,8 +47,8 @@ Result<AddressList> Resolve(const std::string& address) {
   return AddressList(list);
 }
 
-// A port on which a connection of an earlier job, or of the meeting before this one, lingers can be listened at. All of
-// its sockets have to permit that, a guest's among them that was connected to itself (ConnectOnce).
+// A port can be listened at even if a connection of an earlier job, or of the rendezvous before this one, lingers on
+// it. All of its sockets have to permit that, including a guest's socket that was connected to itself (ConnectOnce).
 UniqueFd MakeSocket(const addrinfo& address) {
   UniqueFd fd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
   const int one = 1;
@@ -62,7 +62,7 @@ bool IsAnyV6(const addrinfo& address) {
 }
 
 // Waits until `socket` is ready for `events`. OK may also mean a signal, or the limit of one poll: callers try their
-// transfer and come back.
+// transfer and call it again.
 Status Await(int socket, short events, const Deadline& deadline) {
   pollfd entry = {socket, events, 0};
   const int ready = poll(&entry, 1, deadline.PollMs());
@@ -71,11 +71,11 @@ Status Await(int socket, short events, const Deadline& deadline) {
   return deadline.Passed() ? DeadlineExceeded("no answer in time") : OkStatus();
 }
 
-// How long an address may be silent before the next one is tried: longer than a first packet that was lost and sent
-// again. The address has its turn again after the others.
+// How long an address may be silent before the next one is tried: longer than the loss and repetition of a first packet
+// takes. The address is tried again after the others.
 constexpr double kAttempt_s = 2;
 
-// One attempt at one address, which waits for the other side's answer until the deadline.
+// One attempt at one address; waits for the other side's answer until the deadline.
 Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) {
   UniqueFd fd = MakeSocket(address);
   if (!fd.valid()) return ErrnoStatus("socket", errno);
@@ -87,9 +87,9 @@ Result<UniqueFd> ConnectOnce(const addrinfo& address, const Deadline& deadline) 
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return ErrnoStatus("connect", error);
   }
-  // A loopback connection to a port nobody listens on can be connected to itself: where the kernel picks that very port
-  // for our end, the two ends of a simultaneous open are one socket. Guests that try every 10 ms meet this in earnest,
-  // and it would keep rank 0 from its port.
+  // A loopback connection to a port without a listener can connect to itself: if the kernel picks that very port for
+  // our end, the two ends of a simultaneous open are one socket. Guests that try every 10 ms really meet this, and it
+  // would keep rank 0 from its port.
   sockaddr_storage self = {}, peer = {};
   socklen_t self_length = sizeof(self), peer_length = sizeof(peer);
   if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&self), &self_length) != 0 ||
@@ -108,7 +108,7 @@ void WriteStrings(const std::vector<std::string>& strings, ByteWriter& writer) {
   for (const std::string& text : strings) writer.String(text);
 }
 
-// A number that is a lie ends with the bytes: the loop stops at the first string that is not there.
+// A wrong count ends with the bytes: the loop stops at the first string that is not there.
 std::vector<std::string> ReadStrings(ByteReader& reader) {
   std::vector<std::string> strings;
   const uint32_t number = reader.Number<uint32_t>();
@@ -120,14 +120,15 @@ std::vector<std::string> ReadStrings(ByteReader& reader) {
 
 Result<std::string> MakeNonce() {
   std::string nonce(kNonceBytes, '\0');
-  // Requests of up to 256 bytes are never cut short. A signal can only end the wait for the kernel's first randomness.
+  // Requests of up to 256 bytes are never truncated. A signal can only end the wait for the kernel's first random
+  // bytes.
   while (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
     if (errno != EINTR) return ErrnoStatus("getrandom", errno);
   }
   return nonce;
 }
 
-// Three digests from three words: none of them tells anything about the others.
+// Three digests from three words: none of them reveals anything about the others.
 Keys MakeKeys(std::string_view secret, std::string_view host_nonce, std::string_view guest_nonce) {
   const auto derive = [&](std::string_view purpose) {
     return HmacSha256(secret, StrCat("lockstep ", purpose, ":", host_nonce, guest_nonce));
@@ -179,7 +180,7 @@ Digest MakeTag(const Digest& key, Direction direction, const Digest& body_digest
   return HmacSha256(AsBytes(key), StrCat(static_cast<char>(direction), AsBytes(body_digest)));
 }
 
-// The tag covers direction and body. The length needs none: with another one the body is another.
+// The tag covers direction and body. The length needs no tag: with another length, the body is another one.
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body) {
   ByteWriter writer;
   writer.String(body);
@@ -229,7 +230,7 @@ Status SendAll(int socket, std::string_view bytes, const Deadline& deadline) {
   return OkStatus();
 }
 
-// A promise of `bytes` may be a lie: memory grows with what has come.
+// The announced `bytes` may be a lie: memory grows with the data that has come.
 Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& deadline) {
   constexpr size_t kAhead = 64 << 10;
   std::string received;
@@ -250,7 +251,7 @@ Result<std::string> ReceiveExactly(int socket, size_t bytes, const Deadline& dea
   return received;
 }
 
-// Reads no byte behind the frame. Where the length is too large nothing more is read, and ParseFrame says so.
+// Reads no byte after the frame. If the length is too large, it reads no more, and ParseFrame reports it.
 Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direction, const Deadline& deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::string frame, ReceiveExactly(socket, sizeof(uint32_t), deadline));
   const uint32_t length = ByteReader(frame).Number<uint32_t>();
@@ -277,7 +278,7 @@ Result<UniqueFd> Listen(const std::string& address, std::string_view who) {
   int error = 0;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     UniqueFd fd = MakeSocket(*entry);
-    // "[::]" is every address, those of IPv4 as well, whatever this machine's default is.
+    // "[::]" means every address, also those of IPv4, whatever this machine's default is.
     const int no = 0;
     if (fd.valid() && IsAnyV6(*entry)) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
     if (fd.valid() && bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
@@ -291,7 +292,7 @@ Result<UniqueFd> Listen(const std::string& address, std::string_view who) {
 Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline, std::string_view who,
                          const Ended& ended) {
   LOCKSTEP_ASSIGN_OR_RETURN(AddressList list, Resolve(address));
-  // Rank 0 may start later than its guests: try until the deadline.
+  // Rank 0 may start later than its guests: tries until the deadline.
   std::string reason;
   while (true) {
     if (ended) LOCKSTEP_RETURN_IF_ERROR(ended());
@@ -312,7 +313,8 @@ std::vector<UniqueFd> AcceptCallers(int listener) {
   for (int i = 0; i < kMostCallers; ++i) {
     UniqueFd caller(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!caller.valid()) break;
-    // To be left out here costs less than to be greeted: those who connect and drop cannot fill the port's queue.
+    // Skipping a caller here costs less than greeting it: callers that connect and disconnect cannot fill the port's
+    // queue.
     char byte;
     const ssize_t said = recv(caller.get(), &byte, 1, MSG_PEEK);
     if (said == 0 || (said < 0 && errno != EAGAIN && errno != EINTR)) continue;

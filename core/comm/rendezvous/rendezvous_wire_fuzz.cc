@@ -2,8 +2,8 @@
 
 #include "core/fuzzing/fuzz.h"
 
-// The frames of a rendezvous and what is in them. The key is known here: a frame with a right tag is what a rank says
-// that knows the secret, and what it says may be anything.
+// The frames of a rendezvous and their contents. The key is known here: a frame with a right tag comes from a rank that
+// knows the secret, and its contents may be anything.
 
 namespace lockstep::fuzzing {
 namespace {
@@ -28,7 +28,7 @@ int Fuzz(const uint8_t* data, size_t size) {
   const std::string_view bytes = Bytes(data, size);
   if (const auto hello = wire::DecodeHello(bytes)) Require(wire::Encode(*hello) == bytes, "one hello, one encoding");
   if (const auto answer = wire::DecodeAnswer(bytes)) {
-    // The message of an answer without an error is of no use, and dropped.
+    // The message of an answer without an error is of no use, and is dropped.
     if (!answer->status.ok()) Require(wire::Encode(*answer) == bytes, "one answer, one encoding");
     Require(answer->notes.size() + answer->addresses.size() <= size / 4,
             "no more strings than bytes for their lengths");
@@ -40,7 +40,7 @@ int Fuzz(const uint8_t* data, size_t size) {
   if (size >= 4 && frame.ok() && !frame->has_value()) {
     Require(size < 4 + wire::kMaxHelloBytes + wire::kTagBytes, "nobody waits for more than the longest frame");
   }
-  // Sent back to where it came from it is none.
+  // If it is sent back to its sender, it is no frame.
   Require(!(frame.ok() && frame->has_value()) || !wire::ParseFrame(kKey, wire::Direction::kToGuest, bytes).ok(),
           "a frame has one direction");
   return 0;
