@@ -4,8 +4,8 @@
 
 namespace lockstep {
 
-// Keeps sockets of this process out of its forks. (Programs that a process executes get none anyway, by close on exec.)
-// A fork with a copy would keep the connection open after this process has died, and the peer could not see the death.
+// Keeps sockets of this process out of its forks. A fork with a copy would keep the connection open after this process
+// has died, and the peer could not see the death. (Programs that a process executes get no copy, by close on exec.)
 //
 //   UniqueFd socket_;
 //   NotInForks not_in_forks_{{socket_.get()}};  // declared after socket_, because it has to be destroyed first

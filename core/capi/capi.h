@@ -55,7 +55,7 @@ int lockstep_init(const LockstepContextOptions* options);
 int lockstep_shutdown(const char* how = nullptr);
 
 // Ends the process after that many seconds if it has not ended by then. `code` is the exit code, or the negative number
-// of a signal. It is for the end of a program, after its exit handlers: to tear down a process with TensorFlow takes
+// of a signal. It is for the end of a program, after its exit handlers. The teardown of a process with TensorFlow takes
 // seconds on a busy machine, and the other ranks would have to wait for it.
 int lockstep_end_within(double seconds, int code);
 

@@ -24,8 +24,8 @@
 //   FixedSizeListArray   size 2 is the dimension     ->  continues with values [6, 12)
 //   FloatArray           offset 6, buffer            ->  values: 6 floats, buffer + 6 * 4, no copy
 //
-// These parts are copied: splits, because Arrow's are 32 bits wide and begin anywhere; offsets of strings, which are 32
-// bits wide as well; bools, which Arrow packs into bits; numbers and strings whose nulls are replaced by a default. All
+// These parts are copied. Splits, because Arrow's are 32 bits wide and begin anywhere. Offsets of strings, which are 32
+// bits wide as well. Bools, which Arrow packs into bits. Numbers and strings whose nulls are replaced by a default. All
 // other bytes stay where Arrow decoded them, and the array owns them.
 //
 // No content of a file is trusted. A damaged page without a checksum may be decoded by Arrow without an error. So
@@ -111,9 +111,10 @@ class Walk {
   }
 
  private:
-  // Returns "row 17": the row, in the file, of element `index` of the level that is being read. It walks from the
-  // inside out: fixed dimensions divide the index; in each ragged level the search finds the last element that begins
-  // at or before the index. upper_bound steps over empty lists, which begin at the same position but hold nothing.
+  // Returns "row 17": the row, in the file, of element `index` of the level that is being read. It works from the
+  // inside out. Fixed dimensions divide the index. In each ragged level, the search finds the last element that begins
+  // at or before the index. The function upper_bound steps over empty lists, which begin at the same position but hold
+  // nothing.
   std::string Row(int64_t index) const {
     for (int64_t dimension : fixed_) index /= dimension;
     for (size_t level = column_.splits.size(); level-- > 0;) {

@@ -113,9 +113,9 @@ class DynamicTable {
   const DynamicTableOptions& options() const { return options_; }
 
   // Returns the keys' rows, inserts keys that are admitted and missing, and counts all keys. `counts`, [N] or empty,
-  // tells how often each key is seen (for ids without their duplicates); by default once. out: [N, D] float32 or null;
-  // gets the rows before the step, and default_value for keys that are not admitted. RESOURCE_EXHAUSTED without memory;
-  // some keys may then be inserted and counted.
+  // tells how often each key is seen (for ids without their duplicates); by default once. `out`, [N, D] float32 or
+  // null, gets the rows before the step, and default_value for keys that are not admitted. RESOURCE_EXHAUSTED without
+  // memory; some keys may then be inserted and counted.
   Result<ResolvedKeys> Resolve(std::span<const int64_t> keys, const StepInfo& step, float* out,
                                const ParallelFor& parallel, std::span<const int32_t> counts = {});
 

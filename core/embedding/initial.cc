@@ -16,8 +16,8 @@ constexpr int kBlock = 16;
 // These functions use only additions, multiplications, divisions and square roots, which are rounded as IEEE 754 says.
 // The library's logarithm differs between processors in the last bit.
 
-// Returns the logarithm of a positive normal number, with an error of 1e-7 relative or absolute: x = m 2^e with m in
-// [1/sqrt(2), sqrt(2)), and log(m) = 2 artanh((m - 1) / (m + 1)) as a series.
+// Returns the logarithm of a positive normal number, with an error of 1e-7 relative or absolute. It uses x = m 2^e with
+// m in [1/sqrt(2), sqrt(2)), and the series of log(m) = 2 artanh((m - 1) / (m + 1)).
 [[gnu::always_inline]] inline float Log(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const int32_t exponent = static_cast<int32_t>(bits - 0x3F3504F3u) >> 23;

@@ -38,9 +38,9 @@ struct InitialOptions {
 };
 
 // The initial values of a table's rows, a function of only seed, table and key. They are the same bit for bit in any
-// order, on any thread, number of workers and processor. (Python's tables/sharded/initial_values.py promises the same
-// for static tables, by other means, because it can draw a whole table.) Element i of a row comes from word i % 4 of
-// the Philox block of counter (key, i / 4, 0); the Philox key is made of seed and table.
+// order, on any thread, number of workers and processor. Element i of a row comes from word i % 4 of the Philox block
+// of counter (key, i / 4, 0); the Philox key is made of seed and table. (Python's tables/sharded/initial_values.py
+// promises the same for static tables, by other means, because it can draw a whole table.)
 //
 // Normal values invert the distribution (Wichura's AS 241, PPND7: seven digits), from 31 bits and a sign. So they lie
 // within 6.3 standard deviations, and truncation needs no second draw. Thread-safe.

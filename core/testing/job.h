@@ -17,9 +17,9 @@
 #include "core/testing/ranks.h"
 #include "core/testing/site.h"
 
-// How tests of communicators make their jobs: a test writes what one rank does, and this runs it on all of them, as
-// processes (faults, forks) or as threads of one (sanitizers see them all). Where the same test runs on several hosts
-// at once (core/testing/site.h), each process runs the ranks of its host.
+// How tests of communicators make their jobs. A test writes what one rank does. The functions here run it on all ranks,
+// as processes (faults, forks) or as threads of one process (sanitizers see them all). If the same test runs on several
+// hosts at once (core/testing/site.h), each process runs the ranks of its host.
 //
 //   TEST_P(MyTest, SumsOnes) {
 //     ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
@@ -73,7 +73,7 @@ inline std::string ToString(const JobShape& shape) {
 inline void PrintTo(const JobShape& shape, std::ostream* stream) { *stream << ToString(shape); }
 inline std::string JobShapeName(const ::testing::TestParamInfo<JobShape>& info) { return ToString(info.param); }
 
-// What the ranks' tensors reduce to: in rank order on each host, and then over the hosts in theirs.
+// The expected reduction of the ranks' tensors: in rank order on each host, and then over the hosts in their order.
 inline std::string WantedReduction(const JobShape& shape, ReduceOp op, DType dtype,
                                    const std::vector<std::string>& tensors) {
   const std::vector<std::vector<int>> hosts = shape.Hosts();
@@ -129,7 +129,7 @@ inline std::string PlayPart(const ContextOptions& options, const Part& part) {
 // The ranks of a job as processes. Exit code 0: the part returned ""; else what it returned is in the report.
 class Job {
  public:
-  // What a rank does that joins by itself, with these options; returns as a Part.
+  // The actions of a rank that joins by itself, with these options; returns the same as a Part.
   using Joining = std::function<std::string(const ContextOptions& options)>;
 
   Job(const JobShape& shape, const Joining& joining)

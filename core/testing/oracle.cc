@@ -139,8 +139,8 @@ int64_t ApplyBool(std::string_view op, int64_t a, int64_t b) {
 }
 
 // Returns numbers of all magnitudes below 2 and of either sign. Their sums cancel and lose bits, so results depend on
-// the order of summation, and tests can see it. 60000 is close to the largest float16, 1e-6 is a subnormal of it, and
-// -3e38 is close to the limit of float and bfloat16.
+// the order of summation, and tests can see it. The value 60000 is close to the largest float16, 1e-6 is a subnormal of
+// it, and -3e38 is close to the limit of float and bfloat16.
 double RandomFloat(DType dtype, std::mt19937_64& random) {
   const double extremes[] = {0.0, -0.0, std::numeric_limits<double>::infinity(), std::nan(""), 1e-6, 60000, -3e38};
   if (random() % 64 == 0) return Rounded(dtype, extremes[random() % std::size(extremes)]);

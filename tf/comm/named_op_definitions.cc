@@ -36,14 +36,14 @@ absl::Status AllToAllShapes(InferenceContext* c) {
 
 // The attributes of all of them:
 //
-// process_set: the ranks that take part; 0 is all ranks. names: the name of each tensor, equal on all ranks; an empty
-// name stands for the node's name.
-// called: [N], the names as an input instead of an attribute. It is for eager calls: TensorFlow would make and keep a
-//   kernel for each value of an attribute.
-// numbered: the name gets the number of earlier numbered calls of its kind: for eager calls without a name.
-// together: all tensors of the list are exchanged, or none.
-// gradient: the losses whose gradients are computed (lockstep/_src/collectives/named.py).
-// prescale, postscale: doubles as text, with all digits, which an attribute of type float would not keep.
+//   process_set          the ranks that take part; 0 is all ranks
+//   names                the name of each tensor, equal on all ranks; an empty name stands for the node's name
+//   called               [N], the names as an input instead of an attribute. It is for eager calls: TensorFlow would
+//                        make and keep a kernel for each value of an attribute
+//   numbered             the name gets the number of earlier numbered calls of its kind: for eager calls without a name
+//   together             all tensors of the list are exchanged, or none
+//   gradient             the losses whose gradients are computed (lockstep/_src/collectives/named.py)
+//   prescale, postscale  doubles as text, with all digits, which an attribute of type float would not keep
 #define LOCKSTEP_NAMED_OP(op)       \
   REGISTER_OP(op)                   \
       .SetIsStateful()              \

@@ -56,13 +56,13 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Status GetFrequency(const tensorflow::Tensor& keys, int64_t* counts) const;
   Status GetVersion(const tensorflow::Tensor& keys, int64_t* counts) const;
 
-  // Sums gradients of rows and applies the rule once to each (DynamicTable::Update). numbers: [N], kNoRow for keys that
-  // are not admitted; gradients: [N, D]; slots: the rule's slots, which are made if they do not exist yet.
+  // Sums gradients of rows and applies the rule once to each (DynamicTable::Update). `numbers`: [N], kNoRow for keys
+  // that are not admitted. `gradients`: [N, D]. `slots`: the rule's slots, which are made if they do not exist yet.
   Status Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
                 std::span<const SlotSpec> slots, bool all_rows, const ParallelFor& parallel);
 
-  // Ends a step after an optimizer has updated its rows: releases the batches of the step before, evicts by the table's
-  // options, and sets the clock to `step`, or to the next step if `step` is negative.
+  // Ends a step after an optimizer has updated its rows. It releases the batches of the step before, evicts by the
+  // table's options, and sets the clock to `step`, or to the next step if `step` is negative.
   //
   // A step may have several optimizers, each of which ends it. So a call does nothing if no key was resolved since the
   // last call, unless its `step` is later than the clock. This distinguishes the steps of a loop in one run, which has

@@ -1,7 +1,7 @@
 // Finds the nodes that communicate, and their names and descriptions. A node is a collective by its op's definition, or
-// because it names a function that communicates: as its type (a direct call) or in an attribute (If, While,
-// PartitionedCall, and also MapDataset and similar ops). Collectives and calls run at their place in the graph; the
-// pass orders them, a call as one link. The others run at their own time, and are refused.
+// because it names a function that communicates. It names one as its type (a direct call) or in an attribute (If,
+// While, PartitionedCall, and also MapDataset and similar ops). Collectives and calls run at their place in the graph;
+// the pass orders them, a call as one link. The others run at their own time, and are refused.
 //
 // The ranks compare text made of the op, the name and the attributes that the op defines. Attributes that TensorFlow
 // adds to nodes (_class, devices, inferred shapes) are left out: they may differ between equal programs.

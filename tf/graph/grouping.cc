@@ -1,7 +1,7 @@
 // Nodes are grouped by level: the number of groupable nodes on the longest path to them. Two nodes of one level never
 // depend on each other, because a path from one to the other would give the second a higher level. Making the groups of
-// all levels at once closes no circle either: each step on it would lead from a group to one of a higher level, or stay
-// among nodes that no group changes.
+// all levels at once closes no circle either. Each step on a circle would lead from a group to one of a higher level,
+// or stay among nodes that no group changes.
 //
 //   level 1        level 2                     level 3
 //   Route a        Combine a                   CombineGradient a

@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// Computes the adaptive sum of all ranks' tensors: parts in different directions are added, and parts in the same
-// direction are averaged (Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924;
-// Horovod's op=Adasum). For two tensors it is
+// Computes the adaptive sum of all ranks' tensors: it adds parts in different directions, and averages parts in the
+// same direction. (Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924; Horovod's
+// op=Adasum.) For two tensors it is
 //
 //   Adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b
 //
@@ -24,7 +24,7 @@ namespace lockstep {
 //   R = 3:  Adasum(Adasum(t0, t1), t2)
 //
 // A tensor without a neighbour in a round goes to the next round unchanged. So if R is not a power of two, the last
-// ranks' tensors go through fewer rounds and weigh more where tensors are parallel: of three equal ones, the third
+// ranks' tensors go through fewer rounds and weigh more if the tensors are parallel. With three equal ones, the third
 // counts as much as the other two together. For R = 1 the result is the tensor itself. The result is not divided by R.
 //
 // Each tensor of a list has its own dot products and coefficients, and its result depends only on its own elements on

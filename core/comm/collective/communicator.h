@@ -106,8 +106,8 @@ class Communicator {
   // Returns the number of hosts of the ranks, or 1 if the implementation does not tell hosts apart.
   virtual int num_hosts() const { return 1; }
   // Returns the relay rank for each rank: the rank of this host that sends to it the common data of this host's ranks.
-  // A rank of this host is its own relay rank. [R] on all ranks, or empty on all ranks: if all ranks are on one host or
-  // each is on its own, there is nothing to relay.
+  // A rank of this host is its own relay rank. It has R entries on all ranks, or none on all ranks: if all ranks are on
+  // one host or each is on its own, there is nothing to relay.
   virtual std::span<const int> carriers() const { return {}; }
 
   // Sets out[i] = in_0[i] op in_1[i] op ...; `count` elements, equal on all ranks. in, out: [count]; `in` may be `out`.
@@ -130,8 +130,8 @@ class Communicator {
                             const Allocate& allocate) = 0;
 
   // Sends `send_counts[r]` items to rank r, which lie one after another in `in`. Memory for the received items is
-  // allocated when their number is known, and filled in rank order. send_counts: [R], this rank's own and not known to
-  // the peers before; in: [sum(send_counts), width]; the allocated memory: [items for this rank, width].
+  // allocated when their number is known, and filled in rank order. `send_counts`, [R], is this rank's own; the peers
+  // do not know it before. `in` is [sum(send_counts), width]. The allocated memory is [items for this rank, width].
   virtual Status AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
                            const Allocate& allocate) = 0;
 

@@ -11,9 +11,9 @@ namespace lockstep {
 // The arithmetic of the reducing collectives, the same for every backend.
 //
 // A ReduceFunction sets out[i] = sources[0][i] op sources[1][i] op ... for `count` elements, always in that order and
-// in one pass. So a result has the same bits wherever and in whichever pieces it is computed. float16 and bfloat16
-// accumulate in float and round once; integers wrap; NaN wins against any number in kMin and kMax. `out` may be one of
-// the sources. Pointers need only the alignment of their type.
+// in one pass. So a result has the same bits wherever and in whichever pieces it is computed. Types float16 and
+// bfloat16 accumulate in float and round once. Integers wrap. NaN wins against any number in kMin and kMax. `out` may
+// be one of the sources. Pointers need only the alignment of their type.
 //
 // sources: [num_sources], at least one, each [count]. In a collective, source r is rank r's and num_sources is R, by
 // which kMean divides. out: [count]. A pure function; thread-safe. Reads num_sources * count elements and writes count.

@@ -18,8 +18,9 @@
 namespace lockstep::gloo {
 
 // The collectives of ranks on different hosts, over Gloo's connections. It keeps Communicator's contract for the
-// members of a group, numbered by their index in it. hierarchical/hierarchical_communicator.h combines it with shared
-// memory, and detects lost ranks: this class ends its waits when Break is called, or when a connection ends.
+// members of a group, numbered by their index in it. The hierarchical communicator
+// (hierarchical/hierarchical_communicator.h) combines it with shared memory, and detects lost ranks. This class ends
+// its waits when Break is called, or when a connection ends.
 //
 // docs/algorithms.md has the steps and bytes of each. The size alone selects one of three ways for contributions:
 //

@@ -80,9 +80,9 @@ class Watch {
     kLost,  // died, cut off, silent, or gave up
   };
 
-  // connections: [R], as in Meeting::connections. on_verdict: called once, when the job cannot continue, with the
-  // result of verdict() from then on; not for this rank's own GiveUp, and not after Leave. on_tick: called at least
-  // every 0.1 s, for deadlines of other waits. Either may be null. The first action is a beat.
+  // `connections`: [R], as in `Meeting::connections`. `on_verdict`: called once, when the job cannot continue, with the
+  // result of verdict() from then on. It is not called for this rank's own GiveUp, and not after Leave. `on_tick`:
+  // called at least every 0.1 s, for deadlines of other waits. Either may be null. The first action is a beat.
   Watch(WatchOptions options, std::vector<UniqueFd> connections, std::function<void(const Status&)> on_verdict,
         std::function<void()> on_tick);
   // Leaves, then ends the thread.

@@ -14,7 +14,7 @@
 // elsewhere and is read only for errors (and by AllToAllV, for its counts).
 //
 // Both are plain memory, written before the announcement, whose store makes them visible. They may be overwritten two
-// calls later: a rank that has begun call n + 1 has ended call n, and this rank begins n + 2 after it has seen all
+// calls later. A rank that has begun call n + 1 has ended call n, and this rank begins n + 2 only after it has seen all
 // begin n + 1. If n + 1 was broken off instead, nothing is written any more.
 
 namespace lockstep::shm {

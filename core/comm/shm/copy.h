@@ -8,16 +8,16 @@ namespace lockstep::shm {
 // thread-safe. Below 512 bytes both are memcpy.
 //
 // CopyStreaming bypasses the caches ("non-temporal" stores). It is for memory that a peer has read, or will read,
-// before this core needs it again: a plain store first fetches the line from the peer's cache, which costs as much as
-// the peer's reading. Measured on two cores of an EPYC: copying 32 KiB into lines that the peer has read takes 4.4 us
-// by memcpy and 1.2 us by this function, and the peer reads them equally fast. For large results it saves reading the
-// old contents from memory.
+// before this core needs it again. There, a plain store first fetches the line from the peer's cache, which costs as
+// much as the peer's reading. Measured on two cores of an EPYC, with 32 KiB copied into lines that the peer has read:
+// memcpy takes 4.4 us and this function 1.2 us, and the peer reads them equally fast. For large results it saves
+// reading the old contents from memory.
 //
 // Such stores are not ordered with other stores. So the function ends with a fence, and a flag that is raised
 // afterwards is correct.
 void CopyStreaming(void* to, const void* from, int64_t bytes);
 
-// CopyCached writes into the caches. memcpy would use "rep movsb" for these sizes, which is four times slower on some
+// CopyCached writes into the caches. For these sizes, memcpy would use "rep movsb". That is four times slower on some
 // processors if `to` lies a little after `from` modulo 4096, as results of malloc lie after pages of shared memory.
 void CopyCached(void* to, const void* from, int64_t bytes);
 

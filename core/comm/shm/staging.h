@@ -18,8 +18,9 @@ namespace lockstep::shm {
 //            consume(j-2)      read the peers' results: their results j-2 are complete now
 //
 // So one announcement and one wait per step move three chunks by one stage each. A buffer is used again kDepth = 3
-// steps later. produce(j) overwrites chunk j-3, which the peers combined before they announced step j-2; step j-1 has
-// waited for that. combine(j-1) overwrites the result of chunk j-4, which they consumed before they announced step j-1.
+// steps later. Function produce(j) overwrites chunk j-3, which the peers combined before they announced step j-2; step
+// j-1 has waited for that. Function combine(j-1) overwrites the result of chunk j-4, which they consumed before they
+// announced step j-1.
 //
 //   step           0   1   2   3   4   5
 //   produce        0   1   2   3                4 chunks, with results: 6 steps, 5 waits

@@ -100,9 +100,9 @@ void ApplyUpdates(std::span<const TableUpdate> tables, const ParallelFor& parall
 void ApplyDistinctUpdate(const UpdateTarget& target, const UpdateRule& rule, std::span<const uint32_t> numbers,
                          const float* gradients, const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
 
-// Applies the rule with a gradient of zero to all rows [0, end) that `skip` does not hold, as optimizers do that move
-// every row in every step (adam.h). skip: [end] of 0 or 1; rows that do not exist are 1. Reads and writes the whole
-// table.
+// Applies the rule with a gradient of zero to all rows [0, end) that `skip` does not hold. Optimizers that move every
+// row in every step need that (adam.h). `skip` has `end` entries of 0 or 1; it is 1 for rows that do not exist. Reads
+// and writes the whole table.
 void ApplyZeroGradients(const UpdateTarget& target, const UpdateRule& rule, int64_t end, std::span<const uint8_t> skip,
                         const ParallelFor& parallel, const BeforeUpdate& before = nullptr);
 
