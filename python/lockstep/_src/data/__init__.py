@@ -1,1 +1,1 @@
-"""Input: datasets of columns, and iterators that end on all workers together."""
+"""Input: datasets of columns, and iterators that end on all workers at the same step."""

@@ -11,25 +11,25 @@ import tensorflow as tf
 Checksums = Mapping[str, str] | str | os.PathLike
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
-# A digest, a blank, another or a star, and a name.
+# A digest, a space, then a space or a star, and a file name.
 _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 
 
 def words(checksums: Checksums | None) -> list[str]:
-    """Returns the checksums as the reader takes them: each file's name, followed by its SHA-256 in hexadecimal digits.
+    """Returns a flat list for the reader op: each file's name, followed by its SHA-256 as 64 hexadecimal digits.
 
     Args:
-      checksums: a dict of name to 'sha256:' and 64 digits (the prefix may be left out); or the name of a manifest.
+      checksums: a dict from file name to 'sha256:' and 64 digits (the prefix is optional), or the name of a manifest.
 
     Raises:
-      ValueError: something that is no SHA-256, an empty dict or manifest.
-      TypeError: neither a dict nor a name.
-      tf.errors.OpError: a manifest that cannot be read.
+      ValueError: a digest is not a SHA-256, or the dict or manifest is empty.
+      TypeError: `checksums` is neither a dict nor a file name.
+      tf.errors.OpError: the manifest cannot be read.
     """
     if checksums is None:
         return []
     if isinstance(checksums, (str, os.PathLike)):
-        given = _of_manifest(os.fspath(checksums))
+        given = _read_manifest(os.fspath(checksums))
     elif isinstance(checksums, Mapping):
         given = {os.fspath(name): digest for name, digest in checksums.items()}
     else:
@@ -45,8 +45,8 @@ def words(checksums: Checksums | None) -> list[str]:
     return result
 
 
-def _of_manifest(path: str) -> dict[str, str]:
-    """Reads the checksums of a manifest, whose names are relative to its folder."""
+def _read_manifest(path: str) -> dict[str, str]:
+    """Reads the checksums of a manifest. The names in a manifest are relative to its folder."""
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().splitlines()
     given = {}

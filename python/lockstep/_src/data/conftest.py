@@ -1,4 +1,4 @@
-"""Damage for the tests of reading."""
+"""A fixture that damages files, for the tests of reading."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(name="damage")
 def _damage() -> Callable[[Path, Sequence[int]], str]:
-    """Destroys the data of some row groups of an uncompressed file, and returns its name."""
+    """Returns a function that destroys the data of some row groups of an uncompressed file and returns its name."""
 
     def damage(path: Path, groups: Sequence[int]) -> str:
         data = bytearray(path.read_bytes())

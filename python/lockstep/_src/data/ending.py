@@ -1,19 +1,21 @@
-"""The end of training with the step of the last batch, rather than with an error in the step after.
+"""Ends training with the step of the last batch, rather than with an error in the step after it.
 
-Iterators for training know with each batch whether it is the job's last (`sync.py`). A session's hook asks along with
-the caller's run, if that takes a batch, and then lets the session stop:
+Iterators for training know with each batch whether it is the job's last one (`sync.py`). If the caller's run takes a
+batch, a session hook fetches this fact in the same run. After the last batch the hook stops the session.
 
     while not session.should_stop():    # false after the last batch
         session.run(train_op)
     session.run(what_is_left_to_do)     # in the same session
 
-What decides is what the caller's runs take, found by walking through the graph from what they fetch: nothing is
-fetched that would take a batch by itself. A session stops when every kind of run that took batches so far has come to
-an end of one of its iterators. So it goes on when a smaller dataset, for validation say, has been read through.
+The decision depends on the batches that the caller's runs take. The hook finds them by walking through the graph from
+the fetches of each run; it never fetches anything that would take a batch by itself. A session stops when every kind
+of run that took batches so far has reached the end of one of its iterators. The session therefore continues when only
+a smaller dataset, for example one for validation, has ended.
 
-It goes on as well when an iterator at its end is initialized again, or taken from again: such a program goes by
-`OutOfRangeError`, which it gets where it would have got it without the hook. Batches that are taken in the body of a
-loop, in functions, or by the fetches of other hooks alone are not seen, and there that error ends the data too.
+The session also continues when an iterator that has ended is initialized again, or is asked for another batch. Such a
+program relies on `OutOfRangeError`, and it receives this error exactly where it would without the hook. The hook does
+not see batches that are taken in the body of a loop, in functions, or only by the fetches of other hooks. There, too,
+`OutOfRangeError` ends the data.
 """
 
 from __future__ import annotations
@@ -28,23 +30,24 @@ from tensorflow.python.client import session as client
 
 from lockstep._src.graph.ancestry import ancestors
 
-# No string: exported graphs leave it out.
+# The key is not a string, so that exported graphs omit the collection.
 _ENDINGS = ("lockstep", "endings")
-# So many kinds of fetches of a session are remembered.
+# The number of different fetches of a session that are remembered.
 _REMEMBERED = 64
 
-# An iterator; one that takes a handle is another with each.
+# An iterator: the name of its resource and its handle. An iterator that takes a handle counts as a different source for
+# each handle; others have None.
 _Source = tuple[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """Of a batch that a graph takes.
+    """A batch that a graph takes, and whether it is the last one.
 
     Attributes:
-      iterator: the resource.
-      taken_by: the operation that takes it.
-      last: bool scalar, whether it is the last.
+      iterator: the iterator's resource.
+      taken_by: the operation that takes the batch.
+      last: bool scalar, true if the batch is the last one.
     """
 
     iterator: tf.Tensor
@@ -59,33 +62,33 @@ class _Ending:
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What fetching something means: of an iterator each, the batches taken, and whether any is initialized."""
+    """The effects of fetching something: the batches it takes, one per iterator, and the iterators it initializes."""
 
-    fetched: tuple[Any, ...]  # held, so that their ids stay theirs
+    fetched: tuple[Any, ...]  # held, so that Python does not give their ids to other objects
     endings: tuple[_Ending, ...]
     initialized: frozenset[str]
 
 
 def note(iterator: tf.Tensor, taken_by: tf.Operation, last: tf.Tensor) -> None:
-    """Lets sessions of the job know whether a batch is the last; see `_Ending`."""
+    """Registers a batch in the graph, so that sessions of the job learn whether it is the last; see `_Ending`."""
     tf.compat.v1.add_to_collection(_ENDINGS, _Ending(iterator, taken_by, last))
 
 
 class EndOfDataHook(tf.compat.v1.train.SessionRunHook):
     """Stops a `MonitoredTrainingSession` when its data has ended."""
 
-    # What it goes by is the same on all workers.
+    # Its decision depends only on facts that are the same on all workers.
     stops_alike = True
 
     def begin(self) -> None:
-        """Called for a new session's graph."""
+        """Clears all state for a new session's graph."""
         self._runs: dict[Any, _Run] = {}
         self._kinds: set[frozenset[_Source]] = set()
         self._ended: set[_Source] = set()
         self._asked = False
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """A session, or another after a failure of the one before."""
+        """Clears what was learned from earlier sessions; runs also after a session was recovered from a failure."""
         self._coord = coord
         self._asked = False
         self._kinds.clear()
@@ -93,7 +96,7 @@ class EndOfDataHook(tf.compat.v1.train.SessionRunHook):
         self._endings = session.graph.get_collection(_ENDINGS)
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks of each batch that the run takes whether it is the last."""
+        """Fetches for each batch that the run takes whether it is the last."""
         if not self._endings:
             return None
         feeds = fed(run_context)
@@ -106,13 +109,13 @@ class EndOfDataHook(tf.compat.v1.train.SessionRunHook):
         return tf.compat.v1.train.SessionRunArgs([ending.last for ending in self._run.endings])
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Stops the session, or lets it go on."""
+        """Stops the session, or lets it continue."""
         del run_context
         if not self._endings:
             return
         initialized = self._run.initialized
         own = {ending.iterator.name for ending in self._endings}
-        # Which iterator a handle is of is not known: another's initialization may be of that one.
+        # The hook cannot know the iterator behind a handle. If another iterator is initialized, it may be that one.
         others = not initialized <= own
         self._revive(source for source in self._ended if source[0] in initialized or (others and source[1] is not None))
         if self._taken:
@@ -156,6 +159,6 @@ def fetched(run_context: Any) -> tuple[Any, ...]:
 
 
 def fed(run_context: Any) -> dict[str, Any]:
-    """Returns the values that a session's run is fed, by the names of tensors."""
+    """Returns the values that the caller feeds to a session's run, by the names of tensors."""
     feeds = run_context.original_args.feed_dict or {}
     return {key if isinstance(key, str) else getattr(key, "name", ""): value for key, value in feeds.items()}

@@ -1,4 +1,4 @@
-"""Fields: which columns of a file are read, and as what."""
+"""Fields: the columns of a file that are read, with their types and shapes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from lockstep._src.engine import library
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Field:
-    """A column to read. What is left out is taken from the file.
+    """A column to read. Attributes that are None are taken from the file.
 
     Args:
       name: the column's name.
-      dtype: type of single values. It must be the file's: nothing is converted.
+      dtype: type of single values. It must be the file's type: nothing is converted.
       ragged_rank: number of nested lists of any length around a value: 1 for a list column, 0 for a plain one.
-      shape: shape of what the (innermost) lists hold, or of a row where `ragged_rank` is 0; all dimensions known. For a
-        fixed-size list column its size; a list column is read as this shape where all its lists have that length.
-      default_value: reads in place of a null value, and of a column that a file does not have. Lists: a null among the
-        values reads as it, a null list and an absent column as empty lists. Without it each of these is an error.
+      shape: shape of one item of the innermost lists, or of a row if `ragged_rank` is 0; all dimensions must be known.
+        For a column of fixed-size lists it is their size. A list column can be read with this shape if all its lists
+        have that length.
+      default_value: replaces a null value, and the values of a column that a file does not have. In a list column it
+        replaces nulls among the values; a null list and an absent column are read as empty lists. Without a default,
+        each of these cases is an error.
 
+    Raises:
+      ValueError: `name` is empty, `ragged_rank` is negative, or `shape` has an unknown dimension or a zero.
     """
 
     name: str
@@ -57,11 +61,15 @@ class Field:
 
     @property
     def incomplete(self) -> bool:
-        """Whether something must be taken from a file."""
+        """True if some attribute must be taken from a file."""
         return self.dtype is None or self.ragged_rank is None or self.shape is None
 
     def default_bytes(self) -> bytes:
-        """The default as the reader wants it: the bytes of one value; empty without one."""
+        """Returns the default in the reader's form: the bytes of one value, or no bytes if there is no default.
+
+        Raises:
+          ValueError: the default is not a single value of the field's type.
+        """
         if self.default_value is None:
             return b""
         if self.dtype == tf.string:
@@ -83,7 +91,7 @@ def _is_text(name: str) -> bool:
 
 
 def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> Field:
-    """The field with what it leaves open as the file has it."""
+    """Returns the field, with the attributes that are None taken from the file."""
     column = columns.get(field.name)
     if column is None:
         if field.default_value is not None and field.dtype is not None:
@@ -97,14 +105,18 @@ def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> F
     ragged_rank = field.ragged_rank
     more_dimensions = len(shape) - len(column["shape"])
     if ragged_rank is None or (ragged_rank == column["ragged_rank"] and more_dimensions > 0):
-        # Dimensions that the file doesn't fix are lists that all have this length. HybridBackend's programs give the
-        # file's ragged_rank beside them.
+        # A dimension that the file does not fix stands for lists that all have this length. HybridBackend's programs
+        # give the file's ragged_rank in addition to such a shape.
         ragged_rank = max(0, column["ragged_rank"] - more_dimensions)
     return Field(field.name, field.dtype or column["dtype"], ragged_rank, shape, field.default_value)
 
 
 def _unknown_file(field: Field) -> Field:
-    """The field as far as it is complete without a file."""
+    """Returns the field completed without a file.
+
+    Raises:
+      ValueError: the field has no dtype or no ragged_rank.
+    """
     if field.dtype is None or field.ragged_rank is None:
         raise ValueError(
             f"filenames are not known before the dataset runs: field {field.name!r} needs a dtype and a ragged_rank "
@@ -114,7 +126,7 @@ def _unknown_file(field: Field) -> Field:
 
 
 def _as_in_file(field: Field, columns: dict[str, Any]) -> Field:
-    """The field under the name that the file has for it, whatever the case."""
+    """Returns the field with the name that the file has for it; upper and lower case are the same."""
     if field.name in columns:
         return field
     names = [name for name in columns if name.casefold() == field.name.casefold()]
@@ -124,12 +136,12 @@ def _as_in_file(field: Field, columns: dict[str, Any]) -> Field:
 
 
 def _renamed(field: Field, name: str) -> Field:
-    """The field under another name."""
+    """Returns the field under another name."""
     return Field(name, field.dtype, field.ragged_rank, field.shape, field.default_value)
 
 
 def name_in_file(name: str, filenames: Sequence[str]) -> str:
-    """The name that the first file has for this column, whatever the case; `name` where it has none."""
+    """Returns the first file's name for this column, ignoring case, or `name` if the file has no such column."""
     columns = {column["name"]: column for column in library.describe_parquet(filenames)["columns"]}
     return _as_in_file(Field(name), columns).name
 
@@ -140,17 +152,17 @@ def resolve(
     *,
     ignore_case: bool = False,
 ) -> list[Field]:
-    """Complete fields, in the order given, or in the file's where none are.
+    """Returns complete fields in the given order, or in the file's order if `fields` is None.
 
     Args:
-      fields: names and `Field`s; None for all columns of the first file that can be read.
-      filenames: what the first file is looked up by; None where it is known only when the dataset runs.
+      fields: names and `Field`s; None for all readable columns of the first file.
+      filenames: files, folders or patterns, of which the first file is described; None if they are known only when
+        the dataset runs.
       ignore_case: finds columns whose names differ in case; the fields get the file's names.
 
     Raises:
       ValueError: a field is given twice, or is incomplete and `filenames` is None.
       tf.errors.OpError: the first file does not exist, cannot be read, or has no such column.
-
     """
     if fields is not None:
         if isinstance(fields, (str, Field)):

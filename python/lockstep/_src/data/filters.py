@@ -1,7 +1,8 @@
-"""Filters: which rows of files are read, spelled as pyarrow spells them.
+"""Filters select the rows of files that are read. They are written as in pyarrow.
 
-`[(column, op, value), ...]` keeps the rows for which all of these hold, a list of such lists those for which all of one
-list hold: `filters=` of `pyarrow.parquet.read_table`, and with its meaning, since Arrow does the comparing.
+`[(column, op, value), ...]` keeps the rows for which all these terms are true. A list of such lists keeps the rows for
+which all terms of at least one list are true. Form and meaning are those of `filters=` of `pyarrow.parquet.read_table`,
+because Arrow compares the values.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ Filters = Sequence[Term] | Sequence[Sequence[Term]]
 
 
 def conjunctions(filters: Filters | None) -> list[list[Term]]:
-    """The filters as a list of lists of terms, empty without filters.
+    """Returns the filters as a list of lists of terms; the list is empty if there are no filters.
 
     Raises:
-      TypeError, ValueError: it is no list of terms, or of lists of terms; an unknown op.
+      TypeError: `filters` is neither a list of terms nor a list of lists of terms, or a column's name is not a string.
+      ValueError: `filters` is an empty list, or an op is unknown.
     """
     if filters is None:
         return []
@@ -52,15 +54,15 @@ def _check(term: Any) -> None:
 
 
 def renamed(filters: list[list[Term]], name_of: Callable[[str], str]) -> list[list[Term]]:
-    """The filters with other names of columns."""
+    """Returns the filters with each column's name replaced by `name_of(name)`."""
     return [[(name_of(column), op, value) for column, op, value in terms] for terms in filters]
 
 
 def encode(filters: list[list[Term]]) -> list[bytes]:
-    """The words that core/columnar/filter.h takes.
+    """Returns the words that core/columnar/filter.h takes.
 
     Raises:
-      TypeError, ValueError: a value that no column can be compared with.
+      TypeError, ValueError: no column can be compared with one of the values.
     """
     words = []
     for number, terms in enumerate(filters):
@@ -75,7 +77,7 @@ def encode(filters: list[list[Term]]) -> list[bytes]:
 
 
 def _set(values: Any) -> list[bytes]:
-    """The values behind 'in', of one kind: integers beside floating-point numbers become such."""
+    """Encodes the values of 'in' and 'not in' as one kind: integers become floats if any of the values is a float."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"the value is {values!r}, wanted a list, tuple or set")
     values = list(values)
@@ -94,7 +96,7 @@ def _set(values: Any) -> list[bytes]:
 
 
 def _value(value: Any) -> bytes:
-    """A letter for the value's kind, and its text."""
+    """Returns a letter for the value's kind, followed by its text."""
     if isinstance(value, np.datetime64):
         value = value if np.datetime_data(value.dtype)[0] == "D" else value.astype("datetime64[us]")
     if isinstance(value, np.generic):

@@ -1,7 +1,8 @@
-"""Values of a column as HybridBackend's programs know them, and what turns them into tensors and sparse tensors.
+"""The values of a column in HybridBackend's form, and functions that turn them into dense and sparse tensors.
 
-Follows HybridBackend's `hb.data.DataFrame`. Where that gives wrong rows, these do what it documents: a default has as
-many rows as the batch that it joins, and restored duplicates may differ in number from block to block.
+The functions follow HybridBackend's `hb.data.DataFrame`. In two cases HybridBackend gives wrong rows; these functions
+then do what it documents. A default gets as many rows as the batch to which it is added. Restored duplicates may differ
+in number from block to block.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ Transformation = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 class Value(collections.namedtuple("DataFrameValue", ["values", "nested_row_splits"])):
-    """A column of lists: values one behind the other, and where the lists begin.
+    """A column of lists: all values in one tensor, and the positions at which the lists begin.
 
     Args:
-      values: [V] + shape; what the innermost lists hold.
-      nested_row_splits: of each level of lists, from the outside, the positions [lists + 1] of the lists in the level
-        below. None, or none of them: the column has no lists, and `values` is what it is.
+      values: [V] + shape; the items of the innermost lists, one list after the other.
+      nested_row_splits: for each level of lists, from the outermost one, the positions [lists + 1] of its lists in the
+        next level. None or empty for a column without lists; `values` is then the whole column.
     """
 
     __slots__ = ()
@@ -32,25 +33,25 @@ class Value(collections.namedtuple("DataFrameValue", ["values", "nested_row_spli
         return super().__new__(cls, values, () if nested_row_splits is None else tuple(nested_row_splits))
 
     def to_list(self) -> list[Any]:
-        """Nested lists; `values` and `nested_row_splits` must be arrays, as a session returns them."""
+        """Returns nested lists; `values` and `nested_row_splits` must be arrays, as a session returns them."""
         rows = self.values.tolist()
         for splits in reversed(self.nested_row_splits):
             rows = [rows[begin:end] for begin, end in zip(splits[:-1], splits[1:], strict=True)]
         return rows
 
     def to_ragged(self) -> tf.Tensor | tf.RaggedTensor:
-        """As a `tf.RaggedTensor`, or the tensor itself where there are no lists."""
+        """Returns the column as a `tf.RaggedTensor`, or as the tensor itself if there are no lists."""
         if not self.nested_row_splits:
             return self.values
         return tf.RaggedTensor.from_nested_row_splits(self.values, self.nested_row_splits, validate=False)
 
     def to_tensor(self, name: str | None = None) -> tf.Tensor:
-        """Dense, lists filled up with zeros (or empty strings) to the longest of the batch."""
+        """Returns a dense tensor; shorter lists are padded with zeros (or empty strings) to the batch's longest."""
         ragged = self.to_ragged()
         return ragged.to_tensor(name=name) if self.nested_row_splits else ragged
 
     def to_sparse(self, name: str | None = None) -> tf.Tensor | tf.SparseTensor:
-        """Sparse, of dense shape [rows, longest list, ...]; a tensor where there are no lists."""
+        """Returns a sparse tensor of dense shape [rows, longest list, ...], or the tensor if there are no lists."""
         ragged = self.to_ragged()
         return ragged.to_sparse(name=name) if self.nested_row_splits else ragged
 
@@ -60,9 +61,10 @@ def _ragged(value: Any) -> Any:
 
 
 def _padded(dense: tf.Tensor, pad: Sequence[int | None]) -> tf.Tensor:
-    """`dense` filled up with zeros to a shape, with or without the dimension of the rows; None and -1 leave it.
+    """Pads `dense` with zeros to a shape that includes the dimension of the rows or not.
 
-    No rows are made up: the last batch keeps its own, whatever the shape says of their number.
+    A size of None or -1 leaves that dimension as it is. Rows are never added: the last batch keeps its number of rows,
+    even if the shape gives another one.
     """
     pad = list(pad)
     if len(pad) == dense.shape.rank - 1:
@@ -100,7 +102,7 @@ def _rows(value: Any) -> tf.Tensor:
 
 
 def _default(field: Field, rows: Any) -> tf.Tensor | tf.SparseTensor:
-    """`rows` rows of a field's default."""
+    """Returns `rows` rows of a field's default."""
     default = field.default_value
     if not isinstance(default, tf.SparseTensor):
         default = tf.convert_to_tensor(default, field.dtype)
@@ -132,7 +134,7 @@ def _do_not_convert(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class DataFrame:
-    """A table's columns: how they are described, what they look like, and what they can be turned into."""
+    """A namespace for the columns of a table: their `Field`s, their `Value`s, and functions that convert them."""
 
     Field = Field
     Value = Value
@@ -140,16 +142,16 @@ class DataFrame:
     @staticmethod
     @_do_not_convert
     def parse(features: Any, pad: Any = False) -> Any:
-        """Columns of lists as sparse or dense tensors; other columns as they are.
+        """Converts columns of lists to sparse or dense tensors; other columns stay unchanged.
 
         Args:
           features: a column, or a dict, tuple or list of columns.
-          pad: False for sparse tensors. True for dense ones, filled up with zeros to the longest list of the batch. A
-            shape fills up to that: with the dimension of the rows or without, None or -1 for what stays. A dict gives
-            one of these for each name.
+          pad: False for sparse tensors. True for dense tensors that are padded with zeros to the longest list of the
+            batch. A shape for dense tensors that are padded to this shape; it may include the dimension of the rows,
+            and None or -1 leaves a dimension as it is. A dict gives one of these for each column's name.
 
         Raises:
-          ValueError: something is no column, or a dict of pads names a column that there is not.
+          ValueError: a value is not a column, or a dict of pads names a column that does not exist.
         """
         if isinstance(features, dict):
             pads = pad if isinstance(pad, dict) else dict.fromkeys(features, pad)
@@ -162,20 +164,23 @@ class DataFrame:
 
     @staticmethod
     def to_sparse(features: Any) -> Any:
-        """`parse` to sparse tensors, under its older name."""
+        """Converts columns of lists to sparse tensors: an older name of `parse`."""
         return DataFrame.parse(features)
 
     @staticmethod
     @_do_not_convert
     def populate_defaults(features: dict[str, Any], all_fields: Iterable[Field], batch_size: Any = None) -> Any:
-        """The features, with defaults of those fields that have one and are not among them.
+        """Returns the features and, for each absent field with a default, a column that repeats its default.
 
-        Features that are none of the fields come first; all others in the order of the fields.
+        Features that are not among the fields come first; all others follow in the order of the fields.
 
         Args:
-          features: columns of a batch.
-          all_fields: the fields; `default_value` of one is a row: a value, an array or a sparse tensor.
-          batch_size: rows where there are no other features; else the batch's own number of rows counts.
+          features: the columns of a batch, by name.
+          all_fields: the fields. The `default_value` of a field is one row: a value, an array or a sparse tensor.
+          batch_size: the number of rows if `features` is empty; otherwise the number of rows of the batch is used.
+
+        Raises:
+          ValueError: `features` is not a dict, or `features` is empty and `batch_size` is None.
         """
         if not isinstance(features, dict):
             raise ValueError(f"populate_defaults: features are {type(features).__name__}, wanted a dict")
@@ -194,21 +199,21 @@ class DataFrame:
     @staticmethod
     @_do_not_convert
     def unbatch_and_to_sparse(features: Any) -> Any:
-        """Batches of one row as that row: columns of lists as sparse tensors without the dimension of the rows."""
+        """Returns the row of a batch of one row. Columns of lists become sparse tensors without the row dimension."""
         if isinstance(features, dict):
             return {name: DataFrame.unbatch_and_to_sparse(value) for name, value in features.items()}
         return _row_to_sparse(features)
 
 
 def parse(num_parallel_calls: int | None = None, pad: Any = False) -> Transformation:
-    """For `dataset.apply`: `DataFrame.parse` of each element."""
+    """Returns a transformation for `dataset.apply` that applies `DataFrame.parse` to each element."""
     return lambda dataset: dataset.map(lambda features: DataFrame.parse(features, pad), num_parallel_calls)
 
 
 def populate_defaults(
     all_fields: Iterable[Field], batch_size: Any = None, num_parallel_calls: int | None = None
 ) -> Transformation:
-    """For `dataset.apply`: `DataFrame.populate_defaults` of each element."""
+    """Returns a transformation for `dataset.apply` that applies `DataFrame.populate_defaults` to each element."""
     all_fields = list(all_fields)
     return lambda dataset: dataset.map(
         lambda features: DataFrame.populate_defaults(features, all_fields, batch_size), num_parallel_calls
@@ -216,7 +221,7 @@ def populate_defaults(
 
 
 def unbatch_and_to_sparse(num_parallel_calls: int | None = None) -> Transformation:
-    """For `dataset.apply`: `DataFrame.unbatch_and_to_sparse` of each element."""
+    """Returns a transformation for `dataset.apply` that applies `DataFrame.unbatch_and_to_sparse` to each element."""
     return lambda dataset: dataset.map(DataFrame.unbatch_and_to_sparse, num_parallel_calls)
 
 
@@ -225,25 +230,25 @@ def deduplicate(
     value_field_names: Sequence[Sequence[str]],
     fields: Iterable[Field] | None = None,
 ) -> Transformation:
-    """For `dataset.apply`: puts columns together again that are stored without duplicates.
+    """Returns a transformation for `dataset.apply` that restores columns that are stored without duplicates.
 
-    A row of such a file is a block of rows. An index column holds, for each row of the block, which of the block's
-    distinct values it has; the value columns hold a list of those. Afterwards a batch has the rows of all its blocks,
-    one behind the other, and the index columns are gone.
+    One row of such a file is a block of rows. A value column holds the list of the block's distinct values. An index
+    column holds, for each row of the block, the position of its value in that list. A restored batch has the rows of
+    all its blocks, one block after the other, and no index columns.
 
     Args:
       key_idx_field_names: names of index columns.
-      value_field_names: for each of them the names of the columns that it belongs to.
-      fields: the dataset's fields, of which all these names must be; None takes the dataset's own.
+      value_field_names: for each index column, the names of the value columns that it belongs to.
+      fields: the dataset's fields, which must include all these names; None for the dataset's own columns.
 
     Raises:
-      ValueError: when applied: a name that the dataset does not have.
-      tf.errors.InvalidArgumentError: in a batch: an index beyond its block's values.
+      ValueError: the two lists differ in length; or, when applied, the dataset does not have one of the names.
+      tf.errors.InvalidArgumentError: in a batch, an index lies outside its block's values.
     """
     if len(key_idx_field_names) != len(value_field_names):
         raise ValueError(
             f"deduplicate: {len(key_idx_field_names)} index columns and {len(value_field_names)} lists of value "
-            "columns, wanted as many"
+            "columns, wanted the same number of both"
         )
 
     @_do_not_convert
@@ -265,7 +270,7 @@ def deduplicate(
 
 
 def _restored(values: Any, index: Any, name: str) -> Any:
-    """Rows of all blocks: `values` [blocks, (distinct), ...] at `index` [blocks, (rows)]."""
+    """Returns the rows of all blocks: `values` [blocks, (distinct), ...] at `index` [blocks, (rows)]."""
     if not isinstance(values, tf.RaggedTensor) or index.shape.rank != 2:
         raise ValueError(f"deduplicate: field {name!r} must hold a list for each block, and its index column one level")
     if not isinstance(index, tf.RaggedTensor):

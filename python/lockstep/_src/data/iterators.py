@@ -1,4 +1,4 @@
-"""Graph-mode iterators by functions, as HybridBackend's programs make them."""
+"""Functions and classes with which HybridBackend's programs create iterators in graph mode."""
 
 from __future__ import annotations
 
@@ -10,38 +10,42 @@ from lockstep._src.data import sync
 
 
 def make_one_shot_iterator(ds: tf.data.Dataset) -> Any:
-    """An iterator that needs no initialization; in a scope it ends on all workers together.
+    """Creates an iterator that needs no initialization; in a scope it ends on all workers together.
 
     Args:
-      ds: a dataset; it may hold no tables or variables.
+      ds: a dataset. It must not capture tables or variables.
     """
     with tf.device("/cpu:0"):
         return tf.compat.v1.data.make_one_shot_iterator(ds)
 
 
 def make_initializable_iterator(ds: tf.data.Dataset) -> Any:
-    """An iterator whose `initializer` must be run first; in a scope it ends on all workers together."""
+    """Creates an iterator whose `initializer` must be run first; in a scope it ends on all workers together."""
     with tf.device("/cpu:0"):
         return tf.compat.v1.data.make_initializable_iterator(ds)
 
 
 def make_iterator(ds: tf.data.Dataset) -> Any:
-    """A one-shot iterator for training, which ends on all workers together, in a scope or not."""
+    """Creates a one-shot iterator for training that ends on all workers together, inside and outside of a scope."""
     with tf.device("/cpu:0"):
         return sync.over_dataset(tf.compat.v1.data.make_one_shot_iterator, ds)
 
 
 class Iterator:
-    """What HybridBackend's `hb.data.Iterator` is to a program: `get_next()` of an iterator, or of tensors.
+    """A replacement for HybridBackend's `hb.data.Iterator`: `get_next()` of an iterator, or of tensors.
 
-    It was a buffer that a thread filled. Here nothing is taken outside of the run that uses it, which is how no element
-    is lost and all workers agree on each (`sync.py`); `tf.data` reads ahead by itself, see `Dataset.prefetch`.
+    HybridBackend's class is a buffer that a thread fills. This class takes an element only in the run that uses it.
+    Therefore no element is lost, and all workers agree on each one (`sync.py`). `tf.data` reads ahead by itself; see
+    `Dataset.prefetch`.
 
     Args:
       inputs: an iterator, or tensors in any structure.
-      capacity, num_runners, num_takers: of the buffer; at least 1, without effect.
-      closed_exception_types, ignored_exception_types: only None: the data ends in `OutOfRangeError`, and an error is
-        left out by `Dataset.ignore_errors`.
+      capacity, num_runners, num_takers: settings of HybridBackend's buffer; they must be at least 1 and have no effect.
+      closed_exception_types, ignored_exception_types: must be None. The data ends with `OutOfRangeError`;
+        `Dataset.ignore_errors` skips elements with errors.
+
+    Raises:
+      ValueError: a number is less than 1, or exception types are given.
     """
 
     def __init__(
@@ -59,31 +63,35 @@ class Iterator:
         for name, types in (("closed", closed_exception_types), ("ignored", ignored_exception_types)):
             if types:
                 raise ValueError(
-                    f"{name}_exception_types is {types!r}, wanted None: data ends in OutOfRangeError, and a dataset's "
-                    "ignore_errors() leaves errors out"
+                    f"{name}_exception_types is {types!r}, wanted None: data ends with OutOfRangeError, and a "
+                    "dataset's ignore_errors() skips elements with errors"
                 )
         self._inputs = inputs
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element; of tensors, these themselves."""
+        """Returns the next element of the iterator, or the tensors themselves."""
         return self._inputs.get_next(name) if hasattr(self._inputs, "get_next") else self._inputs
 
 
 class SyncReplicasDataset:
-    """A dataset that never ends and says when it should have: HybridBackend's `hb.data.SyncReplicasDataset`.
+    """A dataset that never ends but marks its last element: HybridBackend's `hb.data.SyncReplicasDataset`.
 
-    Elements are pairs of an int32 scalar, 1 with the last element and ever after, and the element; after the last one
-    come elements of zero rows. A program reduces the number over the workers by itself, by its maximum (all end with
-    the first) or its minimum (with the last). In a scope iterators do all that without this dataset.
+    Each element is a pair of an int32 scalar and an element of the input. The scalar is 1 from the last element on,
+    else 0. After the last element, the dataset gives elements of zero rows without end. The program itself reduces the
+    scalar over the workers: with the maximum, all workers end with the first one; with the minimum, with the last one.
+    In a scope, iterators do all this without this dataset.
 
     Args:
-      input_dataset: of batches, in any structure of tensors, ragged and sparse tensors and `DataFrame.Value`s.
-      world, rank: of a program that leaves the reduction to HybridBackend: what is returned is `input_dataset`, whose
-        iterators must be made in a scope.
+      input_dataset: batches, in any structure of tensors, ragged and sparse tensors and `DataFrame.Value`s.
+      world, rank: given by programs that leave the reduction to HybridBackend. Then the result is `input_dataset`
+        itself, and its iterators must be made in a scope.
+
+    Raises:
+      ValueError: only one of `world` and `rank` is given.
     """
 
     def __new__(cls, input_dataset: tf.data.Dataset, world: Any = None, rank: Any = None) -> tf.data.Dataset:
-        """Makes the dataset, which is a plain `tf.data.Dataset`."""
+        """Creates the dataset; the result is a plain `tf.data.Dataset`."""
         if (world is None) != (rank is None):
             raise ValueError(f"world is {world} and rank is {rank}, wanted both or none")
         if world is not None:
@@ -94,7 +102,7 @@ class SyncReplicasDataset:
             return tuple(tf.nest.flatten(element, expand_composites=True))
 
         @tf.autograph.experimental.do_not_convert
-        def going_on(*element: Any) -> Any:
+        def not_last(*element: Any) -> Any:
             return tf.constant(0), flat(element)
 
         @tf.autograph.experimental.do_not_convert
@@ -109,6 +117,6 @@ class SyncReplicasDataset:
         def packed(stop: tf.Tensor, components: Any) -> Any:
             return stop, tf.nest.pack_sequence_as(spec, components, expand_composites=True)
 
-        # Each element with the mark of the one behind it.
-        marked = input_dataset.map(going_on).concatenate(tf.data.Dataset.from_tensors(0).repeat().map(ended))
+        # Each element gets the mark of its successor: the last element precedes an empty one and is thus marked with 1.
+        marked = input_dataset.map(not_last).concatenate(tf.data.Dataset.from_tensors(0).repeat().map(ended))
         return marked.scan((tf.constant(0), flat(sync.empty(spec))), shifted).skip(1).map(packed)

@@ -1,4 +1,4 @@
-"""A dataset that says of each element how many follow."""
+"""A dataset that gives each element together with the number of elements that follow it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep._src.engine.library import ops
 
 
 class _Lookahead(dataset_ops.UnaryDataset):
-    """The op as a dataset."""
+    """The result of the op `lockstep_lookahead_dataset` as a dataset."""
 
     def __init__(self, input_dataset: Any, ahead: int) -> None:
         self._spec = lookahead_spec(input_dataset.element_spec)
@@ -24,18 +24,18 @@ class _Lookahead(dataset_ops.UnaryDataset):
 
 
 def lookahead(dataset: Any, ahead: int) -> Any:
-    """The dataset with each element beside the number of those that follow, in a `tf.compat.v1.data.Dataset`.
+    """Returns a `tf.compat.v1.data.Dataset` of pairs: an element, and the number of elements that follow it.
 
-    What is read ahead is part of an iterator's state: saved and restored, no element is lost or comes twice. An error
-    of the dataset comes `ahead` elements early.
+    Elements that were read ahead are part of an iterator's state. When an iterator is saved and restored, no element is
+    lost and none comes twice. An error of the dataset is raised `ahead` elements early.
 
     Args:
-      dataset: of elements of any structure.
-      ahead: how far to look; the number, a scalar of int64, is at most that.
+      dataset: elements of any structure.
+      ahead: how far to look ahead, in elements. The number in each pair is an int64 scalar of at most `ahead`.
     """
     return dataset_ops.DatasetV1Adapter(_Lookahead(dataset, ahead))
 
 
 def lookahead_spec(spec: Any) -> tuple[Any, tf.TensorSpec]:
-    """The spec of the elements of `lookahead`, for a dataset of elements of `spec`."""
+    """Returns the spec of the elements of `lookahead` for a dataset of elements of `spec`."""
     return spec, tf.TensorSpec((), tf.int64)

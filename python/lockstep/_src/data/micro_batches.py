@@ -1,10 +1,10 @@
-"""Several batches a step, as micro-batches: options `data_batch_count`, and `compute_pipeline` that builds the model.
+"""Micro-batches: several batches in each step, with the option `data_batch_count` and the decorator `compute_pipeline`.
 
-With `data_batch_count=k` the iterators of a scope give `MicroBatches` where they would give tensors: k batches, of k
-elements of the data. A function under `compute_pipeline` takes them, is called once for each on the same variables, and
-its results become one: the mean over rows of its numbers, such as the loss. So any optimizer steps as if with one batch
-of all rows, by gradients that are summed before they are exchanged: one exchange a step, whatever k is. Layers that
-look at the whole batch (batch normalization) see a micro-batch at a time.
+With `data_batch_count=k`, the iterators of a scope give `MicroBatches` in place of tensors: k batches, made of k
+elements of the data. A function under `compute_pipeline` takes these. It is called once per batch on the same
+variables, and its results are merged: a number such as the loss becomes its mean over all rows. Any optimizer then
+steps as if it had one batch of all rows. The gradients are summed before they are exchanged, so a step has one
+exchange for any k. Layers that look at the whole batch, such as batch normalization, see one micro-batch at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lockstep._src.graph import row_weights
 
 
 class MicroBatches:
-    """A tensor of each of a step's batches.
+    """One tensor for each batch of a step.
 
     Args:
       values: tensors, in the order of the batches.
@@ -41,29 +41,30 @@ class MicroBatches:
 
 
 def batches_per_step() -> int:
-    """How many batches an iterator of the present scope gives at once."""
+    """Returns how many batches an iterator of the current scope gives at once."""
     options = context.options
     return options.data_batch_count if options.mode == "train" else 1
 
 
-def of_a_step(elements: list[Any]) -> Any:
-    """The elements that a step takes, as one: of several, `MicroBatches` of each of their tensors."""
+def merge_elements(elements: list[Any]) -> Any:
+    """Returns the elements of a step as one element: several become a structure of `MicroBatches`."""
     if len(elements) == 1:
         return elements[0]
     return tf.nest.map_structure(lambda *values: MicroBatches(list(values)), *elements)
 
 
 def compute_pipeline() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates a function that builds the model for a batch, so that it takes `MicroBatches`.
+    """Returns a decorator for a function that builds the model for a batch, so that it takes `MicroBatches`.
 
-    The function makes its variables with `tf.compat.v1.get_variable` or layers under default names: from the second
-    call on they are those of the first. With `data_batch_count` at 1, or outside of training, it is called as it is.
-    After HybridBackend's `hb.pipeline.compute_pipeline`.
+    The function makes its variables with `tf.compat.v1.get_variable` or with layers under default names. From the
+    second call on, it reuses the variables of the first. If `data_batch_count` is 1, or outside of training, the
+    function gets plain tensors and is called once. Follows HybridBackend's `hb.pipeline.compute_pipeline`.
 
     Returns:
-      A decorator. The decorated function returns what the function does, with tensors of several batches made one:
-      the mean of scalars of a floating-point type, each weighed by its batch's rows; others concatenated by rows. It
-      raises ValueError if the function makes other variables for the second batch.
+      A decorator. The decorated function returns the structure that the function returns, with the tensors of all
+      batches merged. Scalars of a floating-point type become their mean, weighted by the rows of each batch. Other
+      tensors are concatenated along the rows. The decorated function raises ValueError if the function makes new
+      variables for the second batch.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,7 +90,7 @@ def _build(function: Callable[..., Any], args: Any, kwargs: Any, count: int) -> 
     for i in range(count):
         picked = tf.nest.map_structure(lambda part, i=i: part.values[i] if _is_several(part) else part, (args, kwargs))
         if i > 0:
-            # Layers count default names; each batch's have to be those of the first.
+            # Layers number their default names; each batch must get the names of the first.
             store.variable_scopes_count = dict(names_before)
         with tf.compat.v1.variable_scope(
             tf.compat.v1.get_variable_scope(),

@@ -21,7 +21,7 @@ _PARTITION_BY = ("rows", "row_groups", "batches")
 
 
 class _Columns(dataset_ops.DatasetSource):
-    """The op as a dataset: of each column a tuple of its values and row splits."""
+    """The result of the op as a dataset: each column is a tuple of its values and row splits."""
 
     def __init__(self, variant_tensor: tf.Tensor, element_spec: Any) -> None:
         self._element_spec = element_spec
@@ -34,7 +34,7 @@ class _Columns(dataset_ops.DatasetSource):
 
 @tf.autograph.experimental.do_not_convert
 def _encode(columns: dict[str, tuple[tf.Tensor, ...]]) -> dict[str, tf.Tensor]:
-    """Columns as `tf.data` holds them: a ragged one as a single variant tensor."""
+    """Returns the columns in the form in which `tf.data` holds them: a ragged column is one variant tensor."""
     return {
         name: tf.raw_ops.RaggedTensorToVariant(
             rt_nested_splits=tensors[1:], rt_dense_values=tensors[0], batched_input=False
@@ -46,7 +46,7 @@ def _encode(columns: dict[str, tuple[tf.Tensor, ...]]) -> dict[str, tf.Tensor]:
 
 
 def _filenames(filenames: Any) -> tuple[list[str] | None, Any]:
-    """The names where they are known now, and as a tensor or a dataset."""
+    """Returns the names as a list (None if they are not known yet), and as a tensor or a dataset."""
     if isinstance(filenames, dataset_ops.DatasetV2):
         if filenames.element_spec != tf.TensorSpec([], tf.string):
             raise ValueError(f"filenames: a dataset of {filenames.element_spec}, wanted one of scalar strings")
@@ -63,7 +63,7 @@ def _filenames(filenames: Any) -> tuple[list[str] | None, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How files are read: arguments of `ParquetDataset`, which explains them, and of its relatives."""
+    """How files are read: the arguments that `ParquetDataset` and similar datasets share; see there."""
 
     fields: Iterable[str | Field] | None = None
     partition_count: int | tf.Tensor | None = None
@@ -80,7 +80,7 @@ class Reading:
     checksums: Checksums | None = None
 
     def share(self) -> tuple[Any, Any]:
-        """`partition_count` and `partition_index`, those of this worker where they are not given."""
+        """Returns `partition_count` and `partition_index`; if they are not given, those of this worker."""
         count, index = self.partition_count, self.partition_index
         if (count is None) != (index is None) and count != 1:
             raise ValueError(f"partition_count is {count} and partition_index is {index}, wanted both or none")
@@ -89,13 +89,13 @@ class Reading:
     def columns(
         self, filenames: Any, batch_size: int | tf.Tensor, spec: Callable[[Field, int | None], Any] | None = None
     ) -> tuple[Any, list[Field]]:
-        """The dataset that the op makes, and the fields of its columns.
+        """Returns the dataset that the op makes, and the fields of its columns.
 
         Args:
           filenames: as `ParquetDataset` takes them.
           batch_size: rows of a batch.
-          spec: what a field is in a batch of so many rows (None: of any number), whose flat components are its values
-            and row splits. None: a tuple of these.
+          spec: returns the spec of a field in a batch of a given number of rows (None: any number). Its flat components
+            must be the field's values and row splits. None for a tuple of these.
         """
         names, filenames = _filenames(filenames)
         complete = resolve(self.fields, names)
@@ -105,16 +105,21 @@ class Reading:
         if isinstance(filenames, dataset_ops.DatasetV2):
 
             @tf.autograph.experimental.do_not_convert
-            def of_names(every_name: tf.Tensor) -> Any:
-                return _Columns(self._op(every_name, complete, specs, **arguments), specs)
+            def read(all_names: tf.Tensor) -> Any:
+                return _Columns(self._op(all_names, complete, specs, **arguments), specs)
 
-            dataset = filenames.batch(tf.int64.max).flat_map(of_names)
+            dataset = filenames.batch(tf.int64.max).flat_map(read)
         else:
             dataset = _Columns(self._op(filenames, complete, specs, **arguments), specs)
         return (dataset if tf.get_static_value(self.partition_count) == 1 else mark_share(dataset)), complete
 
     def _checked(self, batch_size: int | tf.Tensor) -> dict[str, Any]:
-        """Those of the op's arguments that depend on the job or may be wrong in themselves."""
+        """Returns the arguments of the op that depend on the job, or that must be checked.
+
+        Raises:
+          TypeError: an argument is not an integer.
+          ValueError: an argument is out of its range.
+        """
         if self.partition_by not in _PARTITION_BY:
             raise ValueError(
                 f"partition_by is {self.partition_by!r}, wanted one of {', '.join(map(repr, _PARTITION_BY))}"
@@ -170,62 +175,64 @@ class Reading:
 
 
 class ParquetDataset(dataset_ops.UnaryDataset):
-    """A `tf.data.Dataset` of batches of Parquet files, as dicts of name -> `tf.Tensor` or `tf.RaggedTensor`.
+    """A `tf.data.Dataset` of batches from Parquet files; each batch is a dict of `tf.Tensor`s and `tf.RaggedTensor`s.
 
-    Columns are in the order of `fields`, or of the first file. Plain columns give tensors of shape [B], fixed-size
-    lists [B] + their size, lists ragged tensors with int64 row splits. All batches have B = `batch_size` rows but for
-    the last; they go over the borders of row groups and files.
+    Columns are in the order of `fields`, or of the first file. A plain column gives a tensor of shape [B]; fixed-size
+    lists give [B] + their size; other lists give a ragged tensor with int64 row splits. All batches but the last have
+    B = `batch_size` rows. A batch may span several row groups and files.
 
-    Inside a job of several workers each one reads its own share of the rows, unless `partition_count` and
-    `partition_index` say otherwise: no row is read twice and none left out. (HybridBackend leaves this to its caller: a
-    script that gives each worker other files must say `partition_count=1`.) Rows come in the order of the files, the
-    same on every machine. Iterators save and restore their position with `tf.data`'s checkpoints.
+    In a job of several workers, each worker reads its own share of the rows, unless `partition_count` and
+    `partition_index` are given. No row is read twice and none is left out. (HybridBackend leaves this to the program.
+    A script that gives different files to each worker must therefore pass `partition_count=1`.) Rows come in the order
+    of the files, which is the same on every machine. Iterators save and restore their position in `tf.data`'s
+    checkpoints.
 
-    In graph mode (`tf.compat.v1`) it gives a `tf.compat.v1.data.Dataset`, with that class's methods.
+    In graph mode (`tf.compat.v1`) the result is a `tf.compat.v1.data.Dataset`, with the methods of that class.
 
-    Follows HybridBackend's `hb.data.ParquetDataset`; docs/input.md says where it differs.
+    The class follows HybridBackend's `hb.data.ParquetDataset`; docs/input.md lists the differences.
 
     Args:
-      filenames: a name or a list of names of files, folders (all files below them, sorted) or patterns with `*`, `?`
-        and `[...]` (sorted); also a string tensor or a dataset of strings, then every field must be complete.
+      filenames: a name or a list of names. Each is a file, a folder (all files below it, sorted) or a pattern with `*`,
+        `?` and `[...]` (matches sorted). A string tensor or a dataset of strings is also accepted; then every field
+        must be complete.
       batch_size: rows of a batch; an integer or a scalar int64 tensor.
-      fields: names or `DataFrame.Field`s of the columns to read; None for all that have a form as a tensor (a warning
-        names the others).
+      fields: names or `DataFrame.Field`s of the columns to read; None for all columns that can be represented as
+        tensors (a warning names the others).
       partition_count: number of shares. None: one for each worker of the job.
-      partition_index: which share is read, from 0. None: this worker's rank; needs `partition_count` to be None, too.
-      drop_remainder: leaves out a last batch of fewer rows. The batch dimension is static then.
-      num_parallel_reads: reads this many files in turn: `num_sequential_reads` batches' rows from each. None: one file
-        after the other. It changes the order of rows, and only that: see `num_threads`.
+      partition_index: the share to read, from 0. None: this worker's rank; `partition_count` must then be None, too.
+      drop_remainder: leaves out a last batch of fewer rows. The batch dimension is then static.
+      num_parallel_reads: reads this many files in turn: the rows of `num_sequential_reads` batches from each. None: one
+        file after the other. It changes only the order of rows; for speed see `num_threads`.
       num_sequential_reads: see `num_parallel_reads`.
-      filters: which rows to read, as pyarrow spells it: `[(column, op, value), ...]`, all of which must hold, or a list
-        of such lists, all of one of which must hold; op is one of =, ==, !=, <, <=, >, >=, in, not in. Exactly the rows
-        are read that `pyarrow.parquet.read_table(filters=...)` keeps; row groups that the files' statistics exclude are
-        never read. The columns need not be among `fields`. Nulls are compared as nulls, whatever the field's
-        `default_value`: only 'not in', and 'in' with None among its values, keep them. Batches are full; shares are
-        made of the row groups that are read and are equal before rows are filtered.
-      skip_corrupted_data: leaves out what cannot be read, with warnings that count it, instead of raising an error:
-        rows with a null where the field has no `default_value`, or with a list of another length than the field's
-        `shape`; in a row group with damage, the rows from the decoded piece (at most 65536 rows) on in which it shows;
-        files that are not readable at all. Batches are full. Missing files, and columns that are missing or of another
-        type, remain errors.
-      checksums: the SHA-256 that files must have, against damage that their formats don't show: a dict of file to
-        'sha256:' and 64 hexadecimal digits, or the name of a manifest as `sha256sum` writes it, whose names are
-        relative to its folder. Each file must have one; those of other files do no harm. Before its first batch with
-        rows of a file, a worker reads that file whole, once for each dataset.
-      partition_by: how rows are shared out. 'rows': contiguous shares that differ by one row at most. 'row_groups':
-        whole row groups, so that none is decoded twice; shares differ by at most one row group's rows. 'batches': in
-        turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch W * B; every
-        worker decodes everything.
-      num_threads: threads that decode. None: as ARROW_NUM_THREADS of the environment says, else as many as cores,
-        divided by the workers on this host.
+      filters: the rows to read, written as in pyarrow: `[(column, op, value), ...]` keeps rows for which all terms are
+        true; a list of such lists keeps rows for which all terms of one list are true. The op is one of =, ==, !=, <,
+        <=, >, >=, in, not in. The result has exactly the rows that `pyarrow.parquet.read_table(filters=...)` keeps. Row
+        groups that the files' statistics exclude are never read. The columns need not be among `fields`. Nulls are
+        compared as nulls, also if the field has a `default_value`: only 'not in', and 'in' with None among its values,
+        keep them. Batches are full. Shares are made of the row groups that are read; their sizes are equal before rows
+        are filtered.
+      skip_corrupted_data: leaves out damaged data and counts it in warnings, instead of raising an error. It leaves out
+        rows with a null in a field without `default_value`, rows with a list whose length differs from the field's
+        `shape`, and files that cannot be read at all. In a damaged row group it leaves out all rows from the decoded
+        piece (at most 65536 rows) that shows the damage. Batches are full. Missing files, and columns that are missing
+        or have another type, remain errors.
+      checksums: the SHA-256 that files must have; finds damage that the file formats do not reveal. A dict from file to
+        'sha256:' and 64 hexadecimal digits, or the name of a manifest as `sha256sum` writes it, with names relative to
+        its folder. Each file must have a checksum; checksums of other files are ignored. Before its first batch with
+        rows of a file, a worker reads that file completely, once for each dataset.
+      partition_by: how rows are divided among the shares. 'rows': contiguous shares that differ by one row at most.
+        'row_groups': whole row groups, so that no row group is decoded twice; shares differ by at most one row group.
+        'batches': in turn, so that step s of W workers with batch B reads the rows of step s of one worker with batch
+        W * B; every worker decodes everything.
+      num_threads: number of threads that decode. None: the value of the environment variable ARROW_NUM_THREADS, or
+        else the number of cores divided by the number of workers on this host.
       name: a name for the op.
 
     Raises:
-      ValueError, TypeError: an argument that is wrong in itself.
-      tf.errors.OpError: here, for the first file, where `fields` leaves something open, else when an iterator is made:
-        a file that does not exist or cannot be read, a column that a file has not or has in another type. While
-        iterating: damaged data, and nulls in a field without `default_value`. Messages name file and column.
-
+      ValueError, TypeError: an argument is invalid by itself.
+      tf.errors.OpError: a file does not exist or cannot be read, or it lacks a column or has it in another type. The
+        error is raised here for the first file, if `fields` is incomplete; otherwise when an iterator is made. While
+        iterating: damaged data, or a null in a field without `default_value`. Messages name the file and the column.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -278,23 +285,23 @@ class ParquetDataset(dataset_ops.UnaryDataset):
 
     @property
     def element_spec(self) -> dict[str, tf.TypeSpec]:
-        """Specs of the columns of a batch, by name."""
+        """The specs of the columns of a batch, by name."""
         return self._element_spec
 
 
 def _threads_of_a_worker() -> int:
-    """As many as HybridBackend's variable says, else this worker's part of the cores."""
+    """Returns the number in HybridBackend's environment variable, or else this worker's part of the cores."""
     text = os.environ.get("ARROW_NUM_THREADS", "").strip()
     if not text:
         return max(1, len(os.sched_getaffinity(0)) // context.local_world_size)
     if not text.isdecimal():
         raise ValueError(f"environment variable ARROW_NUM_THREADS: got {text!r}, wanted a number of threads")
-    # 0 was none beside the one that reads.
+    # In HybridBackend, 0 means that only the reading thread decodes.
     return max(1, int(text))
 
 
 def _spec(field: Field, rows: int | None) -> tf.TypeSpec:
-    """Spec of a column of a batch of `rows` rows, None where that is not known."""
+    """Returns the spec of a column in a batch of `rows` rows; None means that the number is not known."""
     shape = [rows, *[None] * field.ragged_rank, *field.shape.as_list()]
     if field.ragged_rank == 0:
         return tf.TensorSpec(shape, field.dtype)
@@ -302,7 +309,7 @@ def _spec(field: Field, rows: int | None) -> tf.TypeSpec:
 
 
 def tensor_specs(field: Field, rows: int | None) -> tuple[tf.TensorSpec, ...]:
-    """Specs of the tensors that make the column: values, then the row splits of each ragged level."""
+    """Returns the specs of the tensors of a column: the values, then the row splits of each ragged level."""
     inner = field.shape.as_list()
     if field.ragged_rank == 0:
         return (tf.TensorSpec([rows, *inner], field.dtype),)

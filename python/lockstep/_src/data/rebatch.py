@@ -1,4 +1,4 @@
-"""Batches of any sizes as batches of one size, in order or shuffled."""
+"""Turns batches of any sizes into batches of one size, in order or shuffled."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lockstep._src.engine.library import ops
 
 
 def is_graph_mode() -> bool:
-    """Whether datasets are of TensorFlow 1 here, with that version's methods."""
+    """Returns whether datasets have the methods of TensorFlow 1 here."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def of_this_mode(dataset: dataset_ops.DatasetV2) -> Any:
-    """The dataset with the methods that a program expects: in graph mode those of `tf.compat.v1.data.Dataset`."""
+    """Returns the dataset with the methods of the current mode: in graph mode, of `tf.compat.v1.data.Dataset`."""
     return dataset_ops.DatasetV1Adapter(dataset) if is_graph_mode() else dataset
 
 
 class _Rebatched(dataset_ops.UnaryDataset):
-    """The op as a dataset of flat elements."""
+    """The result of the op as a dataset of flat elements."""
 
     def __init__(self, input_dataset: Any, variant_tensor: tf.Tensor, element_spec: Any) -> None:
         self._spec = element_spec
@@ -42,8 +42,8 @@ def _is_unit(component: Any) -> bool:
 
 
 def _units(structure: Any) -> list[Any]:
-    """The columns of an element, or of its spec: a column of lists is one."""
-    # As tf.nest goes through structures, but for stopping at columns.
+    """Returns the columns of an element, or of its spec; a column of lists counts as one."""
+    # Walks structures in the order of tf.nest, but stops at columns.
     if _is_unit(structure):
         return [structure]
     if isinstance(structure, dict):
@@ -54,7 +54,7 @@ def _units(structure: Any) -> list[Any]:
 
 
 def _tensors(unit: Any) -> list[tf.Tensor]:
-    """Values and int64 row splits of a column."""
+    """Returns the values and int64 row splits of a column."""
     if isinstance(unit, tf.RaggedTensor):
         unit = Value(unit.flat_values, unit.nested_row_splits)
     if isinstance(unit, Value):
@@ -76,7 +76,7 @@ def _flat(*element: Any) -> tuple[tf.Tensor, ...]:
 
 
 def _packed(spec: Any, tensors: list[tf.Tensor]) -> Any:
-    """The element of `spec` that `tensors` are; takes them off the list."""
+    """Builds the element of `spec` from `tensors`, and removes the used tensors from the list."""
     if isinstance(spec, tf.RaggedTensorSpec):
         values, *splits = [tensors.pop(0) for _ in range(1 + spec.ragged_rank)]
         splits = [tf.cast(split, spec.row_splits_dtype) for split in splits]
@@ -99,24 +99,25 @@ def _any_rows(spec: tf.TensorSpec, rows: int | None) -> tf.TensorSpec:
 
 
 class RebatchDataset:
-    """A dataset whose elements are batches of `batch_size` rows, made of batches of any sizes.
+    """A dataset of batches of `batch_size` rows, made from batches of any sizes.
 
     Elements are tensors [rows, ...], ragged tensors and `DataFrame.Value`s, in any structure.
 
     Args:
       input_dataset: batches.
-      fields: not needed; taken for HybridBackend's programs.
+      fields: not used; accepted for HybridBackend's programs.
       batch_size: rows of a batch; the last may have fewer.
       drop_remainder: leaves out a last batch of fewer rows.
-      shuffle_buffer_size: None or 0 keeps the order. Else each batch is drawn from the next `shuffle_buffer_size` +
-        `batch_size` rows that were not drawn before.
-      shuffle_seed: what the draws depend on, with the graph's seed (`tf.random.set_seed`), as in `tf.data`. Neither: a
-        seed that nobody knows.
-      reshuffle_each_iteration: whether each pass draws differently: by default, yes. With a seed the n-th pass of a
-        program draws the same each time that the program runs.
+      shuffle_buffer_size: None or 0 keeps the order. Otherwise each batch is drawn from the next `shuffle_buffer_size`
+        + `batch_size` rows that were not drawn before.
+      shuffle_seed: determines the draws together with the graph's seed (`tf.random.set_seed`), as in `tf.data`. If
+        neither is set, the seed is random.
+      reshuffle_each_iteration: whether each pass draws differently (default: True). With a seed, the n-th pass draws
+        the same rows each time the program runs.
 
     Raises:
-      ValueError: an argument out of its range, or elements that are no batches.
+      ValueError: an argument is out of its range, or the elements are not batches.
+      TypeError: an element holds something that cannot be cut into rows, such as a sparse tensor.
     """
 
     def __new__(
@@ -129,7 +130,7 @@ class RebatchDataset:
         shuffle_seed: Any = None,
         reshuffle_each_iteration: bool | None = None,
     ) -> tf.data.Dataset:
-        """Makes the dataset, which is a plain `tf.data.Dataset`."""
+        """Creates the dataset; the result is a plain `tf.data.Dataset`."""
         for name, value, least in (("batch_size", batch_size, 1), ("buffer_size", shuffle_buffer_size or 0, 0)):
             if not tf.is_tensor(value) and value < least:
                 raise ValueError(f"{name} is {value}, wanted {least} or more")
@@ -170,5 +171,5 @@ class RebatchDataset:
 
 
 def rebatch(batch_size: Any, drop_remainder: bool = False, fields: Iterable[Field] | None = None) -> Transformation:
-    """For `dataset.apply`: batches of `batch_size` rows, in order; see `RebatchDataset`."""
+    """Returns a transformation for `dataset.apply` to batches of `batch_size` rows, in order; see `RebatchDataset`."""
     return lambda dataset: RebatchDataset(dataset, fields, batch_size, drop_remainder)

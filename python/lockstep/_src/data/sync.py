@@ -1,19 +1,19 @@
-"""Iterators that end on all workers together.
+"""Iterators that end on all workers at the same step.
 
-Workers rarely have the same number of batches. Before each step they tell each other whether they have one:
+Workers rarely have the same number of batches. Before each step they tell each other whether they have another one:
 
-- `data_sync_drop_remainder=True` (default): as soon as one has none, the data ends on all.
-- `False`: the data ends when the last worker's does; one that has run out gets empty batches, of zero rows, until then.
+- `data_sync_drop_remainder=True` (default): as soon as one worker has no batch, the data ends on all workers.
+- `False`: the data ends when the last worker has no batch. Until then, workers without data get batches of zero rows.
 
-Loops in eager mode (`for batch in dataset`) end likewise, where the dataset is a worker's share (`sharing.py`), or made
-of one by whatever transformations. Loops inside of a `tf.function` do not.
+Loops in eager mode (`for batch in dataset`) end in the same way if the dataset is a worker's share (`sharing.py`), or
+is made from one by transformations. Loops inside a `tf.function` do not.
 
-An evaluation always goes on until the last worker's data ends, so that what it finds doesn't depend on how the data is
-spread over workers. The question is one exchange of two bytes in the run that takes the batch.
+An evaluation always continues until the last worker's data ends, so that its result does not depend on how the data is
+divided among the workers. The agreement costs one exchange of two bytes in the run that takes the batch.
 
-Iterators for training look one batch ahead (as many as a step takes, with `data_batch_count`), so that the same
-exchange tells whether the step is the last one: sessions of the job stop with it (`ending.py`), on one worker as on
-several. A run after it ends in `OutOfRangeError`, on all workers.
+Iterators for training look one batch ahead (with `data_batch_count`, as many batches as a step takes). The same
+exchange then tells whether this step is the last one, and sessions of the job stop with it (`ending.py`), on one worker
+as on several. A later run ends with `OutOfRangeError` on all workers.
 """
 
 from __future__ import annotations
@@ -34,34 +34,35 @@ from lockstep._src.graph import row_weights
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions
 
-# Where TensorFlow holds the functions that make iterators of a graph.
+# The modules and classes in which TensorFlow keeps the functions that make iterators of a graph.
 ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
 ITERATOR = tf.compat.v1.data.Iterator
 
-# The operations of a graph that take an element together with the other workers, out of those of these types.
+# The collection of the operations that take an element in agreement with the other workers. All operations that take
+# elements are of the types in `_TAKING`.
 _TOGETHER = ("lockstep", "taken_together")
 _TAKING = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
-# What `lookahead` adds to an element's output_types, ...
+# The part that `lookahead` adds to an element's output_types, output_shapes and output_classes.
 _FOLLOWING = {"output_types": tf.int64, "output_shapes": tf.TensorShape(()), "output_classes": tf.Tensor}
 
-# The name that the exchange before an eager element has in errors.
+# Errors call the exchange before an eager element by this name.
 _EAGER_TITLE = "next batch of a dataset (of all ranks inside of scope(), of one alone outside or with mode='infer')"
 
 
 class SyncIterator(ITERATOR):
-    """An iterator whose elements come on all workers or on none.
+    """An iterator of a graph that ends on all workers at the same step.
 
-    To a program it is the iterator that it makes, of which elements it has the structure.
+    A program uses it in place of the iterator that it created; its elements have the same structure.
 
     Args:
-      iterator: this worker's iterator; where `ahead` is not 0, over elements of `lookahead`.
+      iterator: this worker's iterator. If `ahead` is not 0, its elements are those of `lookahead`.
       drop_remainder: see the module's text.
-      ahead: how far `iterator` looks ahead.
-      is_share: whether its data are known as a worker's share.
+      ahead: how many elements `iterator` looks ahead.
+      is_share: whether its data is known to be a worker's share.
     """
 
     def __init__(self, iterator: Any, drop_remainder: bool, ahead: int = 0, is_share: bool = False) -> None:
-        # Not TensorFlow's own __init__, which would make the graph another iterator of it.
+        # TensorFlow's own __init__ is not called: it would add another iterator to the graph.
         vars(self).update(vars(iterator))
         if ahead:
             self._element_spec = iterator.element_spec[0]
@@ -71,19 +72,19 @@ class SyncIterator(ITERATOR):
         self.is_share = is_share
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element, or those of a step (`micro_batches.py`).
+        """Returns the next element, or the elements of a step (`micro_batches.py`).
 
         Raises:
-          tf.errors.OutOfRangeError: in the run, on all workers, where the data ends.
+          tf.errors.OutOfRangeError: in the run, on all workers, when the data has ended.
         """
         with tf.name_scope(name or "synchronized_get_next"):
             count = micro_batches.batches_per_step()
             if count == 1 and context.world_size == 1:
                 return self._own_next()
-            return micro_batches.of_a_step(self._next_of_all(count))
+            return micro_batches.merge_elements(self._next_of_all(count))
 
     def get_next_as_optional(self) -> Any:
-        """The next element of this worker alone, in a `tf.experimental.Optional`."""
+        """Returns this worker's next element in a `tf.experimental.Optional`, without asking the other workers."""
         mine = self._iterator.get_next_as_optional()
         if not self._ahead:
             return mine
@@ -110,10 +111,10 @@ class SyncIterator(ITERATOR):
         return element
 
     def _next_of_all(self, count: int) -> list[Any]:
-        """`count` elements; of those that this worker lacks, where the others have some, empty ones."""
+        """Returns `count` elements; an element that this worker lacks, but others have, is empty."""
         mine: list[Any] = []
         for _ in range(count):
-            # One after the other, so that the first elements are of the first batch.
+            # The elements are taken one after the other, so that the first one is the first in the data.
             with tf.control_dependencies([optional._variant_tensor.op for optional in mine[-1:]]):
                 mine.append(self._iterator.get_next_as_optional())
             tf.compat.v1.add_to_collection(_TOGETHER, mine[-1]._variant_tensor.op)
@@ -134,7 +135,7 @@ class SyncIterator(ITERATOR):
         return elements
 
     def _has_next(self, mine: Any, has_value: tf.Tensor, count: int) -> tf.Tensor:
-        """Whether this worker will have what the step after asks of it; `mine` is what it has last for this one."""
+        """Returns whether this worker has enough elements for the next step; `mine` is the last one of this step."""
         needed = min(count, self._ahead) if self._drop_remainder else 1
         following = tf.cond(has_value, lambda: mine.get_value()[1], lambda: tf.constant(0, tf.int64))
         return following >= needed
@@ -146,7 +147,7 @@ class SyncIterator(ITERATOR):
         if self._drop_remainder:
             element = value()
         else:
-            # In the order that the caller's control dependencies ask for.
+            # The identity is built here so that the caller's control dependencies apply to it.
             element = tf.cond(tf.identity(has_value), value, lambda: empty(self.element_spec))
         if context.options.mode == "train":
             row_weights.note(element, mine._variant_tensor)
@@ -158,12 +159,12 @@ class SyncIterator(ITERATOR):
 
 
 class EagerIterator(iterator_ops.OwnedIterator):
-    """An iterator in eager mode whose elements come on all workers or on none.
+    """An iterator in eager mode that ends on all workers at the same step.
 
-    Inside of a `tf.function`, and by `get_next_as_optional`, it takes those of this worker alone.
+    Inside a `tf.function`, and with `get_next_as_optional`, it takes elements without asking the other workers.
 
     Args:
-      dataset: what it iterates over.
+      dataset: the dataset to iterate over.
       drop_remainder: see the module's text.
     """
 
@@ -172,7 +173,7 @@ class EagerIterator(iterator_ops.OwnedIterator):
         self._drop_remainder = drop_remainder
 
     def _next_internal(self) -> Any:
-        """Returns the element for `next` and `get_next`; raises OutOfRangeError where the data ends."""
+        """Returns the element for `next` and `get_next`; raises OutOfRangeError when the data has ended."""
         if not tf.executing_eagerly():
             return super()._next_internal()
         mine = self.get_next_as_optional()
@@ -182,7 +183,12 @@ class EagerIterator(iterator_ops.OwnedIterator):
 
 
 def empty(spec: Any) -> Any:
-    """An element of `spec` with no rows, whatever its structure."""
+    """Returns an element of `spec` with zero rows, for any structure.
+
+    Raises:
+      ValueError: a tensor's rank is unknown, or is 0.
+      TypeError: the spec is of another kind, for which there is no empty batch.
+    """
     if isinstance(spec, Value):
         return Value(empty(spec.values), [tf.zeros([1], splits.dtype) for splits in spec.nested_row_splits])
     if isinstance(spec, dict):
@@ -200,7 +206,7 @@ def empty(spec: Any) -> Any:
         return tf.SparseTensor(tf.zeros([0, rank], tf.int64), tf.zeros([0], spec.dtype), tf.constant(shape, tf.int64))
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank is None:
         raise ValueError(
-            "an iterator that goes on with empty batches until all workers' data has ended needs elements of known "
+            "an iterator that gives empty batches until all workers' data has ended needs elements of known "
             f"rank, got {spec}; give Iterator.from_structure or from_string_handle their output_shapes"
         )
     if not isinstance(spec, tf.TensorSpec):
@@ -218,16 +224,16 @@ def _known(shape: tf.TensorShape) -> list[int]:
 
 
 def _how_far_ahead() -> int:
-    """How many elements an iterator of the present scope looks ahead."""
+    """Returns how many elements an iterator of the current scope looks ahead."""
     options = context.options
     if options.mode != "train" or tf.executing_eagerly():
         return 0
-    # A step that takes several, or none, has to know of as many.
+    # A step takes all its elements or none, so it must know whether all elements of the next step exist.
     return options.data_batch_count if options.data_sync_drop_remainder else 1
 
 
 def _synchronized(iterator: Any, ahead: int, is_share: bool = False) -> Any:
-    """The iterator for the present scope: synchronized for training and evaluation by several workers."""
+    """Returns the iterator for the current scope: synchronized for training and evaluation by several workers."""
     options = context.options
     if options.mode == "infer" or isinstance(iterator, SyncIterator):
         return iterator
@@ -238,15 +244,15 @@ def _synchronized(iterator: Any, ahead: int, is_share: bool = False) -> Any:
 
 
 def _drops_remainder(spec: Any) -> bool:
-    """Returns whether data of this kind end with the first worker's, in the present scope."""
+    """Returns whether data of this spec ends, in the current scope, when the first worker's data ends."""
     if context.options.mode != "eval":
         return context.options.data_sync_drop_remainder
-    # Scalars have no empty form to go on with.
+    # There is no empty batch of scalars, so such data cannot continue on a worker that has no more.
     return any(getattr(one, "shape", None) == () for one in tf.nest.flatten(spec))
 
 
 def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: Any) -> Any:
-    """The iterator that `make` makes of a dataset, synchronized for the present scope."""
+    """Returns the iterator that `make` creates for a dataset, synchronized for the current scope."""
     if getattr(make, "_synchronizes", False):
         return make(dataset, *args, **kwargs)
     ahead, is_share = _how_far_ahead(), sharing.is_share(dataset)
@@ -258,8 +264,8 @@ def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: A
     return _synchronized(iterator, ahead, is_share)
 
 
-def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
-    """An iterator maker that is given what elements are like: output_types, output_shapes, output_classes."""
+def _wrap_from_structure(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function that creates an iterator from output_types, output_shapes and output_classes."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -267,9 +273,9 @@ def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
         given = signature.bind(*args, **kwargs).arguments
         ahead = _how_far_ahead()
         if ahead:
-            for name, of_following in _FOLLOWING.items():
+            for name, added in _FOLLOWING.items():
                 if given.get(name) is not None:
-                    given[name] = (given[name], of_following)
+                    given[name] = (given[name], added)
         return _synchronized(make(**given), ahead)
 
     return wrapped
@@ -283,7 +289,7 @@ def _ends_together(dataset: Any) -> bool:
 
 
 def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns what takes the place of the datasets' `__iter__`."""
+    """Returns the replacement for the datasets' `__iter__`."""
 
     @functools.wraps(make)
     def wrapped(dataset: Any) -> Any:
@@ -295,7 +301,7 @@ def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def intercept_iterators(interception: Interception) -> None:
-    """Makes iterators synchronized ones while the interception lasts: those of graphs, and shares' eager ones."""
+    """Makes all iterators of graphs, and eager iterators of shares, synchronized while the interception lasts."""
     for owner in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter):
         interception.replace(owner, "__iter__", _wrap_iter)
 
@@ -311,11 +317,11 @@ def intercept_iterators(interception: Interception) -> None:
         for name in ("make_one_shot_iterator", "make_initializable_iterator"):
             interception.replace(owner, name, replace)
     for name in ("from_structure", "from_string_handle"):
-        interception.replace(ITERATOR, name, lambda original: staticmethod(_of_structure(original)))
+        interception.replace(ITERATOR, name, lambda original: staticmethod(_wrap_from_structure(original)))
 
 
 def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:
-    """Logs one warning, on worker 0, with the names of what takes data without asking the other workers."""
+    """Logs one warning, on worker 0, that names operations that take data without asking the other workers."""
     if context.rank != 0 or context.options.mode == "infer":
         return
     together = set(graph.get_collection(_TOGETHER))
@@ -324,7 +330,7 @@ def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:
         tf.compat.v1.logging.warning(
             "The iterators behind %s%s were made outside of scope(), so workers take their data without asking each "
             "other: if it ends on one worker before the others, the job ends with an error. Make "
-            "the iterators inside of scope(), or give all workers as many batches.",
+            "the iterators inside of scope(), or give all workers the same number of batches.",
             ", ".join(names[:5]),
             ", ..." if len(names) > 5 else "",
         )

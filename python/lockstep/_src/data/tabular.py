@@ -1,7 +1,7 @@
 """HybridBackend's datasets of tables: batches of columns, and a table of rows that is batched later.
 
-Follows HybridBackend's `hb.data.Dataset` and `hb.data.ParquetDataset`; docs/input.md says where these differ. Both are
-`tf.compat.v1.data.Dataset`s, in eager mode too, so that they have the methods of either version.
+The classes follow HybridBackend's `hb.data.Dataset` and `hb.data.ParquetDataset`; docs/input.md lists the differences.
+Both are `tf.compat.v1.data.Dataset`s, in eager mode too, so that they have the methods of both TensorFlow versions.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lockstep._src.data.filters import Filters, conjunctions, renamed
 from lockstep._src.data.parquet import Reading, tensor_specs
 from lockstep._src.data.rebatch import RebatchDataset, of_this_mode
 
-# Rows that are read at once where a table is gone through row by row.
+# The number of rows that are read at once when a program iterates over a table row by row.
 _ROWS_AT_ONCE = 256
 
 
 def _value_spec(shaped: frozenset[str]) -> Callable[[Field, int | None], Any]:
-    """What a field is in a batch: a tensor, or a `Value` where it holds lists or was given a shape."""
+    """Returns a function from a field to its spec: a `Value` if it holds lists or is in `shaped`, else a tensor."""
 
     def spec(field: Field, rows: int | None) -> Any:
         values, *splits = tensor_specs(field, rows)
@@ -41,12 +41,12 @@ def _is_scalar(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """Which columns of which files: those that are read, and those that are nothing but a default."""
+    """The columns of a table and its files. A column is read from the files, or consists of its default only."""
 
     filenames: Any
-    fields: list[Field]  # all
-    constants: list[Field]  # whose default is no single value; the first file does not have them
-    shaped: frozenset[str]  # that were given a shape
+    fields: list[Field]  # all fields
+    constants: list[Field]  # fields whose default is not a single value; the first file does not have them
+    shaped: frozenset[str]  # names of the fields for which the program gave a shape
     reading: Reading
 
     @classmethod
@@ -83,20 +83,22 @@ class _Table:
         return cls(filenames, complete, constants, shaped, dataclasses.replace(reading, fields=read))
 
     def batches(self, batch_size: Any, drop_remainder: bool) -> Any:
-        """Batches of tensors and `Value`s."""
+        """Returns a dataset of batches of tensors and `Value`s."""
         reading = dataclasses.replace(self.reading, drop_remainder=drop_remainder)
         dataset, _ = reading.columns(self.filenames, batch_size, _value_spec(self.shaped))
         return of_this_mode(dataset)
 
 
 class FrameDataset(dataset_ops.DatasetV1Adapter):
-    """Batches of Parquet files, columns of lists as `DataFrame.Value`s: HybridBackend's `hb.data.ParquetDataset`.
+    """A dataset of batches of Parquet files: HybridBackend's `hb.data.ParquetDataset`.
+
+    Columns of lists are `DataFrame.Value`s.
 
     Args:
       filenames, batch_size, fields, partition_count, partition_index, skip_corrupted_data, drop_remainder,
-        num_parallel_reads, num_sequential_reads, filters, checksums, partition_by, num_threads: as of
+        num_parallel_reads, num_sequential_reads, filters, checksums, partition_by, num_threads: as in
         `lockstep.data.ParquetDataset`.
-      num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
+      num_parallel_parser_calls: another name of `num_threads`; `tf.data.AUTOTUNE` means its default.
     """
 
     def __init__(
@@ -135,39 +137,42 @@ class FrameDataset(dataset_ops.DatasetV1Adapter):
 
     @property
     def all_fields(self) -> list[Field]:
-        """All fields, those included that are nothing but a default."""
+        """All fields, including those that consist of their default only."""
         return self._table.fields
 
     @property
     def fields(self) -> list[Field]:
-        """The fields that a batch has."""
+        """The fields that are read from the files; a batch has exactly these."""
         return [field for field in self._table.fields if field not in self._table.constants]
 
     @property
     def partition_count(self) -> Any:
-        """Number of shares."""
+        """The number of shares."""
         return self._table.reading.share()[0]
 
     @property
     def partition_index(self) -> Any:
-        """Which share is read."""
+        """The number of the share that is read, from 0."""
         return self._table.reading.share()[1]
 
     @property
     def drop_remainder(self) -> bool:
-        """Whether a last batch of fewer rows is left out."""
+        """True if a last batch of fewer rows is left out."""
         return self._drop_remainder
 
     @classmethod
     def read_schema(
         cls, filename: str, fields: Iterable[str | Field] | None = None, lower: bool = False
     ) -> tuple[Field, ...]:
-        """Complete fields of a file, in the order of `fields`, or of the file.
+        """Returns the complete fields of a file, in the order of `fields`, or of the file.
 
         Args:
-          filename: a file, or what stands for several: the first counts.
+          filename: a file, a folder or a pattern; the first file is described.
           fields: names and fields; None for all columns that can be read.
-          lower: finds columns whatever the case of their names.
+          lower: ignores the case of the columns' names.
+
+        Raises:
+          tf.errors.OpError: the file does not exist, cannot be read, or lacks one of the columns.
         """
         return tuple(resolve(fields, [filename], ignore_case=lower))
 
@@ -179,10 +184,10 @@ def _threads(num_threads: int | None, num_parallel_parser_calls: int | None) -> 
 
 
 class TabularDataset(dataset_ops.DatasetV1Adapter):
-    """A table of rows: HybridBackend's `hb.data.Dataset`. Made by `from_parquet` or `from_orc`.
+    """A table of rows: HybridBackend's `hb.data.Dataset`. Create it with `from_parquet` or `from_orc`.
 
-    Gone through as it is, it gives rows; `batch` and `shuffle_batch` give batches and are the way to read fast. Columns
-    of lists are sparse tensors, or dense ones with `to_dense`.
+    Iterating over it gives single rows. `batch` and `shuffle_batch` give batches, and read much faster. Columns of
+    lists are sparse tensors, or dense tensors if `to_dense` is given.
     """
 
     def __init__(self, table: _Table, to_dense: Any, deduplicate: frames.Transformation | None) -> None:
@@ -212,30 +217,34 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
         partition_by: str = "rows",
         num_threads: int | None = None,
     ) -> TabularDataset:
-        """The rows of Parquet files.
+        """Creates a table of the rows of Parquet files.
 
         Args:
           filenames: names of files, folders and patterns, a string tensor, or a dataset of strings.
           partition_count: number of shares; None for one for each worker of the job.
-          partition_index: which share is read; None for this worker's.
-          num_parallel_reads: files that are read in turn; None for one after the other.
-          filters: which rows to read, `[(column, op, value), ...]`, see `lockstep.data.ParquetDataset`. Row groups that
-            statistics exclude are not read; ORC files are read whole and filtered.
-          checksums: the SHA-256 that files must have, see `lockstep.data.ParquetDataset`.
-          partition_by: how rows are shared out, see `lockstep.data.ParquetDataset`.
-          num_threads: threads that decode; None for this worker's part of the cores.
-          fields: names and `DataFrame.Field`s; None for all columns that have a form as a tensor. A `default_value`
-            that is no single value (a list, a tensor, a sparse tensor) is that of a column that no file has.
-          skip_corrupted_data: leaves out what cannot be read, with warnings that count it, see
-            `lockstep.data.ParquetDataset`.
-          to_dense: True for columns of lists as dense tensors, filled up to the batch's longest list; a shape to fill
-            up to that; a dict of these by names. See `DataFrame.parse`.
-          num_parallel_parser_calls: the same as `num_threads`; `tf.data.AUTOTUNE` is its default.
-          field_ignore_case: finds columns whatever the case of their names; batches have the files' names.
-          field_map_fn: gets the complete fields, and returns those to read.
-          key_idx_field_names: index columns of columns stored without duplicates, see `deduplicate`; batch sizes count
-            the rows of the file, then.
-          value_field_names: for each of them the columns that it belongs to.
+          partition_index: the share to read; None for this worker's.
+          num_parallel_reads: number of files that are read in turn; None for one after the other.
+          filters: the rows to read, `[(column, op, value), ...]`; see `lockstep.data.ParquetDataset`. Row groups that
+            statistics exclude are not read; ORC files are read completely and then filtered.
+          checksums: the SHA-256 that files must have; see `lockstep.data.ParquetDataset`.
+          partition_by: how rows are divided among the shares; see `lockstep.data.ParquetDataset`.
+          num_threads: number of threads that decode; None for this worker's part of the cores.
+          fields: names and `DataFrame.Field`s; None for all columns that can be represented as tensors. A field whose
+            `default_value` is not a single value (a list, a tensor, a sparse tensor) stands for a column that no file
+            has.
+          skip_corrupted_data: leaves out damaged data and counts it in warnings; see `lockstep.data.ParquetDataset`.
+          to_dense: True for columns of lists as dense tensors, padded to the batch's longest list; a shape to pad to;
+            or a dict of these by column name. See `DataFrame.parse`.
+          num_parallel_parser_calls: another name of `num_threads`; `tf.data.AUTOTUNE` means its default.
+          field_ignore_case: ignores the case of the columns' names; batches have the files' names.
+          field_map_fn: takes the complete fields and returns the fields to read.
+          key_idx_field_names: the index columns of columns that are stored without duplicates; see `deduplicate`. Batch
+            sizes then count rows of the file.
+          value_field_names: for each index column, the value columns that it belongs to.
+
+        Raises:
+          ValueError, TypeError: an argument is invalid by itself.
+          tf.errors.OpError: the first file cannot be read, or lacks one of the columns.
         """
         if (key_idx_field_names is None) != (value_field_names is None):
             raise ValueError("key_idx_field_names and value_field_names: wanted both or none")
@@ -258,16 +267,19 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
 
     @classmethod
     def from_orc(cls, filenames: Any, *args: Any, **kwargs: Any) -> TabularDataset:
-        """The rows of ORC files; arguments as of `from_parquet`."""
+        """Creates a table of the rows of ORC files; arguments as in `from_parquet`."""
         return cls.from_parquet(filenames, *args, **kwargs)
 
     @property
     def fields(self) -> list[Field]:
-        """All fields, those included that are nothing but a default."""
+        """All fields, including those that consist of their default only."""
         return self._table.fields
 
     def batch(self, batch_size: Any, drop_remainder: bool = False, **_: Any) -> tf.data.Dataset:
-        """Batches of `batch_size` rows, in order; the last has fewer unless `drop_remainder` leaves it out."""
+        """Returns a dataset of batches of `batch_size` rows, in order.
+
+        The last batch may have fewer rows; `drop_remainder` leaves such a batch out.
+        """
         return self._parsed(self._table.batches(batch_size, drop_remainder))
 
     def shuffle_batch(
@@ -278,14 +290,14 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
         seed: Any = None,
         reshuffle_each_iteration: bool | None = None,
     ) -> tf.data.Dataset:
-        """Batches of rows in random order.
+        """Returns a dataset of batches of rows in random order.
 
         Args:
           batch_size: rows of a batch.
           drop_remainder: leaves out a last batch of fewer rows.
           buffer_size: each batch is drawn from the next `buffer_size` + `batch_size` rows that were not drawn before.
             None: `batch_size`.
-          seed: what the draws depend on, see `RebatchDataset`.
+          seed: determines the draws; see `RebatchDataset`.
           reshuffle_each_iteration: whether each pass draws differently.
         """
         batches = RebatchDataset(
@@ -310,7 +322,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
 
     @tf.autograph.experimental.do_not_convert
     def _in_order(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The columns of a batch in the order of the fields."""
+        """Returns the columns of a batch in the order of the fields."""
         return {field.name: batch[field.name] for field in self._table.fields if field.name in batch}
 
 
@@ -325,7 +337,7 @@ def read_parquet(
     *,
     filters: Filters | None = None,
 ) -> frames.Transformation:
-    """For `apply` to a dataset of file names: their batches, as `FrameDataset` gives them."""
+    """Returns a transformation for `apply` from a dataset of file names to batches as `FrameDataset` gives them."""
     return lambda filenames: FrameDataset(
         filenames,
         batch_size,

@@ -13,10 +13,10 @@ from lockstep._src.data.parquet import ParquetDataset
 
 
 def _differences(file: str, fields: Sequence[Field], first: str, wanted: Sequence[Field]) -> str | None:
-    """What is different, in words; None where nothing is."""
+    """Describes the first difference between the fields of two files; returns None if there is none."""
     if len(fields) != len(wanted):
         return f"{file} has {len(fields)} fields, and {first} has {len(wanted)}"
-    # Files may have their columns in different orders: they are read by name.
+    # The order of the columns may differ between files, because columns are read by name.
     in_pairs = zip(*(sorted(some, key=lambda field: field.name) for some in (fields, wanted)), strict=True)
     for field, other in in_pairs:
         for attribute in ("name", "dtype", "ragged_rank", "shape"):
@@ -27,13 +27,17 @@ def _differences(file: str, fields: Sequence[Field], first: str, wanted: Sequenc
 
 
 def validate(files: Sequence[str], fields: Sequence[str] | None, lower: bool, peek: int) -> None:
-    """Raises ValueError or `tf.errors.OpError` for the first file that is not right.
+    """Checks that all files have the same fields, and reads one batch of each.
 
     Args:
       files: names of files, patterns or folders; each is read as one dataset.
-      fields: names of the columns that all must have; None for all columns of each.
-      lower: finds columns whatever the case of their names.
-      peek: rows that are read of each.
+      fields: names of the columns that all files must have; None for all columns of each file.
+      lower: ignores the case of the columns' names.
+      peek: number of rows to read from each file.
+
+    Raises:
+      ValueError: a file's fields differ from the first file's.
+      tf.errors.OpError: a file cannot be read.
     """
     complete = [resolve(fields, [file], ignore_case=lower) for file in files]
     for file, mine in zip(files, complete, strict=True):
@@ -50,12 +54,12 @@ def validate(files: Sequence[str], fields: Sequence[str] | None, lower: bool, pe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0 where all files are right, else 1 and what is wrong on stderr."""
+    """Runs the command: returns 0 if all files are right, else prints the error to stderr and returns 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("input_files", nargs="+", help="Parquet files, patterns or folders")
     parser.add_argument("--fields", default="", help="names of columns, with commas; all columns if left out")
-    parser.add_argument("--lower", action="store_true", help="find columns whatever the case of their names")
-    parser.add_argument("--peek", type=int, default=32, help="rows to read of each file")
+    parser.add_argument("--lower", action="store_true", help="ignore the case of columns' names")
+    parser.add_argument("--peek", type=int, default=32, help="rows to read from each file")
     args = parser.parse_args(argv)
     try:
         validate(args.input_files, args.fields.split(",") if args.fields else None, args.lower, args.peek)

@@ -1,18 +1,18 @@
-"""Tensors copied from checkpoint to checkpoint byte for byte, a little at a time, so that they may exceed memory.
+"""Copies tensors from checkpoint to checkpoint byte for byte, in small pieces, so that they may exceed memory.
 
-TensorFlow's own readers take in at least what was written at once: of a table that one worker saved, all of it. But a
-checkpoint's data files hold nothing else than the bytes of tensors, one after the other, and its index says where:
+TensorFlow's own readers load at least one written slice at a time: for a table that one worker saved, all of it.
+However, a checkpoint's data files hold only the bytes of tensors, one after the other. The index has their places.
 
     <prefix>.data-0000i-of-0000N    bytes
     <prefix>.index                  sorted table of key -> protocol buffer
         ""                              BundleHeaderProto: number of data files, byte order
         <name>                          BundleEntryProto: type, shape, and data file, offset, length, checksum
-        <name>, its slices              the same, its data in entries of their own
+        <name> of a sliced tensor       the same; each slice has an entry of its own
         <slice of name>                 BundleEntryProto of a slice
 
-(tensorflow/core/util/tensor_bundle/tensor_bundle.h). So a copy reads the index, copies the ranges of bytes, and writes
-an index with their new places. Checksums stay: they are those of the bytes. The index is a table in LevelDB's format
-(doc/table_format.md of LevelDB), which TensorFlow writes without compression.
+(tensorflow/core/util/tensor_bundle/tensor_bundle.h). A copy therefore reads the index, copies the ranges of bytes, and
+writes an index with their new places. The checksums stay valid, because they depend only on the bytes. The index is a
+table in LevelDB's format (doc/table_format.md of LevelDB), which TensorFlow writes without compression.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
 # Size at which a block of the index ends.
 _BLOCK_BYTES = 16 << 10
-# How much is in memory at a time.
+# The number of bytes that are copied at a time, and thus held in memory.
 _CHUNK_BYTES = 16 << 20
 
 
 def copy_tensors(source: str, names: Collection[str], target: str) -> None:
-    """Writes a checkpoint of some tensors of another one.
+    """Writes a checkpoint with some tensors of another one.
 
     Args:
       source: prefix of the checkpoint to copy from.
-      names: of the tensors, as the checkpoint has them.
-      target: prefix of the checkpoint to write; its folder exists.
+      names: names of the tensors in the checkpoint.
+      target: prefix of the checkpoint to write; its folder must exist.
 
     Raises:
-      ValueError: the source's index is damaged, is no table in the known format, or lacks a tensor.
+      ValueError: the source's index is damaged, is not a table in the known format, or lacks a tensor.
       tf.errors.DataLossError: a data file of the source is shorter than its index says.
-
     """
     entries = _read_table(f"{source}.index")
     header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries.pop(b"", b""))
@@ -65,7 +64,7 @@ def copy_tensors(source: str, names: Collection[str], target: str) -> None:
 
 
 def _copy_data(source: str, shards: int, entries: Sequence[tensor_bundle_pb2.BundleEntryProto], target: str) -> None:
-    """Copies the data of entries to one file, in the order in which it lies, and gives the entries their new places."""
+    """Copies the data of the entries to one file, in the order of the source, and updates the entries' places."""
     offset = 0
     with _gfile.GFile(f"{target}.data-00000-of-00001", "wb") as out:
         for shard in range(shards):
@@ -81,31 +80,32 @@ def _copy_data(source: str, shards: int, entries: Sequence[tensor_bundle_pb2.Bun
                         chunk = file.read(min(left, _CHUNK_BYTES))
                         if not chunk:
                             raise tf.errors.DataLossError(
-                                None, None, f"{path} ends {left} bytes before the end of a tensor that its index has"
+                                None, None, f"{path} ends {left} bytes before the end of a tensor in its index"
                             )
                         out.write(chunk)
                         left -= len(chunk)
             for entry in here:
-                # Of another shard than 0 are only those that come later.
+                # All shards become shard 0 below, after the loop has used the old numbers.
                 entry.offset, offset = offset, offset + entry.size
         for entry in entries:
             entry.shard_id = 0
 
 
 def _name_of(key: bytes) -> str:
-    """The name of the tensor that an entry belongs to.
+    """Returns the name of the tensor that an entry belongs to.
 
-    The key of a slice is its tensor's name and its extent in an encoding that keeps the order: a number 0, the name
-    with 00 and ff escaped, its end 00 01, and numbers (EncodeTensorNameSlice of TensorFlow).
+    The key of a slice encodes its tensor's name and its extent so that keys sort in this order: a number 0, the name
+    with 00 and ff escaped, its end 00 01, and numbers (EncodeTensorNameSlice in TensorFlow).
     """
     if key.startswith(b"\0"):
         key = key[1 : key.index(b"\0\1", 1)].replace(b"\xff\0", b"\xff").replace(b"\0\xff", b"\0")
     return key.decode()
 
 
-# LevelDB's tables. A block is entries, each (bytes shared with the key before, other bytes of the key, bytes of the
-# value: varints; the key's other bytes; the value), then places where a key is whole, and their number. A type of
-# compression and a checksum follow it. The last block lists the blocks; the footer says where it is.
+# LevelDB's tables. A block consists of entries, then the places of entries with complete keys, then the number of these
+# places. An entry has three varints (number of bytes shared with the previous key, number of other bytes of the key,
+# number of bytes of the value), the key's other bytes, and the value. The type of compression and a checksum follow
+# each block. The last block lists all blocks; the footer gives its place.
 
 
 def _read_table(path: str) -> dict[bytes, bytes]:
@@ -114,7 +114,7 @@ def _read_table(path: str) -> dict[bytes, bytes]:
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise ValueError(f"{path} is no index of a checkpoint in TensorFlow's format")
     try:
-        # Where something is known of the table (which is nothing), and where its blocks are listed.
+        # The footer has the places of two blocks: the metadata of the table (here empty) and the list of its blocks.
         _, position = _handle(data, len(data) - _FOOTER_BYTES)
         listed, _ = _handle(data, position)
         table = {}
@@ -127,17 +127,17 @@ def _read_table(path: str) -> dict[bytes, bytes]:
 
 
 def _entries(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the block at a place of the data.
+    """Yields the keys and values of the block at `offset`, which has `size` bytes.
 
-    Behind it are how it is compressed, and the checksum of both.
+    After the block come its type of compression (one byte) and the checksum of the block and that byte.
     """
     end = offset + size + 1
     if size < 4 or end + 4 > len(data):
         raise ValueError(f"{path} is damaged: it ends before a block does")
     if struct.unpack_from("<I", data, end)[0] != _masked_crc32c(data[offset:end]):
-        raise ValueError(f"{path} is damaged: a block at byte {offset} has another checksum")
+        raise ValueError(f"{path} is damaged: the block at byte {offset} does not match its checksum")
     if data[offset + size] != 0:
-        raise ValueError(f"{path} is compressed, wanted an index as TensorFlow writes it")
+        raise ValueError(f"{path} is compressed, wanted an uncompressed index, as TensorFlow writes it")
     restarts = struct.unpack_from("<I", data, offset + size - 4)[0]
     position, end, key = offset, offset + size - 4 * (restarts + 1), b""
     while position < end:
@@ -151,9 +151,9 @@ def _entries(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[b
 
 
 def _table(entries: dict[bytes, bytes]) -> bytes:
-    """The file of a table."""
+    """Returns the bytes of a table's file."""
     out = bytearray()
-    blocks: dict[bytes, bytes] = {}  # the last key of a block -> where it is
+    blocks: dict[bytes, bytes] = {}  # the last key of a block -> its place
     block: dict[bytes, bytes] = {}
     for key in sorted(entries):
         block[key] = entries[key]
@@ -167,7 +167,7 @@ def _table(entries: dict[bytes, bytes]) -> bytes:
 
 
 def _add_block(out: bytearray, entries: dict[bytes, bytes]) -> bytes:
-    """Adds a block to the file, in which all keys are whole. Returns where it is."""
+    """Adds a block with complete keys to the file, and returns its place (encoded offset and size)."""
     block = bytearray()
     starts = []
     for key, value in entries.items():
@@ -182,14 +182,14 @@ def _add_block(out: bytearray, entries: dict[bytes, bytes]) -> bytes:
 
 
 def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """Offset and size of a block, as they are written at a position of the data, and the position behind them."""
+    """Reads the offset and size of a block at a position of the data; also returns the position after them."""
     offset, position = _varint(data, position)
     size, position = _varint(data, position)
     return (offset, size), position
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number at a position of the data, and the position behind it."""
+    """Reads a number at a position of the data; also returns the position after it."""
     number = shift = 0
     while True:
         byte = data[position]
@@ -222,7 +222,7 @@ _CRC_TABLE = _crc_table()
 
 
 def _masked_crc32c(data: bytes | bytearray) -> int:
-    """The checksum of a block: CRC-32C, masked so that checksums of checksums are none."""
+    """Returns the checksum of a block: CRC-32C, masked as in LevelDB, which avoids CRCs of data that holds CRCs."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _CRC_TABLE[(crc ^ byte) & 0xFF]

@@ -1,17 +1,18 @@
-"""Checkpoints of a job: written by all workers, plain TensorFlow to read.
+"""Checkpoints of a job: all workers write them together, and plain TensorFlow can read them.
 
 A save is one run of the graph on every worker, at the same step:
 
-1. Sharded variables and their slots are re-laid from rows by modulo to contiguous ranges (one exchange each), so that
-   each worker holds a slice of the logical tensor.
-2. Every worker writes its slices to a file of its own beside the target; worker 0 writes the replicated variables too.
-   Its rows of dynamic tables go to another file, a piece at a time (table_saveables.py).
-3. When all have written, worker 0 merges the files' indices beside the target, syncs all files, and renames them to the
-   checkpoint's name (tf/checkpoint/commit_op.cc). Before that the checkpoint does not exist: a worker that dies, or a
-   machine that loses its power, leaves the last complete one in place.
+1. One exchange per sharded variable and slot moves rows from their owners (id modulo W) to contiguous ranges. Each
+   worker then holds a slice of the logical tensor.
+2. Every worker writes its slices to a file of its own beside the target; worker 0 also writes the replicated variables.
+   A worker's rows of dynamic tables go to another file, piece by piece (table_saveables.py).
+3. When all workers have written, worker 0 merges the files' indices beside the target, syncs all files, and renames
+   them to the checkpoint's name (tf/checkpoint/commit_op.cc). Before that, the checkpoint does not exist. If a worker
+   dies or a machine loses its power, the last complete checkpoint remains.
 
-The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. A restore reads
-the contiguous slice of each worker of the present job, however many there are, and re-lays it back.
+The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. In a restore,
+each worker of the current job, with any number of workers, reads its contiguous slice, and an exchange moves the rows
+back to their owners.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class _ShardSaveable(saveable_object.SaveableObject):
         super().__init__(variable, specs, name)
 
     def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
-        """Assigns the rows that this worker owns; the rows read are its contiguous slice."""
+        """Assigns the rows that this worker owns, from the contiguous slices that the workers read."""
         del restored_shapes
         if restored_tensors:
             (slice_,) = restored_tensors
@@ -80,9 +81,9 @@ class _ShardSaveable(saveable_object.SaveableObject):
 
 
 class _GatheredSaveable(saveable_object.SaveableObject):
-    """A sharded variable of float16, as one tensor: TensorFlow reads no slices of that type.
+    """A sharded float16 variable, saved as one tensor, because TensorFlow cannot read slices of that type.
 
-    Worker 0 writes the whole table, and each reads it: it passes through their memory.
+    Worker 0 writes the whole table, and every worker reads it whole, so it must fit into the memory of each.
 
     Args:
       variable: the local shard, [local rows, ...].
@@ -103,7 +104,7 @@ class _GatheredSaveable(saveable_object.SaveableObject):
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=self._shard.pick(whole))
 
 
-# What every worker has a part of, rather than all the same.
+# The saveables of which every worker writes a part. Worker 0 alone writes all others.
 _OF_EACH_WORKER = (_ShardSaveable, PositionSaveable)
 
 
@@ -115,9 +116,9 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
     """Builds the save and restore operations of one worker.
 
     Args:
-      write_version: as TensorFlow's builders take it.
-      changes: of dynamic tables only what changed since the last checkpoint.
-      track: dynamic tables record what changes, for incremental checkpoints.
+      write_version: the checkpoint format, as in TensorFlow's builders.
+      changes: saves only the changes of dynamic tables since the last checkpoint.
+      track: makes dynamic tables record their changes, for incremental checkpoints.
     """
 
     def __init__(self, write_version: Any, changes: bool = False, track: bool = False) -> None:
@@ -128,7 +129,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         tables, names_to_saveables = dynamic_tables.take_tables(names_to_saveables)
         if not isinstance(names_to_saveables, dict):
             names_to_saveables = saveable_object_util.op_list_to_dict(names_to_saveables)
-        # In the order of names, which is the same on every worker.
+        # Sorted by name, because this order is the same on every worker.
         named = {name: _saveable(name, names_to_saveables[name]) for name in sorted(names_to_saveables)}
         named.update((name, tables[name]) for name in sorted(tables))
         return super()._build_internal(named, **kwargs)
@@ -149,7 +150,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         return tf.group(*restored, dynamic_tables.restore(tables, filename_tensor, **self._tables), name="restore_all")
 
     def _GroupByDevices(self, saveables: Iterable[Any]) -> list[tuple[str, list[Any]]]:  # noqa: N802
-        # All on this worker's one file, and its restore one operation: the file is shared by workers, not by devices.
+        # All in one group: each worker writes one file and restores in one operation, for all its devices.
         return [("", list(saveables))]
 
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
@@ -172,7 +173,8 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
             writing = dynamic_tables.write(tables, parts[ctx.rank][1], **self._tables)
             written = [*written, writing.written]
         with tf.control_dependencies(written):
-            # Which workers have a file to merge is known from the tables' sizes, but only on each worker: tell it.
+            # Only the worker itself knows whether it has written a file (it depends on the tables' sizes), so all
+            # workers exchange this fact.
             has_part = tf.stack([[tf.constant(writes_own), writing.has_rows if tables else tf.constant(False)]])
             has_part = ordered.allgather(has_part, name="save_written") if ctx.world_size > 1 else tf.identity(has_part)
         committed = [has_part.op]
@@ -193,11 +195,11 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
 
 def _merge_and_commit(parts: tf.Tensor, aside: tf.Tensor, prefix: tf.Tensor) -> tf.Operation:
-    """Makes one checkpoint of the files of all workers, and puts it in its place, complete at once.
+    """Merges the files of all workers into one checkpoint, and renames it so that it appears complete.
 
     Args:
       parts: prefixes of the files, [number of files].
-      aside: the folder in which they lie, with a separator at its end.
+      aside: the folder that holds the files, with a separator at its end.
       prefix: the checkpoint's name.
     """
     merged = tf.strings.join([aside, "merged"])
@@ -208,7 +210,7 @@ def _merge_and_commit(parts: tf.Tensor, aside: tf.Tensor, prefix: tf.Tensor) -> 
 
 
 def _saveable(name: str, op: Any) -> Any:
-    """What `op` is saved as: sharded tables and their slots as slices, positions in data by worker, else as it is."""
+    """Returns the saveable for `op`: sharded tables and their slots as slices, data positions per worker, else `op`."""
     if isinstance(op, PositionSaveable):
         return op
     if isinstance(op, saveable_object.SaveableObject) and context.world_size > 1:
@@ -224,11 +226,11 @@ def _rows_saveable(variable: tf.Variable, name: str) -> _ShardSaveable | _Gather
 
 
 def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
-    """`Saver.save` of one worker: files by all, the state file and the meta graph by worker 0."""
+    """Wraps `Saver.save`: all workers write the checkpoint, and worker 0 writes the state file and the meta graph."""
 
     @functools.wraps(save)
     def wrapped(sess: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
-        # Before 'latest_filename' and what follows it there is only `global_step`.
+        # The names of the positional arguments after `save_path`.
         names = ("global_step", "latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
         kwargs.update(zip(names, args, strict=False))
         if context.rank != 0:
@@ -241,7 +243,7 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
             if context.rank == 0 and path is not None:
                 end_chain(tf.compat.as_str(path))
             if state_barrier is not None and not saver._is_empty:
-                # When save returns on any worker, tf.train.latest_checkpoint finds it there.
+                # When save returns on any worker, tf.train.latest_checkpoint finds the checkpoint on this worker.
                 sess.run(state_barrier)
         return path
 
@@ -249,7 +251,7 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
 
 
 def restore_by_name(restore: Callable[..., None]) -> Callable[..., None]:
-    """`Saver.restore` that says which checkpoint is damaged, or cannot be read."""
+    """Wraps `Saver.restore` so that errors name the checkpoint that is damaged or cannot be read."""
 
     @functools.wraps(restore)
     def wrapped(sess: Any, save_path: Any) -> None:
@@ -259,7 +261,7 @@ def restore_by_name(restore: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-# Arguments of a saver, and the options that say what they are where they are not given.
+# Arguments of a saver, and the options that give their defaults.
 _KEEP = {
     "max_to_keep": "keep_checkpoint_max",
     "keep_checkpoint_every_n_hours": "keep_checkpoint_every_n_hours",
@@ -267,7 +269,7 @@ _KEEP = {
 
 
 def _init_as_options_say(original: Callable[..., None]) -> Callable[..., None]:
-    """`Saver.__init__` that takes what it isn't given from the options."""
+    """Wraps `Saver.__init__` so that absent arguments are taken from the options."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -282,7 +284,7 @@ def _init_as_options_say(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
-    """`Saver._build` of a worker. A saver that has been through it once stays as it is."""
+    """Wraps `Saver._build` so that a saver saves for the job. A saver that is already built stays unchanged."""
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -301,7 +303,7 @@ def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def build_of_tables(original: Callable[..., None]) -> Callable[..., None]:
-    """`Saver._build` where there is no scope: of a graph with dynamic tables, which TensorFlow's own cannot save."""
+    """Wraps `Saver._build` outside of scopes: for dynamic tables, which TensorFlow's own savers cannot save."""
     for_the_job = _build_for_the_job(original)
 
     @functools.wraps(original)
@@ -317,9 +319,9 @@ tensorflow1_adapter.also_intercept(tf_saver.Saver, "_build", build_of_tables)
 
 
 def intercept_savers(interception: Interception) -> None:
-    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job.
+    """Makes all `tf.compat.v1.train.Saver`s that are built in a graph during the interception save for the job.
 
-    A job of one worker, too, writes its checkpoints aside, and syncs and renames them.
+    A job of one worker, too, writes each checkpoint to a temporary folder, then syncs and renames it.
     """
     interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
     interception.replace(tf_saver.Saver, "_build", _build_for_the_job)
@@ -327,7 +329,7 @@ def intercept_savers(interception: Interception) -> None:
 
 
 def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:
-    """What `tf.compat.v1.train.init_from_checkpoint` does to each variable: of a sharded table, reads its own rows."""
+    """Wraps the step of `init_from_checkpoint` for one variable: a sharded table reads only this worker's rows."""
 
     @functools.wraps(original)
     def wrapped(variable: Any, ckpt_file: Any, tensor_name: str, *args: Any, **kwargs: Any) -> None:
@@ -347,9 +349,9 @@ def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:
 
 
 class Saver(tf_saver.Saver):
-    """A `tf.compat.v1.train.Saver` that saves and restores for the job, in a scope or not. Takes its arguments.
+    """A `tf.compat.v1.train.Saver` that saves and restores for the job, inside and outside of scopes.
 
-    All workers make it, and call `save` and `restore`, together.
+    It takes the arguments of that class. All workers create it, and all call `save` and `restore` together.
     """
 
     __init__ = _init_as_options_say(tf_saver.Saver.__init__)
@@ -357,11 +359,11 @@ class Saver(tf_saver.Saver):
 
 
 def replace_default_saver() -> None:
-    """Makes the graph's default saver, the one in its collection `SAVERS`, one for the job, where there is none yet.
+    """Adds a saver for the job as the graph's default saver, in its collection `SAVERS`, if there is none yet.
 
     Raises:
-      ValueError: the graph has several.
-      RuntimeError: the graph has one that is built and saves for one worker alone.
+      ValueError: the graph has several savers.
+      RuntimeError: there are several workers, and the graph's saver saves for one worker only.
     """
     graph = tf.compat.v1.get_default_graph()
     savers = graph.get_collection_ref(tf.compat.v1.GraphKeys.SAVERS)

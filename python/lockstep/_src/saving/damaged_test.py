@@ -186,7 +186,7 @@ def test_a_chain_is_what_was_written_or_refused(tmp_path):
     def reads(data):
         path.write_bytes(data)
         try:
-            read = Chain.of(str(tmp_path))
+            read = Chain.read(str(tmp_path))
         except ValueError as error:
             assert str(path) in str(error)
             raise

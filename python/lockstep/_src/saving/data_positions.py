@@ -1,9 +1,10 @@
-"""The position in the data, in the checkpoints of a model: option `save_data_position`.
+"""The position in the data as a part of checkpoints: option `save_data_position`.
 
-Each worker's position is saved under a name of its own. It is restored by a session, and not by a saver: after all is
-initialized, so that an initializable iterator doesn't go back to its beginning; and only where the checkpoint has the
-positions of as many workers, for those in other shares of the data mean nothing. Where a checkpoint has positions that
-a session does not go on from, or has none, worker 0 warns that data begins anew.
+Each worker's position is saved under a name of its own. The session restores it, not a saver. This happens after all
+initialization, because an initializable iterator would otherwise return to its beginning. It happens only if the
+checkpoint has positions for the same number of workers, because positions in other shares of the data mean nothing. If
+a session does not use the positions of a checkpoint, or if there are none, worker 0 warns that the data starts again
+from the beginning.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from lockstep._src.engine.context import context
 from lockstep._src.saving import latest
 
 _tf1 = tf.compat.v1
-# No string: exported graphs leave it out.
+# The key is not a string, so that exported graphs omit the collection.
 _POSITIONS = ("lockstep", "positions")
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
 _WITHOUT = "save_data_position=False, or LOCKSTEP_SAVE_DATA_POSITION=0 in the environment"
-# The name that a position has in a checkpoint: of the iterator, and of how many workers.
+# The name of a position in a checkpoint; it gives the iterator's name and the number of workers.
 _NAME = re.compile(r"(.+?)(?::[0-9]+)?(?:_STATE)?/worker_[0-9]+_of_([0-9]+)")
 _SWITCH_ON = (
     "LOCKSTEP_SAVE_DATA_POSITION=1 in the environment, as the launcher's --restarts sets it, or "
     "hb.scope(save_data_position=True)"
 )
-# What a dataset says of files and positions; all others are damage.
+# The errors that a dataset raises for files and positions. All other errors mean that the checkpoint is damaged.
 _ERRORS_OF_DATA = (
     tf.errors.FailedPreconditionError,
     tf.errors.InvalidArgumentError,
@@ -42,13 +43,13 @@ _ERRORS_OF_DATA = (
 
 
 class PositionSaveable(saveable_object.SaveableObject):
-    """The position of one worker's iterator, which is another on each, under a name of the worker's.
+    """The position of one worker's iterator. It is saved under a name that includes the worker and the job's size.
 
-    A job of another size doesn't find it: positions in other shares mean nothing to it.
+    A job of another size does not find this name, because it could not use positions in other shares.
 
     Args:
-      position: what TensorFlow makes of the iterator (`tf.data.experimental.make_saveable_from_iterator`).
-      restored_by_saver: False where a session's `PositionHook` restores it.
+      position: TensorFlow's saveable for the iterator (`tf.data.experimental.make_saveable_from_iterator`).
+      restored_by_saver: False if a session's `PositionHook` restores it.
     """
 
     def __init__(self, position: Any, restored_by_saver: bool = True) -> None:
@@ -62,26 +63,26 @@ class PositionSaveable(saveable_object.SaveableObject):
         super().__init__(position.op, specs, position.name + end)
 
     def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
-        """Goes to the position."""
+        """Moves the iterator to the restored position."""
         return self._position.restore(restored_tensors, restored_shapes)
 
 
 def note(iterator: Any) -> None:
-    """Puts the position of an iterator of the present graph into all checkpoints that are saved of it from now on."""
+    """Adds the position of an iterator of the current graph to the checkpoints of all savers that are made later."""
     saveable = PositionSaveable(tf.data.experimental.make_saveable_from_iterator(iterator), restored_by_saver=False)
     _tf1.add_to_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS, saveable)
     _tf1.add_to_collection(_POSITIONS, saveable)
 
 
 def is_position(saveable: Any) -> bool:
-    """Whether something that is saved is an iterator's position."""
+    """Returns whether a saveable is an iterator's position."""
     source = getattr(saveable.op, "op", None) if isinstance(saveable, saveable_object.SaveableObject) else None
     return source is not None and source.type in _ITERATORS
 
 
 @contextlib.contextmanager
 def saving() -> Iterator[None]:
-    """Says of a position that cannot be saved, while a checkpoint is, how to do without."""
+    """Adds advice to the error if a checkpoint cannot be saved because of an iterator's position."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -90,20 +91,20 @@ def saving() -> Iterator[None]:
         raise type(error)(
             error.node_def,
             error.op,
-            f"the position in the data cannot be part of a checkpoint: {_WITHOUT} (the launcher's --restarts says 1), "
-            f"lets data begin anew with each session. Or make the data of operations whose position is known, such as "
-            f"files, without Python's functions and random numbers. {failures.cause_of(error)}",
+            f"the position in the data cannot be part of a checkpoint. Set {_WITHOUT} (the launcher's --restarts sets "
+            f"1); the data then starts from its beginning in each session. Or use only datasets whose position can be "
+            f"saved, such as files, without Python functions and random numbers. {failures.cause_of(error)}",
         ) from error
 
 
 def forget() -> None:
-    """Leaves positions out of the savers that are made for the present graph from now on."""
+    """Removes all positions from the current graph's saveables, so that later savers do not save them."""
     saveables = _tf1.get_collection_ref(_tf1.GraphKeys.SAVEABLE_OBJECTS)
     saveables[:] = [saveable for saveable in saveables if not is_position(saveable)]
 
 
 def _adopt() -> None:
-    """Has the session restore the positions which the program put among what is saved as TensorFlow's documents say."""
+    """Makes the session, not the saver, restore positions that the program itself added to `SAVEABLE_OBJECTS`."""
     saveables = _tf1.get_collection_ref(_tf1.GraphKeys.SAVEABLE_OBJECTS)
     for i, saveable in enumerate(saveables):
         if is_position(saveable) and not isinstance(saveable, PositionSaveable):
@@ -112,12 +113,12 @@ def _adopt() -> None:
 
 
 class PositionHook(_tf1.train.SessionRunHook):
-    """Has a session's iterators go on where they were when its checkpoint was saved.
+    """Moves a session's iterators to the position at which its checkpoint was saved.
 
     Args:
-      checkpoint_dir: where the session finds its checkpoint.
-      newest: gives worker 0, for a full checkpoint, the last one that the session restores over it. None: it restores
-        no others.
+      checkpoint_dir: the folder in which the session finds its checkpoint.
+      newest: returns, on worker 0 and for a full checkpoint, the last increment that the session restores on top of it.
+        None if the session restores no increments.
     """
 
     stops_alike = True
@@ -127,7 +128,7 @@ class PositionHook(_tf1.train.SessionRunHook):
         self._newest = newest
 
     def begin(self) -> None:
-        """Builds what restores, while the graph may grow."""
+        """Builds the operations that restore, before the graph is finalized."""
         _adopt()
         self._names: list[str] = []
         restores = []
@@ -145,7 +146,7 @@ class PositionHook(_tf1.train.SessionRunHook):
         self._restore = tf.group(*restores)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Restores: the session has restored the rest from the same checkpoint, and initialized everything."""
+        """Restores the positions, after the session has restored all else from the same checkpoint."""
         del coord
         if not self._names:
             path = latest.latest_checkpoint(self._directory) if context.is_chief else None
@@ -159,34 +160,34 @@ class PositionHook(_tf1.train.SessionRunHook):
             return
         there = dict(tf.train.list_variables(path))
         if not agreement.any_worker(any(name not in there for name in self._names), "positions_missing"):
-            self._go_on(session, path)
+            self._restore_positions(session, path)
         elif context.is_chief:
             _tf1.logging.warning(
                 "%s has no position of this graph's data for %d workers (it has %s): data begins anew, with its first "
-                "batch. The checkpoints that this job saves have them",
+                "batch. The checkpoints that this job saves will have the positions",
                 path,
                 context.world_size,
                 _describe(_positions_in(path)) or "none at all",
             )
 
-    def _go_on(self, session: Any, path: str) -> None:
-        """Restores; says of a position that is none in these data whose it is, and what can be done."""
+    def _restore_positions(self, session: Any, path: str) -> None:
+        """Restores the positions. If one does not fit the data, the error names the worker and the remedies."""
         try:
             session.run(self._restore, {self._checkpoint: path})
         except tf.errors.OpError as error:
-            # Nobody shall take it for the end of the data, nor for a host that went and comes back.
+            # Programs must not take this error for the end of the data, or for a host that will return.
             kind = type(error) if isinstance(error, _ERRORS_OF_DATA) else tf.errors.DataLossError
             raise kind(
                 error.node_def,
                 error.op,
-                f"{path}: worker {context.rank} of {context.world_size} cannot go on in its data where it was when "
-                f"this was saved. Give it the same data again; or train on from the checkpoint with data from their "
-                f"beginning: {_WITHOUT}\n{error.message}",
+                f"{path}: worker {context.rank} of {context.world_size} cannot go on in its data from the position in "
+                f"this checkpoint. Give it the same data again. Or continue from the checkpoint, but with the data "
+                f"from its beginning: set {_WITHOUT}\n{error.message}",
             ) from error
 
 
 def _takes_data(graph: tf.Graph) -> bool:
-    """Returns whether a graph trains on data that could go on from a position."""
+    """Returns whether a graph trains on data whose position could be restored."""
     return context.options.mode == "train" and any(op.type in _ITERATORS for op in graph.get_operations())
 
 
@@ -202,7 +203,7 @@ def _positions_in(path: str) -> dict[int, list[str]]:
 
 
 def _describe(positions: dict[int, list[str]]) -> str:
-    """Returns the text for positions in a message; empty where there are none."""
+    """Returns the text for positions in a message; it is empty if there are none."""
     return "; ".join(
         f"the position of each of {workers} workers in {', '.join(map(repr, names))}"
         for workers, names in sorted(positions.items())
@@ -210,12 +211,12 @@ def _describe(positions: dict[int, list[str]]) -> str:
 
 
 def _warn_of_dropped(path: str) -> None:
-    """Warns that data begins anew although a checkpoint has its positions, and says how to use them."""
+    """Warns that the data starts again although a checkpoint has its positions, and says how to use them."""
     positions = _describe(_positions_in(path))
     if positions:
         _tf1.logging.warning(
-            "%s has %s, and this job does not go on from there: data begins anew, with its first batch, while weights "
-            "and the step go on. To go on in the data as well, start as many workers with %s",
+            "%s has %s, and this job does not use it: data begins anew, with its first batch, while weights and the "
+            "step are restored. To restore the position as well, start as many workers with %s",
             path,
             positions,
             _SWITCH_ON,

@@ -1,22 +1,25 @@
-"""Incremental checkpoints: between two full ones, what of the dynamic tables has changed.
+"""Incremental checkpoints: the changes of dynamic tables between two full checkpoints.
 
-An increment is a TensorFlow checkpoint: of dynamic tables the keys that were seen or changed since the checkpoint
-before it, and those that went (tf/checkpoint/table_layout.h); all other variables whole. It has a folder of its own:
+An increment is a TensorFlow checkpoint. It has the keys of each dynamic table that were seen or changed since the
+previous checkpoint, and the keys that were removed (tf/checkpoint/table_layout.h). It has all other variables whole.
+Increments are in a folder of their own.
 
     <directory>/model.ckpt-1000.*                                  a full checkpoint
-    <directory>/.incremental_checkpoint/model.ckpt-1000-to-1100.*  what changed until step 1100
-    <directory>/.incremental_checkpoint/model.ckpt-1000-to-1200.*  and from there until step 1200
-    <directory>/.incremental_checkpoint/chain.json                 which of them, in order, build on which full one
+    <directory>/.incremental_checkpoint/model.ckpt-1000-to-1100.*  the changes until step 1100
+    <directory>/.incremental_checkpoint/model.ckpt-1000-to-1200.*  the changes from there until step 1200
+    <directory>/.incremental_checkpoint/chain.json                 the full checkpoint, and its increments in order
 
-An increment never takes the name of one that `chain.json` has: a second one of the same step is called
-`model.ckpt-1000-to-1200-2`, by its place in the chain.
+An increment never takes a name that is already in `chain.json`. A second increment at the same step is called
+`model.ckpt-1000-to-1200-2`, after its place in the chain.
 
-Every checkpoint has a number of its own, and an increment that of the one it builds on; tables know the number of what
-they hold. So a link that is missing or was replaced is an error that names it, whatever the files are called.
+Every checkpoint has a number. An increment also has the number of the checkpoint on which it builds, and each table
+knows the number of the checkpoint that it holds. If a checkpoint of the chain is missing or was replaced, the restore
+therefore fails with an error that names it; the names of the files do not matter.
 
-An increment is complete or absent, as any checkpoint, and counts when `chain.json` has it, which is written behind it,
-and synced. The next full checkpoint, whoever saves it, ends the chain. When one begins that builds on the new one, all
-other increments of the folder are removed: those of the last chain, and what a writer that died left there unlisted.
+Like any checkpoint, an increment is complete or absent. It becomes valid when `chain.json` lists it; this file is
+written and synced after the increment. The next full checkpoint from any saver ends the chain. When a chain on the new
+checkpoint begins, all other increments of the folder are removed: those of the old chain, and unlisted ones that a
+killed worker has left.
 """
 
 from __future__ import annotations
@@ -43,15 +46,15 @@ _gfile = tf.io.gfile
 
 
 class IncrementalSaver:
-    """Saves full checkpoints and increments of the present graph, and restores them. All workers use it together.
+    """A saver of full checkpoints and increments of the current graph. All workers use it together.
 
     Args:
-      saver: for full checkpoints; a function that gives it; None for one of its own.
-      full_every: of so many checkpoints that it saves one is full: the chain never gets longer. None: the first, and
-        where the changes since the last one are not known.
+      saver: the saver for full checkpoints, or a function that returns it; None for a saver of its own.
+      full_every: one of this many checkpoints is full, which limits the length of the chain. None: a checkpoint is full
+        only if it is the first, or if the changes since the last checkpoint are unknown.
 
     Raises:
-      ValueError: the graph has no dynamic tables.
+      ValueError: the graph has no dynamic tables, or `full_every` is less than 1.
     """
 
     def __init__(self, saver: Any = None, full_every: int | None = None) -> None:
@@ -59,7 +62,7 @@ class IncrementalSaver:
             raise ValueError(f"IncrementalSaver: full_every is {full_every}, wanted 1 or more")
         tables = dynamic.dynamic_tables()
         if not tables:
-            raise ValueError("IncrementalSaver: the graph has no dynamic table, of which increments would be")
+            raise ValueError("IncrementalSaver: the graph has no dynamic table, wanted one or more")
         self._full: Callable[[], Any] = saver if callable(saver) else lambda: saver
         if saver is None:
             own = checkpoint.Saver()
@@ -67,31 +70,31 @@ class IncrementalSaver:
         self._every = full_every
         self._links = ops.lockstep_track_tables([table.handle for table in tables])
         self._changes = _saver_of_changes()
-        self._chain: Chain | None = None  # what self._link builds on; of worker 0
+        self._chain: Chain | None = None  # the chain that ends with the checkpoint self._link; only on worker 0
         self._link: int | None = None
 
     def track(self, session: Any) -> None:
-        """Has the tables record what changes from now on, in a session that has just been made."""
+        """Makes the tables record their changes from now on; to be called in a new session."""
         session.run(self._links)
 
     def save(self, session: Any, save_path: str, global_step: int) -> str:
-        """Saves an increment, or a full checkpoint where there has to be one.
+        """Saves an increment, or a full checkpoint if the chain cannot continue.
 
         Args:
           session: the session.
-          save_path: of full checkpoints, to which the step is added; increments go to a folder beside them.
+          save_path: the prefix of full checkpoints, to which the step is added. Increments go to a folder beside them.
           global_step: the step.
 
         Returns:
-          Prefix of what was saved.
+          The prefix of the saved checkpoint.
         """
         with failures.of_the_job(f"incremental checkpoint of {save_path} cannot be saved"):
             return self._save(session, save_path, global_step)
 
     def _save(self, session: Any, save_path: str, global_step: int) -> str:
         links = agreement.of_all(session.run(self._links).tolist(), "incremental_links")
-        # 0: the changes of a table are not known.
-        link = links[0][0] if {link for of_worker in links for link in of_worker} == {links[0][0]} else 0
+        # 0 means that the changes of a table are unknown.
+        link = links[0][0] if {link for row in links for link in row} == {links[0][0]} else 0
         directory = os.path.dirname(save_path)
         name = None
         if context.rank == 0 and self._continues(link, directory):
@@ -110,7 +113,7 @@ class IncrementalSaver:
         return path
 
     def restore(self, session: Any, save_path: str) -> None:
-        """Restores a full checkpoint, and then what builds on it.
+        """Restores a full checkpoint, and then the increments that build on it.
 
         Raises:
           tf.errors.DataLossError: an increment is missing, or damaged.
@@ -120,7 +123,7 @@ class IncrementalSaver:
         self.restore_increments(session, save_path)
 
     def restore_increments(self, session: Any, save_path: str) -> list[str]:
-        """Restores what builds on a full checkpoint that the session holds; the increments' prefixes."""
+        """Restores the increments on the full checkpoint that the session already restored; returns their prefixes."""
         directory = os.path.dirname(save_path)
         found = agreement.from_chief(_increments_on(save_path) if context.rank == 0 else None, "incremental_chain")
         chain = Chain(os.path.basename(save_path), found)
@@ -133,11 +136,11 @@ class IncrementalSaver:
         return chain.prefixes(directory)
 
     def _continues(self, link: int, directory: str) -> bool:
-        """Of worker 0: whether the chain goes on; otherwise the next checkpoint is to be a full one."""
+        """Returns, on worker 0, whether the next checkpoint can be an increment; otherwise it must be a full one."""
         if not link:
             return False
         if link != self._link or self._chain is None:
-            # Somebody else saved the last one: the graph's saver, as a session has it?
+            # Another saver saved the last checkpoint. The chain can begin with it if it was the session's saver.
             others = getattr(self._full(), "last_checkpoints", None)
             if not others or os.path.dirname(others[-1]) != directory or _link_of(others[-1]) != link:
                 return False
@@ -145,7 +148,7 @@ class IncrementalSaver:
         return self._every is None or len(self._chain.increments) + 1 < self._every
 
     def _begin_chain(self, directory: str, base: str) -> None:
-        """Has increments build on another full checkpoint, and removes all others."""
+        """Starts a chain on another full checkpoint, and removes all other increments."""
         if context.rank != 0:
             return
         self._chain = Chain(base, [])
@@ -162,13 +165,13 @@ class IncrementalSaver:
 
 
 def _increments_on(save_path: str) -> list[str]:
-    """Names of what builds on a full checkpoint."""
-    chain = Chain.of(os.path.dirname(save_path))
+    """Returns the names of the increments that build on a full checkpoint."""
+    chain = Chain.read(os.path.dirname(save_path))
     return chain.increments if chain is not None and chain.base == os.path.basename(save_path) else []
 
 
 def _link_of(path: str) -> int | None:
-    """The number of a full checkpoint; None where it has none, or is not there."""
+    """Returns the number of a full checkpoint; None if it has none or does not exist."""
     if not _gfile.exists(f"{path}.index"):
         return None
     reader = tf.train.load_checkpoint(path)
@@ -192,16 +195,16 @@ def _saver_of_changes() -> tf_saver.Saver:
 
 
 class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
-    """Saves increments while a session trains; when the session begins, restores those of its checkpoint.
+    """A hook that saves increments while a session trains, and restores those of its checkpoint when it begins.
 
-    Full checkpoints are the session's; where there is none to build on, one is saved. To come before the hook that
-    saves them.
+    The session saves the full checkpoints; if there is none to build on, this hook saves one. The hook must come before
+    the hook that saves full checkpoints.
 
     Args:
-      checkpoint_dir: of the session.
-      scaffold: of the session; its saver saves full checkpoints.
-      save_secs: how often, in seconds.
-      save_steps: how often, in steps; one of both is given.
+      checkpoint_dir: the session's folder of checkpoints.
+      scaffold: the session's scaffold; its saver saves full checkpoints.
+      save_secs: time between increments, in seconds.
+      save_steps: number of steps between increments. Exactly one of `save_secs` and `save_steps` is given.
     """
 
     def __init__(
@@ -212,20 +215,22 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
         self._saver_of_increments: IncrementalSaver | None = None
 
     def begin(self) -> None:
-        """Builds what saves increments."""
+        """Builds the saver of increments."""
         super().begin()
         if dynamic.dynamic_tables():
             self._saver_of_increments = IncrementalSaver(self._get_saver)
         elif context.rank == 0:
-            _tf1.logging.warning("no dynamic tables: no incremental checkpoints, but full ones alone")
+            _tf1.logging.warning(
+                "the graph has no dynamic tables: all checkpoints are full, and no incremental ones are saved"
+            )
 
     def newest(self, save_path: str) -> str:
-        """The last checkpoint that a session restores which begins with a full one; worker 0 asks."""
+        """Returns, on worker 0, the last increment on a full checkpoint, or the full checkpoint if there is none."""
         names = [] if self._saver_of_increments is None else _increments_on(save_path)
         return Chain(os.path.basename(save_path), names).prefixes(self._directory)[-1] if names else save_path
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Restores what builds on the checkpoint that the session has restored."""
+        """Restores the increments on the checkpoint that the session has restored."""
         del coord
         if self._saver_of_increments is not None:
             path = latest.of_the_job(self._directory, "incremental_latest")

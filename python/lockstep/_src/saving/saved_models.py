@@ -1,10 +1,10 @@
 """SavedModels from checkpoints: stock TensorFlow operations and logical tensors, for servers without this library.
 
-The model is built once more in a graph of its own, where nothing is sharded. Its variables are not loaded: the bytes of
-their tensors are copied from the checkpoint to the SavedModel, a little at a time (`bundle.py`), so that tables larger
-than memory can be exported. Dynamic tables become a hash table and a matrix of rows (`stock_tables.py`).
+The model is built again in a graph of its own, without sharding. Its variables are not loaded into memory. The bytes of
+their tensors are copied from the checkpoint to the SavedModel in small pieces (`bundle.py`), so that tables larger than
+memory can be exported. A dynamic table becomes a hash table and a matrix of rows (`stock_tables.py`).
 
-A SavedModel is complete or absent: it is made in a directory `temp-...` and renamed.
+A SavedModel is complete or absent: it is written to a directory `temp-...`, which is then renamed.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ def export(
     strip_default_attrs: bool = True,
     mode: str = "infer",
 ) -> str | None:
-    """Writes a SavedModel with the values of a checkpoint; after HybridBackend's `export` (docs/hybridbackend.md).
+    """Writes a SavedModel with the values of a checkpoint; follows HybridBackend's `export` (docs/hybridbackend.md).
 
-    Stock operations serve dynamic tables. A key without a row reads the default row of its table, as it does in
-    evaluation; `get_embedding_variable` says which row that is.
+    Stock operations serve dynamic tables. A key without a row reads the default row of its table, as in evaluation; see
+    `get_embedding_variable`.
 
     Args:
-      export_dir_base: directory in which a new one, named by the time in seconds, is made.
-      checkpoint_path: prefix of a checkpoint, as `tf.train.latest_checkpoint` gives it.
-      signature_def_fn: builds the model in the default graph and returns its signature (a SignatureDef), several (a
-        dict of name to SignatureDef), or a pair of either and the operation to run when the SavedModel is loaded, in
-        the place of the initialization of tables and local variables.
-      assets_extra: files to copy: path inside the SavedModel's `assets.extra` to the path of the source.
-      as_text: write the graph as text.
-      clear_devices: forget the devices of operations.
-      strip_default_attrs: leave out attributes that have their default value, for older TensorFlows.
-      mode: 'infer' (also 'predict'), 'train' or 'eval' (also 'test'): the option `mode` while the model is built.
+      export_dir_base: directory in which a new directory is made; its name is the time in seconds.
+      checkpoint_path: prefix of a checkpoint, as `tf.train.latest_checkpoint` returns it.
+      signature_def_fn: builds the model in the default graph. It returns a signature (a SignatureDef), several (a dict
+        of name to SignatureDef), or a pair of either and an operation. A server runs this operation when it loads the
+        SavedModel, in place of the initialization of tables and local variables.
+      assets_extra: files to copy: from the path inside the SavedModel's `assets.extra` to the path of the source.
+      as_text: writes the graph as text.
+      clear_devices: removes the devices of operations.
+      strip_default_attrs: leaves out attributes that have their default value, for older TensorFlow versions.
+      mode: the value of the option `mode` while the model is built: 'infer' (or 'predict'), 'train' or 'eval' (or
+        'test').
 
     Returns:
-      The directory of the SavedModel on the chief; None, at once, on other workers.
+      The directory of the SavedModel on the chief. On other workers None, without waiting.
 
     Raises:
-      ValueError: the checkpoint does not exist, or lacks variables of the model, or has them in another shape or type;
-        the graph holds operations that only this library can run; a bad argument.
+      ValueError: the checkpoint does not exist, lacks variables of the model, or has them in another shape or type; the
+        graph has operations that only this library can run; or an argument is invalid.
       FileNotFoundError: a file of `assets_extra` does not exist.
-      TypeError: `signature_def_fn` returned something else than signatures.
-
+      TypeError: `signature_def_fn` did not return signatures.
     """
     mode = _checked_mode(mode)
     return _export(
@@ -96,29 +96,28 @@ def export_all(
     strip_default_attrs: bool = True,
     modes: Sequence[str] | None = None,
 ) -> str | None:
-    """Writes a SavedModel with signatures for several modes; after HybridBackend's `export_all`.
+    """Writes a SavedModel with signatures for several modes; follows HybridBackend's `export_all`.
 
     Args:
-      export_dir_base: as `export`'s, as are the arguments that are not listed here.
+      export_dir_base: as in `export`.
       checkpoint_path: prefix of a checkpoint.
       signature_defs_and_main_op_fn: builds the model in the default graph, for mode 'infer', and returns its signatures
         by name, or a pair of them and the operation to run when the SavedModel is loaded. The signature of mode 'infer'
         is named 'serving_default', those of the others 'train' and 'eval'. Signatures of other names are kept.
-      assets_extra: files to copy.
-      as_text: write the graph as text.
-      clear_devices: forget the devices of operations.
-      strip_default_attrs: leave out attributes that have their default value.
-      modes: of 'infer', 'train' and 'eval', with the spellings of `export`: the SavedModel has their tags, and no
-        signature of the other modes; None: of all modes that have a signature.
+      assets_extra: files to copy, as in `export`.
+      as_text: writes the graph as text.
+      clear_devices: removes the devices of operations.
+      strip_default_attrs: leaves out attributes that have their default value.
+      modes: some of 'infer', 'train' and 'eval', or their other names as in `export`. The SavedModel has the tags of
+        these modes, and no signatures of the other modes. None: all modes that have a signature.
 
     Returns:
-      The directory of the SavedModel on the chief; None, at once, on other workers.
+      The directory of the SavedModel on the chief. On other workers None, without waiting.
 
     Raises:
-      ValueError: as `export`; no signature of any of the modes.
+      ValueError: as in `export`; or there is no signature of any of the modes.
       FileNotFoundError: a file of `assets_extra` does not exist.
-      TypeError: the function returned something else than signatures.
-
+      TypeError: the function did not return signatures.
     """
     return _export(
         *("export_all", export_dir_base, checkpoint_path, signature_defs_and_main_op_fn, assets_extra),
@@ -156,23 +155,26 @@ def _export(
     default_key: str | None,
     modes: Sequence[str] | None,
 ) -> str | None:
-    """Both exports. `default_key` names a signature that `fn` returns without a name; None: it has to give names."""
+    """Writes a SavedModel for `export` and `export_all`.
+
+    `default_key` is the name for a signature that `fn` returns without one; None if `fn` must return names.
+    """
     # Worker 0, or an evaluator beside the job.
     if context.rank != 0:
         return None
     checkpoint = _Checkpoint(checkpoint_path)
     extra = _checked_assets(assets_extra)
-    # The chief is alone here: the model's scopes and collectives must not wait for the other workers.
+    # Only the chief exports, so the model's scopes and collectives must not wait for the other workers.
     stock_tables_alone = dynamic.tables_made_by(functools.partial(StockTable, checkpoint))
     scopes = context.scope(mode=build_mode, sharding=False), context.detached()
     with tf.Graph().as_default() as graph, scopes[0], scopes[1], stock_tables_alone:
         signatures, main_op = _signatures(fn(), default_key)
         if default_key is None:
-            signatures, modes = _of_modes(name, signatures, modes)
+            signatures, modes = _select_modes(name, signatures, modes)
         checkpoint.check_variables(_tf1.global_variables())
         if main_op is None:
             main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
-        # TensorFlow would write the collection down, and look for the tables when it reads it.
+        # TensorFlow would save the collection, and look for the tables when it loads the SavedModel.
         graph.clear_collection(dynamic.TABLES)
         saver = _CopyingSaver(checkpoint)
         _check_operations(graph)
@@ -199,10 +201,10 @@ def _export(
         return _write_whole(os.fspath(export_dir_base), write)
 
 
-def _of_modes(
+def _select_modes(
     name: str, signatures: Mapping[str, Any], modes: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The signatures without those of other modes, and the modes that have one."""
+    """Returns the signatures without those of other modes, and the modes that have a signature."""
     present = [mode for mode in _KEYS if _KEYS[mode] in signatures and (modes is None or mode in modes)]
     if not present:
         wanted = [_KEYS[mode] for mode in modes or _KEYS]
@@ -212,7 +214,7 @@ def _of_modes(
 
 
 def _write_whole(base: str, write: Callable[[str], None]) -> str:
-    """Calls `write` with a directory that becomes `base`/<seconds> when it has returned, and vanishes when it fails."""
+    """Calls `write` with a temporary directory, then renames it to `base`/<seconds>; removes it if `write` fails."""
     with failures.raised(f"export to {base} failed"):
         _gfile.makedirs(base)
         temporary = os.path.join(base, f"temp-{time.time_ns()}-{os.getpid()}")
@@ -226,7 +228,7 @@ def _write_whole(base: str, write: Callable[[str], None]) -> str:
                         _gfile.rename(temporary, directory)
                         return directory
                     except tf.errors.OpError:
-                        if not _gfile.exists(directory):  # nobody else took the name: the rename itself fails
+                        if not _gfile.exists(directory):  # the name is still free: the rename itself fails
                             raise
                 seconds += 1
         finally:
@@ -239,7 +241,7 @@ def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
     for destination, source in (assets or {}).items():
         normal = os.path.normpath(os.fspath(destination))
         if os.path.isabs(normal) or normal.split(os.sep)[0] in ("..", "."):
-            raise ValueError(f"export: assets_extra has {destination!r}, wanted a path inside of assets.extra")
+            raise ValueError(f"export: assets_extra has {destination!r}, wanted a path inside assets.extra")
         if not _gfile.exists(source) or _gfile.isdir(source):
             raise FileNotFoundError(f"export: assets_extra has {destination!r}: {source!r}, which is no file")
         checked[normal] = os.fspath(source)
@@ -247,9 +249,9 @@ def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _signatures(returned: Any, default_key: str | None) -> tuple[dict[str, Any], tf.Operation | None]:
-    """What `signature_def_fn` returned, as (signatures by name, operation to run at loading or None).
+    """Checks and returns the result of `signature_def_fn`: (signatures by name, operation to run at loading or None).
 
-    `default_key` is the name of a signature that comes without one; None: there has to be one.
+    `default_key` is the name for a signature that has none; None if each signature must have a name.
     """
     main_op = None
     signatures = returned
@@ -268,7 +270,7 @@ def _signatures(returned: Any, default_key: str | None) -> tuple[dict[str, Any],
 
 
 def _check_operations(graph: tf.Graph) -> None:
-    """ValueError that names the operations which stock TensorFlow does not have."""
+    """Raises ValueError if the graph has operations that stock TensorFlow does not have; the message names them."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
     ours = [f"{node.name} ({node.op})" for node in nodes if node.op.startswith("Lockstep")]
@@ -280,7 +282,7 @@ def _check_operations(graph: tf.Graph) -> None:
 
 
 class _Checkpoint:
-    """A checkpoint in the plain TensorFlow format, to check against and to copy from."""
+    """A checkpoint in TensorFlow's format: the source of the values, and of the shapes for checks."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         if path is None:
@@ -293,11 +295,11 @@ class _Checkpoint:
         self.dtypes = reader.get_variable_to_dtype_map()
 
     def check_variables(self, variables: Sequence[tf.Variable]) -> None:
-        """ValueError that names all variables which the checkpoint lacks, or has in another shape or type."""
+        """Raises ValueError that names all variables that the checkpoint lacks, or has in another shape or type."""
         problems = []
         for variable in variables:
             name, shape = variable.op.name, variable.shape.as_list()
-            part = variable._get_save_slice_info()  # of a variable made by a partitioner
+            part = variable._get_save_slice_info()  # not None for a part of a partitioned variable
             if part is not None:
                 name, shape = part.full_name, list(part.full_shape)
             dtype = variable.dtype.base_dtype
@@ -310,7 +312,7 @@ class _Checkpoint:
             raise ValueError(f"export: checkpoint {self.path!r} does not fit the model: {'; '.join(problems)}")
 
     def copy(self, names: Sequence[str], target: str) -> None:
-        """Writes the tensors `names` to a checkpoint `target`, a little at a time."""
+        """Writes the tensors `names` to a checkpoint `target`, in small pieces."""
         missing = sorted(set(names) - set(self.shapes))
         if missing:
             raise ValueError(f"export: checkpoint {self.path!r} lacks {', '.join(missing)}")
@@ -318,15 +320,16 @@ class _Checkpoint:
 
 
 class _CopyingSaver(_tf1.train.Saver):
-    """A Saver of the default graph whose `save` copies from a checkpoint, rather than reading variables."""
+    """A Saver of the default graph whose `save` copies tensors from a checkpoint, and reads no variables."""
 
     def __init__(self, checkpoint: _Checkpoint) -> None:
         graph = _tf1.get_default_graph()
         before = set(graph.get_operations())
-        # A builder of its own: scopes give savers without one the builder that saves for the whole job.
+        # An explicit builder: without one, a scope would use the builder that saves for the whole job.
         super().__init__(allow_empty=True, builder=BulkSaverBuilder())
         self._checkpoint = checkpoint
-        # What it restores is what has to be there: variables by their logical names, tables and other saveables.
+        # The SavedModel must have all tensors that the saver restores: variables by their logical names, tables, and
+        # other saveables.
         self._names: list[str] = []
         for op in graph.get_operations():
             if op not in before and op.type == "RestoreV2":

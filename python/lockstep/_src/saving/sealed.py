@@ -1,9 +1,9 @@
-"""Small files of JSON with a checksum: what was damaged is an error, and never other content.
+"""Small JSON files with a checksum. Reading a damaged file is an error, and never gives other content.
 
     {"base": "model.ckpt-0", "increments": [], "crc32": 1203977041}
 
-The checksum is CRC-32 of the content without it, as `json.dumps` writes it with sorted keys and no blanks. It is
-against damage, not against somebody who means to change the file.
+The checksum is the CRC-32 of the content without it, as `json.dumps` writes it with sorted keys and no spaces. It
+protects against damage, not against intended changes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _CHECKSUM = "crc32"
 
 
 def seal(content: dict[str, Any]) -> str:
-    """The text of a file."""
+    """Returns the text of a file with this content."""
     return json.dumps({**content, _CHECKSUM: _checksum(content)}, indent=1)
 
 
 def unseal(data: bytes, path: str) -> dict[str, Any]:
-    """The content of a file; ValueError that names `path` where it is not what was written."""
+    """Returns the content of a file. Raises ValueError, which names `path`, if the file is damaged."""
     try:
         content = json.loads(data)
         expected = content.pop(_CHECKSUM)
@@ -29,7 +29,7 @@ def unseal(data: bytes, path: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
     if not intact:
-        raise ValueError(f"{path} is damaged: its checksum is that of other content")
+        raise ValueError(f"{path} is damaged: its content does not match its checksum")
     return content
 
 

@@ -1,14 +1,16 @@
-"""Dynamic tables in exported models: a hash table and a matrix of rows that plain TensorFlow serves.
+"""Dynamic tables in exported models: a hash table and a matrix of rows, which stock TensorFlow serves.
+
+The two variables of a table:
 
 | variable of the SavedModel | holds |
 | --- | --- |
 | `<table>-keys` | the admitted keys, [K]: int64, or strings |
 | `<table>-values` | their rows, [K, D] float32 |
 
-Both are the checkpoint's tensors, byte for byte, so neither is in this process's memory. When the SavedModel is loaded,
-a `tf.lookup.StaticHashTable` from keys to places among the rows is filled from the first.
+Both are byte-for-byte copies of the checkpoint's tensors, and neither is loaded into this process's memory. When a
+server loads the SavedModel, it fills a `tf.lookup.StaticHashTable` from keys to row numbers with `<table>-keys`.
 
-A key that is not there reads the table's default row, as it does in evaluation (tables/dynamic/modes.py).
+A key without a row reads the table's default row, as in evaluation (tables/dynamic/modes.py).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from lockstep._src.tables.dynamic import variable as dynamic
 
 
 class Tensors(Protocol):
-    """What is known of a checkpoint's tensors: name to shape, and to type."""
+    """The shapes and types of a checkpoint's tensors, by name."""
 
     path: str
     shapes: dict[str, list[int]]
@@ -32,18 +34,18 @@ class Tensors(Protocol):
 
 
 class _Lookups:
-    """The lookups of a table in two variables: its keys, and rows in their order."""
+    """Lookups in a table that consists of two variables: its keys, and their rows in the same order."""
 
     def __init__(self, name: str, keys: tf.Variable, rows: tf.Variable, default_value: float) -> None:
         self._count, dim = rows.shape.as_list()
         self._rows, self._default = rows, tf.fill([dim], tf.constant(default_value, tf.float32))
-        if self._count:  # TensorFlow fills no table with nothing
+        if self._count:  # TensorFlow cannot initialize a hash table with zero keys
             with tf.name_scope(f"{name}/"):
                 places = tf.lookup.KeyValueTensorInitializer(keys.read_value(), tf.range(self._count, dtype=tf.int64))
                 self._places = tf.lookup.StaticHashTable(places, -1, name="Places")
 
     def rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
-        """Rows by key: of any shape to [keys..., D]."""
+        """Returns the rows of keys of any shape, [keys..., D]."""
         del training
         if self._count == 0:
             return tf.broadcast_to(self._default, tf.concat([tf.shape(keys), tf.shape(self._default)], 0))
@@ -53,21 +55,21 @@ class _Lookups:
 
 
 class StockTable(dynamic.DynamicVariable):
-    """A dynamic table as a checkpoint has it, in a graph of stock operations. It is read, and nothing else.
+    """A dynamic table of a checkpoint in a graph of stock operations. It can only be read.
 
     Args:
-      checkpoint: where the table is.
-      name: of the table.
-      dim: D.
-      key_dtype: of the keys.
-      dtype: of what lookups give.
-      initializer: what rows begin with.
+      checkpoint: the checkpoint with the table.
+      name: the table's name.
+      dim: the row size D.
+      key_dtype: the type of keys.
+      dtype: the type of the rows that lookups return.
+      initializer: the initial values of rows; they determine the default row.
       trainable: not used.
-      collections: not used: the two variables join `GLOBAL_VARIABLES`.
+      collections: not used; the two variables are added to `GLOBAL_VARIABLES`.
       option: the table's options.
 
     Raises:
-      ValueError: the checkpoint doesn't have the table, or has it otherwise.
+      ValueError: the checkpoint does not have the table, or has it with other keys or row sizes.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class StockTable(dynamic.DynamicVariable):
         start = initial_rows.initial_of(initializer, dim, name, 1)
         self._attributes["default_value"] = initial_rows.default_value(start, self._attributes)
         self._lookups = _Lookups(name, keys, rows, self.default_value)
-        # TensorFlow's, of the rows' variable.
+        # Skips DynamicVariable's __init__ and calls that of TensorFlow's class, with the variable of the rows.
         super(dynamic.DynamicVariable, self).__init__(
             trainable=False,
             shape=tf.TensorShape([None, dim]),
@@ -110,13 +112,13 @@ class StockTable(dynamic.DynamicVariable):
         ops.add_to_collection(dynamic.TABLES, self)
 
     def total_count(self) -> tf.Tensor:
-        """How many keys are admitted: int64 scalar."""
+        """Returns the number of admitted keys, an int64 scalar."""
         return tf.constant(self._count, tf.int64)
 
 
 def _refusing(method: str) -> Any:
     def refuse(self: StockTable, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse(method, "an exported model looks keys up, and nothing else")
+        self._refuse(method, "an exported model looks keys up and cannot do anything else")
 
     refuse.__doc__ = "Raises NotImplementedError."
     return refuse
@@ -144,7 +146,7 @@ def _count_of(checkpoint: Tensors, name: str, dim: int, key_dtype: tf.DType) -> 
 
 
 def _variable(name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:
-    """A variable of exactly this name. Its initial value is never computed: it is restored."""
+    """Creates a variable of exactly this name. Its initial value is never computed, because it is always restored."""
     with tf.compat.v1.name_scope(None):
         return resource_variable_ops.ResourceVariable(
             initial_value=lambda: tf.fill(shape, tf.constant("" if dtype == tf.string else 0, dtype)),

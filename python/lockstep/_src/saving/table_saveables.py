@@ -1,10 +1,10 @@
-"""Dynamic tables in the checkpoints of a job (tf/checkpoint/table_layout.h says what tensors a table has there).
+"""Dynamic tables in the checkpoints of a job (tf/checkpoint/table_layout.h lists the tensors of a table).
 
-A save begins a snapshot of all tables at once: rows, slots, counts and filters of one moment. Every worker writes its
-rows to a file of its own, a piece at a time, and worker 0 merges it with the others. When the checkpoint is complete,
-the tables are told: the next incremental one builds on it.
+A save begins with a snapshot of all tables at the same moment: rows, slots, counts and filters. Every worker writes its
+rows to a file of its own, piece by piece, and worker 0 merges these files. When the checkpoint is complete, the tables
+store its number, and the next incremental checkpoint builds on it.
 
-A restore makes the tables anew, and each worker takes the keys that it owns.
+A restore clears the tables, and each worker takes the keys that it owns.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic
 
-# How many rows are looked at in one go; 0: as many as take some megabytes.
+# The number of rows in one piece; 0 chooses a number of rows that takes a few megabytes.
 PART_ROWS = 0
 
 
 class TableSaveable(saveable_object.SaveableObject):
-    """A dynamic table under its name in the checkpoint. It has no tensors that TensorFlow could write."""
+    """A dynamic table under its name in the checkpoint. It has no tensors for TensorFlow's own save operation."""
 
     def __init__(self, table: DynamicVariable, name: str) -> None:
         self.table = table
         super().__init__(table.handle.op, [], name)
 
     def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
-        """Does nothing: `restore` of this module restores all tables together."""
+        """Does nothing, because `restore` of this module restores all tables together."""
         del restored_tensors, restored_shapes
         return tf.no_op()
 
@@ -41,9 +41,9 @@ class Writing(NamedTuple):
     """The first half of a save.
 
     Attributes:
-      written: this worker's file is there.
+      written: the operation that writes this worker's file.
       link: the number of the checkpoint.
-      has_rows: bool scalar, whether anything lies in the file. One in which nothing does is none of a checkpoint.
+      has_rows: bool scalar, true if the file has any tensor. A file without tensors cannot be merged.
     """
 
     written: tf.Operation
@@ -52,7 +52,7 @@ class Writing(NamedTuple):
 
 
 def take_tables(names_to_saveables: Any) -> tuple[dict[str, TableSaveable], Any]:
-    """Parts what a saver saves: dynamic tables by their names in the checkpoint, and all else, as it came."""
+    """Splits a saver's variables into dynamic tables, by their names in the checkpoint, and all others, unchanged."""
     if isinstance(names_to_saveables, dict):
         tables, rest = {}, {}
         for name, value in names_to_saveables.items():
@@ -72,9 +72,9 @@ def write(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: boo
 
     Args:
       saveables: the tables; the same on all workers.
-      prefix: of the file.
-      changes: only what changed since the last checkpoint.
-      track: from now on the tables record what changes.
+      prefix: the file's prefix.
+      changes: writes only the changes since the last checkpoint.
+      track: makes the tables record their changes from now on.
     """
     tables = _arguments(saveables, changes)
     counts, link = ops.lockstep_begin_snapshots(**tables, track=track)
@@ -90,16 +90,16 @@ def write(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: boo
 
 
 def join_strings(saveables: Sequence[TableSaveable], prefixes: Sequence[tf.Tensor], joined: tf.Tensor) -> list[Any]:
-    """Makes one file of the string keys that all workers have written; worker 0 calls it.
+    """Joins the string keys that all workers have written in one file; worker 0 calls it.
 
     Args:
       saveables: the tables.
-      prefixes: that of `write`, of each worker.
-      joined: of the file.
+      prefixes: the prefix that each worker passed to `write`.
+      joined: the prefix of the joined file.
 
     Returns:
-      The file's prefix when it is there, [1]; none where there are no string keys, or those of one worker, which has
-      them with its rows.
+      A list with the joined file's prefix, [1], which is available after the file is written. An empty list if no
+      table has string keys, or if there is one worker, whose own file has the keys.
     """
     if len(prefixes) == 1 or not any(saveable.table.key_dtype == tf.string for saveable in saveables):
         return []
@@ -108,18 +108,18 @@ def join_strings(saveables: Sequence[TableSaveable], prefixes: Sequence[tf.Tenso
 
 
 def end(saveables: Sequence[TableSaveable], link: tf.Tensor, *, changes: bool) -> tf.Operation:
-    """Tells the tables that the checkpoint is complete."""
+    """Ends the snapshots of a complete checkpoint; the next incremental checkpoint builds on it."""
     return ops.lockstep_end_snapshots(link, **_arguments(saveables, changes))
 
 
 def restore(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: bool, track: bool) -> tf.Operation:
-    """Restores tables: anew from a checkpoint, or by the changes of an incremental one.
+    """Restores tables from a full checkpoint, or applies the changes of an incremental one.
 
     Args:
       saveables: the tables.
-      prefix: of the checkpoint.
-      changes: the checkpoint is incremental, and the tables hold the one that it builds on.
-      track: from now on the tables record what changes.
+      prefix: the checkpoint's prefix.
+      changes: true if the checkpoint is incremental; the tables must hold the checkpoint on which it builds.
+      track: makes the tables record their changes from now on.
     """
     with tf.control_dependencies([] if changes else [saveable.table.initializer for saveable in saveables]):
         return ops.lockstep_restore_tables(
