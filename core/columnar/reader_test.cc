@@ -143,7 +143,7 @@ TEST_F(ReaderTest, APositionIsOneOfTheSameRowsInTheSameOrderAlone) {
   Write("b", 31, 30, 10);
   const Status status = (*Source::Make(options))->identity().Check((*saved)->identity());
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("'" + b + "' has been written anew"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("'" + b + "' has been rewritten"));
   Write("b", 30, 30, 10);
   EXPECT_TRUE((*Source::Make(options))->identity().Check((*saved)->identity()).ok());
 }

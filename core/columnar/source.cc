@@ -213,7 +213,7 @@ Status SourceIdentity::Check(const SourceIdentity& saved) const {
     return DataLoss("the saved position has " + std::to_string(saved.contents.size()) + " contents of " + count(paths));
   }
   for (size_t i = 0; i < contents.size(); ++i) {
-    if (saved.contents[i] != contents[i]) return other("file '" + paths[i] + "' has been written anew");
+    if (saved.contents[i] != contents[i]) return other("file '" + paths[i] + "' has been rewritten");
   }
   if (saved.order != order) return other("it has another share of the rows, another batch size or other filters");
   return OkStatus();

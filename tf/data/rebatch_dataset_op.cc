@@ -252,7 +252,7 @@ class RebatchDataset::Iterator : public tfd::DatasetIterator<RebatchDataset> {
       for (int d = 1; d < values.dims(); ++d) shape.push_back(values.dim_size(d));
       if (!shapes_.empty() && shape != shapes_[i]) {
         return InvalidArgument(absl::StrCat("component ", tensor, " has rows of shape ", values.shape().DebugString(),
-                                            " behind rows of another shape: they cannot be in one batch"));
+                                            " after rows of another shape: they cannot be in one batch"));
       }
       batch.rows = column->rows;
       batch.columns.push_back(*std::move(column));

@@ -100,8 +100,8 @@ Status Calls::Explain(uint64_t fingerprint, StatusCode code, std::string_view te
     if (!reader.Complete() || texts[peer].size() > kLongest || got > static_cast<uint32_t>(StatusCode::kDataLoss) ||
         refuses != (got != static_cast<uint32_t>(StatusCode::kOk))) {
       return streams_.Break(
-          DataLoss(StrCat("rank ", streams_.ranks()[streams_.index()], ": what rank ", streams_.ranks()[peer],
-                          refuses ? " refuses" : " calls", " cannot be read in ", streams_.Operation())));
+          DataLoss(StrCat("rank ", streams_.ranks()[streams_.index()], ": the ", refuses ? "error" : "call",
+                          " that rank ", streams_.ranks()[peer], " sent cannot be read in ", streams_.Operation())));
     }
     said[peer] = Status(static_cast<StatusCode>(got), texts[peer]);
   }

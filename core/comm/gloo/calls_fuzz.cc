@@ -144,7 +144,7 @@ int Fuzz(const uint8_t* data, size_t size) {
   GlooCommunicator communicator(std::move(streams[0]));
   while (!communicator.broken()) (void)Run(communicator, kind);
   peer.join();
-  Require(!deadline.Passed(), "nobody waits for who has gone");
+  Require(!deadline.Passed(), "no rank waits for a peer that has left");
   return 0;
 }
 

@@ -79,7 +79,7 @@ Status Introduce(const Job& job, int peer, int socket) {
   LOCKSTEP_RETURN_IF_ERROR(wire::SendAll(socket, StrCat(proof.Take(), mine, AsBytes(call)), job.deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer, Receive(job, socket, wire::kTagBytes));
   if (IsProof(answer, Proof(job.key, "answer", job.index, peer, theirs, mine))) return OkStatus();
-  return FailedPrecondition("who answers there does not know the key of this job");
+  return FailedPrecondition("the process that answers there does not know the key of this job");
 }
 
 // Calls again if the connection ends before the answer: the callee may have dropped this rank because of too many

@@ -82,9 +82,9 @@ void CloseAtOnce(int socket) {
 void CallRank(bool knows_key, std::string_view bytes) {
   const Deadline deadline = Deadline::After(kPatience_s);
   auto socket = wire::Connect(SharedCallee()->address(), deadline);
-  Require(socket.ok(), "it goes on listening");
+  Require(socket.ok(), "it continues to listen");
   const auto banner = wire::ReceiveExactly(socket->get(), kMagic.size() + wire::kNonceBytes, deadline);
-  Require(banner.ok() && banner->starts_with(kMagic), "it goes on answering");
+  Require(banner.ok() && banner->starts_with(kMagic), "it continues to answer");
   CloseAtOnce(socket->get());
   if (!knows_key) {
     (void)wire::SendAll(socket->get(), bytes, deadline);
@@ -93,9 +93,9 @@ void CallRank(bool knows_key, std::string_view bytes) {
     while (true) {
       const auto answer = wire::ReceiveExactly(socket->get(), 1, deadline);
       if (!answer.ok()) break;
-      Require(answer->front() == 0, "a stranger gets no proof");
+      Require(answer->front() == 0, "a peer without the key gets no proof");
     }
-    return Require(!deadline.Passed(), "whoever says no more is hung up on");
+    return Require(!deadline.Passed(), "a peer that sends no more is disconnected");
   }
   uint32_t rank = 0;
   for (int i = 0; i < 4; ++i) rank |= Take(&bytes, 0x100) << (8 * i);
@@ -106,11 +106,12 @@ void CallRank(bool knows_key, std::string_view bytes) {
   number.Number(rank);
   (void)wire::SendAll(socket->get(), StrCat(number.Take(), mine, AsBytes(proof), bytes), deadline);
   const auto answer = wire::ReceiveExactly(socket->get(), wire::kTagBytes, deadline);
-  if (rank != 1) return Require(!answer.ok() || *answer == std::string(wire::kTagBytes, '\0'), "nobody else is rank 1");
+  if (rank != 1)
+    return Require(!answer.ok() || *answer == std::string(wire::kTagBytes, '\0'), "no other peer is rank 1");
   Require(answer.ok() && *answer != std::string(wire::kTagBytes, '\0'), "who knows the key is welcome");
   const UniqueFd connected = SharedCallee()->Connected();
   const auto behind = wire::ReceiveExactly(connected.get(), bytes.size(), deadline);
-  Require(behind.ok() && *behind == bytes, "nothing behind the proof is lost");
+  Require(behind.ok() && *behind == bytes, "nothing after the proof is lost");
   SharedCallee() = std::make_unique<Callee>();
 }
 
@@ -126,7 +127,7 @@ void AnswerCaller(bool with_banner, std::string_view bytes) {
       StrCat("127.0.0.1:", ntohs(reinterpret_cast<const sockaddr_in&>(self).sin_port)), ""};
   std::thread rank_1([&] {
     const Sockets sockets = Listen().Connect(1, kRanks, addresses, kKey, Deadline::After(0.02), nullptr);
-    Require(!sockets.ok(), "who does not know the key is nobody's peer");
+    Require(!sockets.ok(), "a process without the key is no peer");
   });
   if (wire::AwaitReadable(listener->get(), deadline, nullptr).ok()) {
     const UniqueFd caller(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

@@ -90,7 +90,7 @@ int Fuzz(const uint8_t* data, size_t size) {
   (void)streams.Forget();
   made->reset();
   peer.join();
-  Require(!deadline.Passed(), "nobody waits for who has gone");
+  Require(!deadline.Passed(), "no rank waits for a peer that has left");
   return 0;
 }
 

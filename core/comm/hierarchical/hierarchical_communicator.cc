@@ -187,7 +187,7 @@ Status HierarchicalCommunicator::AskFate(int rank) {
   }
   // Without rank 0 there are no reports about the others; most of them end because rank 0 left.
   if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
-    return Unavailable(StrCat("rank 0 left the job, and behind it the connection to rank ", rank, " ended"));
+    return Unavailable(StrCat("rank 0 left the job, and after it the connection to rank ", rank, " ended"));
   }
   return OkStatus();
 }

@@ -64,7 +64,7 @@ Result<std::vector<Member>> Decode(const std::vector<std::string>& notes) {
   std::vector<Member> members;
   for (const std::string& note : notes) {
     std::optional<Member> member = Decode(note);
-    if (!member) return DataLoss(StrCat("what rank ", members.size(), " says of itself cannot be read"));
+    if (!member) return DataLoss(StrCat("the data of rank ", members.size(), " about itself cannot be read"));
     members.push_back(*std::move(member));
   }
   return members;

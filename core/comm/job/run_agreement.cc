@@ -68,7 +68,8 @@ std::string Difference(const std::vector<List>& lists) {
     message += StrCat(separator, operation.value_or("missing"), " on rank ", JoinWithAnd(ranks));
     separator = "; ";
   }
-  return message + ". Every rank has to build and run the same collectives; what only one does must hold none";
+  return message +
+         ". Every rank has to build and run the same collectives; code that runs on only one rank must not contain any";
 }
 
 // Returns the bytes of all ranks, one after another.

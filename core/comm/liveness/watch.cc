@@ -242,7 +242,8 @@ class Watch::Impl {
       const auto message = link.Receive();
       if (!message.ok()) return Lose(link, HowLost(link, message.status()));
       if (!message->has_value()) return;
-      if (!MaySay(link, **message)) return Lose(link, HowLost(link, DataLoss("words that are not its own to say")));
+      if (!MaySay(link, **message))
+        return Lose(link, HowLost(link, DataLoss("a message that this rank must not send")));
       link.heard_s = clock_s_;
       Hear(link, **message);
     }

@@ -69,7 +69,7 @@ void Frames(std::string_view bytes) {
   }
   stream.resize(std::min(stream.size(), 64 * piece));
   const size_t got = Received(stream, piece).size();
-  Require(got <= expected, "nothing comes behind what cannot be read");
+  Require(got <= expected, "nothing comes after data that cannot be read");
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ int Fuzz(const uint8_t* data, size_t size) {
   std::vector<std::string> got;
   for (bool closed = false; !closed;) {
     for (const ControlLinks::Event& event : links.Await(10)) {
-      Require(event.rank == 0 && !closed, "nothing comes behind the end");
+      Require(event.rank == 0 && !closed, "nothing comes after the end");
       closed = event.closed;
       if (!closed) got.push_back(event.message);
     }

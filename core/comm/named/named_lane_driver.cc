@@ -268,8 +268,8 @@ void NamedLane::Do(const NamedBatch& batch) {
   if (batch.entries.empty()) return;
   Status failure = batch.error;
   if (failure.ok() && !knows_all) {
-    failure = DataLoss(
-        StrCat(Describe(batch.entries.front().request), ": rank 0 says to do what rank ", rank(), " did not ask for"));
+    failure = DataLoss(StrCat(Describe(batch.entries.front().request), ": rank 0 began a request that rank ", rank(),
+                              " did not make"));
   }
   if (!failure.ok()) {
     for (NamedWork* work : works) {

@@ -240,8 +240,8 @@ Status CheckArguments(const NamedRequest& request, int ranks) {
   const bool by_rows = request.kind == NamedKind::kReduceScatter || request.kind == NamedKind::kAllGather ||
                        request.kind == NamedKind::kAllToAll;
   if (!HasPossibleSize(request, request.rows())) {
-    return refuse("a tensor of shape ", ShapeText(request.shape), ", wanted rows of which each, and which together, ",
-                  "have at most ", kMostTensorBytes, " bytes");
+    return refuse("a tensor of shape ", ShapeText(request.shape), ", wanted at most ", kMostTensorBytes,
+                  " bytes in each row and in all rows together");
   }
   if (by_rows && request.shape.empty()) return refuse("got a scalar, wanted a tensor with a first dimension");
   if (request.kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= ranks)) {

@@ -67,7 +67,8 @@ void RunSequencer(std::string_view bytes) {
       (void)sequencer.Add(rank, std::move(request), now);
     }
     for (const NamedBatch& batch : sequencer.Take()) Check(batch);
-    for (const Sequencer::Wait& wait : sequencer.Waiting()) Require(!wait.missing.empty(), "somebody is waited for");
+    for (const Sequencer::Wait& wait : sequencer.Waiting())
+      Require(!wait.missing.empty(), "each wait names a missing rank");
     Require(sequencer.Waiting().empty() == std::isinf(sequencer.WaitingSince()), "waits have a time");
   }
 }

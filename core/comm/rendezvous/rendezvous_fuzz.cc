@@ -84,7 +84,7 @@ void End(int socket, const Deadline& deadline) {
   shutdown(socket, SHUT_WR);
   while (wire::ReceiveExactly(socket, 1, deadline).ok()) {
   }
-  Require(!deadline.Passed(), "whoever says no more is hung up on");
+  Require(!deadline.Passed(), "a peer that sends no more is disconnected");
 }
 
 // Whether a host that has read this frame is done: all ranks are there, or the job cannot start.
@@ -98,9 +98,9 @@ bool EndsMeeting(std::string_view frame, const wire::Keys& keys) {
 void CallHost(uint32_t part, std::string_view bytes) {
   const Deadline deadline = Deadline::After(kPatience_s);
   auto socket = wire::Connect(SharedHost()->address(), deadline);
-  Require(socket.ok(), "rank 0 goes on listening");
+  Require(socket.ok(), "rank 0 continues to listen");
   const auto banner = wire::ReceiveExactly(socket->get(), wire::kBannerBytes, deadline);
-  Require(banner.ok(), "rank 0 goes on answering");
+  Require(banner.ok(), "rank 0 continues to answer");
   CloseAtOnce(socket->get());
   if (part == 0) {
     (void)wire::SendAll(socket->get(), bytes, deadline);

@@ -38,7 +38,8 @@ int Fuzz(const uint8_t* data, size_t size) {
     Require(bytes.starts_with(wire::MakeFrame(kKey, wire::Direction::kToHost, **frame)), "only frames are frames");
   }
   if (size >= 4 && frame.ok() && !frame->has_value()) {
-    Require(size < 4 + wire::kMaxHelloBytes + wire::kTagBytes, "nobody waits for more than the longest frame");
+    Require(size < 4 + wire::kMaxHelloBytes + wire::kTagBytes,
+            "the parser never waits for more than the longest frame");
   }
   // If it is sent back to its sender, it is no frame.
   Require(!(frame.ok() && frame->has_value()) || !wire::ParseFrame(kKey, wire::Direction::kToGuest, bytes).ok(),

@@ -232,13 +232,13 @@ Result<UniqueFd> ReceiveFd(int socket, const Digest& key, int to, const Deadline
   const ssize_t got = recvmsg(socket, message.get(), MSG_CMSG_CLOEXEC);
   const cmsghdr* const control = message.control();
   if (got <= 0 || control == nullptr || control->cmsg_type != SCM_RIGHTS) {
-    return Unavailable("rank 0 went away before it handed over the shared memory");
+    return Unavailable("rank 0 left before it handed over the shared memory");
   }
   int raw;
   std::memcpy(&raw, CMSG_DATA(control), sizeof(raw));
   UniqueFd fd(raw);
   if (got == static_cast<ssize_t>(proof.size()) && SameDigest(proof, MemoryProof(key, to))) return fd;
-  return FailedPrecondition("who hands over the shared memory does not know the key of this job");
+  return FailedPrecondition("the sender of the shared memory does not know the key of this job");
 }
 
 }  // namespace lockstep::shm

@@ -124,7 +124,7 @@ def test_rebatch_takes_any_structure_and_ragged_tensors():
     ("second", "message"),
     [
         (([1, 2, 3], [[1.0], [2.0]], [0, 1, 2, 2]), "component 1 has 2 rows, and component 0 has 3"),
-        (([1, 2, 3], [[1.0, 2.0]] * 3, [0, 1, 2, 2]), "component 1 has rows of shape .* behind rows of another shape"),
+        (([1, 2, 3], [[1.0, 2.0]] * 3, [0, 1, 2, 2]), "component 1 has rows of shape .* after rows of another shape"),
         (([1, 2, 3], [[1.0]] * 3, [0, 1, 2]), "component 2 has 2 rows, and component 0 has 3"),
         (([1, 2, 3], [[1.0]] * 3, [0, 1, 2, 9]), "component 2: "),
         (([1, 2, 3], [[1.0]] * 3, [0, 2, 1, 2]), "component 2: "),

@@ -65,7 +65,7 @@ def folder(tmp_path):
     [
         (_gone, r"(?s)other data: file '\S*/1.parquet' is not among the files any more \(3 files then, 2 files now\)"),
         (_new, r"other data: file '\S*/5.parquet' was not among the files \(3 files then, 4 files now\)"),
-        (_written_anew, r"other data: file '\S*/1.parquet' has been written anew"),
+        (_written_anew, r"other data: file '\S*/1.parquet' has been rewritten"),
     ],
 )
 def test_other_files_are_an_error_that_names_the_checkpoint_and_the_file(folder, change, message):
