@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Named points of work that a crash at any moment must not spoil, such as saving a checkpoint. A test kills its own
+// Named points of work that a crash at any moment must not damage, such as saving a checkpoint. A test kills its own
 // process at one of them. The kill is certain, while a kill by the clock would depend on the machine.
 //
 //   PassCrashPoint("commit: index renamed");   // in the work

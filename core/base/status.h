@@ -48,9 +48,9 @@ enum class StatusCode {
 // Returns TensorFlow's name of the code: "INVALID_ARGUMENT", ... The text lives as long as the program.
 std::string_view StatusCodeName(StatusCode code);
 
-// The outcome of a call that can fail: OK, or a code with a message that says who, got and wanted. The core throws
-// nothing for failures in operation; checks that end the process are for bugs. The compiler warns of a Status that is
-// ignored. Code that drops one on purpose casts it to void and gives the reason beside it.
+// The outcome of a call that can fail: OK, or a code with a message that names the place, the given and the wanted
+// value. The core throws nothing for failures in operation; checks that end the process are for bugs. The compiler
+// warns of a Status that is ignored. Code that drops one on purpose casts it to void and gives the reason beside it.
 //
 //   Status Load(...) {
 //     if (rows < 0) return InvalidArgument(StrCat("table '", name, "': ", rows, " rows, wanted 0 or more"));

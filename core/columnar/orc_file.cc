@@ -121,7 +121,7 @@ class OrcFile : public ArrowFile {
 
   std::shared_ptr<arrow::io::RandomAccessFile> file_;
   int64_t bytes_ = 0;     // of all stripes, as stored
-  int64_t contents_ = 0;  // of what the footer says of stripes
+  int64_t contents_ = 0;  // a hash of the stripes as the footer describes them
   std::shared_ptr<const OrcStatistics> statistics_;
 };
 

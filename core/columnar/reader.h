@@ -66,7 +66,7 @@ class Reader {
   void Count(const Refused& refused, int64_t first, int64_t rows);
 
   const std::shared_ptr<const Source> source_;
-  // Walks through the same ranges as the decoder's own plan, behind it. Pieces do not tell which of their rows are
+  // Goes through the same ranges as the decoder's own plan, later than it. Pieces do not tell which of their rows are
   // wanted; that follows from both plans being equal.
   RowPlan plan_;
   const std::shared_ptr<const Runs> runs_;

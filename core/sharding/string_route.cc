@@ -1,6 +1,6 @@
 // A message to a rank holds, lookup by lookup, the strings that the rank owns:
 //
-//   n | n times {length, times} | bytes of the n strings, one behind the other        int64 | 2 uint32 | any
+//   n | n times {length, times} | bytes of the n strings, one after the other         int64 | 2 uint32 | any
 //
 // Nothing is aligned, because strings have any length: numbers are copied in and out.
 #include "core/sharding/string_route.h"

@@ -294,7 +294,7 @@ TEST_P(FaultsTest, WhoWaitsForARankThatLeftHearsHow) {
   job.ExpectSurvivorsWell();
 }
 
-// A rank that leaves at once must not spoil the collective for those that are still reading its last step.
+// A rank that leaves at once must not disturb the collective for those that are still reading its last step.
 TEST_P(FaultsTest, RanksThatHaveDoneTheirPartMayLeaveInAnyOrder) {
   for (int first = 0; first < size(); ++first) {
     Job job(GetParam(), [first](Communicator& c) -> std::string {

@@ -49,7 +49,7 @@ TEST(ContextTest, WorkBehindTheLastOwnerStillHasItsCommunicator) {
   EXPECT_EQ(done.get_future().get(), OkStatus());
 }
 
-// Each line spoils one field of valid options.
+// Each line makes one field of valid options invalid.
 TEST(ContextTest, ValidateNamesTheFieldAndWhatItMayBe) {
   ContextOptions good;
   good.size = 2;

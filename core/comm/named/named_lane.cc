@@ -122,7 +122,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
 std::vector<Status> NamedLane::Refuse(const std::vector<NamedWork>& works) const {
   std::vector<Status> refusals(works.size());
   std::unordered_map<std::string, Status> groups;  // the refused ones
-  std::unordered_set<std::string> names;           // of this call, where there are several
+  std::unordered_set<std::string> names;           // those of this call, if it has several
   bool joins = join_.has_value();
   for (size_t i = 0; i < works.size(); ++i) {
     const NamedRequest& request = works[i].request;

@@ -77,7 +77,7 @@ class Sequencer {
     std::vector<std::string> names;  // as they came
     size_t complete = 0;             // how many of them all ranks have asked for alike
     std::vector<uint32_t> brought;   // [R]: members that the rank has asked for
-    std::vector<uint32_t> wanted;    // [R]: of how many it says that they are; 0 before it has brought any
+    std::vector<uint32_t> wanted;    // [R]: the group's size as the rank gives it; 0 before its first member
   };
   // Requests that are still to come for a name or group that has failed already.
   struct Late {

@@ -143,7 +143,8 @@ TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   for (int i = 0; i < 100; ++i) {
     Result<UniqueFd> stranger = wire::Connect(address, deadline);
     ASSERT_TRUE(stranger.ok()) << stranger.status().ToString();
-    (void)wire::SendAll(stranger->get(), garbage[i % std::size(garbage)], deadline);  // the host may hang up in between
+    (void)wire::SendAll(stranger->get(), garbage[i % std::size(garbage)],
+                        deadline);  // the host may disconnect in between
     strangers.push_back(*std::move(stranger));
   }
   const Result<Meeting> guest = Meet(all[1]);
