@@ -34,7 +34,7 @@ from lockstep._src.graph import row_weights
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions
 
-# The modules and classes in which TensorFlow keeps the functions that make iterators of a graph.
+# Where TensorFlow holds the functions that make iterators of a graph.
 ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
 ITERATOR = tf.compat.v1.data.Iterator
 
@@ -264,7 +264,7 @@ def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: A
     return _synchronized(iterator, ahead, is_share)
 
 
-def _wrap_from_structure(make: Callable[..., Any]) -> Callable[..., Any]:
+def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function that creates an iterator from output_types, output_shapes and output_classes."""
     signature = inspect.signature(make)
 
@@ -301,7 +301,7 @@ def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def intercept_iterators(interception: Interception) -> None:
-    """Makes all iterators of graphs, and eager iterators of shares, synchronized while the interception lasts."""
+    """Makes iterators synchronized ones while the interception lasts: those of graphs, and shares' eager ones."""
     for owner in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter):
         interception.replace(owner, "__iter__", _wrap_iter)
 
@@ -317,7 +317,7 @@ def intercept_iterators(interception: Interception) -> None:
         for name in ("make_one_shot_iterator", "make_initializable_iterator"):
             interception.replace(owner, name, replace)
     for name in ("from_structure", "from_string_handle"):
-        interception.replace(ITERATOR, name, lambda original: staticmethod(_wrap_from_structure(original)))
+        interception.replace(ITERATOR, name, lambda original: staticmethod(_of_structure(original)))
 
 
 def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:

@@ -1,1 +1,1 @@
-"""Metrics, and evaluation along with training."""
+"""Metrics, and evaluation during training."""

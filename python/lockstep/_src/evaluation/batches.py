@@ -1,4 +1,4 @@
-"""Batches of an evaluation: their rows, values computed from them, and what metrics have counted at the end."""
+"""Helpers for the batches of an evaluation: their rows, their losses, and the final values of metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _tf1 = tf.compat.v1
 
 
 def rows_of(*structures: Any) -> tf.Tensor | None:
-    """How many rows a batch has; None where it has no tensor with a first dimension."""
+    """Returns the number of rows of a batch; None if it has no tensor with a first dimension."""
     for leaf in tf.nest.flatten(structures):
         if isinstance(leaf, tf.SparseTensor):
             return leaf.dense_shape[0]
@@ -26,24 +26,28 @@ def rows_of(*structures: Any) -> tf.Tensor | None:
 
 
 def of_rows(loss: tf.Tensor, features: Any, labels: Any) -> tf.Tensor:
-    """The loss, or 0 of a batch without rows, whose mean is NaN: a worker whose data has ended gets such."""
+    """Returns the loss, or 0 for a batch without rows.
+
+    The mean over zero rows is NaN. A worker whose data has ended gets such batches.
+    """
     rows = rows_of(features, labels)
     return loss if rows is None else tf.where(rows > 0, loss, tf.zeros_like(loss))
 
 
 def mean_over_batches(loss: tf.Tensor, features: Any, labels: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """A metric, (value, update): the mean of the losses of the batches that have rows."""
+    """Returns a metric (value, update): the mean loss over the batches that have rows."""
     rows = rows_of(features, labels)
     weight = None if rows is None else tf.cast(rows > 0, tf.float32)
     return _tf1.metrics.mean(of_rows(loss, features, labels), weight, name="mean_loss")
 
 
 class FinalValues(_tf1.train.SessionRunHook):
-    """Reads the values of metrics when the last batch has been counted.
+    """A hook that reads the values of metrics after the last batch.
 
     Attributes:
-      along: those that are computed from a batch; reading them by themselves would take another one.
-      values: the others' values, after the end.
+      along: the tensors that are computed from a batch. They must be fetched in the run that takes the batch, because a
+        separate run would take another one.
+      values: the values of the other tensors, available after the session's end.
     """
 
     stops_alike = True
@@ -61,5 +65,5 @@ class FinalValues(_tf1.train.SessionRunHook):
 
 
 def takes_data(tensor: tf.Tensor) -> bool:
-    """Whether computing the tensor takes an element out of an iterator."""
+    """Returns whether computing the tensor takes an element from an iterator."""
     return any(op.type.startswith("IteratorGetNext") for op in ancestors([tensor]))

@@ -1,4 +1,4 @@
-"""Counters of TensorFlow's own metrics, of which each worker counts its own data."""
+"""Counters of TensorFlow's own metrics, which count the data of one worker only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from lockstep._src.engine.context import context
 
 
 def combine_counters(variables: Iterable[tf.Variable]) -> tf.Operation:
-    """An operation that leaves the sum over workers in each counter, on every worker.
+    """Returns an operation that replaces each counter, on every worker, by its sum over all workers.
 
-    Counters of `tf.compat.v1.metrics` are declared to be sums over replicas (`VariableAggregation.SUM`). Those of this
-    library's metrics are not: they hold the sum of all workers already. It is run once, when a worker has counted all
-    of its data; a second time would sum sums.
+    Counters of `tf.compat.v1.metrics` are declared as sums over replicas (`VariableAggregation.SUM`). Counters of this
+    library's metrics are not, because they already hold the sum of all workers. Run the operation once, after all data
+    has been counted; a second run would sum the sums again.
 
     Args:
-      variables: local variables of the default graph, in the same order on every worker; others than counters are left.
+      variables: local variables of the default graph, in the same order on every worker. Variables that are not such
+        counters stay unchanged.
     """
     summed = tf.VariableAggregation.SUM
     counters = [] if context.world_size == 1 else [v for v in variables if v.aggregation.value == summed.value]

@@ -1,16 +1,16 @@
-"""Evaluation along with training, on all workers together.
+"""Evaluation during training, on all workers together.
 
-The evaluated model is built once, in the training graph, on training's own variables. An evaluation is a row of runs of
-the session below the hooks, so that it takes no training data and no step:
+The evaluated model is built once, in the training graph, with the variables of training. An evaluation is a series of
+session runs that bypass the training hooks, so it takes no training data and counts no step:
 
-1. Counters of the metrics, and the iterators over the evaluation data, are put back to their start.
-2. Up to `steps` runs of all metrics' updates. Workers whose data ends early go on with empty batches; when nobody has
-   data any more, the evaluation ends on all of them.
-3. One run that sums, over the workers, the counters of metrics that count a worker's data, as TensorFlow's do.
-4. One run that reads the metrics' values.
-5. Policies (`result_policies.py`) get the results: they end training, or keep the best checkpoint.
+1. One run resets the counters of the metrics, and the iterators over the evaluation data.
+2. Up to `steps` runs execute the updates of all metrics. A worker whose data ends early gets empty batches. When no
+   worker has data any more, the evaluation ends on all of them.
+3. One run sums the counters over the workers, for metrics that count one worker's data, as TensorFlow's metrics do.
+4. One run reads the metrics' values.
+5. Policies (`result_policies.py`) get the results. They may end training, or keep the best checkpoint.
 
-When to evaluate is decided by counting runs, which all workers make alike; nothing is exchanged for it.
+All workers count runs, and these counts are the same, so the workers evaluate at the same time without an exchange.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys
 _log = logging.getLogger("lockstep")
 
-# What the evaluated model adds to these belongs to no training step: a summary of it in training's collection would
-# take evaluation data, and make exchanges, whenever worker 0 writes summaries. Nor is it in training's checkpoints.
+# The evaluated model must not add to these collections of training. For example, if its summaries were among those of
+# training, writing summaries on worker 0 would take evaluation data and start exchanges. Its saveables do not belong in
+# training's checkpoints either.
 _OF_TRAINING = (
     *(_keys.SUMMARIES, _keys.LOSSES, _keys.REGULARIZATION_LOSSES, _keys.UPDATE_OPS, _keys.TRAIN_OP),
     _keys.SAVEABLE_OBJECTS,
@@ -52,15 +53,14 @@ _OF_TRAINING = (
 
 
 class EvaluationSpec(NamedTuple):
-    """What is evaluated, spelled out: what an `fn` of `EvaluationHook` may return in place of a dict of metrics.
+    """The parts of an evaluation. The `fn` of `EvaluationHook` may return it in place of a dict of metrics.
 
     Attributes:
-      name: for people.
-      hooks: `SessionRunHook`s around the runs of the evaluation, and of these alone; or None. One that requests a stop
-        ends the evaluation, on all workers, and not training.
-      update_op: what a batch runs: an operation or tensor, or several in a list.
-      eval_dict: name to value, a tensor; read when all batches have run.
-
+      name: a name for users; it has no effect.
+      hooks: `SessionRunHook`s for the runs of the evaluation only, or None. A hook that requests a stop ends the
+        evaluation on all workers, but not training.
+      update_op: the operation or tensor to run for each batch, or a list of them.
+      eval_dict: tensors by name; they are read after the last batch.
     """
 
     name: str
@@ -70,34 +70,34 @@ class EvaluationSpec(NamedTuple):
 
 
 class EvaluationHook(_tf1.train.SessionRunHook):
-    """Evaluates the model every so many runs of a `MonitoredTrainingSession`, on all workers of the job.
+    """A hook that evaluates the model every few runs of a `MonitoredTrainingSession`, on all workers of the job.
 
-    Every evaluation starts anew: counters at zero, data at its beginning. After HybridBackend's `EvaluationHook`
-    (docs/hybridbackend.md).
+    Every evaluation starts with counters at zero, and with its data from the beginning. The class follows
+    HybridBackend's `EvaluationHook` (docs/hybridbackend.md).
 
     Args:
-      fn: builds the evaluated model and its data, and returns a dict of name to (value, update_op), as metrics do, or
-        an `EvaluationSpec`. It is called once, when the session is made, in the training graph, under name scope
-        'eval', in a scope with `mode='eval'`; `get_variable` in it finds training's variables. Default names (feature
-        columns and layers give them to their variable scopes) are counted from the beginning again, so the calls with
-        which training built its model find its variables; moving averages rest. A value that is no metric but computed
-        from a batch, such as a loss, is that of this worker's last batch.
-      steps: batches that a worker takes in one evaluation, at most; None: all of its data.
-      every_n_iter: evaluates after that many runs of the session, and again after as many.
-      summary_dir: worker 0 writes the scalars as TensorBoard events there; None: nobody writes any.
-      history: a list, or what has its `append`; each evaluation appends a dict of the values and the 'global_step' (the
-        number of runs in a graph without one) to it.
-      at_end: also evaluate when training ends, unless that has just happened.
-      policies: called with each evaluation's results, in order, on all workers: `EarlyStopping`, `BestCheckpoint`, or a
-        `Policy` of your own (whose periods don't matter here). The results are worker 0's numbers on all of them.
+      fn: builds the evaluated model and its data. It returns a dict from name to (value, update_op), the pair that a
+        metric returns, or an `EvaluationSpec`. It is called once, when the session is made, in the training graph,
+        under the name scope 'eval', in a scope with `mode='eval'`. `get_variable` finds the variables of training in
+        it. Default names, which feature columns and layers give to their variable scopes, are counted from the
+        beginning again. The calls that built the training model therefore find its variables. Moving averages are not
+        updated. A value that is not a metric but computed from a batch, such as a loss, is the value of this worker's
+        last batch.
+      steps: the largest number of batches that a worker takes in one evaluation; None: all of its data.
+      every_n_iter: the number of runs of the session between two evaluations.
+      summary_dir: the folder to which worker 0 writes the scalars as TensorBoard events; None: no events are written.
+      history: a list, or an object with its method `append`. Each evaluation appends a dict of the values and the
+        'global_step' (in a graph without one, the number of runs).
+      at_end: evaluates also when training ends, unless the last run was already evaluated.
+      policies: called in order with the results of each evaluation, on all workers: `EarlyStopping`, `BestCheckpoint`,
+        or a `Policy` of your own (its periods have no effect here). All workers get worker 0's results.
 
     Raises:
       TypeError: an argument is of another type.
       ValueError: `steps` or `every_n_iter` is less than 1.
-
     """
 
-    # What decides here, decides alike on all workers.
+    # The hook stops training only by decisions that are the same on all workers.
     stops_alike = True
 
     def __init__(
@@ -116,7 +116,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         arguments.integer("EvaluationHook", "steps", steps, 1)
         arguments.integer("EvaluationHook", "every_n_iter", every_n_iter, 1, optional=False)
         if history is not None and not callable(getattr(history, "append", None)):
-            raise TypeError(f"EvaluationHook: history is {history!r}, wanted a list, or what has its append")
+            raise TypeError(f"EvaluationHook: history is {history!r}, wanted a list, or an object with append")
         if summary_dir is not None and not isinstance(summary_dir, (str, os.PathLike)):
             raise TypeError(f"EvaluationHook: summary_dir is {summary_dir!r}, wanted a path")
         self._fn = fn
@@ -132,12 +132,12 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         self._evaluated_at = 0
 
     def begin(self) -> None:
-        """Builds the evaluated model. Called by the session, with the training graph as default, before it is final.
+        """Builds the evaluated model. The session calls it with the training graph, before the graph is finalized.
 
         Raises:
-          TypeError: `fn` returned something else than a dict of name to (value, update_op) or an EvaluationSpec.
-          ValueError: `fn` made variables that training does not have, or its data could never end an evaluation.
-
+          TypeError: `fn` returned neither a dict of name to (value, update_op) nor an EvaluationSpec.
+          ValueError: `fn` made variables that training does not have; or `steps` is None, and `fn` made no iterator
+            whose end could end the evaluation.
         """
         self._runs = self._evaluated_at = 0
         graph = _tf1.get_default_graph()
@@ -160,7 +160,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             if made:
                 raise ValueError(
                     f"EvaluationHook: variables {', '.join(made)} are not in the training graph, so their values would "
-                    "be untrained; build the evaluated model with the names of training's"
+                    "be untrained; build the evaluated model with the variable names of training"
                 )
             if self._steps is None and not restarts:
                 raise ValueError("EvaluationHook: steps is None, wanted a number: fn made no iterator that could end")
@@ -169,7 +169,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             self._combine = combine_counters(counters)
         for key, content in of_training.items():
             graph.get_collection_ref(key)[:] = content
-        # A value computed from a batch would take another one if it were read by itself: it is taken along.
+        # Reading a value that is computed from a batch takes a batch, so it is fetched together with the updates.
         self._along = {name: value for name, value in spec.eval_dict.items() if takes_data(value)}
         self._values = {name: value for name, value in spec.eval_dict.items() if name not in self._along}
         self._updates = spec.update_op
@@ -179,7 +179,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
                 policy.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Hands on to the evaluation's own hooks."""
+        """Passes the call on to the evaluation's own hooks."""
         for hook in self._hooks:
             hook.after_create_session(session, coord)
 
@@ -191,29 +191,29 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             self.evaluate(run_context.session, run_context)
 
     def end(self, session: Any) -> None:
-        """Evaluates the final model where that was asked for."""
+        """Evaluates the final model if `at_end` is set."""
         if self._at_end and self._evaluated_at != self._runs:
             self.evaluate(session)
         for hook in self._hooks:
             hook.end(session)
 
     def evaluate(self, session: Any, run_context: Any = None) -> dict[str, Any]:
-        """Evaluates now; all workers call it together. Returns what is appended to `history`.
+        """Evaluates now; all workers call it together. Returns the dict that is appended to `history`.
 
         Args:
           session: a session of the graph in which `begin` was called.
-          run_context: that of the training step, in which policies may ask for the end; None: training has ended.
+          run_context: the context of the training step's run, in which policies may request a stop; None if training
+            has ended.
 
         Raises:
           RuntimeError: no worker has any evaluation data.
-
         """
         self._evaluated_at = self._runs
         session.run(self._reset)
         steps = 0
         along: dict[str, Any] = {}
         stop = False
-        # Not left to the session: to it, an iterator at its end is the end of training.
+        # The error must not reach the session, which would take the end of this iterator for the end of training.
         with contextlib.suppress(tf.errors.OutOfRangeError):
             while not stop and (self._steps is None or steps < self._steps):
                 along, stop = self._run_batch(session)
@@ -221,7 +221,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         if steps == 0:
             raise RuntimeError(
                 "EvaluationHook: the evaluation data has no batch on any worker; an iterator that was made outside of "
-                "fn cannot start anew, make it inside"
+                "fn cannot start again, so make it inside fn"
             )
         session.run(self._combine)
         values, step = session.run([self._values, [] if self._global_step is None else [self._global_step]])
@@ -235,7 +235,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         return result
 
     def _run_batch(self, session: Any) -> tuple[dict[str, Any], bool]:
-        """Takes a batch. Returns the values computed from it, and whether a hook asks for the evaluation's end."""
+        """Takes a batch. Returns the values computed from it, and whether a hook requests the evaluation's end."""
         fetches, feeds = {"updates": self._updates, "along": self._along}, {}
         run_context = _tf1.train.SessionRunContext(_tf1.train.SessionRunArgs(self._updates), session)
         for number, hook in enumerate(self._hooks):
@@ -276,7 +276,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
 
 
 def _events(name: str, value: Any) -> list[Any]:
-    """A result as values of a TensorBoard summary; none for what is neither number, array nor serialized summary."""
+    """Returns a result as values of a TensorBoard summary; none if it is not a number, array or serialized summary."""
     if _is_number(value):
         return [_tf1.Summary.Value(tag=name, simple_value=float(value))]
     if isinstance(value, bytes):
@@ -297,13 +297,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _local_variables() -> list[tf.Variable]:
-    """Local variables of the graph, those of metrics among them, each once."""
+    """Returns the local variables of the graph, including those of metrics, each once."""
     variables = _tf1.local_variables() + _tf1.get_collection(_keys.METRIC_VARIABLES)
     return list(dict.fromkeys(variables))
 
 
 def _checked(returned: Any) -> EvaluationSpec:
-    """What `fn` returned, with the values as tensors in the order of names."""
+    """Returns the result of `fn` as an EvaluationSpec, with the values as tensors sorted by name."""
     wanted = "wanted a dict of name to (value, update_op), or an EvaluationSpec"
     if isinstance(returned, EvaluationSpec):
         values, hooks, updates = returned.eval_dict, returned.hooks, returned.update_op
@@ -328,9 +328,9 @@ def _checked(returned: Any) -> EvaluationSpec:
 
 @contextlib.contextmanager
 def _fresh_default_names() -> Iterator[None]:
-    """Inside, names that TensorFlow gives to variable scopes are counted from the beginning, as in an empty graph.
+    """Restarts, inside the block, the numbers of TensorFlow's default names of variable scopes, as in an empty graph.
 
-    So the second `variable_scope(None, "layer")` of the graph is "layer" again, where it would be "layer_1".
+    The second `variable_scope(None, "layer")` of the graph is then named "layer" again, and not "layer_1".
     """
     store = variable_scope.get_variable_scope_store()
     counts, store.variable_scopes_count = store.variable_scopes_count, {}

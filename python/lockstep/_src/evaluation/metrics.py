@@ -1,14 +1,14 @@
 """Streaming metrics over the data of all workers, for graphs.
 
-Each metric keeps counters in local variables, as those of `tf.compat.v1.metrics` do. An update packs what this worker's
-batch adds to them into one tensor, sums it over all workers in one collective, and adds the sum. So the counters, and
-the value computed from them, are the same on every worker, and reading the value needs no communication. A worker whose
-batch is empty adds zeros.
+Each metric keeps counters in local variables, as the metrics of `tf.compat.v1.metrics` do. An update packs the amounts
+that this worker's batch adds into one tensor, sums it over all workers in one collective, and adds the sum to the
+counters. The counters, and the value computed from them, are therefore the same on every worker, and reading the value
+needs no communication. A worker with an empty batch adds zeros.
 
-The counters are float64 (TensorFlow's are float32, which stops counting exactly at 2**24 samples): counts of samples
-are exact, whatever the number of workers.
+The counters are float64, so that counts of samples are exact for any number of workers. TensorFlow's are float32, which
+counts exactly only up to 2**24 samples.
 
-Shapes: any shape [...] of labels; N is the number of its elements, T the number of thresholds.
+Shapes: labels have any shape [...]; N is the number of its elements, T the number of thresholds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lockstep._src.engine.library import ops
 
 _tf1 = tf.compat.v1
 
-# Keeps ratios defined where a class has no samples; the value is that of tf.compat.v1.metrics.auc.
+# Keeps ratios defined if a class has no samples. tf.compat.v1.metrics.auc uses the same value.
 _EPSILON = 1e-6
-# How far the first and last threshold lie outside of [0, 1], so that no prediction falls on them.
+# The distance of the first and last threshold from [0, 1], so that no prediction equals them.
 _MARGIN = 1e-7
 
 
@@ -37,26 +37,25 @@ def accuracy(
     updates_collections: Sequence[str] | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """How often predictions match labels, over all workers; after `tf.compat.v1.metrics.accuracy`.
+    """Computes how often predictions match labels, over all workers; follows `tf.compat.v1.metrics.accuracy`.
 
-    Makes two local variables, `total` (weights of the matches) and `count` (all weights).
+    Creates two local variables, `total` (sum of the weights of the matches) and `count` (sum of all weights).
 
     Args:
       labels: the truth, of any shape [...].
-      predictions: what was predicted, of the same shape. A last dimension of 1 that only one of the two has is dropped.
+      predictions: of the same shape. If only one of the two has a last dimension of 1, it is dropped.
       weights: of rank 0 or the rank of `labels`, broadcastable to it; None is 1.
       metrics_collections: collections to which the value is added.
       updates_collections: collections to which the update is added.
-      name: of the variable scope.
+      name: the name of the variable scope.
 
     Returns:
-      (value, update): float32 scalars. `value` is total / count, or 0 without data; running `update`, which all workers
-      must do together, adds a batch of each worker and gives the new value.
+      (value, update): float32 scalars. `value` is total / count, or 0 without data. All workers must run `update`
+      together; it adds one batch of each worker and returns the new value.
 
     Raises:
-      ValueError: shapes of labels, predictions and weights do not fit, or collections are no list or tuple.
+      ValueError: shapes of labels, predictions and weights do not fit, or collections are not a list or tuple.
       RuntimeError: eager execution is on.
-
     """
     _check_arguments("accuracy", metrics_collections, updates_collections)
     with _tf1.variable_scope(name, "accuracy", (predictions, labels, weights)):
@@ -75,25 +74,24 @@ def mean(
     updates_collections: Sequence[str] | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The (weighted) mean of values, over all workers; after `tf.compat.v1.metrics.mean`.
+    """Computes the (weighted) mean of values, over all workers; follows `tf.compat.v1.metrics.mean`.
 
-    Makes two local variables, `total` (values times weights) and `count` (all weights).
+    Creates two local variables, `total` (sum of values times weights) and `count` (sum of all weights).
 
     Args:
       values: numbers or bools, of any shape [...].
       weights: of rank 0 or the rank of `values`, broadcastable to it; None is 1.
       metrics_collections: collections to which the value is added.
       updates_collections: collections to which the update is added.
-      name: of the variable scope.
+      name: the name of the variable scope.
 
     Returns:
-      (value, update): float32 scalars. `value` is total / count, or 0 without data; running `update`, which all workers
-      must do together, adds a batch of each worker and gives the new value.
+      (value, update): float32 scalars. `value` is total / count, or 0 without data. All workers must run `update`
+      together; it adds one batch of each worker and returns the new value.
 
     Raises:
-      ValueError: shapes of values and weights do not fit, or collections are no list or tuple.
+      ValueError: shapes of values and weights do not fit, or collections are not a list or tuple.
       RuntimeError: eager execution is on.
-
     """
     _check_arguments("mean", metrics_collections, updates_collections)
     with _tf1.variable_scope(name, "mean", (values, weights)):
@@ -111,34 +109,35 @@ def gauc(
     updates_collections: Sequence[str] | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The mean of the AUCs of groups, such as users, weighted by their samples, over all workers.
+    """Computes the mean AUC of groups (such as users), weighted by their numbers of samples, over all workers.
 
-    After HybridBackend's `gauc`. A group is a run of samples in a batch with equal indicators, so data has to come
-    sorted (or at least gathered) by them; what a batch ends within is two groups. Groups whose samples are all positive
-    or all negative have no AUC and are left out. The AUC of a group is exact; ties count half. The measure: Zhou et
-    al., "Deep Interest Network for Click-Through Rate Prediction", 2018.
+    The function follows HybridBackend's `gauc`. A group is a run of neighboring samples in a batch with equal
+    indicators. The data must therefore be sorted by the indicators, or at least grouped by them. A group that continues
+    in the next batch counts as two groups. Groups whose samples are all positive or all negative have no AUC and are
+    left out. The AUC of a group is exact; ties count half. For the measure see Zhou et al., "Deep Interest Network for
+    Click-Through Rate Prediction", 2018.
 
-    Makes two local variables, `total` (samples times AUC) and `count` (samples).
+    Creates two local variables, `total` (sum of samples times AUC) and `count` (number of samples).
 
     Args:
-      labels: the truth, of any shape [...]; cast to bool. With `indicators` of shape [N] also [N, 2], whose last column
-        counts, for models with an output for each class.
-      predictions: numbers, of the same shape, higher for what is more likely positive. Only their order matters.
-      indicators: integers of the same shape (or [N], see `labels`), the groups; None: a batch of a worker is one group.
+      labels: the truth, of any shape [...]; cast to bool. If `indicators` have shape [N], labels may have shape [N, 2]
+        for models with one output per class; the last column is then used.
+      predictions: numbers of the same shape; a higher number means more likely positive. Only their order matters.
+      indicators: integers of the same shape (or [N], see `labels`) that name the groups. None: each batch of a worker
+        is one group.
       metrics_collections: collections to which the value is added.
       updates_collections: collections to which the update is added.
-      name: of the variable scope.
+      name: the name of the variable scope.
 
     Returns:
-      (value, update): float32 scalars. `value` is total / count, or 0 without a group that counts; running `update`,
-      which all workers must do together, adds a batch of each worker and gives the new value. An update with a
-      prediction that is NaN fails with InvalidArgumentError.
+      (value, update): float32 scalars. `value` is total / count, or 0 if no group counts. All workers must run `update`
+      together; it adds one batch of each worker and returns the new value. If a prediction is NaN, the update fails
+      with InvalidArgumentError.
 
     Raises:
-      ValueError: shapes of labels, predictions and indicators do not fit, or collections are no list or tuple.
-      TypeError: indicators are no integers.
+      ValueError: shapes of labels, predictions and indicators do not fit, or collections are not a list or tuple.
+      TypeError: indicators are not integers.
       RuntimeError: eager execution is on.
-
     """
     _check_arguments("gauc", metrics_collections, updates_collections)
     with _tf1.variable_scope(name, "gauc", (labels, predictions, indicators)):
@@ -161,14 +160,14 @@ def gauc(
 
 
 def _second_of_two(tensor: tf.Tensor) -> tf.Tensor:
-    """[N, 2] -> its last column, [N]; others as they are."""
+    """Returns the last column [N] of a tensor [N, 2]; returns other tensors unchanged."""
     return tensor[:, 1] if tensor.shape.rank == 2 and tf.compat.dimension_value(tensor.shape[1]) == 2 else tensor
 
 
 def _ratio(
     added: tf.Tensor, metrics_collections: Sequence[str] | None, updates_collections: Sequence[str] | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The metric total / count of which this worker's batch adds `added`, [2] float64."""
+    """Builds the metric total / count; this worker's batch adds `added`, [2] float64, to total and count."""
     total, count = _counter("total", ()), _counter("count", ())
     update_counters = _add_all([total, count], tf.unstack(_sum_over_workers(added)))
     return _value_and_update(
@@ -187,33 +186,34 @@ def auc(
     name: str | None = None,
     summation_method: str = "trapezoidal",
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Approximate area under the ROC or precision-recall curve, over all workers; after `tf.compat.v1.metrics.auc`.
+    """Approximates the area under the ROC or precision-recall curve, over all workers.
 
-    Makes four local variables of shape [T], `true_positives`, `false_positives`, `true_negatives` and
-    `false_negatives`: weights of the samples of each kind when what is predicted above a threshold counts as positive.
-    The approximation is good where predictions spread over [0, 1]; 'minoring' and 'majoring' bound its error.
+    Follows `tf.compat.v1.metrics.auc`. Creates four local variables of shape [T], `true_positives`, `false_positives`,
+    `true_negatives` and `false_negatives`. They hold, for each threshold, the sum of the weights of the samples of each
+    kind; a prediction above the threshold counts as positive. The approximation is good if predictions spread over
+    [0, 1]; 'minoring' and 'majoring' bound its error.
 
     Args:
       labels: the truth, of any shape [...]; cast to bool.
-      predictions: floats in [0, 1], of the same shape. A last dimension of 1 that only one of the two has is dropped.
+      predictions: floats in [0, 1], of the same shape. If only one of the two has a last dimension of 1, it is dropped.
       weights: of rank 0 or the rank of `labels`, broadcastable to it; None is 1.
-      num_thresholds: T, evenly spaced over [0, 1], ends included; at least 2.
+      num_thresholds: T, at least 2; the thresholds are evenly spaced over [0, 1], including both ends.
       metrics_collections: collections to which the value is added.
       updates_collections: collections to which the update is added.
       curve: 'ROC' (recall over false positive rate) or 'PR' (precision over recall).
-      name: of the variable scope.
-      summation_method: 'trapezoidal'; 'careful_interpolation' (as trapezoidal for ROC; for PR it interpolates true and
-        false positives, not their ratio); 'minoring' or 'majoring' (the lower or the higher end of each interval).
+      name: the name of the variable scope.
+      summation_method: 'trapezoidal'; 'careful_interpolation' (for ROC the same as trapezoidal; for PR it interpolates
+        true and false positives, not their ratio); 'minoring' or 'majoring' (uses the lower or the higher end of each
+        interval).
 
     Returns:
-      (value, update): float32 scalars. Running `update`, which all workers must do together, adds a batch of each
-      worker and gives the new value. An update whose predictions are not in [0, 1] fails with InvalidArgumentError.
+      (value, update): float32 scalars. All workers must run `update` together; it adds one batch of each worker and
+      returns the new value. If a prediction is not in [0, 1], the update fails with InvalidArgumentError.
 
     Raises:
-      ValueError: shapes of labels, predictions and weights do not fit, collections are no list or tuple, or unknown
-        `curve`, `summation_method` or `num_thresholds`.
+      ValueError: shapes of labels, predictions and weights do not fit, collections are not a list or tuple, or `curve`,
+        `summation_method` or `num_thresholds` is invalid.
       RuntimeError: eager execution is on.
-
     """
     _check_arguments("auc", metrics_collections, updates_collections)
     if curve not in ("ROC", "PR"):
@@ -241,10 +241,10 @@ def auc(
 
 
 def _histogram(labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor, num_thresholds: int) -> tf.Tensor:
-    """[2, T + 1] float64: weights of negative [0] and positive [1] samples, by the number of thresholds below them.
+    """Returns the weights of negative [0] and positive [1] samples by the number of thresholds below them.
 
-    It says as much as the four counters at half the size, and costs N log T instead of the N T of comparing each sample
-    with each threshold.
+    The result, [2, T + 1] float64, holds the same information as the four counters in half the size. It costs N log T
+    steps; comparing each sample with each threshold would cost N T.
     """
     in_range = "auc: predictions must be in [0, 1]"
     checks = [
@@ -252,7 +252,7 @@ def _histogram(labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor, nu
         _tf1.debugging.assert_less_equal(predictions, tf.ones([], predictions.dtype), message=in_range),
     ]
     with tf.control_dependencies(checks):
-        predictions = tf.cast(tf.identity(predictions), tf.float32)  # a cast to the same type is no operation
+        predictions = tf.cast(tf.identity(predictions), tf.float32)  # a cast to the same type adds no operation
     inner = [i / (num_thresholds - 1) for i in range(1, num_thresholds - 1)]
     thresholds = tf.constant([-_MARGIN, *inner, 1.0 + _MARGIN], tf.float32)
     below = tf.searchsorted(thresholds, predictions, side="left")
@@ -262,9 +262,9 @@ def _histogram(labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor, nu
 
 
 def _confusion(histogram: tf.Tensor) -> list[tf.Tensor]:
-    """[2, T + 1] of `_histogram` -> true positives, false positives, true negatives, false negatives, each [T].
+    """Converts `_histogram`'s [2, T + 1] to true positives, false positives, true negatives, false negatives, each [T].
 
-    A sample is above threshold t when more than t thresholds are below it.
+    A sample is above threshold t if more than t thresholds are below it.
     """
     above = tf.cumsum(histogram, axis=1, reverse=True)[:, 1:]
     below = tf.cumsum(histogram, axis=1)[:, :-1]
@@ -272,32 +272,36 @@ def _confusion(histogram: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _riemann(height: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Sum over intervals of width x[t] - x[t + 1] (x falls with the threshold) times a height from both ends."""
+    """Returns a function that sums, over intervals, the width x[t] - x[t + 1] times a height from both ends.
+
+    The widths are positive because x falls as the threshold grows.
+    """
     return lambda x, y: tf.reduce_sum((x[:-1] - x[1:]) * height(y[:-1], y[1:]))
 
 
 _TRAPEZOIDAL = _riemann(lambda left, right: (left + right) / 2)
 _AREAS = {
     "trapezoidal": _TRAPEZOIDAL,
-    "careful_interpolation": _TRAPEZOIDAL,  # of the ROC curve; that of PR has a function of its own
+    "careful_interpolation": _TRAPEZOIDAL,  # only for the ROC curve; PR uses _interpolated_pr_area
     "minoring": _riemann(tf.minimum),
     "majoring": _riemann(tf.maximum),
 }
 
 
 def _interpolated_pr_area(tp: tf.Tensor, fp: tf.Tensor, fn: tf.Tensor) -> tf.Tensor:
-    """Area under precision over recall, after Davis and Goadrich, "The Relationship Between PR and ROC Curves", 2006.
+    """Computes the area under precision over recall.
 
-    Between two thresholds true positives grow linearly with all that count as positive, p: tp = slope * p + intercept.
-    The integral of the precision tp / p over tp is then slope * (difference of tp + intercept * log of the ratio of p).
-    Divided by the number of samples that are positive, it is the area over recall.
+    Follows Davis and Goadrich, "The Relationship Between PR and ROC Curves", 2006. Let p be the number of samples that
+    are predicted positive. Between two thresholds, true positives grow linearly with p: tp = slope * p + intercept. The
+    integral of the precision tp / p over tp is then slope * (difference of tp + intercept * log of the ratio of p).
+    Dividing it by the number of positive samples gives the area over recall.
     """
     positive = tp + fp
     high, low = positive[:-1], positive[1:]
     gained = tp[:-1] - tp[1:]
     slope = tf.math.divide_no_nan(gained, tf.maximum(high - low, 0))
     intercept = tp[1:] - slope * low
-    # Where there are no positives at the lower end, the precision is constant over the interval.
+    # If there are no positives at the lower end, the precision is constant over the interval.
     ratio = tf.where((high > 0) & (low > 0), tf.math.divide_no_nan(high, tf.maximum(low, 0)), tf.ones_like(high))
     area = slope * (gained + intercept * tf.math.log(ratio))
     return tf.reduce_sum(tf.math.divide_no_nan(area, tf.maximum(tp[1:] + fn[1:], 0)))
@@ -315,7 +319,7 @@ def _check_arguments(metric: str, metrics_collections: object, updates_collectio
 def _flatten(
     labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Labels, predictions and float64 weights as [N], checked to belong together."""
+    """Checks that the shapes fit, and returns labels, predictions and float64 weights as [N]."""
     labels, predictions = tf.convert_to_tensor(labels), tf.convert_to_tensor(predictions)
     labels, predictions = _squeeze_last(labels, predictions), _squeeze_last(predictions, labels)
     if not labels.shape.is_compatible_with(predictions.shape):
@@ -341,7 +345,7 @@ def _flatten(
 
 
 def _squeeze_last(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Drops the last dimension of `tensor` where `other` lacks just that and it is (or may be) 1."""
+    """Drops the last dimension of `tensor` if `other` lacks only this one, and its size is (or may be) 1."""
     rank, other_rank = tensor.shape.rank, other.shape.rank
     if rank and other_rank and rank == other_rank + 1 and tensor.shape.as_list()[-1] in (1, None):
         return tf.squeeze(tensor, [-1])
@@ -360,14 +364,14 @@ def _check_weights(weights: tf.TensorShape, labels: tf.TensorShape) -> None:
 
 
 def _sum_over_workers(added: tf.Tensor) -> tf.Tensor:
-    """The sum of `added` over all workers, in the order of their ranks; a job of one worker needs no engine."""
+    """Returns the sum of `added` over all workers, in the order of their ranks. One worker needs no engine for it."""
     if context.world_size == 1:
         return added
     return ordered.allreduce(added, op="sum", name="sum_over_workers")
 
 
 def _counter(name: str, shape: tuple[int, ...]) -> tf.Variable:
-    """A counter: local (no checkpoint holds it) and not trainable (no scope shards or broadcasts it)."""
+    """Creates a counter. It is local (not in checkpoints) and not trainable (scopes neither shard nor broadcast it)."""
     keys = _tf1.GraphKeys
     return _tf1.Variable(
         lambda: tf.zeros(shape, tf.float64),
@@ -389,7 +393,7 @@ def _value_and_update(
     metrics_collections: Sequence[str] | None,
     updates_collections: Sequence[str] | None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The metric as a `function` of its counters: as they are, and after the update."""
+    """Returns the metric, a `function` of its counters, before the update and after it."""
     value = tf.cast(function(*(counter.read_value() for counter in counters)), tf.float32, name="value")
     with tf.control_dependencies(update_counters):
         update = tf.cast(function(*(counter.read_value() for counter in counters)), tf.float32, name="update_op")

@@ -1,7 +1,7 @@
-"""Policies for the results of evaluations: ending training that no longer gets better, keeping the best checkpoint.
+"""Policies for the results of evaluations: they end training that no longer improves, or keep the best checkpoint.
 
-They are called as a `Policy` is (`policies.py`), by an `EvaluationHook` that has them among its `policies`, on all
-workers, with worker 0's results; so all workers decide alike.
+An `EvaluationHook` calls its `policies` on all workers with worker 0's results, so all workers decide in the same way.
+The arguments are those of a `Policy` (sessions/policies.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class _Best:
         self.value: float | None = None
 
     def improves(self, results: Mapping[str, Any]) -> bool:
-        """Whether the result is better than any before by more than `min_delta`; then it is the best. NaN never is."""
+        """Returns whether the result beats the best one by more than `min_delta`, and stores it if so. NaN never does.
+
+        Raises:
+          ValueError: the evaluation has no result of this name.
+        """
         if self.metric not in results:
             raise ValueError(
                 f"{self._owner}: the evaluation has no result {self.metric!r}, but {', '.join(sorted(results))}"
@@ -50,20 +54,19 @@ class _Best:
 
 
 class EarlyStopping:
-    """Ends training when an evaluation's result no longer gets better: a policy for `EvaluationHook(policies=[...])`.
+    """A policy for `EvaluationHook(policies=[...])` that ends training when a result no longer improves.
 
-    All workers stop after the same step: they decide by worker 0's result.
+    All workers stop after the same step, because they all decide with worker 0's result.
 
     Args:
       metric: the result's name in the evaluation.
-      patience: how many evaluations in a row without a better result end training.
-      mode: 'max' where more is better, 'min' where less is.
-      min_delta: by how much a result has to be better to count.
+      patience: the number of consecutive evaluations without a better result after which training ends.
+      mode: 'max' if higher is better, 'min' if lower is better.
+      min_delta: a result must be better than the best one by more than this amount.
 
     Raises:
       TypeError: an argument is of another type.
-      ValueError: a bad `mode`, `patience` or `min_delta`; later, an evaluation without such a result.
-
+      ValueError: `mode`, `patience` or `min_delta` is invalid; later, if an evaluation has no such result.
     """
 
     def __init__(self, metric: str, patience: int = 1, mode: str = "max", min_delta: float = 0.0) -> None:
@@ -73,7 +76,7 @@ class EarlyStopping:
         self._waited = 0
 
     def begin(self) -> None:
-        """Forgets what an earlier session saw."""
+        """Forgets the results of an earlier session."""
         self._best.value, self._waited = None, 0
 
     def __call__(
@@ -85,35 +88,34 @@ class EarlyStopping:
         scaffold: Any = None,
         writer: Any = None,
     ) -> None:
-        """Looks at an evaluation's results; see `Policy.__call__`."""
+        """Compares an evaluation's result, and may request a stop; see `Policy.__call__`."""
         del session, scaffold, writer
         self._waited = 0 if self._best.improves(metrics) else self._waited + 1
         if self._waited >= self._patience and context is not None:
             _tf1.logging.info(
-                "EarlyStopping at step %d: %s was best at %s, %d evaluations ago",
+                "EarlyStopping at step %d: the best %s was %s, %d evaluations ago",
                 *(global_step, self._best.metric, self._best.value, self._waited),
             )
             context.request_stop()
 
 
 class BestCheckpoint:
-    """Keeps the checkpoint with the best result of an evaluation: a policy for `EvaluationHook(policies=[...])`.
+    """A policy for `EvaluationHook(policies=[...])` that keeps the checkpoint with the best result.
 
-    All workers save it together. Beside it lies `best.json`, with the 'metric', its 'value', the 'global_step' and the
-    name of the 'checkpoint'; training that starts again in the same directory compares with that.
-    `tf.train.latest_checkpoint(directory)` is the best one.
+    All workers save the checkpoint together. The file `best.json` in the same directory has the 'metric', its 'value',
+    the 'global_step' and the name of the 'checkpoint'. A later training in the same directory compares its results with
+    this value. `tf.train.latest_checkpoint(directory)` returns the best checkpoint.
 
     Args:
       metric: the result's name in the evaluation.
-      directory: where to save, a folder of its own, the same for all workers.
-      mode: 'max' where more is better, 'min' where less is.
-      min_delta: by how much a result has to be better to count.
-      max_to_keep: how many of the best ones so far to keep.
+      directory: the folder for these checkpoints only; the same for all workers.
+      mode: 'max' if higher is better, 'min' if lower is better.
+      min_delta: a result must be better than the best one by more than this amount.
+      max_to_keep: the number of best checkpoints to keep; the older ones are deleted.
 
     Raises:
       TypeError: an argument is of another type.
-      ValueError: a bad `mode` or `min_delta`; later, an evaluation without such a result.
-
+      ValueError: `mode` or `min_delta` is invalid; later, if an evaluation has no such result.
     """
 
     def __init__(
@@ -130,14 +132,14 @@ class BestCheckpoint:
         self._max_to_keep = max_to_keep
 
     def begin(self) -> None:
-        """Builds the saver, in the training graph, and reads what an earlier training found best."""
+        """Builds the saver in the training graph, and reads the best result of an earlier training."""
         with scope():
             self._saver = _tf1.train.Saver(max_to_keep=self._max_to_keep, save_relative_paths=True)
         self._best.value = agreement.from_chief(self._read(), "best_checkpoint")
         latest.of_the_job(self._directory, "best_latest")
         saved = latest.checkpoint_state(self._directory) if _context.is_chief else None
         if saved is not None:
-            self._saver.recover_last_checkpoints(saved.all_model_checkpoint_paths)  # so that they are deleted in turn
+            self._saver.recover_last_checkpoints(saved.all_model_checkpoint_paths)  # so that old ones get deleted
 
     def __call__(
         self,
@@ -148,7 +150,7 @@ class BestCheckpoint:
         scaffold: Any = None,
         writer: Any = None,
     ) -> None:
-        """Saves where the result is better; see `Policy.__call__`."""
+        """Saves a checkpoint if the result is better; see `Policy.__call__`."""
         del context, scaffold, writer
         if not self._best.improves(metrics):
             return
@@ -160,7 +162,7 @@ class BestCheckpoint:
                 "global_step": int(global_step),
                 "checkpoint": os.path.basename(path),
             }
-            # Whole or not there, as the checkpoint.
+            # Renamed when complete: like the checkpoint, the file is complete or absent.
             aside = self._file + ".tmp"
             with failures.of_the_job(f"{self._file} cannot be written"):
                 with _gfile.GFile(aside, "w") as file:

@@ -1,1 +1,1 @@
-"""Variables that all workers hold, and the values that keep them alike."""
+"""Replicated variables, and the exchanges that keep their values the same on all workers."""

@@ -1,15 +1,16 @@
-"""What a program itself assigns to variables that all workers hold, out of its batch: the same on all of them.
+"""Makes a program's own assignments to replicated variables the same on all workers.
 
-A moving average or a counter that is written by hand, or a step of gradient descent without an optimizer, takes a value
-that each worker computes from its own part of the batch. It is exchanged before it is assigned, so that the variable
-stays in step, by the variable's `aggregation`, as TensorFlow's own strategies go by it:
+Examples are a moving average, a counter, or a step of gradient descent without an optimizer. Each worker computes the
+assigned value from its own part of the batch. Therefore the value is exchanged before it is assigned, and the variable
+stays the same on all workers. As in TensorFlow's own strategies, the variable's `aggregation` selects the reduction:
 
-- MEAN, and NONE for floating point: the mean over workers, weighted by their rows, as gradients are;
-- SUM, and NONE for what is added to or subtracted from another type: the sum, so that rows are counted once;
-- ONLY_FIRST_REPLICA, and NONE for other types that are assigned: worker 0's.
+- MEAN, and NONE for floating-point types: the mean over workers, weighted by their rows, like gradients.
+- SUM, and NONE if the value is added to or subtracted from another type: the sum, so that each row counts once.
+- ONLY_FIRST_REPLICA, and NONE if a value of another type is assigned: the value of worker 0.
 
-What was exchanged already, such as a gradient or a moment of the batch, is assigned as it is, and so is what no batch
-of an iterator of the scope has a part in. Variables that are local to a worker, and sharded tables, are left alone.
+A value that was already exchanged, such as a gradient or a moment of the batch, is assigned unchanged. So is a value
+that does not depend on a batch of an iterator of the scope. Variables that are local to a worker, and sharded tables,
+are not affected.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def intercept_assignments(interception: Interception) -> None:
 def _wrap(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(assign)
     def wrapped(variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return assign(variable, _of_all(variable, value, adds=name != "assign"), *args, **kwargs)
+        return assign(variable, _exchanged(variable, value, adds=name != "assign"), *args, **kwargs)
 
     return wrapped
 
 
-def _of_all(variable: Any, value: Any, adds: bool) -> Any:
-    """What is to be assigned: a value of all workers, where this worker's may differ from the others'."""
+def _exchanged(variable: Any, value: Any, adds: bool) -> Any:
+    """Returns the value to assign; it is exchanged if this worker's value may differ from the others'."""
     if context.world_size == 1 or context.options.mode != "train" or tf.executing_eagerly():
         return value
     if not isinstance(value, tf.Tensor) or not _is_held_by_all(variable):

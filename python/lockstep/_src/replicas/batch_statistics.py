@@ -1,15 +1,17 @@
-"""Statistics of a batch that are of all workers' batches, so that batch normalization is that of one worker.
+"""Statistics over the batches of all workers, so that batch normalization gives the same results as with one worker.
 
-What a layer normalizes by, and the moving averages that it keeps for inference, depend on the whole batch of a step. If
-each worker took those of its own part, the layer would compute something else on two workers than on one, its moving
-averages would drift apart, and a part without rows would make them NaN.
+The moments by which a layer normalizes, and the moving averages that it keeps for inference, depend on the whole batch
+of a step. If each worker used only its own part of the batch, the layer would compute different values on two workers
+than on one. Its moving averages would differ between workers, and a part without rows would make them NaN.
 
-`tf.nn.moments` over the batch (axis 0 among its axes) is exchanged: one collective of a count, a mean and a sum of
-squared differences for each feature, merged after Chan, Golub and LeVeque (1979), and one of as much in the backward
-pass. `tf.nn.fused_batch_norm` is composed of it. Layer normalization, over other axes, is untouched.
+`tf.nn.moments` over the batch (with axis 0 among its axes) is therefore exchanged. One collective carries a count, a
+mean and a sum of squared differences per feature, which are merged as in Chan, Golub and LeVeque (1979). The backward
+pass has one collective of the same size. `tf.nn.fused_batch_norm` is built from these moments. Layer normalization uses
+other axes and stays unchanged.
 
-Moving averages of anything else that a batch gives are averaged over the workers before they are assigned. A batch that
-has rows on no worker, which a step of several batches may end with, moves none; the others move one after the other.
+All other values of a batch are averaged over the workers before they are assigned to moving averages. The last batches
+of a step with several batches may have no rows on any worker; such a batch does not change the averages. The other
+batches change them one after the other.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.graph import alike, row_weights
 from lockstep._src.hooks.interception import Interception
 
-# Pairs of an average and what moves it.
+# The collection of pairs (moving average, operation that updates it).
 _MOVED = ("lockstep", "moved_averages")
 
 
@@ -45,8 +47,8 @@ def intercept_batch_statistics(interception: Interception) -> None:
     interception.replace_alike(owners, "assign_moving_average", _wrap_moving_average)
 
 
-def _is_of_the_job() -> bool:
-    """Whether a batch of the graph may be a part of what is meant, or empty."""
+def _batches_are_partial() -> bool:
+    """Returns whether a batch of the graph may be only a part of the step's rows, or empty."""
     options = context.options
     in_parts = context.world_size > 1 or (options.data_batch_count > 1 and not options.data_sync_drop_remainder)
     return in_parts and options.mode == "train" and not tf.executing_eagerly()
@@ -57,7 +59,7 @@ def _wrap_moments(moments: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(moments)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        if not _is_of_the_job():
+        if not _batches_are_partial():
             return moments(*args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
         x = tf.convert_to_tensor(given["x"])
@@ -79,7 +81,7 @@ def _wrap_moments(moments: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _moments_of_all(x: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance over `axes`, which are kept with size 1, of all workers' `x`."""
+    """Returns mean and variance of all workers' `x` over `axes`; these axes are kept with size 1."""
     dtype = x.dtype
     y = tf.cast(x, tf.float32) if dtype.size < 4 else x
 
@@ -101,8 +103,8 @@ def _moments_of_all(x: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor
             statistic.set_shape(own_mean.shape)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
-            # Each worker's loss counts by its weight, and this worker's gradient will be given its own weight later: by
-            # all batches that the loss is computed from, of which `x` may be one.
+            # Each worker's loss counts with its weight. This worker's gradient is multiplied by its own weight later,
+            # in the exchange of gradients. That weight counts all batches in the loss, and `x` may be only one of them.
             parts = [of_mean, of_variance]
             weight = row_weights.of([x, *parts])
             if weight is not None:
@@ -125,7 +127,7 @@ def _wrap_fused_batch_norm(fused_batch_norm: Callable[..., Any]) -> Callable[...
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        if not _is_of_the_job() or given["is_training"] is not True:
+        if not _batches_are_partial() or given["is_training"] is not True:
             return fused_batch_norm(*args, **kwargs)
         x = tf.convert_to_tensor(given["x"])
         channel = given["data_format"].index("C")
@@ -137,7 +139,7 @@ def _wrap_fused_batch_norm(fused_batch_norm: Callable[..., Any]) -> Callable[...
             offset, scale = (tf.reshape(given[name], shape) for name in ("offset", "scale"))
             normalized = tf.nn.batch_normalization(y, mean, variance, offset, scale, given["epsilon"])
             mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
-            # The op's running variance is the unbiased one.
+            # The op's running variance is unbiased, so the variance is multiplied by count / (count - 1).
             own = tf.cast(tf.size(y), tf.float32) / tf.cast(tf.shape(y)[channel], tf.float32)
             count = ordered.allreduce(own, op="sum", name="rows_of_all")
             alike.note(count)
@@ -154,7 +156,7 @@ def _wrap_fused_batch_norm(fused_batch_norm: Callable[..., Any]) -> Callable[...
 def _wrap_moving_average(assign_moving_average: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(assign_moving_average)
     def wrapped(variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_of_the_job() and isinstance(value, tf.Tensor) and value.dtype.is_floating:
+        if _batches_are_partial() and isinstance(value, tf.Tensor) and value.dtype.is_floating:
             batch = row_weights.of([value])
             if alike.differs(value):
                 value = ordered.allreduce(row_weights.weighted(value), op="mean", name="moving_average")
@@ -167,7 +169,7 @@ def _wrap_moving_average(assign_moving_average: Callable[..., Any]) -> Callable[
 
 
 def _in_turn(variable: Any, value: tf.Tensor, batch: Any, assign: Callable[[tf.Tensor], Any]) -> Any:
-    """Moves an average by one of a step's batches after it was moved by those before, and by none without rows."""
+    """Updates a moving average with one batch of a step, after the batches before it; skips a batch without rows."""
     graph = tf.compat.v1.get_default_graph()
     before = [moved for moved_variable, moved in graph.get_collection(_MOVED) if moved_variable is variable]
     with tf.control_dependencies(before[-1:]):

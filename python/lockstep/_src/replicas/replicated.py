@@ -1,4 +1,4 @@
-"""Variables that all workers hold begin as worker 0's."""
+"""Replicated variables start on all workers with worker 0's initial value."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from lockstep._src.engine.context import context
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import sharded
 
-# The variables of a graph whose own initializer gives worker 0's value.
+# The collection of the variables whose own initializer already assigns worker 0's value.
 _BEGINS_AS_WORKER_0S = "lockstep/begin_as_worker_0s"
 
-# What TensorFlow initializes variables with: operations of (variable, value).
+# The types of the operations with which TensorFlow initializes variables; their inputs are (variable, value).
 _ASSIGN = ("Assign", "AssignVariableOp")
 
 
 class EagerVariables(NamedTuple):
-    """Questions about variables that are made eagerly, which only those of Keras 3 may be.
+    """Functions about variables that are made eagerly; only Keras 3 may make such variables in a scope.
 
     Attributes:
-      is_making: whether this thread makes a variable of Keras 3.
-      begins_as_worker_0s: whether the variable with these arguments of its creator begins as worker 0's.
+      is_making: returns whether Keras 3 is making a variable in this thread.
+      begins_as_worker_0s: takes the arguments of a variable's creator; returns whether the variable starts with worker
+        0's value.
     """
 
     is_making: Callable[[], bool]
@@ -37,13 +38,13 @@ _eager: EagerVariables | None = None
 
 
 def allow_eager(variables: EagerVariables) -> None:
-    """Registers Keras 3, which lies above: variables that it makes eagerly are held by all workers."""
+    """Registers the functions of Keras 3, a layer above this one, whose eager variables are replicated."""
     global _eager
     _eager = variables
 
 
 def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-    """Makes a variable that all workers hold, whose initial value is worker 0's, whatever initializes it and when."""
+    """Creates a replicated variable. Any initialization, at any time, gives it worker 0's initial value."""
     collections = kwargs.get("collections")
     initial_value = kwargs.get("initial_value")
     is_alone = context.world_size == 1 or context.options.mode == "infer"
@@ -58,9 +59,9 @@ def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variab
 
 
 def begin_alike() -> None:
-    """Makes the variables of the graph that all workers hold begin as worker 0's when they are initialized from now on.
+    """Makes later initializations of the graph's replicated variables assign worker 0's values.
 
-    For programs that train without a scope. In one, all variables do.
+    This function is for programs that train without a scope. In a scope, all replicated variables have this property.
     """
     for variable in _replicated(tf.compat.v1.global_variables()):
         _begin_as_worker_0s(variable)
@@ -74,11 +75,15 @@ def _begin_as_worker_0s(variable: tf.Variable) -> None:
 
 
 def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-    """Makes a variable of Keras 3, whose value is worker 0's from the beginning."""
+    """Creates an eager variable of Keras 3 with worker 0's value.
+
+    Raises:
+      NotImplementedError: the program, not Keras 3, makes an eager variable.
+    """
     if _eager is None or not _eager.is_making():
         raise NotImplementedError(
             f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, or "
-            "models of Keras 3, and this variable is made eagerly, where nothing would keep the workers in step. Build "
+            "models of Keras 3, and this variable is made eagerly, so its values would differ between workers. Build "
             "the program in a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
         )
     variable = next_creator(**kwargs)
@@ -88,10 +93,10 @@ def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> 
 
 
 def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:
-    """The operation that assigns worker 0's value in place of this worker's.
+    """Returns an operation that assigns worker 0's value in place of this worker's.
 
-    The variable's `initial_value` stays this worker's: TensorFlow reads variables that might not be initialized through
-    a conditional on that value (the global step, for one), in steps that not all workers take.
+    The variable's `initial_value` remains this worker's own value. TensorFlow reads it, in a conditional, for variables
+    that might not be initialized, such as the global step. Not all workers run these steps, so they must not exchange.
     """
     target, value = assign.inputs
     with tf.init_scope(), tf.name_scope(f"{assign.name}_of_worker_0"):
@@ -102,9 +107,10 @@ def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:
 
 
 def intercept_initializers(interception: Interception) -> None:
-    """Makes `variables_initializer`, and with it `global_variables_initializer`, leave the same values everywhere.
+    """Makes `variables_initializer` and `global_variables_initializer` give all workers the same values.
 
-    For variables that were made before the scope was entered; others see to it themselves.
+    This concerns variables that were made before the scope was entered. Variables that are made in a scope have
+    initializers that assign worker 0's value.
     """
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,7 +134,7 @@ def intercept_initializers(interception: Interception) -> None:
 
 
 def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:
-    """Those of the variables whose values all workers share: neither local to a worker nor sharded."""
+    """Returns the replicated ones among the variables, except those whose initializers assign worker 0's value."""
     if context.world_size == 1 or tf.executing_eagerly():
         return []
     by_id = {id(v) for v in tf.compat.v1.global_variables()}

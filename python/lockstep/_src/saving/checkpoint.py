@@ -319,9 +319,9 @@ tensorflow1_adapter.also_intercept(tf_saver.Saver, "_build", build_of_tables)
 
 
 def intercept_savers(interception: Interception) -> None:
-    """Makes all `tf.compat.v1.train.Saver`s that are built in a graph during the interception save for the job.
+    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job.
 
-    A job of one worker, too, writes each checkpoint to a temporary folder, then syncs and renames it.
+    A job of one worker, too, writes its checkpoints aside, and syncs and renames them.
     """
     interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
     interception.replace(tf_saver.Saver, "_build", _build_for_the_job)

@@ -1,1 +1,1 @@
-"""Sessions of TensorFlow 1 and their hooks, as a worker of the job runs them."""
+"""TensorFlow 1 sessions and their hooks for the workers of a job."""

@@ -1,16 +1,16 @@
-"""Hooks of a caller's, as a worker of the job runs them.
+"""Adapts the hooks of a program's session to a job of several workers.
 
-| hook | on several workers |
+| hook | with several workers |
 | --- | --- |
-| `CheckpointSaverHook` | all workers save, when worker 0's clock says so |
-| `SummarySaverHook` | worker 0 writes; all compute, by worker 0's clock, what stems from an exchange |
-| `LoggingTensorHook` | by worker 0's clock, where its tensors stem from an exchange |
-| `NanTensorHook` | says nothing of a batch without rows |
-| `GlobalStepWaiterHook` | left out: no worker takes steps while another waits |
-| any that asks for the end | all workers end (`stop_together.py`) |
+| `CheckpointSaverHook` | All workers save when worker 0's clock triggers. |
+| `SummarySaverHook` | Worker 0 writes. All workers compute summaries that need an exchange, by worker 0's clock. |
+| `LoggingTensorHook` | If its tensors need an exchange, worker 0's clock triggers it on all workers. |
+| `NanTensorHook` | It ignores batches without rows. |
+| `GlobalStepWaiterHook` | It is left out, because all workers take each step together. |
+| any hook that requests a stop | All workers stop (`stop_together.py`). |
 
-TensorFlow's other hooks with a clock, `StepCounterHook` and `ProfilerHook`, run no more than what is this worker's own:
-each goes by the clock that it has.
+TensorFlow has two other hooks with a clock, `StepCounterHook` and `ProfilerHook`. They run only operations of their own
+worker, so each one uses its own clock.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _LOGGING_HOOK = _tf1.train.LoggingTensorHook
 
 
 def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_from: str | None = None) -> list[Any]:
-    """A session's hooks as this worker of the job runs them, with what ends the session on all workers together.
+    """Returns a session's hooks for this worker of the job, plus a hook that ends the session on all workers together.
 
     All workers call it together, in the default graph of the session.
 
     Args:
-      hooks: the caller's, of this worker; none of them is changed for good.
-      chief_only: those among them that are for worker 0. Other workers run what they have to take part in.
+      hooks: the hooks that the program passed on this worker. Changes to them are undone when the session ends.
+      chief_only: those of the hooks that are for worker 0. Other workers run only the hooks that need all workers.
       restored_from: the directory from which the session restores its checkpoint.
 
     Returns:
@@ -86,11 +86,11 @@ def _for_the_job(hook: Any, restored_from: str | None) -> Any:
 
 
 def _logged_by_all(hooks: Sequence[Any]) -> set[int]:
-    """Ids of the `LoggingTensorHook`s whose tensors stem from an exchange, and that all workers have.
+    """Returns the ids of the `LoggingTensorHook`s that all workers have and whose tensors need an exchange.
 
-    One that a worker has alone goes by itself: its tensors may be such as each step computes anyway.
+    A hook that only some workers have stays unchanged: perhaps each step computes its tensors anyway.
     """
-    described = [(json.dumps(_exchanging(hook)), hook) for hook in hooks if isinstance(hook, _LOGGING_HOOK)]
+    described = [(json.dumps(_exchange_key(hook)), hook) for hook in hooks if isinstance(hook, _LOGGING_HOOK)]
     everyones = agreement.of_all(sorted(text for text, _ in described if text != "null"), "logging_hooks")
     common = collections.Counter(everyones[0])
     for others in everyones[1:]:
@@ -103,8 +103,8 @@ def _logged_by_all(hooks: Sequence[Any]) -> set[int]:
     return shared
 
 
-def _exchanging(hook: Any) -> list[Any] | None:
-    """What tells a `LoggingTensorHook` whose tensors stem from an exchange from others; None for one without any."""
+def _exchange_key(hook: Any) -> list[Any] | None:
+    """Returns the period and tensors that identify a `LoggingTensorHook`; None if its tensors need no exchange."""
     graph = _tf1.get_default_graph()
     try:
         elements = [
@@ -112,7 +112,7 @@ def _exchanging(hook: Any) -> list[Any] | None:
             for tensor in hook._tensors.values()
         ]
     except (KeyError, TypeError, ValueError):
-        return None  # its begin says what is wrong, unless another hook makes the tensor until then
+        return None  # the hook's begin reports the error, unless another hook creates the tensor before
     if not communicates(elements):
         return None
     timer = hook._timer
@@ -121,7 +121,7 @@ def _exchanging(hook: Any) -> list[Any] | None:
 
 
 def _silent(hook: Any) -> Any:
-    """A `LoggingTensorHook` that computes what the given one does, and logs nothing."""
+    """Returns a copy of a `LoggingTensorHook` that computes the same tensors but logs nothing."""
     hook = copy.copy(hook)
     hook._timer = copy.copy(hook._timer)
     hook._log_tensors = lambda values: hook._timer.update_last_triggered_step(hook._iter_count)
@@ -133,18 +133,18 @@ def _goes_by_clock(hook: Any) -> bool:
 
 
 class _AgreedTimer:
-    """Stands in for a timer by the clock, which differs between workers: triggers where worker 0's would."""
+    """A replacement for a timer by the clock that triggers on all workers when worker 0's timer does."""
 
     def __init__(self, timer: Any) -> None:
         self.timer = timer
         self.agreed = False
 
     def wants_to_trigger(self) -> bool:
-        # Which step a run ends with is not known before it; any but the last one acted upon lets the clock decide.
+        # The step of a run is not known before the run. Any step but the last triggered one lets the clock decide.
         return self.timer.should_trigger_for_step((self.timer.last_triggered_step() or 0) + 1)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        # Before the first time all workers' clocks say the same.
+        # The first time, the timers trigger on all workers.
         last = self.timer.last_triggered_step()
         return last is None or (self.agreed and last != step)
 
@@ -157,13 +157,13 @@ class _AgreedTimer:
 
 
 class ByWorker0sClock(_tf1.train.SessionRunHook):
-    """Runs a hook, which acts every so many steps or seconds, after the same steps on all workers.
+    """A wrapper around a periodic hook that makes it act after the same steps on all workers.
 
-    One that acts by steps does so as it is. One that acts by seconds asks worker 0's clock, whose answer travels with
-    each step. All workers have the hook.
+    A hook with a period in steps stays unchanged. For a period in seconds, worker 0's clock decides; each step carries
+    its decision to all workers. All workers must have the hook.
 
     Args:
-      hook: a hook of TensorFlow's with a `SecondOrStepTimer`.
+      hook: a TensorFlow hook with a `SecondOrStepTimer`.
     """
 
     def __init__(self, hook: Any) -> None:
@@ -175,10 +175,10 @@ class ByWorker0sClock(_tf1.train.SessionRunHook):
         self._ask_clock()
 
     def _ask_clock(self) -> None:
-        """Adds the exchange of worker 0's answer, where a clock counts."""
+        """Adds the exchange of worker 0's decision, if the hook has a period in seconds."""
         self._by_clock: _AgreedTimer | None = None
         timer = self._hook._timer
-        if isinstance(timer, _AgreedTimer):  # of a session that failed
+        if isinstance(timer, _AgreedTimer):  # left by a session that failed
             self._hook._timer = timer = timer.timer
         if context.world_size > 1 and _goes_by_clock(self._hook):
             self._by_clock = _AgreedTimer(timer)
@@ -186,7 +186,7 @@ class ByWorker0sClock(_tf1.train.SessionRunHook):
             self._agreed = ordered.broadcast(self._wish, root=0, name="act_agreed")
 
     def _acts_on_all(self) -> bool:
-        """Whether the hook acts on all workers, rather than on worker 0 alone; known when there is a session."""
+        """Returns whether the hook acts on all workers, or on worker 0 only; called after the session is created."""
         return True
 
     def after_create_session(self, session: Any, coord: Any) -> None:
@@ -228,14 +228,14 @@ class ByWorker0sClock(_tf1.train.SessionRunHook):
 
 
 class _NoWriter:
-    """A summary writer that writes nothing: workers other than 0 have no summaries of their own."""
+    """A summary writer that writes nothing, for the workers other than worker 0."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None
 
 
-class _TellsLauncher(_tf1.train.CheckpointSaverListener):
-    """Has the launcher's last line say which checkpoint of a `CheckpointSaverHook` is the last."""
+class _LauncherListener(_tf1.train.CheckpointSaverListener):
+    """A listener that reports each checkpoint of a `CheckpointSaverHook` to the launcher, for its last message."""
 
     def __init__(self, hook: Any) -> None:
         self._hook = hook
@@ -246,31 +246,30 @@ class _TellsLauncher(_tf1.train.CheckpointSaverListener):
 
 
 class LastStepHook(_tf1.train.SessionRunHook):
-    """Notes the global step with which a session ends, for the other workers, should they go on."""
+    """A hook that records the global step at which a session ends; other workers that still run report it."""
 
     stops_alike = True
 
     def begin(self) -> None:
-        """Finds the global step, where the graph has one."""
+        """Finds the global step, if the graph has one."""
         self._step = _tf1.train.get_global_step()
 
     def end(self, session: Any) -> None:
-        """Reads it."""
+        """Reads and records the global step."""
         if self._step is not None:
             program_end.ended_with(int(session.run(self._step)))
 
 
 class PeriodicJobHook(ByWorker0sClock):
-    """Saves checkpoints or writes summaries for the job, rather than for each worker.
+    """A hook that saves checkpoints or writes summaries for the whole job, not for each worker.
 
-    Checkpoints are saved by all workers together, at the same steps. So are summaries that stem from a collective, such
-    as those of a sharded table or of a batch that all workers take together; others are computed by worker 0 alone. In
-    either case worker 0 alone writes them.
+    All workers save checkpoints together, at the same steps. If summaries need a collective, all workers compute them
+    together; examples are summaries of a sharded table, or of a batch that all workers take together. Worker 0 alone
+    computes all other summaries. Only worker 0 writes summaries.
 
     Args:
       hook: a `CheckpointSaverHook` or `SummarySaverHook`.
-      restored: the session has restored the latest checkpoint of the directory to which the hook saves, if there is
-        one.
+      restored: true if the session restores the latest checkpoint of the directory to which the hook saves, if any.
     """
 
     def __init__(self, hook: Any, restored: bool = False) -> None:
@@ -279,24 +278,24 @@ class PeriodicJobHook(ByWorker0sClock):
         self._restored = restored
         self._name = f"{type(hook).__name__} of {getattr(hook, '_checkpoint_dir', None) or hook._output_dir}"
         if context.rank == 0 and isinstance(hook, _SAVER_HOOK):
-            hook._listeners = [*hook._listeners, _TellsLauncher(hook)]
+            hook._listeners = [*hook._listeners, _LauncherListener(hook)]
 
     def begin(self) -> None:
         if context.rank == 0:
             with failures.of_the_job(self._name):
                 self._hook.begin()
         else:
-            # Its begin would open an event file of this worker.
+            # The hook's begin would open an event file for this worker.
             with _replaced(basic_session_run_hooks.SummaryWriterCache, "get", staticmethod(lambda _: _NoWriter())):
                 self._hook.begin()
-            if self._hook._summary_writer is not None:  # the caller's own
+            if self._hook._summary_writer is not None:  # a writer that the program passed
                 self._hook._summary_writer = _NoWriter()
             self._hook._save_graph_def = False
         self._ask_clock()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        leaving = resumed.leaving_what_is_there(self._hook) if self._restored else contextlib.nullcontext()
-        with failures.of_the_job(self._name), leaving:
+        keeping = resumed.keep_restored(self._hook) if self._restored else contextlib.nullcontext()
+        with failures.of_the_job(self._name), keeping:
             super().after_create_session(session, coord)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -307,10 +306,10 @@ class PeriodicJobHook(ByWorker0sClock):
         with failures.of_the_job(self._name):
             super().end(session)
             if self._hook._summary_writer is not None:
-                self._hook._summary_writer.flush()  # of a CheckpointSaverHook, TensorFlow does not
+                self._hook._summary_writer.flush()  # TensorFlow does not flush it for a CheckpointSaverHook
 
     def _acts_on_all(self) -> bool:
-        # Only now is the scaffold's summary known.
+        # The scaffold's summary operation is known only after the session is created.
         return isinstance(self._hook, _SAVER_HOOK) or communicates(self._hook._get_summary_op() or ())
 
 
@@ -329,10 +328,10 @@ class _replaced:  # noqa: N801
 
 
 class _NanHookOfRows(_tf1.train.SessionRunHook):
-    """A `NanTensorHook` that says nothing of a batch without rows, whose mean is no number.
+    """A `NanTensorHook` that ignores batches without rows, whose mean loss is NaN.
 
     Args:
-      hook: the caller's.
+      hook: the `NanTensorHook` that the program passed.
     """
 
     def __init__(self, hook: Any) -> None:

@@ -1,9 +1,10 @@
-"""Policies: what training does every so many steps, with values of a step.
+"""Policies: actions that training takes every few steps, with the values of a step.
 
-A `Policy` runs on all workers, after the same steps, so that it may run what needs all of them: save a checkpoint, look
-up rows. An `EvaluationHook` calls policies with its results (evaluation/result_policies.py has some).
+A `Policy` runs on all workers, after the same steps. It may therefore run operations that need all workers, such as
+saving a checkpoint or looking up rows. An `EvaluationHook` calls policies with its results
+(evaluation/result_policies.py has two).
 
-After `Policy` of HybridBackend (hybridbackend/tensorflow/training/hooks.py).
+Follows HybridBackend's `Policy` (hybridbackend/tensorflow/training/hooks.py).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _GLOBAL_STEP = _tf1.GraphKeys.GLOBAL_STEP
 
 
 class _Timer:
-    """When a policy is due. By steps all workers know; the clock that counts is worker 0's."""
+    """Decides when a policy is due. All workers count steps in the same way; for seconds, worker 0's clock decides."""
 
     def __init__(self, policy: Policy) -> None:
         self.by_clock = policy.every_n_secs is not None
-        self.last_step: int | None = None  # of a call
+        self.last_step: int | None = None  # the step of the last call
         self._timer = None
         if not policy.only_at_end:
             self._timer = _tf1.train.SecondOrStepTimer(every_secs=policy.every_n_secs, every_steps=policy.every_n_steps)
@@ -37,7 +38,7 @@ class _Timer:
         return self._timer is not None and self._timer.should_trigger_for_step(step)
 
     def begin_at(self, step: int) -> None:
-        """Counts steps and seconds from now."""
+        """Starts to count steps and seconds from now."""
         if self._timer is not None:
             self._timer.update_last_triggered_step(step)
 
@@ -46,18 +47,18 @@ class _Timer:
         self.begin_at(step)
 
     def wants_to_call(self) -> bool:
-        """Whether the clock says so, before a step."""
-        # Which step a run ends with is not known before it; any but the last one acted upon lets the clock decide.
+        """Returns, before a step, whether this worker's clock makes the policy due."""
+        # The step of a run is not known before the run. Any step but the last triggered one lets the clock decide.
         return self.by_clock and self.is_due((self._timer.last_triggered_step() or 0) + 1)
 
 
 class _Trigger(_tf1.train.SessionRunHook):
-    """Calls policies when they are due. A session in a scope makes one for the policies among its hooks.
+    """A hook that calls policies when they are due. A session in a scope creates one for the policies among its hooks.
 
     Args:
       policies: the policies to call.
-      scaffold: the session's, handed on to the policies.
-      output_dir: where worker 0 writes the graph, and policies may write summaries; None: nowhere.
+      scaffold: the session's scaffold; it is passed to the policies.
+      output_dir: the folder in which worker 0 writes the graph and policies may write summaries; None to write none.
     """
 
     def __init__(self, policies: Sequence[Policy], scaffold: Any = None, output_dir: str | None = None) -> None:
@@ -71,7 +72,9 @@ class _Trigger(_tf1.train.SessionRunHook):
         graph = _tf1.get_default_graph()
         self._step = _tf1.train.get_global_step(graph)
         if self._step is None:
-            raise RuntimeError("Policy: the graph has no global step; make one by tf.train.get_or_create_global_step()")
+            raise RuntimeError(
+                "Policy: the graph has no global step; make one with tf.train.get_or_create_global_step()"
+            )
         self._timers = [_Timer(policy) for policy in self.policies]
         self._metrics = [
             {tag: graph.as_graph_element(metric) for tag, metric in policy.metrics.items()} for policy in self.policies
@@ -103,7 +106,7 @@ class _Trigger(_tf1.train.SessionRunHook):
         return _tf1.train.SessionRunArgs(fetches, feeds)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        # Read after the run: within it, the step might be that from before.
+        # Read in a run of its own: within the training run, the old value might be read.
         step = int(run_context.session.run(self._step))
         agreed = run_values.results.get("agreed")
         for i, (policy, timer) in enumerate(zip(self.policies, self._timers, strict=True)):
@@ -130,25 +133,24 @@ class _Trigger(_tf1.train.SessionRunHook):
 
 
 class Policy(_tf1.train.SessionRunHook):
-    """Something to do every so many steps of training; override `__call__`.
+    """An action that training takes every few steps; override `__call__`.
 
-    Give it to a `MonitoredTrainingSession` in a scope, among its `hooks` or `chief_only_hooks`. It is called on every
-    worker, at the same steps; what should happen once asks for `context.is_chief`, or writes to `writer`.
+    Pass it to a `MonitoredTrainingSession` in a scope, among its `hooks` or `chief_only_hooks`. It is called on every
+    worker, at the same steps. For an action that must happen only once, check `context.is_chief` (or use `writer`).
 
     Args:
-      metrics: tensors, or names of tensors, by tag; their values in the step are handed on. Every step computes them.
-      every_n_steps: called when the global step has grown by so many since the last call, or since training began.
-      every_n_secs: called after so many seconds by worker 0's clock. One of the two at most.
-      at_end: called at the end of training as well, unless that has just happened.
+      metrics: tensors, or names of tensors, by tag. Every step computes them, and a call gets their values.
+      every_n_steps: the growth of the global step between two calls.
+      every_n_secs: the seconds between two calls, by worker 0's clock. At most one of the two periods may be given.
+      at_end: also calls the policy at the end of training, unless it was called at that step.
 
     Raises:
-      ValueError: both or none of `every_n_steps` and `every_n_secs` (none is right with `at_end`), or a number that is
-        not positive, or metrics that are no dict.
-
+      ValueError: both of `every_n_steps` and `every_n_secs` are given, or neither of them nor `at_end`; a period is not
+        positive; or `metrics` is not a dict.
     """
 
     Trigger = _Trigger
-    # Its own methods as a hook do nothing.
+    # Its methods as a hook do nothing, so it never requests a stop by itself.
     stops_alike = True
 
     def __init__(
@@ -182,50 +184,50 @@ class Policy(_tf1.train.SessionRunHook):
         scaffold: Any = None,
         writer: Any = None,
     ) -> None:
-        """Does what the policy is for.
+        """Performs the policy's action.
 
         Args:
-          global_step: the step that training has reached.
+          global_step: the current step of training.
           metrics: values of the metrics by tag, and 'iter', the number of runs of the session before this one.
-          session: for further runs; below the hooks, so they count as no steps.
-          context: the run's, for `request_stop()`, which ends training on all workers after this step; None when
+          session: a session for further runs. They bypass the hooks, so they do not count as steps.
+          context: the context of the run. Its `request_stop()` ends training on all workers after this step. None when
             training ends.
-          scaffold: the session's; `scaffold.saver` saves.
-          writer: of summaries, on worker 0 where the session has a directory for them; else None.
+          scaffold: the session's scaffold; `scaffold.saver` saves checkpoints.
+          writer: a writer of summaries on worker 0, if the session has a directory for them; else None.
         """
         raise NotImplementedError(f"{type(self).__name__} does not override __call__")
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Tensors by tag."""
+        """The tensors by tag."""
         return self._metrics
 
     @property
     def every_n_steps(self) -> int | None:
-        """Steps between two calls."""
+        """The number of steps between two calls."""
         return self._every_n_steps
 
     @property
     def every_n_secs(self) -> float | None:
-        """Seconds between two calls."""
+        """The seconds between two calls."""
         return self._every_n_secs
 
     @property
     def at_end(self) -> bool:
-        """Whether it is called at the end of training as well."""
+        """True if the policy is also called at the end of training."""
         return self._at_end
 
     @property
     def only_at_end(self) -> bool:
-        """Whether it is called at the end of training and never before."""
+        """True if the policy is called only at the end of training."""
         return self._at_end and self._every_n_steps is None and self._every_n_secs is None
 
 
 def with_triggers(args: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a MonitoredTrainingSession, by name, with a trigger for the policies among its hooks.
+    """Returns the arguments of a MonitoredTrainingSession, by name, with a trigger for the policies among its hooks.
 
-    Policies for the chief go to all workers: what they run may need all of them. Those that a trigger among the hooks
-    calls already are left to it. `args` is not changed.
+    Policies in `chief_only_hooks` also run on all workers, because their operations may need all of them. Policies that
+    a trigger among the hooks already calls get no second trigger. `args` is not changed.
     """
     hooks, chief_only = list(args.get("hooks") or ()), list(args.get("chief_only_hooks") or ())
     found = [hook for hook in [*chief_only, *hooks] if isinstance(hook, Policy)]

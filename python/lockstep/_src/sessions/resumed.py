@@ -1,8 +1,8 @@
-"""What a session has just restored is not saved again.
+"""Prevents a session from saving the checkpoint that it has just restored.
 
-TensorFlow's `CheckpointSaverHook` saves as soon as there is a session. In one that goes on from its last checkpoint
-that would be the same checkpoint, under the same name: for a moment there would be neither the old nor the new one, and
-a job that is killed in that moment would have lost the checkpoint that it lives by.
+TensorFlow's `CheckpointSaverHook` saves as soon as there is a session. In a session that continues from its last
+checkpoint, this would save the same checkpoint again under the same name. For a moment, neither the old nor the new
+checkpoint would exist, and a job that is killed in this moment would lose its last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from lockstep._src.saving import latest
 
 
-class _Leaves:
-    """A saver that leaves one checkpoint as it is.
+class _SkippingSaver:
+    """A saver that never overwrites one given checkpoint.
 
     Args:
-      saver: saves all others.
-      path: the checkpoint's; None: there is none.
+      saver: saves all other checkpoints.
+      path: the prefix of the checkpoint to keep; None if there is none.
     """
 
     def __init__(self, saver: Any, path: str | None) -> None:
@@ -35,15 +35,17 @@ class _Leaves:
 
 
 @contextlib.contextmanager
-def leaving_what_is_there(hook: Any) -> Iterator[None]:
-    """Inside, a `CheckpointSaverHook` doesn't save over the latest checkpoint of its directory. All workers enter it.
+def keep_restored(hook: Any) -> Iterator[None]:
+    """Keeps a `CheckpointSaverHook` from overwriting the latest checkpoint of its directory, inside the block.
+
+    All workers enter the block together.
 
     Args:
-      hook: of a session that has restored that checkpoint, if there is one.
+      hook: the hook of a session that has restored this checkpoint, if there is one.
     """
     path = latest.of_the_job(hook._checkpoint_dir, "checkpoint_restored")
     get_saver = hook._get_saver
-    hook._get_saver = lambda: _Leaves(get_saver(), path)
+    hook._get_saver = lambda: _SkippingSaver(get_saver(), path)
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
-"""`tf.compat.v1.train.MonitoredTrainingSession` for a job: every worker initializes, restores and saves, in step.
+"""`tf.compat.v1.train.MonitoredTrainingSession` for a job: all workers initialize, restore and save together.
 
-TensorFlow's own session has one chief that initializes and saves while the others wait for it. Here every worker holds
-a share of the model, so every worker is a chief of its own session; what may exist once (summaries, the graph's
-description, the checkpoint's state file) is written by worker 0 alone.
+In TensorFlow's own session, one chief initializes and saves while the other workers wait for it. Here every worker
+holds a part of the model, so every worker is the chief of its own session. Files that must exist only once (summaries,
+the graph's description, the checkpoint's state file) are written by worker 0 only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _SUMMARY_HOOK = tf.compat.v1.train.SummarySaverHook
 
 
 def _period(args: dict[str, Any], name: str, default: dict[str, float]) -> dict[str, float]:
-    """How often to act, for a hook's arguments `save_steps` and `save_secs`; empty for never.
+    """Returns a hook's arguments `save_steps` or `save_secs`; empty if it must never act.
 
-    Taken out of the session's arguments `args`, where both are then None, with the meaning that TensorFlow gives them.
+    The period comes from the session's arguments `args`, with the same meaning as in TensorFlow. Both arguments are
+    then set to None in `args`.
     """
     unset = monitored_session.USE_DEFAULT
     given = {f"save_{unit}": args.get(f"{name}_{unit}", unset) for unit in ("steps", "secs")}
@@ -41,9 +42,9 @@ def _period(args: dict[str, Any], name: str, default: dict[str, float]) -> dict[
 
 
 def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
-    """The hooks for summaries and checkpoints that TensorFlow's session would make of `args`, which makes none then.
+    """Returns the hooks for summaries and checkpoints that TensorFlow's session would create from `args`.
 
-    Worker 0's directories and periods count for all workers.
+    It changes `args` so that TensorFlow creates none itself. All workers use worker 0's directories and periods.
     """
     decided = agreement.from_chief(
         {
@@ -55,7 +56,8 @@ def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
         "session_arguments",
     )
     args["checkpoint_dir"] = checkpoint_dir = decided["checkpoint_dir"]
-    # Before TensorFlow looks, which takes a damaged state file for none and would begin anew.
+    # This check comes before TensorFlow reads the state file, because TensorFlow ignores a damaged one and would start
+    # training from step 0.
     latest.of_the_job(checkpoint_dir, "session_latest")
     summary_dir = decided["summary_dir"] or checkpoint_dir
     hooks = []
@@ -75,15 +77,15 @@ def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
 
 
 def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with which this worker of the job calls TensorFlow's MonitoredTrainingSession.
+    """Returns the arguments with which this worker calls TensorFlow's MonitoredTrainingSession.
 
     Args:
-      args: the caller's, by name; neither it nor a list in it is changed.
+      args: the program's arguments, by name; neither the dict nor a list in it is changed.
     """
     args = dict(args)
     args["scaffold"] = args.get("scaffold") or tf.compat.v1.train.Scaffold()
     chief_only = list(args.pop("chief_only_hooks", None) or ())
-    # In TensorFlow's order.
+    # The order is TensorFlow's.
     hooks = [*chief_only, *_periodic_hooks(args), *(args.get("hooks") or ())]
     args["hooks"] = job_hooks.of_the_job(hooks, chief_only, args["checkpoint_dir"])
     if context.rank != 0:
@@ -95,16 +97,17 @@ def _path(value: Any) -> str | None:
     return None if value is None else tf.compat.path_to_str(value)
 
 
-# Arguments that a session of the job takes beside those of TensorFlow's, with what they are where they are not given.
+# The arguments that a session of the job takes in addition to TensorFlow's, with their defaults.
 EXTRA_ARGUMENTS = {
-    # Evaluates `eval_fn` every so many runs, as an `EvaluationHook` does; summaries go to 'eval' below the session's.
+    # Evaluates `eval_fn` after every `eval_every_n_iter` runs, as `EvaluationHook` does. Summaries go to the folder
+    # 'eval' in the session's folder.
     "eval_every_n_iter": None,
     "eval_fn": None,
     "eval_steps": 100,
-    # How many checkpoints the default saver keeps; None: as the options say.
+    # The number of checkpoints that the default saver keeps; None: the value of the option.
     "keep_checkpoint_max": None,
     "keep_checkpoint_every_n_hours": None,
-    # How often to save what of dynamic tables has changed since the last checkpoint (saving/incremental.py).
+    # The period of incremental checkpoints of dynamic tables (saving/incremental.py).
     "save_incremental_checkpoint_secs": None,
     "save_incremental_checkpoint_steps": None,
 }
@@ -115,7 +118,7 @@ _make_evaluation_hook: Callable[..., Any] | None = None
 
 
 def evaluate_with(make_hook: Callable[..., Any]) -> None:
-    """Registers what makes the hook that evaluates along with training: a class of a layer above."""
+    """Registers the class, of a layer above, of the hook that evaluates during training."""
     global _make_evaluation_hook
     _make_evaluation_hook = make_hook
 
@@ -124,7 +127,9 @@ def _evaluation_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
     every, fn = extra["eval_every_n_iter"], extra["eval_fn"]
     if (every is None) != (fn is None):
         missing = "eval_fn" if fn is None else "eval_every_n_iter"
-        raise ValueError(f"MonitoredTrainingSession: {missing} is not given, wanted both it and its fellow or neither")
+        raise ValueError(
+            f"MonitoredTrainingSession: {missing} is not given, wanted both eval_every_n_iter and eval_fn, or neither"
+        )
     if fn is None:
         return []
     if _make_evaluation_hook is None:
@@ -145,9 +150,9 @@ def _incremental_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]
 
 
 def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A maker of sessions with the arguments of TensorFlow's MonitoredTrainingSession, whose sessions are the job's.
+    """Wraps TensorFlow's MonitoredTrainingSession so that it creates sessions for the job.
 
-    It takes `EXTRA_ARGUMENTS` as well. None of its arguments, nor a list among them, is changed.
+    The wrapper also takes `EXTRA_ARGUMENTS`. It does not change its arguments, or lists among them.
     """
     if getattr(original, "_lockstep", False):
         return original
@@ -157,7 +162,7 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         extra = {name: kwargs.pop(name, default) for name, default in EXTRA_ARGUMENTS.items()}
         given = dict(signature.bind(*args, **kwargs).arguments)
-        # Some spell the keyword arguments of theirs as **kwargs.
+        # Some replacements of the function have a **kwargs parameter.
         for name, parameter in signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 given.update(given.pop(name, {}))
@@ -165,13 +170,13 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
             given["checkpoint_dir"] = context.options.model_dir
         given["hooks"] = [*(given.get("hooks") or ()), *_evaluation_hooks(given, extra), ending.EndOfDataHook()]
         if given.get("checkpoint_dir") is not None:
-            # Before the hook that saves a checkpoint as soon as there is a session.
+            # These hooks come before the hook that saves a checkpoint as soon as there is a session.
             given["scaffold"] = given.get("scaffold") or tf.compat.v1.train.Scaffold()
             increments = _incremental_hooks(given, extra)
             newest = increments[0].newest if increments else None
             first = [data_positions.PositionHook(_path(given["checkpoint_dir"]), newest), *increments]
             given["chief_only_hooks"] = [*first, *(given.get("chief_only_hooks") or ())]
-        # One worker alone would wait for a chief as well.
+        # Otherwise the session would wait for a chief, also with one worker.
         given["is_chief"] = True
         given = policies.with_triggers(given)
         if given.get("config") is None:
@@ -179,7 +184,7 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
         if context.world_size > 1:
             given["hooks"] += [sharing.FirstBatchHook(), job_hooks.LastStepHook()]
             sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())
-        # One worker alone has to have its listeners told, and its last checkpoint kept, as well.
+        # A single worker also needs these arguments, to call its listeners and to keep its last checkpoint.
         if context.world_size > 1 or context.saving_listeners or given.get("checkpoint_dir") is not None:
             given = job_session_arguments(given)
         keep = ("keep_checkpoint_max", "keep_checkpoint_every_n_hours")
@@ -191,7 +196,7 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def monitored_training_session(*args: Any, **kwargs: Any) -> Any:
-    """TensorFlow's present MonitoredTrainingSession: in a scope, the job's."""
+    """Calls TensorFlow's current MonitoredTrainingSession, which in a scope is the job's."""
     return tf.compat.v1.train.MonitoredTrainingSession(*args, **kwargs)
 
 

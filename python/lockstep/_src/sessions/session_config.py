@@ -1,4 +1,4 @@
-"""The configuration of a worker's session, after HybridBackend's `wraps_session_config`."""
+"""The configuration of a worker's session; follows HybridBackend's `wraps_session_config`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def get_session_config(*args: Any, **kwargs: Any) -> tf.compat.v1.ConfigProto:
-    """A configuration for a session of a job; arguments are those of `tf.compat.v1.ConfigProto`."""
+    """Returns a configuration for a session of a job; the arguments are those of `tf.compat.v1.ConfigProto`."""
     kwargs.setdefault("allow_soft_placement", True)
     return wraps_session_config(tf.compat.v1.ConfigProto(*args, **kwargs))
 
@@ -16,16 +16,17 @@ def get_session_config(*args: Any, **kwargs: Any) -> tf.compat.v1.ConfigProto:
 def wraps_session_config(
     session_config: tf.compat.v1.ConfigProto | None, *args: Any, **kwargs: Any
 ) -> tf.compat.v1.ConfigProto:
-    """The configuration that a session of a job has in place of `session_config`, which stays as it is.
+    """Returns a configuration for a session of a job; `session_config` itself is not changed.
 
     Args:
-      session_config: the caller's, or None for a new one in which operations go where there is a kernel for them
-        (`allow_soft_placement`), so that a program that says '/gpu:0' runs where there is no GPU.
-      *args: of `tf.compat.v1.ConfigProto`, where `session_config` is None.
+      session_config: the program's configuration, or None for a new one. The new one allows soft placement, so that a
+        program with '/gpu:0' also runs on a machine without a GPU.
+      *args: arguments of `tf.compat.v1.ConfigProto`, used if `session_config` is None.
       **kwargs: as `args`.
 
     Returns:
-      A configuration that takes memory of GPUs as it is needed, and has what is copied to them in pinned memory.
+      A copy of the configuration with two changes: GPU memory is allocated as needed, and tensors that are copied to
+      GPUs are in pinned memory.
     """
     if session_config is None:
         return get_session_config(*args, **kwargs)

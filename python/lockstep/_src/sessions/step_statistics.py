@@ -1,4 +1,4 @@
-"""How long steps take: a hook that measures and logs."""
+"""A hook that measures and logs the duration of steps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ _tf1 = tf.compat.v1
 
 
 class StepStatHook(_tf1.train.SessionRunHook):
-    """Logs how long this worker's steps take, and how many samples (or other units) it handles a second.
+    """A hook that logs this worker's seconds per step, and its samples (or other units) per second.
 
-    A line says the median of the seconds a step, the 10th percentile as a share of the 90th (100 %: all steps take as
-    long), and the units a second. After HybridBackend's `StepStatHook`.
+    A line has three values: the median of the seconds per step, the 10th percentile divided by the 90th (100 %: all
+    steps take the same time), and the units per second. Follows HybridBackend's `StepStatHook`.
 
     Args:
-      every_n_iter: logs after so many steps, and counts anew then; None: only when training ends.
-      count: units in a step: a number, or a tensor whose value in the step is taken; None: no units are counted.
-      unit: what is counted, in the singular.
+      every_n_iter: the number of steps per line; each line covers only these steps. None: one line when training ends.
+      count: the number of units in a step: a number, or a tensor that each step evaluates. None: units are not counted.
+      unit: the name of a unit, in the singular.
 
     Raises:
       ValueError: `every_n_iter` is less than 1.
-
     """
 
     stops_alike = True

@@ -1,11 +1,12 @@
-"""Training that one worker's hook ends, ends on all workers after the same step.
+"""Stops all workers after the same step if a hook of any worker requests a stop.
 
-A hook asks for the end by `run_context.request_stop()`. On its own that ends one worker's session, and the others would
-wait for it in the next step's exchanges. So a hook that comes after all others asks, after every step, whether any
-worker's hooks have; if so, all workers stop there. A job therefore takes as many steps as one worker would.
+A hook ends training with `run_context.request_stop()`. By itself, this ends one worker's session, and the others would
+wait for this worker in the next step's exchanges. Therefore another hook comes after all others. After every step it
+asks whether hooks of any worker have requested a stop; if so, all workers stop there. A job then takes exactly as many
+steps as one worker would.
 
-The question is one exchange of a number in a run of its own. Sessions whose hooks are all known to ask alike on all
-workers, or never to, do without it.
+The question costs one exchange of a number in a run of its own. A session needs no such hook if all its hooks are known
+to request a stop on all workers alike, or never.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from lockstep._src.engine.context import context
 
 _tf1 = tf.compat.v1
 
-# TensorFlow's own hooks that never ask for the end of training, or, `StopAtStepHook`, by the step, which is the same on
-# all workers. `NanTensorHook` asks when its own worker's loss is NaN.
+# TensorFlow's own hooks that never request a stop, and `StopAtStepHook`, which decides by the step and thus on all
+# workers alike. `NanTensorHook` is not among them: it requests a stop if its own worker's loss is NaN.
 _ALIKE = (
     _tf1.train.CheckpointSaverHook,
     _tf1.train.FeedFnHook,
@@ -36,20 +37,21 @@ _ALIKE = (
 
 
 def may_stop_alone(hook: Any) -> bool:
-    """Whether a hook might ask for the end of training on this worker and not on the others.
+    """Returns whether a hook might request a stop on this worker but not on the others.
 
-    False for hooks whose attribute `stops_alike` is true, as it is of this library's, and for TensorFlow's own.
+    The result is false for hooks whose attribute `stops_alike` is true, such as this library's, and for those of
+    TensorFlow's hooks that are listed in `_ALIKE`.
     """
     return not (getattr(hook, "stops_alike", False) or type(hook) in _ALIKE)
 
 
 def stop_together(hooks: Sequence[Any]) -> list[Any]:
-    """A session's hooks, with one behind them that ends training on all workers when any worker's hook asks for it.
+    """Returns a session's hooks, plus a last one that stops all workers when any worker's hook requests it.
 
     All workers call it together.
 
     Args:
-      hooks: those of this worker; others may have others.
+      hooks: the hooks of this worker; they may differ between workers.
     """
     hooks = list(hooks)
     if context.world_size > 1 and agreement.any_worker(any(map(may_stop_alone, hooks)), "may_stop_alone"):
@@ -58,7 +60,7 @@ def stop_together(hooks: Sequence[Any]) -> list[Any]:
 
 
 class StopTogetherHook(_tf1.train.SessionRunHook):
-    """Stops where any worker's hooks have asked for it; the last of a session's hooks, on every worker."""
+    """The last hook of a session on every worker: requests a stop if any worker's hooks have requested one."""
 
     stops_alike = True
 
