@@ -243,6 +243,7 @@ class PythonRules:
         self._layers: dict[str, list[str]] = table["layers"]
         self._roots: list[str] = sorted(table["roots"], key=len, reverse=True)
         self._tests_may_import: list[str] = table["tests_may_import"]
+        self._tests: dict[str, list[str]] = table["tests"]
         self._programs: list[str] = table["programs"]
         self._standard_only: list[str] = table["standard_library_only"]
         self._may_load_tensorflow: list[str] = table["may_load_tensorflow_by_name"]
@@ -289,7 +290,8 @@ class PythonRules:
         is_test = path.endswith(("_test.py", "/conftest.py"))
         allowed = {layer, *self._layers[layer]}
         if is_test:
-            allowed.update(self._tests_may_import)
+            below = layer_of(module, list(self._tests), ".")
+            allowed.update(self._tests_may_import, self._tests.get(below, ()))
             area = layer_of(module, self._areas, ".")
             allowed.update(other for other in self._layers if area and layer_of(other, [area], "."))
         package = module if path.endswith("__init__.py") else module.rpartition(".")[0]

@@ -128,6 +128,7 @@ def test_a_right_cpp_line_passes(tmp_path, path, line):
             "hybridbackend may not import lockstep._src",
         ),
         ("python/hybridbackend/hybridbackend/x.py", "import horovod", "hybridbackend may not import horovod"),
+        ("python/lockstep/_src/compat/horovod/x.py", "import horovod", "compat.horovod may not import horovod"),
         ("python/stranger/x.py", "", "lies in no layer"),
     ],
 )
@@ -146,6 +147,7 @@ def test_a_wrong_import_is_found(tmp_path, path, line, message):
         ("python/lockstep/_src/x.py", "import tensorflow\nfrom . import y\nfrom lockstep._src.y import z"),
         ("python/lockstep/__init__.py", "from lockstep._src.engine.context import context"),
         ("python/hybridbackend/hybridbackend/run.py", "from lockstep.launch import main"),
+        ("python/lockstep/_src/compat/horovod/x_test.py", "import horovod.tensorflow"),
         ("tests/x_test.py", "from lockstep._src import y\nimport hybridbackend"),
     ],
 )

@@ -3,8 +3,8 @@
     import deeprec
     table = deeprec.get_embedding_variable('user', embedding_dim=16)
 
-Names alone; what they do is Lockstep's (docs/deeprec.md). They are imported when they are first asked for, so that the
-launcher never waits for TensorFlow. Programs that run with `--tf1` find them in their `tensorflow` as well, where
+These are names of Lockstep's objects (docs/deeprec.md). They are imported when a program first asks for them, so that
+the launcher never waits for TensorFlow. Programs that run with `--tf1` find them in their `tensorflow` as well, where
 DeepRec has them.
 
 Refuses to share its names with an original: DeepRec is a TensorFlow of its own, which has these modules already.
@@ -12,10 +12,11 @@ Refuses to share its names with an original: DeepRec is a TensorFlow of its own,
 
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
-# Module -> what DeepRec has in `tf` itself, and the strategy.
+from lockstep._src.compat.originals import refuse_tensorflow
+
+# Module -> the names that DeepRec has in `tf` itself, and the strategy.
 _MODULES = {
     "lockstep.embedding": (
         *(
@@ -39,12 +40,7 @@ _OF_DEEPREC = "tensorflow/python/distribute/group_embedding_collective_strategy.
 
 def _refuse_originals(search_path: list[str]) -> None:
     """Raises ImportError if DeepRec's TensorFlow is installed; it has a file that TensorFlow has not."""
-    for folder in search_path:
-        if Path(folder or ".", _OF_DEEPREC).is_file():
-            raise ImportError(
-                f"the TensorFlow in {folder or '.'} is DeepRec's, which has the modules that lockstep-deeprec provides "
-                "as well; keep one: install TensorFlow from PyPI, or pip uninstall lockstep-deeprec"
-            )
+    refuse_tensorflow("DeepRec", "lockstep-deeprec", _OF_DEEPREC, search_path)
 
 
 def __getattr__(name: str) -> Any:

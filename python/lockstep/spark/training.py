@@ -18,14 +18,29 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.cli.call import Dumps
 from lockstep.launch.frontends import horovodrun
 from lockstep.launch.frontends.horovod_request import Request
 from lockstep.spark.session import active_context, told_by
 
+_START_TIMEOUT_S = 600
+_START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 _LOOK_EVERY_S = 0.5
 # What Spark may take to notice that its tasks have ended, in seconds.
 _END_TIMEOUT_S = 30.0
+
+
+def start_timeout_from_environment_s() -> int:
+    """Returns how long a job may wait for its slots and processes: HOROVOD_SPARK_START_TIMEOUT, or 600 seconds.
+
+    Raises:
+      LaunchError: the variable is no positive whole number.
+    """
+    text = os.environ.get(_START_TIMEOUT) or str(_START_TIMEOUT_S)
+    if not text.isdigit() or int(text) < 1:
+        raise LaunchError(f"{_START_TIMEOUT}={text!r}: wanted seconds, 1 or more")
+    return int(text)
 
 
 def run_function(

@@ -1,20 +1,92 @@
-"""What `horovod.keras` and `horovod.tensorflow.keras` have in common; `keras` is the module that each is for."""
+"""Horovod's API for Keras, for whichever `keras`: names that `horovod.keras` and `horovod.tensorflow.keras` share.
+
+Functions with the parameter `keras` make the names that depend on it.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.tensorflow import (
+    Average,
+    Compression,
+    Sum,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from horovod.tensorflow.exchange import layers_of, make_exchange
+from lockstep._src.compat.horovod.keras.values import evaluate
 from lockstep.data_parallel import is_exchanging, make_exchanging_keras_optimizer
+
+# Names of both modules. Each adds those that its `keras` makes different.
+__all__ = [
+    "Average",
+    "Compression",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
 
 
 def make_optimizer(optimizer: Any, name: str | None, op: int, local_layers: Any = None, **exchange: Any) -> Any:
-    """An optimizer of Keras that exchanges gradients; `exchange` are arguments of `make_exchange`."""
-    if op not in (hvd.Average, hvd.Sum):
+    """Returns an optimizer of Keras that exchanges gradients; `exchange` are arguments of `make_exchange`."""
+    if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
     layers = layers_of(local_layers)
     made = make_exchanging_keras_optimizer(optimizer, make_exchange(op=op, **exchange), name)
@@ -23,32 +95,61 @@ def make_optimizer(optimizer: Any, name: str | None, op: int, local_layers: Any 
     return made
 
 
-def evaluate(value: Any) -> Any:
-    """The value of a tensor, or what running an operation gives, in Keras' session where there is one."""
-    return value if tf.executing_eagerly() else tf.compat.v1.keras.backend.get_session().run(value)
+def make_load_model(keras: ModuleType) -> Callable[..., Any]:
+    """Returns `load_model` for models of `keras`."""
+
+    def load_model(
+        filepath: Any,
+        custom_optimizers: Iterable[type] | None = None,
+        custom_objects: dict[str, Any] | None = None,
+        compression: Any = Compression.none,
+        legacy_opts: bool = False,
+    ) -> Any:
+        """Returns a saved model of Keras whose optimizer exchanges gradients, with the state that was saved.
+
+        XLA cannot compile exchanges, so a model of Keras 3 is never compiled by it.
+
+        Args:
+          filepath: a path, as for `keras.models.load_model`.
+          custom_optimizers: classes of optimizers that are not Keras' own.
+          custom_objects: as there. If they make an optimizer exchange already, it stays unchanged.
+          compression: as for `DistributedOptimizer`.
+          legacy_opts: not needed: the optimizer has the class that was saved.
+        """
+        objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
+        model = keras.models.load_model(filepath, custom_objects=objects)
+        make_model_exchange(model, lambda optimizer: make_optimizer(optimizer, None, Average, compression=compression))
+        return model
+
+    return load_model
 
 
-def load_model(
-    keras: Any,
-    wrap: Callable[[Any], Any],
-    filepath: Any,
-    custom_optimizers: Iterable[type] | None,
-    custom_objects: dict[str, Any] | None,
-) -> Any:
-    """A saved model, whose optimizer exchanges gradients, with its state; of Keras 3 one that isn't compiled by XLA."""
-    objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=objects)
+def make_model_exchange(model: Any, wrap: Callable[[Any], Any]) -> None:
+    """Wraps a loaded model's optimizer, unless there is none or it exchanges gradients already."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if optimizer is None:
-        return model
+        return
     if not is_exchanging(optimizer) and not is_exchanging(inner):
         model.optimizer = wrap(optimizer)
     if hasattr(model, "_resolve_auto_jit_compile") and model.jit_compile:
-        # Keras 3 has settled it while it loaded, by a plain optimizer, and before, when it saved what "auto" came to:
-        # nothing tells whether XLA, which cannot compile exchanges, was the program's wish.
+        # Keras 3 has resolved "auto" by the plain optimizer, when it saved the model or loaded it. XLA, which cannot
+        # compile exchanges, may have been the program's wish or Keras' choice; nothing tells.
         model.jit_compile = False
-    return model
+
+
+def make_elastic_lazy(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns `__getattr__` and `__dir__` of a module that loads its `elastic` when a program asks for it."""
+
+    def get(name: str) -> Any:
+        if name == "elastic":
+            return importlib.import_module(f"{module}.elastic")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[module]), "elastic"})
+
+    return get, names
 
 
 def PartialDistributedOptimizer(  # noqa: N802
@@ -56,21 +157,21 @@ def PartialDistributedOptimizer(  # noqa: N802
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = hvd.Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: int = hvd.Average,
+    op: int = Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     groups: Any = None,
-    process_set: hvd.ProcessSet = hvd.global_process_set,
+    process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As `DistributedOptimizer`, but gradients of the weights of `local_layers` are not exchanged.
+    """Returns what `DistributedOptimizer` does, but never exchanges gradients of the weights of `local_layers`.
 
     Args:
-      optimizer: as there, like all others.
+      optimizer: as for `DistributedOptimizer`, like all others.
       name: likewise.
       device_dense: likewise.
       device_sparse: likewise.
@@ -104,7 +205,7 @@ def PartialDistributedOptimizer(  # noqa: N802
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Gives all global variables the values of one rank, in Keras' session; RuntimeError eagerly."""
+    """Gives all global variables the values of one rank, in Keras' session; raises RuntimeError eagerly."""
     return evaluate(hvd.broadcast_global_variables(root_rank))
 
 
@@ -115,21 +216,21 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: int | None = None,
-    compression: Any = hvd.Compression.none,
+    compression: Any = Compression.none,
 ) -> Any:
     """Reduces a value over all ranks, at once.
 
     Args:
       value: fit for `tf.constant`, of one shape on all ranks.
-      name: of what travels.
-      average: True for `op=Average`, False for Sum: what came before `op`.
+      name: of the tensor.
+      average: the old form of `op`: True for Average, False for Sum.
       prescale_factor: factor before the reduction.
-      postscale_factor: factor behind it.
-      op: of Horovod's; default Average.
-      compression: what travels.
+      postscale_factor: factor after it.
+      op: one of Horovod's; Average by default.
+      compression: how values travel; see `Compression`.
 
     Returns:
-      A tensor; in a graph, what the session gives.
+      A tensor; in a graph, the session's result.
     """
     reduced = hvd.allreduce(
         tf.constant(value),
@@ -144,15 +245,15 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """The rows of all ranks, in the order of ranks, at once; see `allreduce`."""
+    """Returns the rows of all ranks, in the order of ranks, at once; see `allreduce`."""
     return evaluate(hvd.allgather(tf.constant(value), name=name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of one rank, at once; see `allreduce`."""
+    """Returns the value of one rank, at once; see `allreduce`."""
     return evaluate(hvd.broadcast(tf.constant(value), root_rank, name=name))
 
 
-def reducescatter(value: Any, name: str | None = None, op: int = hvd.Average) -> Any:
-    """The rows that this rank gets of the reduced value, at once; see `allreduce`."""
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """Returns this rank's rows of the reduced value, at once; see `allreduce`."""
     return evaluate(hvd.reducescatter(tf.constant(value), name=name, op=op))

@@ -3,13 +3,17 @@
 docs/horovod_elastic.md is the manual.
 """
 
-from __future__ import annotations
-
 import keras
 
-from horovod._keras import elastic as _impl
-from horovod._keras.elastic import KerasState
-from horovod.tensorflow.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
+from horovod._keras.elastic import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    KerasState,
+    ObjectState,
+    State,
+    elastic_callback_classes,
+    run,
+)
 
 __all__ = [
     "CommitStateCallback",
@@ -23,14 +27,4 @@ __all__ = [
     "run",
 ]
 
-
-class CommitStateCallback(_impl.CommitStateCallbackImpl, keras.callbacks.Callback):
-    """Commits `state` after each `batches_per_commit` batches, and after each epoch."""
-
-
-class UpdateBatchStateCallback(_impl.UpdateBatchStateCallbackImpl, keras.callbacks.Callback):
-    """Keeps in `state.batch` how many batches of the epoch are done; one that was begun before ends earlier."""
-
-
-class UpdateEpochStateCallback(_impl.UpdateEpochStateCallbackImpl, keras.callbacks.Callback):
-    """Keeps in `state.epoch` how many epochs are done, those before a change of the job among them."""
+CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback = elastic_callback_classes(keras, __name__)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
-from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.frontends.horovod_request import Request
-from lockstep.spark.training import run_function
-
-_START_TIMEOUT_S = 600
-_START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
+from lockstep.spark.training import run_function, start_timeout_from_environment_s
 
 
 def run(
@@ -33,10 +28,10 @@ def run(
     prefix_output_with_timestamp: bool = False,
     executable: str | None = None,
 ) -> list[Any]:
-    """Calls a function on processes in slots of Spark's, which train together; what each returns, by rank.
+    """Calls a function on processes in slots of Spark's, which train together; returns their results by rank.
 
     The processes are those of `horovod.run`, on the driver's machine; as many tasks of a barrier stage hold the slots
-    meanwhile. Where Spark's tasks are on another machine, it is refused. The program needs a SparkContext.
+    meanwhile. Tasks on another machine are refused. The program needs a SparkContext.
 
     Args:
       fn: The function; it is sent with cloudpickle.
@@ -46,12 +41,12 @@ def run(
       start_timeout: Seconds in which Spark has to have the slots free, and then all processes to have initialized
         Horovod; by default HOROVOD_SPARK_START_TIMEOUT, or 600.
       use_mpi: Refused.
-      use_gloo: Says nothing.
-      extra_mpi_args: Says nothing.
-      env: The processes' environment variables, beside what tells them their places; the driver's by default.
-      stdout: Where the processes' output goes, a file of the system's; the driver's by default.
+      use_gloo: Without effect.
+      extra_mpi_args: Without effect.
+      env: The processes' environment variables, beside the ones with their places; the driver's by default.
+      stdout: A file of the operating system for the processes' output; the driver's by default.
       stderr: The same for errors.
-      verbose: 2 says what is started.
+      verbose: 2 prints what is started.
       nics: Names of network interfaces; see horovodrun's option.
       prefix_output_with_timestamp: Whether each line begins with date and time.
       executable: The processes' interpreter; by default this process's.
@@ -67,7 +62,7 @@ def run(
     import cloudpickle  # The data service does without.
 
     del use_gloo, extra_mpi_args
-    timeout = start_timeout or _start_timeout_s()
+    timeout = start_timeout or start_timeout_from_environment_s()
     request = Request(
         num_proc=num_proc,
         network_interfaces=sorted(nics or ()),
@@ -85,10 +80,3 @@ def run(
         environment=env,
         console=Console(*files, timestamps=prefix_output_with_timestamp),
     )
-
-
-def _start_timeout_s() -> int:
-    text = os.environ.get(_START_TIMEOUT) or str(_START_TIMEOUT_S)
-    if not text.isdigit() or int(text) < 1:
-        raise LaunchError(f"{_START_TIMEOUT}={text!r}: wanted seconds, 1 or more")
-    return int(text)

@@ -1,7 +1,7 @@
 """Horovod's API for TensorFlow: `import horovod.tensorflow as hvd`.
 
-Runs on TensorFlow 2.15 and later, eagerly, in `tf.function` and in graphs of TensorFlow 1. docs/horovod.md has the
-whole of it.
+Runs on TensorFlow 2.15 and later, eagerly, in `tf.function` and in graphs of TensorFlow 1. docs/horovod.md is the
+manual.
 """
 
 import importlib
@@ -12,12 +12,13 @@ from horovod.tensorflow import mpi_ops, util
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
     allgather_object,
+    broadcast_global_variables,
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
 )
-from horovod.tensorflow.global_variables import BroadcastGlobalVariablesHook, broadcast_global_variables
 from horovod.tensorflow.mpi_ops import (
     Adasum,
     Average,
@@ -132,7 +133,7 @@ __all__ = [
     "util",
 ]
 
-# What loads Keras, or is for elastic jobs alone: loaded when it is asked for.
+# Loaded when a program asks for them, because they load Keras or are for elastic jobs alone.
 _LAZY = {"SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm", "elastic": "horovod.tensorflow.elastic"}
 
 

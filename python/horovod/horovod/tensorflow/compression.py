@@ -1,73 +1,11 @@
-"""What tensors are made into before they travel, and back behind it: `hvd.Compression`."""
+"""Compression of tensors on their way: `hvd.Compression`."""
 
-from __future__ import annotations
+from lockstep._src.compat.horovod.compression import (
+    BF16Compressor,
+    Compression,
+    Compressor,
+    FP16Compressor,
+    NoneCompressor,
+)
 
-from typing import Any
-
-import tensorflow as tf
-
-
-class Compressor:
-    """How a tensor travels; subclasses may be given as `compression`."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor that travels, and what `decompress` needs to know of the one it was."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The tensor that came, as the one before it was."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Tensors travel as they are."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The tensor itself."""
-        return tensor
-
-
-class _CastCompressor(Compressor):
-    """Floating-point tensors travel in the type `wire`, others as they are."""
-
-    wire: tf.DType
-
-    @classmethod
-    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor in the type `wire`, and the type it had."""
-        if not tensor.dtype.is_floating:
-            return tensor, tensor.dtype
-        return tf.cast(tensor, cls.wire), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The tensor in the type it had."""
-        return tf.cast(tensor, ctx) if ctx.is_floating else tensor
-
-
-class FP16Compressor(_CastCompressor):
-    """Floating-point tensors travel as float16: sums above 65504 become infinite."""
-
-    wire = tf.float16
-
-
-class BF16Compressor(_CastCompressor):
-    """Floating-point tensors travel as bfloat16: the range of float32, with 8 bits of precision."""
-
-    wire = tf.bfloat16
-
-
-class Compression:
-    """Values of `compression`."""
-
-    none = NoneCompressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]

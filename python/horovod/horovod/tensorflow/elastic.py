@@ -1,21 +1,17 @@
-"""Elastic programs: state that survives the loss of processes, and the loop that goes on with others.
+"""Elastic programs: state that survives the loss of processes, and the loop that continues with others.
 
 `import horovod.tensorflow as hvd`, then `hvd.elastic.run` and a state; docs/horovod_elastic.md is the manual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
-from horovod.common.elastic import ObjectState as _ObjectState
-from horovod.common.elastic import State, run_fn
+from horovod.common.elastic import State
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from horovod.tensorflow.functions import broadcast_object, broadcast_object_fn, broadcast_variables
-from horovod.tensorflow.mpi_ops import init, rank, shutdown
-from lockstep.elastic import has_lost_peers
+from lockstep._src.compat.horovod.elastic import tensorflow_states
+from lockstep._src.compat.horovod.elastic.tensorflow_states import ObjectState, TensorFlowKerasState, TensorFlowState
 
 __all__ = [
     "HorovodInternalError",
@@ -31,178 +27,17 @@ __all__ = [
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates the function that trains, whose first argument is a `State`.
 
-    Before each call of the function the state is that of rank 0 on all ranks. When a process dies while the function
-    runs, whatever collective that was noticed in, the state becomes what was committed last, the processes that are
-    left (and those that wait to join) get new ranks, and the function is called again. When the hosts have changed, the
-    same happens, at the next `commit` or `check_host_updates`, without a step back.
+    Before each call of the function the state is that of rank 0 on all ranks.
 
-    No collective may be called between `init` and this function: processes that join later would call it alone.
+    A process may die while the function runs; any collective notices it. The state then becomes the one that was
+    committed last. The remaining processes, and processes that wait to join, get new ranks, and the function is called
+    again. When the hosts have changed, the same happens at the next `commit` or `check_host_updates`, without a step
+    back.
+
+    Call no collective between `init` and this function: processes that join later would call it alone.
 
     Raises:
-      RuntimeError: of what is returned: the job has failed, as too few processes are left.
+      RuntimeError: from the returned function: the job has failed, because too few processes are left.
       SystemExit: likewise, with 0: the job has no place for this process any more.
     """
-    return run_fn(func, _reset, has_lost_peers)
-
-
-def _reset() -> None:
-    shutdown()
-    init()
-
-
-class _Variables:
-    """Variables, and their values as they were saved last: eagerly, or in a session's graph."""
-
-    def __init__(self, variables: Sequence[Any], session: Any = None):
-        self._variables, self._session = list(variables), session
-        if session is not None:
-            with session.graph.as_default():
-                self._inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self._variables]
-                pairs = zip(self._variables, self._inputs, strict=True)
-                self._assign = tf.group(*[variable.assign(given) for variable, given in pairs])
-                # Made here, as the same operation has the same name on all ranks.
-                self._broadcast = broadcast_variables(self._variables, root_rank=0)
-        self.save()
-
-    def save(self) -> None:
-        if self._session is not None:
-            self._values = self._session.run(self._variables)
-        else:
-            self._values = [tf.convert_to_tensor(variable).numpy() for variable in self._variables]
-
-    def restore(self) -> None:
-        if self._session is not None:
-            self._session.run(self._assign, dict(zip(self._inputs, self._values, strict=True)))
-        else:
-            for variable, value in zip(self._variables, self._values, strict=True):
-                variable.assign(value)
-
-    def broadcast(self) -> None:
-        if self._session is not None:
-            self._session.run(self._broadcast)
-        else:
-            broadcast_variables(self._variables, root_rank=0)
-
-
-class ObjectState(_ObjectState):
-    """Python objects as attributes of a state; for a program without variables.
-
-    Args:
-      bcast_object: gives rank 0's argument on all ranks; `hvd.broadcast_object` by default.
-      get_rank: gives this process's rank; `hvd.rank` by default.
-      **kwargs: the objects.
-    """
-
-    def __init__(
-        self,
-        bcast_object: Callable[[Any], Any] = broadcast_object,
-        get_rank: Callable[[], int] = rank,
-        **kwargs: Any,
-    ):
-        super().__init__(bcast_object, get_rank, **kwargs)
-
-
-class _VariablesState(_ObjectState):
-    """Variables, and objects as attributes."""
-
-    def __init__(self, variables: Sequence[Any], session: Any, **kwargs: Any):
-        self._kept = _Variables(variables, session)
-        bcast_object = broadcast_object if session is None else broadcast_object_fn(session=session)
-        super().__init__(bcast_object=bcast_object, get_rank=rank, **kwargs)
-
-    def save(self) -> None:
-        """Keeps copies of variables and objects."""
-        self._kept.save()
-        super().save()
-
-    def restore(self) -> None:
-        """Gives variables and objects the values that were saved last."""
-        self._kept.restore()
-        super().restore()
-
-    def sync(self) -> None:
-        """Gives variables and objects those of rank 0, and saves them. All ranks call it together."""
-        self._kept.broadcast()
-        super().sync()
-        self._kept.save()
-
-
-class TensorFlowState(_VariablesState):
-    """A list of variables, and Python objects as attributes.
-
-    Args:
-      variables: `tf.Variable`s; in a graph all global ones by default.
-      session: in a graph, the session with the variables' values, by default the default session; they have to be
-        initialized.
-      **kwargs: the objects.
-
-    Raises:
-      ValueError: eagerly no variables are given, or in a graph no session.
-    """
-
-    def __init__(self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any):
-        if tf.executing_eagerly():
-            session = None
-        else:
-            session = session or tf.compat.v1.get_default_session()
-            if session is None:
-                raise ValueError("TensorFlowState: got no session, and there is no default one")
-        self.session = session
-        if variables is None:
-            if session is None:
-                raise ValueError("TensorFlowState: got no variables, wanted a list of them: this program runs eagerly")
-            with session.graph.as_default():
-                variables = tf.compat.v1.global_variables()
-        self.variables = list(variables)
-        super().__init__(self.variables, session, **kwargs)
-
-
-class TensorFlowKerasState(_VariablesState):
-    """A Keras model and its optimizer, and Python objects as attributes: of Keras 3, tf.keras or tf_keras.
-
-    Part of the state are the model's weights and all variables of the optimizer, which are made here where they are not
-    there yet, so that all ranks have the same.
-
-    Args:
-      model: built.
-      optimizer: the model's by default, where it has one.
-      backend: in a graph, what has the session as `get_session()`.
-      **kwargs: the objects.
-
-    Raises:
-      ValueError: the model is not built.
-    """
-
-    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any):
-        if not getattr(model, "built", True):
-            raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
-        self.model = model
-        self.optimizer = optimizer or getattr(model, "optimizer", None)
-        self.backend = backend
-        variables, session = [*model.weights, *_variables_of(self.optimizer, model)], None
-        if not tf.executing_eagerly():
-            session = (backend or tf.compat.v1.keras.backend).get_session()
-            _initialize(variables, session)
-        super().__init__(variables, session, **kwargs)
-
-
-def _initialize(variables: Sequence[Any], session: Any) -> None:
-    """Gives those variables a value that have none in the session yet, as an optimizer's that were made just now."""
-    with session.graph.as_default():
-        there = session.run([tf.compat.v1.is_variable_initialized(variable) for variable in variables])
-        missing = [variable for variable, has_value in zip(variables, there, strict=True) if not has_value]
-        session.run(tf.compat.v1.variables_initializer(missing))
-
-
-def _variables_of(optimizer: Any, model: Any) -> list[Any]:
-    """An optimizer's variables, all of them."""
-    if optimizer is None:
-        return []
-    variables = model.trainable_variables
-    if hasattr(optimizer, "build"):
-        if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-            optimizer.build(variables)
-    elif hasattr(optimizer, "_create_all_weights"):  # tf.keras.optimizers.legacy
-        optimizer._create_all_weights(variables)
-    found = optimizer.variables
-    return list(found() if callable(found) else found)
+    return tensorflow_states.run(func)

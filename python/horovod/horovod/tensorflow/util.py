@@ -3,9 +3,9 @@
 import tensorflow as tf
 
 # A `tf.function` need not look for Python's control flow in these functions: that takes it a second.
-as_it_is = tf.autograph.experimental.do_not_convert
+without_autograph = tf.autograph.experimental.do_not_convert
 
 
 def _executing_eagerly() -> bool:
-    """Whether operations run as they are called."""
+    """Returns whether operations run as they are called."""
     return tf.executing_eagerly()

@@ -1,104 +1,28 @@
-"""Horovod's API for Keras: `import horovod.tensorflow.keras as hvd`, with `tf.keras`: Keras 2 or 3."""
+"""Horovod's API for Keras: `import horovod.tensorflow.keras as hvd`, with `tf.keras`: 2 or 3."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable
 from typing import Any
 
 from tensorflow import keras
 
-from horovod import _keras as _impl
-from horovod._keras import (
-    PartialDistributedOptimizer,
-    allgather,
-    allreduce,
-    broadcast,
-    broadcast_global_variables,
-    reducescatter,
-)
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.tensorflow import (
-    Average,
-    Compression,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from horovod import _keras
+from horovod._keras import *  # noqa: F403
+from horovod._keras import Average, Compression, ProcessSet, global_process_set
 
-# Registers the layer with Keras, which finds it in saved models then.
+# Registers the layer with Keras, which then finds it in saved models.
 from horovod.tensorflow import sync_batch_norm as _sync_batch_norm  # noqa: F401
 from horovod.tensorflow.keras import callbacks
 
 __all__ = [
-    "Average",
-    "Compression",
+    *_keras.__all__,
     "DistributedOptimizer",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Sum",
-    "add_process_set",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Elastic jobs, when they are asked for.
-    if name == "elastic":
-        return importlib.import_module("horovod.tensorflow.keras.elastic")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "elastic"})
+load_model = _keras.make_load_model(keras)
+__getattr__, __dir__ = _keras.make_elastic_lazy(__name__)
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -117,16 +41,16 @@ def DistributedOptimizer(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer of Keras that exchanges gradients between ranks before it applies them.
+    """Returns an optimizer of Keras that exchanges gradients between ranks before it applies them.
 
-    In `fit`, and in a loop of one's own with `apply_gradients`; a gradient of `hvd.DistributedGradientTape` is not
-    exchanged again.
+    It exchanges in `fit`, and in a loop of one's own with `apply_gradients`. It does not exchange a gradient of
+    `hvd.DistributedGradientTape` again.
 
     Args:
-      optimizer: of Keras 3, or of Keras 2, legacy or not. The new one is made of its config, as of a subclass of the
-        same name; with state of its own it hands that over.
-      name: begins the names of what is exchanged; default "Distributed" and the optimizer's class.
-      device_dense: as of `horovod.tensorflow.DistributedOptimizer`, like all that follow.
+      optimizer: of Keras 3, or of Keras 2, legacy or not. The new one has its config and, if there is one, its
+        state; its class is a subclass of the same name.
+      name: begins the names of exchanged tensors; default "Distributed" and the optimizer's class.
+      device_dense: as for `horovod.tensorflow.DistributedOptimizer`, like all that follow.
       device_sparse: likewise.
       compression: likewise.
       sparse_as_dense: likewise.
@@ -142,7 +66,7 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
       ValueError: another `op`, or arguments that don't go together.
     """
-    return _impl.make_optimizer(
+    return _keras.make_optimizer(
         optimizer,
         name,
         op,
@@ -158,26 +82,3 @@ def DistributedOptimizer(  # noqa: N802
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-
-
-def load_model(
-    filepath: Any,
-    custom_optimizers: Iterable[type] | None = None,
-    custom_objects: dict[str, Any] | None = None,
-    compression: Any = Compression.none,
-    legacy_opts: bool = False,
-) -> Any:
-    """A saved model of Keras whose optimizer exchanges gradients, with the state that was saved.
-
-    Args:
-      filepath: what `keras.models.load_model` takes.
-      custom_optimizers: classes of optimizers that are not Keras' own.
-      custom_objects: as there. An optimizer that they make exchanging stays as it is.
-      compression: as of `DistributedOptimizer`.
-      legacy_opts: not needed: the optimizer is of the class that was saved.
-    """
-
-    def wrap(optimizer: Any) -> Any:
-        return DistributedOptimizer(optimizer, compression=compression)
-
-    return _impl.load_model(keras, wrap, filepath, custom_optimizers, custom_objects)

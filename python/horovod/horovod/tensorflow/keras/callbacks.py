@@ -6,35 +6,29 @@ from typing import Any
 
 from tensorflow import keras
 
-from horovod._keras import callbacks as _impl
+from horovod._keras import callbacks as of_keras
+
+(
+    BroadcastGlobalVariablesCallback,
+    MetricAverageCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+) = of_keras.callback_classes(keras, __name__)
 
 
-class BroadcastGlobalVariablesCallback(_impl.BroadcastGlobalVariables, keras.callbacks.Callback):
-    """Gives all ranks one rank's variables. See `horovod._keras.callbacks.BroadcastGlobalVariables`."""
-
-
-class MetricAverageCallback(_impl.MetricAverage, keras.callbacks.Callback):
-    """Averages metrics over all ranks at the end of an epoch. See `horovod._keras.callbacks.MetricAverage`."""
-
-
-class LearningRateScheduleCallback(_impl.LearningRateSchedule, keras.callbacks.Callback):
-    """Sets the learning rate, from one epoch to another. See `horovod._keras.callbacks.LearningRateSchedule`."""
-
-
-class LearningRateWarmupCallback(_impl.LearningRateWarmup, keras.callbacks.Callback):
-    """Raises the learning rate over the first epochs. See `horovod._keras.callbacks.LearningRateWarmup`."""
-
-
-class BestModelCheckpoint(_impl.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
-    """Saves the model when it is better than ever before. See `horovod._keras.callbacks.BestModelCheckpoint`.
+class BestModelCheckpoint(of_keras.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
+    """Saves the model when it is better than ever before; rank 0 does, whichever ranks have the callback.
 
     Args:
-      monitor: as of `ModelCheckpoint`, like all that follow.
+      monitor: as for `ModelCheckpoint`, like all that follow.
       verbose: likewise.
       save_weights_only: likewise.
       mode: likewise.
       save_freq: likewise.
       filepath: where; may be set later, as the attribute `filepath`.
+
+    Raises:
+      ValueError: when training begins, there is no `filepath`.
     """
 
     def __init__(

@@ -1,15 +1,19 @@
-"""Elastic programs of tf.keras: `hvd.elastic` of `import horovod.tensorflow.keras as hvd`.
+"""Elastic programs of Keras: `hvd.elastic` of `import horovod.tensorflow.keras as hvd`.
 
 docs/horovod_elastic.md is the manual.
 """
 
-from __future__ import annotations
+from tensorflow import keras
 
-import tensorflow as tf
-
-from horovod._keras import elastic as _impl
-from horovod._keras.elastic import KerasState
-from horovod.tensorflow.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
+from horovod._keras.elastic import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    KerasState,
+    ObjectState,
+    State,
+    elastic_callback_classes,
+    run,
+)
 
 __all__ = [
     "CommitStateCallback",
@@ -23,14 +27,4 @@ __all__ = [
     "run",
 ]
 
-
-class CommitStateCallback(_impl.CommitStateCallbackImpl, tf.keras.callbacks.Callback):
-    """Commits `state` after each `batches_per_commit` batches, and after each epoch."""
-
-
-class UpdateBatchStateCallback(_impl.UpdateBatchStateCallbackImpl, tf.keras.callbacks.Callback):
-    """Keeps in `state.batch` how many batches of the epoch are done; one that was begun before ends earlier."""
-
-
-class UpdateEpochStateCallback(_impl.UpdateEpochStateCallbackImpl, tf.keras.callbacks.Callback):
-    """Keeps in `state.epoch` how many epochs are done, those before a change of the job among them."""
+CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback = elastic_callback_classes(keras, __name__)

@@ -1,8 +1,5 @@
-"""Which process this is in its job, before anything is initialized."""
+"""The place of this process in its job, before anything is initialized."""
 
-import os
+from lockstep._src.compat.horovod.helpers import rank_and_size as get_env_rank_and_size
 
-
-def get_env_rank_and_size() -> tuple[int, int]:
-    """Rank and number of processes, from the launcher's variables; (0, 1) without a launcher."""
-    return int(os.environ.get("HOROVOD_RANK", 0)), int(os.environ.get("HOROVOD_SIZE", 1))
+__all__ = ["get_env_rank_and_size"]

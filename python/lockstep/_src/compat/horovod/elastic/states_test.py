@@ -2,9 +2,10 @@
 
 import pytest
 
-from horovod.common import elastic
-from horovod.common.elastic import HostUpdateResult, ObjectState, State, run_fn
-from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from lockstep._src.compat.horovod.elastic.loop import run_fn
+from lockstep._src.compat.horovod.elastic.news import HostUpdateResult, notification_manager
+from lockstep._src.compat.horovod.elastic.states import ObjectState, State
+from lockstep._src.compat.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -107,7 +108,7 @@ def test_a_failure_goes_back_to_what_was_committed_and_tries_again():
         "train",  # processes went away, nobody came
     ]
     assert run.__name__ == "train"
-    assert elastic.notification_manager._listeners == {}
+    assert notification_manager._listeners == {}
 
 
 def test_other_errors_are_the_programs_own_unless_peers_were_lost():

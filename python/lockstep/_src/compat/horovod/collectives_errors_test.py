@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.tensorflow.collectives_test import MODES, run
+from lockstep._src.compat.horovod.collectives_test import MODES, run
 from lockstep.testing import call_workers
 
 # On workers.

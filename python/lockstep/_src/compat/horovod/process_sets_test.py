@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import threading
 
@@ -12,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from lockstep._src.compat.horovod.environment import stall_settings
 from lockstep.testing import call_workers
 
 # On workers.
@@ -276,7 +276,6 @@ def alone():
     os.environ["HOROVOD_STALL_CHECK_DISABLE"] = "perhaps"
     with pytest.raises(ValueError, match="HOROVOD_STALL_CHECK_DISABLE is 'perhaps', wanted 0 or 1"):
         hvd.init()
-    stall_settings = importlib.import_module("horovod.common.basics").stall_settings
     for value, warns in (("true", False), ("1", False), ("false", True), ("0", True), ("", True)):
         os.environ["HOROVOD_STALL_CHECK_DISABLE"] = value
         assert (stall_settings()["stall_warning_s"] > 0) == warns

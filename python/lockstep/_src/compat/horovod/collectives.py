@@ -1,0 +1,127 @@
+"""Collectives of dense tensors, matched by name, with Horovod's names of tensors and its gradients.
+
+Each takes several tensors, which travel all or none, and returns as many. `reductions` adds compression and slices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.collectives import named
+from lockstep._src.compat.horovod import job
+from lockstep._src.compat.horovod.membership import root_in, taking_part
+from lockstep._src.compat.horovod.process_sets import ProcessSet
+
+# Values of Horovod's `op`, and the reductions that they stand for.
+AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = range(6)
+REDUCTIONS = {AVERAGE: "mean", SUM: "sum", ADASUM: "adasum", MIN: "min", MAX: "max", PRODUCT: "product"}
+
+
+def reduction_of(op: int) -> str:
+    """Returns the reduction that a value of `op` stands for; raises ValueError for another value."""
+    if op not in REDUCTIONS:
+        raise ValueError(f"op: got {op!r}, wanted one of hvd.Average, Sum, Adasum, Min, Max, Product")
+    return REDUCTIONS[op]
+
+
+def allreduce(
+    tensors: Sequence[Any],
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    ignore_name_scope: bool,
+    process_set: ProcessSet,
+) -> list[tf.Tensor]:
+    """Returns tensors reduced over the ranks."""
+    reduction = reduction_of(op)
+    factors = {"prescale": prescale_factor, "postscale": postscale_factor}
+    kind = "Allreduce" if len(tensors) == 1 else "GroupedAllreduce"
+    tensors = named.as_tensors("allreduce", tensors, name)
+    with taking_part("allreduce", process_set) as group:
+        naming = _naming(kind, tensors, name, ignore_name_scope)
+        return named.allreduce(tensors, reduction, **factors, **naming, group=group)
+
+
+def reducescatter(
+    tensors: Sequence[Any],
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    ignore_name_scope: bool,
+    process_set: ProcessSet,
+) -> list[tf.Tensor]:
+    """Returns this rank's rows of tensors that are reduced over the ranks."""
+    reduction = reduction_of(op)
+    factors = {"prescale": prescale_factor, "postscale": postscale_factor}
+    kind = "Reducescatter" if len(tensors) == 1 else "GroupedReducescatter"
+    tensors = named.as_tensors("reducescatter", tensors, name)
+    with taking_part("reducescatter", process_set) as group:
+        naming = _naming(kind, tensors, name, ignore_name_scope)
+        # Horovod's convention: gathered gradients, times the number of ranks for a sum.
+        return named.reducescatter(tensors, reduction, **factors, **naming, group=group, gradient="times")
+
+
+def allgather(
+    tensors: Sequence[Any], name: str | None, ignore_name_scope: bool, process_set: ProcessSet
+) -> list[tf.Tensor]:
+    """Returns the rows of all ranks, in the order of ranks."""
+    kind = "Allgather" if len(tensors) == 1 else "GroupedAllgather"
+    tensors = named.as_tensors("allgather", tensors, name)
+    with taking_part("allgather", process_set) as group:
+        naming = _naming(kind, tensors, name, ignore_name_scope)
+        return named.allgather(tensors, **naming, group=group, gradient="mean")
+
+
+def broadcast(
+    tensors: Sequence[Any], root_rank: int, name: str | None, ignore_name_scope: bool, process_set: ProcessSet
+) -> list[tf.Tensor]:
+    """Returns the tensors of the rank `root_rank`, which counts among all ranks of the job."""
+    tensors = named.as_tensors("broadcast", tensors, name)
+    what = " ".join(["broadcast", *([name] if name else [tensor.dtype.name for tensor in tensors[:1]])])
+    with taking_part("broadcast", process_set) as group, root_in(process_set, root_rank, what) as root:
+        naming = _naming("Broadcast", tensors, name, ignore_name_scope)
+        return named.broadcast(tensors, root, **naming, group=group, gradient="mean")
+
+
+def alltoall(
+    tensor: Any, splits: Any, name: str | None, ignore_name_scope: bool, process_set: ProcessSet
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the rows that came for this rank, in the order of ranks, and how many came from each."""
+    (tensor,) = named.as_tensors("alltoall", [tensor], name)
+    with taking_part("alltoall", process_set) as group:
+        naming = _naming("Alltoall", [tensor], name, ignore_name_scope)
+        (result,), (received,) = named.alltoall([tensor], [splits], **naming, group=group)
+    return result, received
+
+
+def barrier(process_set: ProcessSet, name: str | None) -> tf.Operation | None:
+    """Waits for all ranks of a set; returns an operation that does so in a graph."""
+    with taking_part("barrier", process_set) as group:
+        return named.barrier(name=name, group=group)
+
+
+def join() -> tf.Tensor:
+    """Joins, and returns the rank that joined last; raises ValueError before `init`."""
+    job.rank()
+    return named.join()
+
+
+def _naming(kind: str, tensors: Sequence[Any], name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
+    """Returns the arguments of `named`'s collectives that give tensors Horovod's names."""
+    if tf.executing_eagerly() or not tensors:
+        return {"name": name}
+    if name is None:
+        ends = dict.fromkeys(tensor.name for tensor in (tensors[0], tensors[-1]))
+        name = "_".join([f"Horovod{kind}", *(re.sub("[^a-zA-Z0-9_]", "_", end) for end in ends)])
+    name = re.sub("[^a-zA-Z0-9_.\\-/]", "_", name)
+    if not ignore_name_scope:
+        return {"name": name}
+    # The operation's name without the scope.
+    last = tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=False).rpartition("/")[2]
+    return {"name": name, "names": named.names_in_group(last, len(tensors))}
