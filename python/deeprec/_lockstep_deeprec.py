@@ -1,14 +1,16 @@
-"""Makes DeepRec's module names below `tensorflow` importable; loaded by a .pth file at the start of every Python.
+"""Finds modules of the package `deeprec` under the names that DeepRec gives them below `tensorflow`.
 
-    from tensorflow.python.distribute.group_embedding_collective_strategy import CollectiveStrategy
-    from tensorflow.core.framework.embedding import config_pb2
-    python -m tensorflow.python.distribute.launch python main.py
+A .pth file loads this module at the start of every Python. It serves these lines:
 
-Modules of the package `deeprec` are found under these names. The finder is the last of `sys.meta_path`, so that it
-is asked only for what nobody else has: a TensorFlow that brings these modules itself, as DeepRec's does, keeps its own.
+- `from tensorflow.python.distribute.group_embedding_collective_strategy import CollectiveStrategy`
+- `from tensorflow.core.framework.embedding import config_pb2`
+- `python -m tensorflow.python.distribute.launch python main.py`
 
-The launcher needs no TensorFlow. Where the interpreter was started with `-m` and the launcher's name, empty packages
-take the place of `tensorflow` and of those in between, which saves the seconds that their import takes.
+The finder is the last of `sys.meta_path`, so that Python asks it only for modules that no other finder has. DeepRec's
+own TensorFlow brings these modules itself and keeps them.
+
+The launcher needs no TensorFlow. If the interpreter was started with `-m` and the launcher's name, empty packages
+replace `tensorflow` and the packages in between. That saves the seconds that their import takes.
 
 Every Python start pays for this module, so it imports nothing that is not loaded by then.
 """
@@ -18,7 +20,7 @@ import sys
 _PARENT = "tensorflow.python.distribute"
 LAUNCHER = f"{_PARENT}.launch"
 _OPTIONS = "tensorflow.core.framework.embedding"
-# Name -> the module of the package `deeprec` that is meant.
+# Name -> its module of the package `deeprec`.
 _MODULES = {
     LAUNCHER: "launch",
     f"{_OPTIONS}.config_pb2": "config_pb2",
@@ -28,13 +30,13 @@ _OPTIONS_WITH_ARGUMENT = ("-W", "-X", "--check-hash-based-pycs")
 
 
 class _Finder:
-    """Finds DeepRec's modules and empty packages that they lie in: those that TensorFlow lacks, or the launcher's."""
+    """A finder of DeepRec's modules, and of empty packages around them."""
 
     def __init__(self, *packages: str) -> None:
         self._packages = packages
 
     def find_spec(self, name, path=None, target=None):
-        """As importlib asks of a finder; None for other names."""
+        """Returns the module's specification, as importlib asks of a finder; None for other names."""
         if name in self._packages:
             from importlib.machinery import ModuleSpec
 
@@ -48,7 +50,7 @@ class _Finder:
 
 
 def is_launcher(arguments: list[str]) -> bool:
-    """Whether a command line, the interpreter's first, runs the launcher by `-m`."""
+    """Returns whether the interpreter's command line runs the launcher by `-m`."""
     words = iter(arguments[1:])
     for word in words:
         if word in _OPTIONS_WITH_ARGUMENT:

@@ -1,4 +1,4 @@
-"""What DeepRec's programs import from `tensorflow.core.framework.embedding.config_pb2`."""
+"""Values that DeepRec's programs import from `tensorflow.core.framework.embedding.config_pb2`."""
 
 from lockstep.embedding import CacheStrategy, StorageType
 

@@ -1,4 +1,4 @@
-"""What DeepRec has in `tf.feature_column`, and TensorFlow's columns that take it."""
+"""Columns that DeepRec has in `tf.feature_column`, and TensorFlow's columns over them."""
 
 from lockstep.embedding import (
     categorical_column_with_embedding,

@@ -1,4 +1,4 @@
-"""What DeepRec's programs import from `tensorflow.python.distribute.group_embedding_collective_strategy`."""
+"""`tensorflow.python.distribute.group_embedding_collective_strategy`, as DeepRec's programs import it."""
 
 from lockstep.train import CollectiveStrategy
 

@@ -1,4 +1,4 @@
-"""What DeepRec has in `tf.nn`."""
+"""Lookups that DeepRec has in `tf.nn`."""
 
 from lockstep.embedding import group_embedding_lookup, group_embedding_lookup_sparse
 

@@ -1,7 +1,7 @@
 """HybridBackend's spellings of the launcher.
 
-`python -m hybridbackend.run [-n N] [--tf1] python main.py ...`, and in a program `hybridbackend.run.run(function)`,
-which is `hybridbackend.run(function)` as well: the documents have both.
+`python -m hybridbackend.run [-n N] [--tf1] python main.py ...`, and in a program `hybridbackend.run.run(function)`. The
+documents have `hybridbackend.run(function)` as well.
 """
 
 import sys

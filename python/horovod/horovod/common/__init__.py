@@ -1,1 +1,1 @@
-"""What Horovod's API has in common for all frameworks."""
+"""Parts of Horovod's API that all frameworks share."""

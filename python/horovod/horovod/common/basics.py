@@ -1,4 +1,4 @@
-"""Horovod's functions of this process's job, and what the installation was built with."""
+"""Horovod's basic functions: this process's job, and the parts that the installation was built with."""
 
 from __future__ import annotations
 

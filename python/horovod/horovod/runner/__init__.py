@@ -41,11 +41,11 @@ def run(
     max_np: int | None = None,
     restarts: int | None = None,
 ) -> list[Any]:
-    """Calls a function on the processes of a job, on this machine or on several, and returns what each returned.
+    """Calls a function on the processes of a job, on this machine or on several, and returns their results.
 
-    After Horovod's `horovod.run`, whose arguments these are; what they mean is that of horovodrun's options
-    (docs/horovod.md). The processes are interpreters of their own: the function is sent to them with cloudpickle, so
-    it may be a lambda or stand in the program itself, and TensorFlow may have been used before.
+    The arguments are those of Horovod's `horovod.run`; they mean what horovodrun's options do (docs/horovod.md). The
+    processes are interpreters of their own, to which cloudpickle sends the function. It may therefore be a lambda or
+    stand in the program itself, and the program may have used TensorFlow before.
 
     Args:
       func: The function.
@@ -55,37 +55,37 @@ def run(
       min_num_proc: Makes the job elastic (docs/horovod_elastic.md), as does each of `max_num_proc` and
         `host_discovery_script`: with fewer processes it waits.
       max_num_proc: More processes are not started.
-      slots: Of hosts for which the script says no number.
-      reset_limit: How often the job may begin anew.
+      slots: The slots of a host whose line in the script's output has no number.
+      reset_limit: How often the job may begin again.
       cooldown_range: For how many seconds a host gets no new processes after a failure: at first, and at most.
-      hosts: `host:slots,host:slots`; others than this machine are reached over ssh. By default this machine, with a
+      hosts: `host:slots,host:slots`; ssh reaches hosts other than this machine. By default this machine, with a
         slot for each process.
       hostfile: A file with lines `host slots=N` instead.
-      host_discovery_script: Prints hosts, lines host:slots, again and again.
+      host_discovery_script: A program that prints lines host:slots; it runs again and again.
       start_timeout: Seconds until all processes must have initialized Horovod; 60 by default.
-      ssh_port: Of ssh on the hosts.
-      ssh_identity_file: With the key for it.
-      disable_cache: Says nothing: nothing is cached.
-      output_filename: A folder, where rank.N/stdout and stderr keep what the processes write.
-      verbose: Whether to say what is started.
-      use_gloo: Says nothing: this launcher is the only one.
+      ssh_port: The port of ssh on the hosts.
+      ssh_identity_file: The file with the key for ssh.
+      disable_cache: Without effect: nothing is cached.
+      output_filename: A folder, whose files rank.N/stdout and stderr keep the processes' output.
+      verbose: Whether to print what is started.
+      use_gloo: Without effect: this launcher is the only one.
       use_mpi: Refused.
-      mpi_args: Says nothing.
+      mpi_args: Without effect.
       network_interface: Names of network interfaces, with commas; see horovodrun's option.
       network_interfaces: The same as a list.
       executable: The processes' interpreter; by default this process's.
-      np: Former name of `num_proc`; comes before it.
+      np: Former name of `num_proc`; takes precedence over it.
       min_np: Former name of `min_num_proc`.
       max_np: Former name of `max_num_proc`.
-      restarts: How often the job begins anew when a process has failed; never by default. Not one of Horovod's.
+      restarts: How often the job begins again when a process has failed; never by default. Not one of Horovod's.
 
     Returns:
       The results, by rank; of an elastic job, by the ranks at its end.
 
     Raises:
       lockstep.launch.LaunchError: the request cannot be met: see its message.
-      RuntimeError: a process failed; the message has its rank, and the exception where there was one. The others were
-        ended.
+      RuntimeError: a process failed; the message has its rank, and its exception if there was one. The other processes
+        were ended.
     """
     import cloudpickle  # The command line does without.
 

@@ -1,4 +1,4 @@
-"""`hb`: HybridBackend's API for TensorFlow (docs/hybridbackend.md). Names alone; what they do is Lockstep's."""
+"""`hb`: HybridBackend's API for TensorFlow (docs/hybridbackend.md), as names of Lockstep's objects."""
 
 from hybridbackend.tensorflow import (
     data,

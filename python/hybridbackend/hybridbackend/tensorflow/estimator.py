@@ -1,4 +1,4 @@
-"""`hb.estimator`: names of HybridBackend's estimators, and those of `tf.estimator` that programs give them."""
+"""`hb.estimator`: names of HybridBackend's estimators, and names of `tf.estimator` for their arguments."""
 
 from lockstep.estimator import (
     Estimator,

@@ -1,4 +1,4 @@
-"""`hb.train`: names of HybridBackend's training API. Those of optimizers are TensorFlow's, `hb.train.AdamOptimizer`."""
+"""`hb.train`: names of HybridBackend's training API; optimizers keep TensorFlow's names (`hb.train.AdamOptimizer`)."""
 
 from lockstep.train import (
     BestCheckpoint,

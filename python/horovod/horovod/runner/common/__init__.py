@@ -1,1 +1,1 @@
-"""What several of Horovod's services have in common."""
+"""Parts that several of Horovod's services share."""

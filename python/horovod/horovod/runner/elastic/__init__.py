@@ -1,1 +1,1 @@
-"""What programs of elastic jobs import from Horovod's runner."""
+"""Names that elastic programs import from Horovod's runner."""

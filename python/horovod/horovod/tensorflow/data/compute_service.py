@@ -10,7 +10,7 @@ __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
     """Runs this process's servers of a compute job whose registry runs elsewhere: `lockstep.data_service.run_worker`.
 
-    The rank is that in the environment (HOROVOD_RANK or LOCKSTEP_RANK).
+    The environment gives the rank (HOROVOD_RANK or LOCKSTEP_RANK).
     """
     run_worker(compute_config, own_place().rank)
 

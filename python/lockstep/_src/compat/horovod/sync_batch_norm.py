@@ -57,7 +57,7 @@ class SyncBatchNormalization(_Base):
             return tf.squeeze(mean, reduction_axes), tf.squeeze(variance, reduction_axes)
 
         def call(self, *args: Any, **kwargs: Any) -> tf.Tensor:
-            """Normalizes; in a graph of TensorFlow 1, updates of the moving averages are in its UPDATE_OPS."""
+            """Normalizes `inputs`; a graph of TensorFlow 1 gets updates of the moving averages in its UPDATE_OPS."""
             outputs = super().call(*args, **kwargs)
             if not tf.compat.v1.executing_eagerly_outside_functions():
                 for update in self.updates:

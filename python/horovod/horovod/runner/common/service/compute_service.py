@@ -1,4 +1,4 @@
-"""The registry of a data service: who runs it, and who asks it."""
+"""The registry of a data service: its server and its client."""
 
 from lockstep.data_service import ComputeClient, ComputeService
 

@@ -1,1 +1,1 @@
-"""What services use."""
+"""Helpers of services."""

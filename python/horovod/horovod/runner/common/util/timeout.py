@@ -1,4 +1,4 @@
-"""What a service raises where somebody did not come in time."""
+"""The error of a service that waited too long for a process."""
 
 from lockstep.data_service import TimeoutException
 

@@ -65,7 +65,7 @@ class BestModelCheckpoint:
             self.filepath = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins; raises ValueError if `filepath` was not set."""
+        """Begins training; raises ValueError if `filepath` was not set."""
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: set `filepath`, where the best model is saved, before training")
         super().on_train_begin(logs)

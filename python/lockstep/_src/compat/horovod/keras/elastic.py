@@ -74,7 +74,7 @@ class UpdateBatchState:
         self._done_before, self._ends_early = self.state.batch, False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts; ends the epoch when all of it is done."""
+        """Counts the batch; ends the epoch when all of it is done."""
         self.state.batch = self._done_before + batch + 1
         steps = (self.params or {}).get("steps")
         if self._done_before and steps and self.state.batch >= steps and not self.model.stop_training:
