@@ -16,7 +16,7 @@ KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
 
 
 def sgds():
-    """Of all generations that are there."""
+    """Yields the classes SGD of the installed Keras; Keras 2 has a legacy one as well."""
     yield keras.optimizers.SGD
     if not KERAS3:
         yield keras.optimizers.legacy.SGD
@@ -27,7 +27,7 @@ def passing(make=keras.optimizers.SGD, passes=3, **arguments):
 
 
 def own(value=1.0):
-    """A gradient, 1.5 times `value` in the mean of two ranks."""
+    """Returns this rank's gradient, whose mean over two ranks is 1.5 times `value`."""
     return tf.constant([value]) * (1.0 + hvd.rank())
 
 
@@ -55,7 +55,7 @@ def passes_of_another_job_are_forgotten():
 
 
 def parts_of_a_model_are_counted_apart():
-    """One optimizer for two networks, in turn."""
+    """Trains two networks in turn with one optimizer."""
     for is_eager in (True, False):
         a, b, optimizer = tf.Variable([0.0]), tf.Variable([0.0]), passing(passes=2)
         optimizer.build([a, b])
@@ -74,7 +74,7 @@ def what_was_summed_is_applied_though_the_last_pass_has_no_gradient():
         optimizer.apply_gradients([(own(), a), (own(2.0), b)])
         optimizer.apply_gradients([(own(), a), (None, b)])
         np.testing.assert_allclose([a, b], [[-3.0], [-3.0]])
-    # Nor may a rank have none where another has: of one variable, or of all.
+    # A rank may not lack a gradient that another rank has, for one variable or for all.
     for pairs in ([(own(), a), (None if hvd.rank() else own(), b)], [(None if hvd.rank() else own(), a)]):
         optimizer = passing(passes=2)
         with pytest.raises(tf.errors.FailedPreconditionError, match="variables_with_gradients_which"):
@@ -83,7 +83,7 @@ def what_was_summed_is_applied_though_the_last_pass_has_no_gradient():
 
 
 def a_sum_of_passes():
-    """`op=hvd.Sum`, eagerly and not, with and without the average over passes."""
+    """Uses `op=hvd.Sum`, eagerly and not, with and without the average over passes."""
     for make in sgds():
         for average, factor in ((True, 3.0), (False, 6.0)):
             for is_eager in (True, False):
@@ -127,7 +127,7 @@ def gradients_of_passes_are_exchanged_once():
 
 
 def layers_without_weights_yet_stay_local():
-    """Their weights are made by the first batch."""
+    """Registers layers whose weights the first batch creates."""
     x, y = np.ones([1, 1], np.float32) * (1 + hvd.rank()), np.zeros([1, 1], np.float32)
     for make in sgds():
         for scale, factor in ((True, 0.5), (False, 1.0)):
@@ -142,7 +142,7 @@ def layers_without_weights_yet_stay_local():
             np.testing.assert_allclose(got, [1 - 0.01 * factor * 2 * (1 + hvd.rank()) ** 2, 1 - 0.01 * 5], rtol=1e-5)
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     for _ in range(2):
-        # Of a tape, when its gradients are asked for.
+        # With a tape, the weights are registered when its gradients are asked for.
         with hvd_tf.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layer) as tape:
             loss = layer(x)
         (weight,) = layer.trainable_weights
@@ -171,7 +171,7 @@ def test_passes_and_local_layers_on_two_workers():
 
 
 def passes_in_graphs_of_tensorflow1():
-    """As many steps as plain Keras with batches twice as large; the session initializes the sums."""
+    """Takes as many steps as plain Keras with batches twice as large; the session initializes the sums."""
     tf.compat.v1.disable_v2_behavior()
     hvd.init()
     x = np.random.default_rng(3).normal(size=[8, 2]).astype(np.float32)

@@ -22,14 +22,14 @@ LossScaleOptimizer = keras.optimizers.LossScaleOptimizer if KERAS3 else keras.mi
 
 
 def sgds():
-    """Of all generations that are there."""
+    """Yields the classes SGD of the installed Keras; Keras 2 has a legacy one as well."""
     yield keras.optimizers.SGD
     if not KERAS3:
         yield keras.optimizers.legacy.SGD
 
 
 def rows(steps, batch):
-    """[steps * batch, 3] and [steps * batch, 1]: the same on all ranks."""
+    """Returns [steps * batch, 3] and [steps * batch, 1], the same on all ranks."""
     random = np.random.default_rng(11)
     x = random.normal(size=[steps * batch, 3]).astype(np.float32)
     return x, (x @ [[1.0], [-2.0], [0.5]] + 3).astype(np.float32)
@@ -50,7 +50,7 @@ def fitted(optimizer, x, y, batch, **arguments):
 
 
 def check_fit(make, wrap=hvd.DistributedOptimizer, atol=1e-5, **arguments):
-    """`fit` of this rank's rows gives what `fit` of all gives on one worker; which is more than no training."""
+    """Checks that `fit` of this rank's rows gives the result of `fit` of all rows on one worker, and trains at all."""
     steps, batch = 6, 4
     x, y = rows(steps, 2 * batch)
     own = np.arange(len(x)).reshape(steps, 2, batch)[:, hvd.rank()].ravel()
@@ -66,7 +66,7 @@ def check_fit(make, wrap=hvd.DistributedOptimizer, atol=1e-5, **arguments):
 
 
 def what_keras_does_with_gradients_comes_behind_the_exchange():
-    """Clipping, decay, averages of weights, and passes that Keras itself sums."""
+    """Checks clipping, decay, averages of weights, and passes that Keras itself sums."""
     for arguments in (
         {"clipnorm": 0.05},
         {"global_clipnorm": 0.1},
@@ -97,7 +97,7 @@ def models_are_compiled_in_many_ways():
 
 
 def xla_is_off_where_keras_chooses():
-    """Where there is a GPU, Keras 3 compiles steps by XLA, unless the optimizer exchanges."""
+    """Checks that Keras 3, which compiles steps by XLA if there is a GPU, does not for an optimizer that exchanges."""
     if not KERAS3:
         return
     loaded = {}
@@ -145,7 +145,7 @@ def a_strategy_of_one_device():
 
 
 def flags_of_keras2_say_nothing_of_ranks():
-    """They are of replicas in a process."""
+    """Checks that flags about replicas in a process do not stop the exchange between ranks."""
     if KERAS3:
         return
     for make, flag in (
@@ -169,11 +169,11 @@ def flags_of_keras2_say_nothing_of_ranks():
 
 
 def ranks_have_gradients_of_the_same_variables():
-    """Or all hear of it, at once, and can go on."""
+    """Checks that otherwise all ranks get an error at once, and can continue."""
     one = tf.constant([1.0])
     sparse = tf.IndexedSlices(tf.ones([1]), tf.constant([0]), tf.constant([1]))
     cases = [
-        # What rank 0 and rank 1 apply to variables 0, 1 and 2.
+        # Gradients that rank 0 and rank 1 apply to variables 0, 1 and 2.
         ({0: one, 1: one}, {0: None, 1: one}),
         ({0: one, 1: one}, {0: one}),
         ({0: one, 1: one}, {0: None, 1: None}),
@@ -215,7 +215,7 @@ def scaled(optimizer):
 
 
 def loss_scales(**arguments):
-    """Both ways around, of all generations."""
+    """Yields optimizers with a loss scale inside and outside of the exchange, of all generations of Keras."""
     for make in sgds():
         how = {"initial_scale": 4.0, "dynamic_growth_steps": 100}
         yield LossScaleOptimizer(hvd_tf_keras.DistributedOptimizer(make(1.0), **arguments), **how)
@@ -223,7 +223,7 @@ def loss_scales(**arguments):
 
 
 def a_step_is_skipped_on_all_ranks_or_none():
-    """Where one rank's gradient is not finite, in a loop with a plain tape."""
+    """Skips the step if one rank's gradient is not finite, in a loop with a plain tape."""
     for i in range(len([*loss_scales()])):
         for is_eager in (False, True):
             optimizer, v = [*loss_scales()][i], tf.Variable([1.0])
@@ -249,7 +249,7 @@ def a_step_is_skipped_on_all_ranks_or_none():
 
 
 def a_local_gradient_skips_the_step_of_all():
-    """So that scales stay equal."""
+    """Checks that scales stay equal."""
     for i in range(len([*loss_scales()])):
         for is_eager in (False, True):
             optimizer, v, own = [*loss_scales()][i], tf.Variable([1.0]), tf.Variable([1.0])
@@ -269,7 +269,7 @@ def a_local_gradient_skips_the_step_of_all():
 
 
 def mixed_precision():
-    """`compile` puts a LossScaleOptimizer around where there is none; also of several passes."""
+    """Checks the LossScaleOptimizer that `compile` adds if there is none, also with several passes."""
     keras.mixed_precision.set_global_policy("mixed_float16")
     twice = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
     try:

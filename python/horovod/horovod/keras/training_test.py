@@ -22,14 +22,14 @@ SETS = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
 
 
 def optimizers():
-    """New ones, of all generations that are there."""
+    """Yields functions that make optimizers of the installed Keras; Keras 2 has legacy ones as well."""
     yield lambda: keras.optimizers.SGD(1.0)
     if not KERAS3:
         yield lambda: keras.optimizers.legacy.SGD(1.0)
 
 
 def mnist(steps, batch):
-    """[steps * batch, 28, 28, 1] and [steps * batch]: images that tell their labels."""
+    """Returns images that tell their labels: [steps * batch, 28, 28, 1] and [steps * batch]."""
     random = np.random.default_rng(7)
     labels = random.integers(0, 10, steps * batch)
     images = random.random([steps * batch, 28, 28, 1], np.float32)
@@ -57,7 +57,7 @@ def compiled(model, optimizer, **arguments):
 
 
 def line(optimizer=None):
-    """y = w x, from w = 1."""
+    """Returns a model y = w x that begins with w = 1."""
     model = keras.Sequential(
         [keras.layers.Input([1]), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")]
     )
@@ -96,7 +96,7 @@ def fit_equals_one_worker():
 
 
 def loops():
-    """Unreduced gradients, and gradients that a tape reduced, each exchanged once; Horovod leaves the former alone."""
+    """Checks that gradients are exchanged once, by a tape or the optimizer; Horovod leaves unreduced ones alone."""
     for make in optimizers():
         for op, factor in ((hvd.Average, 1.5), (hvd_tf.Sum, 3.0)):
             for has_tape in (False, True):
@@ -169,7 +169,7 @@ def rows_of_embeddings():
 
 
 def passes():
-    """Also a gradient that is None, which Horovod's assertion refuses, and local variables."""
+    """Checks passes, also with local variables and a gradient that is None, which Horovod's assertion refuses."""
     for average, factor in ((True, 1.0), (False, 3.0)):
         for make in optimizers():
             for is_eager in (False, True):
@@ -276,7 +276,7 @@ def legacy_momentum():
 
 
 def checkpoints_and_models():
-    """What wrapped optimizers save, plain ones load, and the other way round."""
+    """Checks that plain optimizers load the state that wrapped ones saved, and the other way round."""
     x = np.array([[1.0], [2.0]], np.float32)
     folder = Path(tempfile.mkdtemp())
     model = line(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)))
@@ -313,7 +313,7 @@ def checkpoints_and_models():
 
 
 def models_with_loss_scales():
-    """Saved and loaded with a LossScaleOptimizer, either way around: its scale, slots and steps go along."""
+    """Saves and loads a LossScaleOptimizer inside and outside of the exchange, with its scale, slots and steps."""
     scales = keras.optimizers if KERAS3 else keras.mixed_precision
     x = np.array([[1.0], [2.0]], np.float32)
     folder = Path(tempfile.mkdtemp())
@@ -324,7 +324,7 @@ def models_with_loss_scales():
         )
     ):
         model = line(wrap())
-        # Of one step the gradient is not finite.
+        # In one step the gradient is not finite.
         model.fit(
             np.array([[1.0], [np.inf], [2.0]], np.float32), np.ones([3, 1]), batch_size=1, shuffle=False, verbose=0
         )
@@ -354,7 +354,7 @@ def apply_to(optimizer, variables, gradient):
 
 
 def skipped_steps():
-    """A rank with infinite gradients in float16: all skip the step, none waits for ever."""
+    """Checks that all ranks skip a step in which one has infinite gradients in float16, and none waits forever."""
     if not KERAS3:
         return
     for wrap in (
@@ -435,7 +435,7 @@ def graphs_of_tensorflow1():
 
 
 def a_state_in_graphs_of_tensorflow1(x):
-    """Made before the first step, which makes the optimizer's variables otherwise, and initializes them."""
+    """Creates a state before the first step, and with it the optimizer's variables, which it initializes."""
     model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,), use_bias=False)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1, momentum=0.5)), "mse")
     state = hvd.elastic.KerasState(model, batch=hvd.rank())
@@ -446,7 +446,7 @@ def a_state_in_graphs_of_tensorflow1(x):
 
     def train():
         model.fit(x, 0 * x, verbose=0)
-        # Of rank 0's row, 1, and rank 1's, 2.
+        # Rank 0's row is 1, and rank 1's is 2.
         moved = 0.5 * velocity - 0.1 * np.mean([2 * weight * row**2 for row in (1.0, 2.0)])
         np.testing.assert_allclose(model.get_weights()[0], [[weight + moved]], atol=1e-5)
         return weight + moved, moved

@@ -22,7 +22,7 @@ NAMES = [
 
 @pytest.fixture
 def program(tmp_path):
-    """A function that runs a program of several files: its exit code, and the lines of stdout and stderr."""
+    """Returns a function that runs a program of several files, for its exit code and the lines of stdout and stderr."""
 
     def run_it(text: str, **modules: str) -> tuple[int, list[str], list[str]]:
         (tmp_path / "elsewhere").mkdir()
@@ -42,7 +42,7 @@ def program(tmp_path):
 
 def test_arguments_are_those_that_horovod_documents():
     parameters = inspect.signature(horovod.run).parameters
-    assert list(parameters) == [*NAMES, "restarts"]  # What is ours comes behind.
+    assert list(parameters) == [*NAMES, "restarts"]  # Our own parameter comes last.
     defaults = {name: parameters[name].default for name in NAMES[1:]}
     assert {name: value for name, value in defaults.items() if value is not None} == {"args": (), "num_proc": 1}
 

@@ -1,4 +1,4 @@
-"""What `horovod.spark.run` asks the environment; what it does is lockstep/spark/training_test.py's."""
+"""Settings that `horovod.spark.run` reads from the environment. lockstep/spark/training_test.py tests its jobs."""
 
 import pytest
 

@@ -91,7 +91,7 @@ def test_an_estimator_of_two_ranks_trains_what_numpy_does(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     hidden = ("LOCKSTEP_", "HOROVOD_", "CUDA_", "NVIDIA_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    # Of a job that the user's shell was part of; horovodrun does not read it, nor do its processes.
+    # Left over from a job that the user's shell was part of. Neither horovodrun nor its processes read it.
     environment["TF_CONFIG"] = '{"cluster": {"worker": ["localhost:1"]}, "task": {"type": "worker", "index": 0}}'
     launcher = [sys.executable, "-m", "horovod.runner", "-np", "2", "--tf1"]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Which gradients meet which, on two workers: those of one variable and one call, all of them, and once."""
+"""Gradients that two workers exchange with each other: all those of one variable and one call, once."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def built(optimizer, variables):
 
 
 def a_gradient_that_two_variables_share():
-    """TensorFlow hands out one tensor for both; what becomes of it for one says nothing of the other's."""
+    """Checks a tensor that TensorFlow returns for both variables: an exchange for one leaves the other's alone."""
     scales = (1.0 + hvd.rank(), 1.5)
 
     def check(optimize, first, factor, is_eager, is_chained=False, rows=None):
-        """`first(a)` keeps the gradient of a as it is, times `factor`; that of b is averaged."""
+        """Checks that `first(a)` keeps the gradient of a, times `factor`, and that the gradient of b is averaged."""
         shape = [2] if rows is None else [2, 1]
         a, b = tf.Variable(np.ones(shape, np.float32)), tf.Variable(np.ones(shape, np.float32))
         of_a, of_b = first(a), hvd.DistributedOptimizer(optimize(1.0))
@@ -87,7 +87,7 @@ def a_gradient_that_two_variables_share():
 
 
 def functions_called_twice_in_one():
-    """Each call's gradients meet those of the same call, in whatever order they are there."""
+    """Checks that ranks exchange each call's gradients with those of the same call, in whatever order they come."""
     v, table = tf.Variable([1.0, 2.0]), tf.Variable(np.ones([4, 2], np.float32))
 
     def losses(x):
@@ -142,7 +142,7 @@ def steps_called_twice_in_one():
 
 
 def graphs_that_differ_in_what_is_local():
-    """TensorFlow counts parts of conditionals that it puts in place, of which this rank may have more."""
+    """Checks ranks with different numbers of conditionals, whose parts TensorFlow counts."""
     v, own = tf.Variable([1.0, 2.0]), [tf.Variable([1.0, 1.0]) for _ in range(3 * hvd.rank())]
     opt = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), backward_passes_per_step=2)
     for each in own:
@@ -164,7 +164,7 @@ def graphs_that_differ_in_what_is_local():
 
 
 def conditionals_of_one_rank():
-    """Before what several passes exchange in a conditional of their own, which TensorFlow numbers as any."""
+    """Adds conditionals on one rank before the one in which several passes exchange; TensorFlow numbers all of them."""
 
     def only_on_rank_0(x):
         if hvd.rank() == 0:
@@ -243,7 +243,7 @@ def descent(**arguments):
 
 
 def gradients_of_other_variables_of_the_same_shape():
-    """Where a rank's graph or optimizer tells which they are: all ranks hear of it."""
+    """Checks that all ranks get an error if a rank's graph or optimizer tells that the variables differ."""
     own, one, ten = hvd.rank(), tf.ones([2]).numpy(), 10 * tf.ones([2]).numpy()
 
     def only_one_has_each(make):
@@ -280,10 +280,10 @@ def gradients_of_other_variables_of_the_same_shape():
 
 
 def other_local_variables_do_not_count():
-    """Nor whether an optimizer knows its variables yet: rank 0 may have loaded its own."""
+    """Adds local variables on one rank, and loads an optimizer's variables on rank 0: neither counts."""
 
     def build(make):
-        # Of rank 1 alone, before and between what is shared; one optimizer has them, another one trains the rest.
+        # Only rank 1 has these, before and between the shared ones. One optimizer has them, another trains the rest.
         mine = [(tf.ones([2]), make()) for _ in range(2 * hvd.rank())]
         shared = [(tf.ones([2]) * (1.0 + hvd.rank()), make())]
         mine += [(tf.ones([2]), make()) for _ in range(hvd.rank())]
@@ -311,7 +311,7 @@ def other_local_variables_do_not_count():
 
 
 def what_a_rank_trains_by_itself_does_not_count():
-    """Tables of which a rank has any number, of other shapes, and that no wrapped optimizer knows of."""
+    """Trains tables that wrapped optimizers do not know, in any number and shape on each rank."""
 
     def build(make):
         tables = [make((3 + i, 2)) for i in range(2 * hvd.rank())]
@@ -328,7 +328,7 @@ def what_a_rank_trains_by_itself_does_not_count():
 
 
 def adasum_of_several_optimizers():
-    """In one graph, whose changes have nothing to do with each other; those of ranks are orthogonal here."""
+    """Checks independent optimizers in one graph; the changes of different ranks are orthogonal here."""
     own = np.eye(2, dtype=np.float32)[hvd.rank()]
 
     for steps in (1, 2):

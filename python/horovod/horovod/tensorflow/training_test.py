@@ -21,7 +21,7 @@ def mean_of_ranks(of_rank):
 
 
 def evaluated(build, is_eager):
-    """What `build()` gives, eagerly or in a function."""
+    """Returns the result of `build()`, eagerly or in a function."""
     return tf.nest.map_structure(lambda t: t, (build if is_eager else tf.function(build))())
 
 
@@ -33,7 +33,7 @@ def dense(gradient):
 
 
 def tape_of(*sources, losses=None, **arguments):
-    """An exchanging tape, and what it is to derive: the sum of source * (1 + rank) unless `losses` says more."""
+    """Returns an exchanging tape and its target: the sum of source * (1 + rank), or the given losses."""
     with tf.GradientTape(persistent=True) as tape:
         loss = tf.add_n([tf.reduce_sum(s) * (1.0 + hvd.rank()) for s in sources]) if losses is None else losses()
     return hvd.DistributedGradientTape(tape, **arguments), loss
@@ -204,7 +204,7 @@ def partial_tapes():
 
 
 def program_of_the_documents():
-    """That of TensorFlow 2: as one rank with all rows; `variables()` of an optimizer is called."""
+    """Runs the program of TensorFlow 2, which calls `variables()` of an optimizer: as one rank with all rows."""
     x, y = np.random.default_rng(5).normal(size=[2, 3, 4, 2]).astype(np.float32)
     weights = [np.ones([2, 2]), np.zeros([2])]
     loss = tf.losses.MeanSquaredError()
@@ -250,13 +250,13 @@ def process_sets():
 
 
 def exchanges_in(graph):
-    """How many gradients travel; what is agreed about them aside."""
+    """Returns how many gradients travel, without the agreements about them."""
     names = [node.name for node in graph.as_graph_def().node if node.op == "LockstepNamedAllReduce"]
     return sum(not name.endswith("variables_with_gradients_which") for name in names)
 
 
 def monitored_session():
-    """As in Horovod's documents; worker 1 begins with other values, and has other data."""
+    """Trains as in Horovod's documents; worker 1 begins with other values, and has other data."""
     target = np.array([1.0, -2.0], np.float32)
     with tf.Graph().as_default() as graph:
         w = tf1.get_variable("w", initializer=tf.constant([5.0, 5.0 + hvd.rank()]))
@@ -287,7 +287,7 @@ def monitored_session():
 
 
 def train_once(build, steps=1):
-    """The variable's value after steps of what `build(variable)` makes in a graph, and the graph."""
+    """Returns the variable's value after steps of `build(variable)`'s operation in a graph, and the graph."""
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         v = tf1.get_variable("v", initializer=tf.constant([1.0, 2.0]))
         train = build(v)
@@ -304,7 +304,7 @@ def loss_of(v):
 
 
 def exchanged_once():
-    """Where gradients come from, and what is done with them."""
+    """Checks sources of gradients, and ways to use them."""
 
     def minimize(opt, v):
         return opt.minimize(loss_of(v))
@@ -342,7 +342,7 @@ def exchanged_once():
 
 
 def local_variables_of_tensorflow1():
-    """A defect of Horovod's: OperatorNotAllowedInGraphError."""
+    """Checks a defect of Horovod's: there it raises OperatorNotAllowedInGraphError."""
     for scale, factor in ((True, 0.5), (False, 1.0)):
 
         def build(v, scale=scale):
@@ -390,7 +390,7 @@ def adasum(a, b):
 
 
 def adasum_of_tensorflow1():
-    """What steps changed is combined, not gradients: the learning rate acts before."""
+    """Checks that Adasum combines the changes of steps, not gradients: the learning rate acts before."""
     changes = [-0.1 * np.array([1.0 + r, 2.0 - r]) for r in range(2)]
     for passes in (1, 2):
 
@@ -416,7 +416,7 @@ def adasum_of_tensorflow1():
 
 
 def passes_of_another_job_are_forgotten():
-    """Of sums, and of steps that Adasum combines; in graphs of elastic jobs, which these pretend to be."""
+    """Checks sums, and steps that Adasum combines, in graphs that pretend to be those of elastic jobs."""
 
     def join():
         hvd.barrier()
@@ -427,7 +427,7 @@ def passes_of_another_job_are_forgotten():
         return hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), op=op, backward_passes_per_step=3)
 
     member = "lockstep._src.engine.elastic.member"
-    # Of Adasum alike on both ranks, so that it is their mean.
+    # Both ranks have the same change, so that Adasum is their mean.
     for op, factor in ((hvd.Average, 4.5), (hvd.Adasum, 3.0)):
 
         def loss(v, op=op):

@@ -1,4 +1,4 @@
-"""What is wrong with collectives of Horovod's API, on one rank or between them, is told to all."""
+"""Errors in collectives of Horovod's API, on one rank or between ranks, reach all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockstep.testing import call_workers
 
 
 def errors(mode):
-    """Told on all ranks, with the tensor, the ranks and both values; nothing ends the process."""
+    """Checks that errors reach all ranks with the tensor, the ranks and both values, and end no process."""
     rank, size = hvd.rank(), hvd.size()
     last = size - 1
     differs = tf.errors.FailedPreconditionError
@@ -104,7 +104,7 @@ def errors(mode):
                 [tf.ones([1])] * (2 if is_last else 1), name=None if mode == "eager" else "n"
             ),
         ),
-        # What is sparse on one rank and dense on another.
+        # Sparse on one rank and dense on another.
         (
             differs,
             "'k1.*kind.*allreduce.*allgather",
@@ -119,12 +119,12 @@ def errors(mode):
     for error, message, build in cases:
         with pytest.raises(error, match=message):
             run(mode, build)
-    # The job goes on.
+    # The job continues.
     assert run(mode, lambda: hvd.allreduce(np.float32(1), op=hvd.Sum)) == size
 
 
 def refused_types():
-    """What does not travel is refused by name before anybody waits for it."""
+    """Checks that types that cannot travel are refused by name before any rank waits."""
     text, pair, ragged = tf.constant(["a"]), tf.constant([1j]), tf.ragged.constant([[1], [2, 3]])
     sparse = tf.sparse.from_dense([1, 0])
     for kind in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"):

@@ -19,7 +19,7 @@ DTYPES += (np.float64, tf.bfloat16.as_numpy_dtype)
 
 
 def run(mode, build):
-    """What `build()` gives, as numpy arrays."""
+    """Returns the result of `build()` as numpy arrays."""
     if mode == "eager":
         return tf.nest.map_structure(np.asarray, build(), expand_composites=True)
     if mode == "function":
@@ -29,13 +29,13 @@ def run(mode, build):
 
 
 def of_ranks(dtype=np.float32, shape=(3, 2)):
-    """What each rank has, [R, *shape]; small, so that products fit small types."""
+    """Returns the values of all ranks, [R, *shape]; small, so that products fit small types."""
     values = np.arange(np.prod(shape)).reshape(shape) % 3
     return np.stack([(values + rank + 1) for rank in range(hvd.size())]).astype(dtype)
 
 
 def adaptive_sum(of_ranks):
-    """Adasum's formula, of pairs, and of their results in turn."""
+    """Computes Adasum's formula for pairs, then for pairs of their results, and so on."""
     if len(of_ranks) == 1:
         return of_ranks[0]
     half = len(of_ranks) // 2
@@ -68,7 +68,7 @@ def reductions(mode):
         hvd.allreduce(own, op=17)
     with pytest.raises(ValueError, match="compression is None, wanted hvd.Compression"):
         hvd.allreduce(own, compression=None)
-    # Of integers each factor cuts off what is behind the point, as the average does.
+    # Each factor truncates integers, as the average does.
     got = run(mode, lambda: hvd.allreduce(np.int32([3, -3]), op=hvd.Sum, prescale_factor=0.5))
     np.testing.assert_array_equal(got, np.int32([1, -1]) * hvd.size())
     got = run(mode, lambda: hvd.allreduce(np.int32([3, -3]), op=hvd.Sum, postscale_factor=0.25 / hvd.size()))
@@ -122,7 +122,7 @@ def averages_of_large_integers(mode):
                 got = got[0] if got.ndim == 2 else got
                 assert got.dtype == dtype
                 np.testing.assert_array_equal(got, wanted)
-        # What has no place itself ends with the type.
+        # Values beyond the type saturate at its limits.
         np.testing.assert_array_equal(run(mode, lambda own=own: hvd.allreduce(own, postscale_factor=4.0))[0], ends.max)
         # Sums go round, as ever.
         total = everyone.sum(0).astype(np.int64).astype(dtype)
@@ -130,7 +130,7 @@ def averages_of_large_integers(mode):
 
 
 def sparse(mode):
-    """Dense and sparse tensors may be mixed in any order; rows may differ in number."""
+    """Checks dense and sparse tensors, mixed in any order, with different numbers of rows."""
     rank, size = hvd.rank(), hvd.size()
     values = [np.full([r + 1, 2], r + 1.0, np.float32) for r in range(size)]
     indices = [np.arange(r + 1, dtype=np.int64) for r in range(size)]
@@ -176,7 +176,7 @@ def exchanges(mode):
         np.testing.assert_array_equal(run(mode, lambda own=own: hvd.allgather(own)), wanted.astype(dtype))
         got = run(mode, lambda own=own: hvd.broadcast(own[:1], root_rank=size - 1))
         np.testing.assert_array_equal(got, everyone[size - 1][:1].astype(dtype))
-    # Of slices the tensor that they stand for.
+    # Slices stand for their dense tensor.
     got = run(mode, lambda: hvd.allgather(tf.IndexedSlices(tf.constant([rank]), tf.constant([1]), tf.constant([2]))))
     np.testing.assert_array_equal(got, np.stack([np.zeros(size), np.arange(size)], 1).ravel())
     got = run(mode, lambda: hvd.grouped_allgather([everyone[rank], np.int64([rank])]))
@@ -196,7 +196,7 @@ def exchanges(mode):
         assert received.dtype == dtype
     got = run(mode, lambda: hvd.alltoall(np.arange(2 * size) + 10 * rank))
     np.testing.assert_array_equal(got, [10 * r + 2 * rank + i for r in range(size) for i in range(2)])
-    # Of size + 1 rows the first rank gets two.
+    # There are size + 1 rows, and the first rank gets two.
     uneven = np.stack([np.arange(2.0 * (size + 1), dtype=np.float32).reshape(-1, 2) * (r + 1) for r in range(size)])
     shares = np.array_split(uneven.astype(np.float64), size, axis=1)[rank]
     for op, oracle in OPS.items():
@@ -217,7 +217,7 @@ def exchanges(mode):
 
 
 def names():
-    """What is asked for by name may come in any order, also eagerly; a scope's name is part of it, or is not."""
+    """Checks named tensors in any order, also eagerly, with and without a scope's name in the tensor's."""
     rank, size = hvd.rank(), hvd.size()
     order = np.random.default_rng(rank).permutation(20)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -232,7 +232,7 @@ def names():
 
 
 def threads():
-    """Eagerly, a name is waited for once: who asks for it again meanwhile gets an error, on this rank alone."""
+    """Checks that a second eager request for a name that is still waited for fails, on this rank alone."""
     if hvd.rank() > 0:
         assert hvd.allreduce(1.0, op=hvd.Sum, name="go").numpy() == hvd.size()
         assert hvd.allreduce(1.0, op=hvd.Sum, name="twice").numpy() == hvd.size()
@@ -256,7 +256,7 @@ def threads():
 
 
 def gradients():
-    """Those of Horovod's documents; of minima, maxima and products those of calculus."""
+    """Checks Horovod's documented gradients; those of minima, maxima and products are the mathematical ones."""
     rank, size = hvd.rank(), hvd.size()
     weights = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
     total = weights * sum(range(1, size + 1))
@@ -284,7 +284,7 @@ def gradients():
         "allgather": (hvd.allgather, of_all / size),
         "broadcast": (lambda x: hvd.broadcast(x, 1), total / size * (rank == 1)),
     }
-    # Of a group of which only some results are used.
+    # Only some results of a group are used.
     many = [tf.constant([1.0]), tf.constant([2.0], tf.float64), tf.constant([3.0], tf.float64)]
     for collective in (lambda x: hvd.grouped_allreduce(x, op=hvd.Sum), hvd.grouped_allgather):
         with tf.GradientTape() as tape:
@@ -308,7 +308,7 @@ def gradients():
 
 
 def joins():
-    """Who has joined takes part in reductions with what changes nothing."""
+    """Checks that ranks that have joined take part in reductions with neutral values."""
     rank, size = hvd.rank(), hvd.size()
     if rank == 0:
         return int(hvd.join())
@@ -324,7 +324,7 @@ def joins():
 
 def everything():
     hvd.init()
-    # What depends on the number of ranks doesn't depend on the mode.
+    # Results that depend on the number of ranks don't depend on the mode.
     for mode in MODES if hvd.size() == 2 else MODES[:1]:
         reductions(mode)
         averages_of_large_integers(mode)

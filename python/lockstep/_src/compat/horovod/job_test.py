@@ -43,7 +43,7 @@ def record(folder):
 
 
 def rows(path):
-    """What a timeline has for each tensor: the names of its events' starts and marks, in order."""
+    """Returns for each tensor of a timeline the names of its events' starts and marks, in order."""
     events = json.loads(path.read_text())
     names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
     found = {name: [] for name in names.values()}

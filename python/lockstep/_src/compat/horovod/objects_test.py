@@ -25,7 +25,7 @@ class MakesAFile:
 
 
 def ends_otherwise(exchange):
-    """The exchange, but for the last byte of what comes."""
+    """Returns the exchange with another last byte in the result."""
 
     def changed(tensors, *args, **kwargs):
         (received,) = exchange(tensors, *args, **kwargs)

@@ -40,7 +40,7 @@ def basics():
 
 
 def static_sets():
-    """Of all but the first rank, and of the first and the last."""
+    """Uses a set of all but the first rank, and one of the first and the last."""
     size = int(os.environ["LOCKSTEP_WORLD_SIZE"])
     with pytest.raises(ValueError, match="a duplicate of process set 1"):
         hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([0])])
@@ -52,7 +52,7 @@ def static_sets():
         hvd.init(process_sets=[[0]])
     with pytest.raises(ValueError, match="process_sets: got ProcessSet.*, wanted a list"):
         hvd.init(process_sets=hvd.ProcessSet([0]))
-    # What is wrong on one rank alone is told to all.
+    # An error on one rank reaches all.
     is_last = int(os.environ["LOCKSTEP_RANK"]) == size - 1
     with pytest.raises(ValueError, match=rf"^rank {size - 1}: process set of the ranks \[0, {size}\]: wanted one"):
         hvd.init(process_sets=[hvd.ProcessSet([0, size] if is_last else [0])])
@@ -151,7 +151,7 @@ def dynamic_sets():
     with pytest.raises(ValueError, match="different process sets: rank 0 1, rank"):
         hvd.remove_process_set(ends if rank == 0 else others)
     assert (ends.process_set_id, others.process_set_id) == (1, 2)
-    # What ranks want differs: all are told.
+    # Ranks want different sets: all get an error.
     if size > 2:
         with pytest.raises(ValueError, match=r"different process sets: rank 0 \[0, 2\], rank 1 \[1, 2\]"):
             hvd.add_process_set([0, 2] if rank == 0 else [1, 2])
@@ -162,7 +162,7 @@ def dynamic_sets():
 
 
 def some_ranks():
-    """A job of some of the launcher's ranks, numbered anew; the others are told that they are not in it."""
+    """Joins some of the launcher's ranks, with new numbers; the other ranks get an error."""
     rank, size = int(os.environ["LOCKSTEP_RANK"]), int(os.environ["LOCKSTEP_WORLD_SIZE"])
     wanted = list(range(0, size, 2))
     if rank not in wanted:
@@ -192,7 +192,7 @@ def objects_and_variables():
                 hvd.broadcast_object(1, root_rank=size)
             with pytest.raises(ValueError, match=f"the ranks name different roots, by rank: .*{size}"):
                 hvd.broadcast_object(1, root_rank=size if rank == 0 else 0)
-            # What one rank cannot send, the others don't wait for.
+            # The other ranks don't wait for an object that one rank cannot send.
             strange = threading.Lock() if rank == 1 else rank
             wanted = (TypeError, "cannot pickle") if rank == 1 else (ValueError, "the object of rank 1 cannot be pick")
             for send in (hvd.allgather_object, functools.partial(hvd.broadcast_object, root_rank=1)):
@@ -280,7 +280,7 @@ def alone():
         os.environ["HOROVOD_STALL_CHECK_DISABLE"] = value
         assert (stall_settings()["stall_warning_s"] > 0) == warns
     del os.environ["HOROVOD_STALL_CHECK_DISABLE"]
-    # Of another launcher, where each process would be a job of its own.
+    # Started by another launcher, each process would be a job of its own.
     own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("LOCKSTEP_")}
     for variable in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
         os.environ[variable] = "2"

@@ -71,7 +71,7 @@ def batch_normalization():
 
 
 def types():
-    """float64 is exact; of 16 bits, moments are of 32."""
+    """Checks that float64 is exact, and that moments of 16-bit inputs have 32 bits."""
     own = SHARES[hvd.rank()]
     weights = drawn(2, np.float64)
     for dtype, values, tolerance in (
@@ -88,7 +88,7 @@ def types():
         got, got_of_x, got_of_weights = trained(synced, x[own], weights[own])
         assert got.dtype == y.dtype
         np.testing.assert_allclose(got.astype(np.float64), y[own].astype(np.float64), atol=tolerance)
-        # Of inputs of 16 bits, gradients are too small for them.
+        # Gradients of 16-bit inputs are too small for the type.
         if values in (np.float64, np.float32):
             np.testing.assert_allclose(got_of_x, of_x[own], atol=tolerance)
         for mine, wanted in zip(got_of_weights, of_weights, strict=True):
@@ -112,7 +112,7 @@ def masks():
 
 
 def means_that_are_large_against_deviations():
-    """Against numpy, in float64; ranks are far from each other, too."""
+    """Compares with numpy in float64; values of different ranks are far apart, too."""
     own = SHARES[hvd.rank()]
     for offset, between, tolerance in ((1e4, 0.0, 1e-3), (1e6, 0.0, 5e-2), (0.0, 1e5, 1e-3), (-1e4, 1e4, 1e-3)):
         x = drawn(1) + np.float32(offset)
@@ -131,7 +131,7 @@ def means_that_are_large_against_deviations():
 
 
 def ranks_that_have_joined_add_nothing():
-    """Uneven data: the moments are those of the ranks that train, gradients included."""
+    """Checks uneven data: moments and gradients are those of the ranks that still train."""
     for last in range(2):
         if hvd.rank() == last:
             plain, synced = tf.keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()
@@ -149,7 +149,7 @@ def ranks_that_have_joined_add_nothing():
 
 
 def inference_is_a_ranks_own():
-    """Also of a layer that is not trained: nobody is waited for."""
+    """Checks inference, also with a layer that is not trained: no rank waits."""
     layer, x = hvd.SyncBatchNormalization(), tf.constant(drawn(1))
     layer(x, training=True)
     mean, variance = np.array(layer.moving_mean), np.array(layer.moving_variance)
@@ -163,7 +163,7 @@ def inference_is_a_ranks_own():
 
 
 def models_train_as_on_one_worker():
-    """With a wrapped optimizer, of equal shares."""
+    """Trains with a wrapped optimizer and equal shares."""
     x, y = drawn(1).reshape([8, 6]), drawn(2)[:, 0, :1]
     own = slice(4 * hvd.rank(), 4 * hvd.rank() + 4)
     results = []

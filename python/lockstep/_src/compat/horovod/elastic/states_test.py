@@ -11,7 +11,7 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
 def state_of(rank=0, received=None, **values):
-    """A state of a rank; the others than 0 get what was `received` from rank 0."""
+    """Returns a state of a rank; ranks other than 0 get the value `received` from rank 0."""
     return ObjectState(lambda own: own if rank == 0 else received, lambda: rank, **values)
 
 

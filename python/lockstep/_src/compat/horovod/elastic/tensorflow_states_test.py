@@ -37,7 +37,7 @@ COLLECTIVES = {
     "barrier": hvd.barrier,
     "broadcast_object": lambda: hvd.broadcast_object({"x": 1}),
 }
-# What a rank does when it dies, and its rank: two follow each other.
+# The operation in which a rank dies, and its rank: two follow each other.
 DEATHS = [
     ("saved.1", "restored.0"),
     ("trains.2", "restored.1"),
@@ -54,7 +54,7 @@ def run_job(train, console, *, size=3, spares=0, script=None) -> int:
 
 
 def once(name: str) -> bool:
-    """True for the one process of the job that asks first."""
+    """Returns True for the one process of the job that asks first."""
     try:
         os.close(os.open(name, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -68,17 +68,17 @@ def die():
 
 
 def committed(step: int) -> int:
-    """The highest step that any rank has said to be committed; says that `step` is, if it is not 0."""
+    """Records that `step` is committed, unless it is 0, and returns the highest step that any rank has recorded."""
     if step:
         Path(f"committed.{step}").touch()
     return max([int(path.suffix[1:]) for path in Path().glob("committed.*")], default=0)
 
 
-# What workers do.
+# Programs of workers.
 
 
 def lose_a_rank_in_each_collective():
-    """Another rank each time; the new one gets what was committed before."""
+    """Loses another rank each time; the new one gets the state that was committed before."""
     hvd.init()
     weights = tf.Variable(np.full([3], hvd.rank(), np.float32))
     state = hvd.elastic.TensorFlowState([weights], step=0, history=[])
@@ -95,7 +95,7 @@ def lose_a_rank_in_each_collective():
                 state.check_host_updates()
                 time.sleep(0.01)
             kind = list(COLLECTIVES)[state.step]
-            # What is not committed is undone.
+            # Changes without a commit are undone.
             weights.assign_add([9, 9, 9])
             state.history.append("not committed")
             if hvd.rank() == state.step % 3 and once(f"lost.{kind}"):
@@ -114,7 +114,7 @@ def lose_a_rank_in_each_collective():
 
 
 def lose_ranks_while_the_state_moves():
-    """When it was saved, put back, sent in part, or is adapted to."""
+    """Loses ranks when the state was saved, restored or sent in part, or while the program adapts to it."""
     hvd.init()
 
     def moment(name):
@@ -166,7 +166,7 @@ def lose_ranks_while_the_state_moves():
 
 
 def fit():
-    """Rank 0 dies in the second epoch, before a commit: the batches before it are not done again. Another one comes."""
+    """Loses rank 0 in the second epoch, before a commit: earlier batches are not repeated. Another process comes."""
     import horovod.tensorflow.keras as hvd_keras
 
     hvd.init()
@@ -208,7 +208,7 @@ def fit():
 
 
 def train_in_a_graph():
-    """As a program of TensorFlow 1 does it."""
+    """Trains as a program of TensorFlow 1 does."""
     tf.compat.v1.disable_eager_execution()
     hvd.init()
     step = tf.compat.v1.get_variable("step", initializer=tf.constant(hvd.rank()))
@@ -241,7 +241,7 @@ def train_in_a_graph():
 
 
 def fail_by_itself():
-    """An error of the program's own is no reason to begin anew."""
+    """Raises the program's own error, which is no reason to begin again."""
     hvd.init()
     state = hvd.elastic.ObjectState(step=0)
 
@@ -263,11 +263,11 @@ JOBS = {
 
 
 def main() -> None:
-    """The program: runs all jobs, each in a folder of its own."""
+    """Runs all jobs, each in a folder of its own."""
     for name, job in JOBS.items():
         os.makedirs(name)
         os.chdir(name)
-        # Of `fit`; the fourth host is there when a rank was lost.
+        # For `fit`; the fourth host exists after a rank was lost.
         Path("hosts.sh").write_text("printf '127.0.0.%s:1\\n' 1 2 3\ntest ! -e lost || echo 127.0.0.4:1\n")
         with open("stdout", "w") as stdout, open("stderr", "w") as stderr:
             code = job(Console(stdout.fileno(), stderr.fileno()))
@@ -283,7 +283,7 @@ PROGRAM = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """A function that gives a job's exit code, and the lines of its stdout and stderr, sorted and as one text."""
+    """Returns a function for a job's exit code, and the lines of its stdout and stderr, sorted and as one text."""
     folder = tmp_path_factory.mktemp("jobs")
     hidden = ("LOCKSTEP_R", "LOCKSTEP_W", "LOCKSTEP_L", "HOROVOD_", "TF_CONFIG")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}

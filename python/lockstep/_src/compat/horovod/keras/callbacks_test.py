@@ -22,7 +22,7 @@ LossScaleOptimizer = keras.optimizers.LossScaleOptimizer if KERAS3 else keras.mi
 
 
 def line(optimizer):
-    """y = w x, from w = 1."""
+    """Returns a model y = w x that begins with w = 1."""
     model = keras.Sequential(
         [keras.layers.Input([1]), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")]
     )
@@ -44,7 +44,7 @@ class Alike(keras.Model):
 
 
 def broadcasts():
-    """The first layer is this rank's own, and so is the optimizer's state for it."""
+    """Checks that each rank keeps its own first layer and the optimizer's state for it."""
     model = keras.Sequential(
         [keras.layers.Input([1])]
         + [
@@ -70,7 +70,7 @@ def broadcasts():
 
 
 def variables_called_alike():
-    """Which of them is local is told by their order, not by names; with several slots each."""
+    """Checks that order, not names, tells the local ones apart, with several slots each."""
     for make, slots_of in (
         (functools.partial(keras.optimizers.SGD, 0.0, momentum=0.5), 1),
         (functools.partial(keras.optimizers.Adam, 0.0), 2),
@@ -148,7 +148,7 @@ def learning_rates():
 
 
 def momentum_correction():
-    """What former steps added is multiplied by new over old rate."""
+    """Checks that the sums of former steps are multiplied by new over old rate."""
     x = np.array([[1.0], [1.0]], np.float32)
     model = line(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)))
     callback = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: [1.0, 0.5][epoch])
@@ -161,7 +161,7 @@ def momentum_correction():
 
 
 def rates_of_others():
-    """A schedule of the optimizer's own cannot be set; a rate in a LossScaleOptimizer can."""
+    """Checks that an optimizer's own schedule cannot be set, while a rate in a LossScaleOptimizer can."""
     decay = keras.optimizers.schedules.ExponentialDecay(1.0, 10, 0.5)
     makes = [keras.optimizers.SGD] if KERAS3 else [keras.optimizers.SGD, keras.optimizers.legacy.SGD]
     for make in makes:
@@ -189,7 +189,7 @@ def scales_are_broadcast():
 
 
 def best_models():
-    """Rank 0 saves, to one file."""
+    """Checks that rank 0 saves, to one file."""
     folder = Path(hvd_tf.broadcast_object(tempfile.mkdtemp()))
     for module, weights_only in ((hvd, False), (hvd_tf_keras, True)):
         if weights_only and KERAS3 and tf.keras.Model is not keras.Model:
@@ -217,7 +217,7 @@ def best_models():
 
 
 def errors_of_files():
-    """A file that a callback cannot write is an error of `fit`, and not the end of its data."""
+    """Checks that a file that a callback cannot write is an error of `fit`, not the end of its data."""
 
     class Saves(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
