@@ -1,7 +1,9 @@
 """Names and parameters of `horovod.tensorflow` are those of Horovod 0.28.1."""
 
+import importlib
 import inspect
 import os
+import pickle
 
 import pytest
 
@@ -76,3 +78,22 @@ def test_what_programs_import_from_elsewhere():
     with util.env(HVD_TEST="x", HVD_NONE=None):
         assert os.environ["HVD_TEST"] == "x" and "HVD_NONE" not in os.environ
     assert "HVD_TEST" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("horovod.common.exceptions.HorovodInternalError", "horovod.common.exceptions.HostsUpdatedInterrupt"),
+        *("horovod.common.elastic.State", "horovod.common.elastic.ObjectState"),
+        *("horovod.common.process_sets.ProcessSet", "horovod.runner.elastic.worker.HostUpdateResult"),
+        *("horovod.tensorflow.BroadcastGlobalVariablesHook", "horovod.tensorflow.compression.FP16Compressor"),
+        *("horovod.tensorflow.elastic.ObjectState", "horovod.tensorflow.elastic.TensorFlowKerasState"),
+        *("horovod.tensorflow.sync_batch_norm.SyncBatchNormalization", "horovod.keras.callbacks.MetricAverageCallback"),
+        *("horovod.tensorflow.keras.callbacks.MetricAverageCallback", "horovod.keras.elastic.CommitStateCallback"),
+    ],
+)
+def test_pickles_and_saved_models_name_horovods_modules(name):
+    module, _, of_class = name.rpartition(".")
+    found = getattr(importlib.import_module(module), of_class)
+    assert (found.__module__, found.__qualname__) == (module, of_class)
+    assert pickle.loads(pickle.dumps(found)) is found

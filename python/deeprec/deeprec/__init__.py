@@ -10,10 +10,9 @@ DeepRec has them.
 Refuses to share its names with an original: DeepRec is a TensorFlow of its own, which has these modules already.
 """
 
-import importlib
 import sys
-from typing import Any
 
+from lockstep._src.compat.lazy import lazy_names
 from lockstep._src.compat.originals import refuse_tensorflow
 
 # Module -> the names that DeepRec has in `tf` itself, and the strategy.
@@ -43,16 +42,5 @@ def _refuse_originals(search_path: list[str]) -> None:
     refuse_tensorflow("DeepRec", "lockstep-deeprec", _OF_DEEPREC, search_path)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_EXPORTS[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
-
-
+__getattr__, __dir__ = lazy_names(__name__, _EXPORTS)
 _refuse_originals(sys.path)

@@ -5,8 +5,6 @@ Functions with the parameter `keras` make the names that depend on it.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -136,20 +134,6 @@ def make_model_exchange(model: Any, wrap: Callable[[Any], Any]) -> None:
         # Keras 3 has resolved "auto" by the plain optimizer, when it saved the model or loaded it. XLA, which cannot
         # compile exchanges, may have been the program's wish or Keras' choice; nothing tells.
         model.jit_compile = False
-
-
-def make_elastic_lazy(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` of a module that loads its `elastic` when a program asks for it."""
-
-    def get(name: str) -> Any:
-        if name == "elastic":
-            return importlib.import_module(f"{module}.elastic")
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[module]), "elastic"})
-
-    return get, names
 
 
 def PartialDistributedOptimizer(  # noqa: N802

@@ -11,6 +11,7 @@ from horovod._keras import *  # noqa: F403
 from horovod._keras import Average, Compression, ProcessSet, global_process_set
 from horovod.keras import callbacks
 from horovod.tensorflow import Adasum
+from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
     *_keras.__all__,
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 load_model = _keras.make_load_model(keras)
-__getattr__, __dir__ = _keras.make_elastic_lazy(__name__)
+__getattr__, __dir__ = lazy_names(__name__, {"elastic": "horovod.keras.elastic"})
 
 
 def DistributedOptimizer(  # noqa: N802

@@ -4,9 +4,6 @@ Runs on TensorFlow 2.15 and later, eagerly, in `tf.function` and in graphs of Te
 manual.
 """
 
-import importlib
-from typing import Any
-
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow import mpi_ops, util
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
@@ -66,6 +63,7 @@ from horovod.tensorflow.mpi_ops import (
 from horovod.tensorflow.optimizers import DistributedOptimizer
 from horovod.tensorflow.tapes import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.util import _executing_eagerly
+from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
     "Adasum",
@@ -135,14 +133,4 @@ __all__ = [
 
 # Loaded when a program asks for them, because they load Keras or are for elastic jobs alone.
 _LAZY = {"SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm", "elastic": "horovod.tensorflow.elastic"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(_LAZY[name])
-    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)

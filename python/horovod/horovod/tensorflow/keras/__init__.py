@@ -13,6 +13,7 @@ from horovod._keras import Average, Compression, ProcessSet, global_process_set
 # Registers the layer with Keras, which then finds it in saved models.
 from horovod.tensorflow import sync_batch_norm as _sync_batch_norm  # noqa: F401
 from horovod.tensorflow.keras import callbacks
+from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
     *_keras.__all__,
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 load_model = _keras.make_load_model(keras)
-__getattr__, __dir__ = _keras.make_elastic_lazy(__name__)
+__getattr__, __dir__ = lazy_names(__name__, {"elastic": "horovod.tensorflow.keras.elastic"})
 
 
 def DistributedOptimizer(  # noqa: N802
