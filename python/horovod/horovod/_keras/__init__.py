@@ -39,9 +39,8 @@ from horovod.tensorflow import (
     start_timeline,
     stop_timeline,
 )
-from horovod.tensorflow.exchange import layers_of, make_exchange
+from lockstep._src.compat.horovod.keras import optimizers
 from lockstep._src.compat.horovod.keras.values import evaluate
-from lockstep.data_parallel import is_exchanging, make_exchanging_keras_optimizer
 
 # Names of both modules. Each adds those that its `keras` makes different.
 __all__ = [
@@ -82,17 +81,6 @@ __all__ = [
 ]
 
 
-def make_optimizer(optimizer: Any, name: str | None, op: int, local_layers: Any = None, **exchange: Any) -> Any:
-    """Returns an optimizer of Keras that exchanges gradients; `exchange` are arguments of `make_exchange`."""
-    if op not in (Average, Sum):
-        raise ValueError("op currently only supports Average and Sum")
-    layers = layers_of(local_layers)
-    made = make_exchanging_keras_optimizer(optimizer, make_exchange(op=op, **exchange), name)
-    for layer in layers:
-        made.register_local_layer(layer)
-    return made
-
-
 def make_load_model(keras: ModuleType) -> Callable[..., Any]:
     """Returns `load_model` for models of `keras`."""
 
@@ -105,7 +93,7 @@ def make_load_model(keras: ModuleType) -> Callable[..., Any]:
     ) -> Any:
         """Returns a saved model of Keras whose optimizer exchanges gradients, with the state that was saved.
 
-        XLA cannot compile exchanges, so a model of Keras 3 is never compiled by it.
+        XLA cannot compile exchanges, so it never compiles a model of Keras 3 that this function returns.
 
         Args:
           filepath: a path, as for `keras.models.load_model`.
@@ -114,26 +102,9 @@ def make_load_model(keras: ModuleType) -> Callable[..., Any]:
           compression: as for `DistributedOptimizer`.
           legacy_opts: not needed: the optimizer has the class that was saved.
         """
-        objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
-        model = keras.models.load_model(filepath, custom_objects=objects)
-        make_model_exchange(model, lambda optimizer: make_optimizer(optimizer, None, Average, compression=compression))
-        return model
+        return optimizers.load_model(keras, filepath, custom_optimizers, custom_objects, compression)
 
     return load_model
-
-
-def make_model_exchange(model: Any, wrap: Callable[[Any], Any]) -> None:
-    """Wraps a loaded model's optimizer, unless there is none or it exchanges gradients already."""
-    optimizer = getattr(model, "optimizer", None)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if optimizer is None:
-        return
-    if not is_exchanging(optimizer) and not is_exchanging(inner):
-        model.optimizer = wrap(optimizer)
-    if hasattr(model, "_resolve_auto_jit_compile") and model.jit_compile:
-        # Keras 3 has resolved "auto" by the plain optimizer, when it saved the model or loaded it. XLA, which cannot
-        # compile exchanges, may have been the program's wish or Keras' choice; nothing tells.
-        model.jit_compile = False
 
 
 def PartialDistributedOptimizer(  # noqa: N802
@@ -170,7 +141,7 @@ def PartialDistributedOptimizer(  # noqa: N802
       local_layers: a layer of Keras, or several; their weights may be made later.
       scale_local_gradients: likewise.
     """
-    return make_optimizer(
+    return optimizers.make_optimizer(
         optimizer,
         name,
         op,

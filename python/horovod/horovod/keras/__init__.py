@@ -11,6 +11,7 @@ from horovod._keras import *  # noqa: F403
 from horovod._keras import Average, Compression, ProcessSet, global_process_set
 from horovod.keras import callbacks
 from horovod.tensorflow import Adasum
+from lockstep._src.compat.horovod.keras import optimizers
 from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
@@ -66,7 +67,7 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
       ValueError: another `op`, or arguments that don't go together.
     """
-    return _keras.make_optimizer(
+    return optimizers.make_optimizer(
         optimizer,
         name,
         op,

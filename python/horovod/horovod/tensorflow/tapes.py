@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.exchange import layers_of, make_exchange
 from horovod.tensorflow.mpi_ops import Average
-from lockstep.data_parallel import make_exchanging_tape, make_variables_callable
+from horovod.tensorflow.util import without_autograph
+from lockstep._src.compat.horovod import gradients
 
 
-@tf.autograph.experimental.do_not_convert
+@without_autograph
 def DistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -27,27 +27,28 @@ def DistributedGradientTape(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape that has recorded what `gradtape` has, and whose `gradient` exchanges what it gives.
+    """Returns a tape with the records of `gradtape`, whose `gradient` exchanges its results.
 
     Args:
       gradtape: a tape, whose `with` block may have ended.
-      device_dense: as of `hvd.DistributedOptimizer`, like all that follow.
+      device_dense: as for `hvd.DistributedOptimizer`, like all that follow.
       device_sparse: likewise.
       compression: likewise.
       sparse_as_dense: likewise.
-      op: likewise, or any other of Horovod's; Min, Max, Product and Adasum of dense gradients.
+      op: likewise, or any other of Horovod's; Min, Max, Product and Adasum for dense gradients.
       gradient_predivide_factor: likewise.
       num_groups: likewise.
       groups: likewise.
       process_set: likewise.
-      scale_local_gradients: likewise, of what `register_local_source` had.
+      scale_local_gradients: likewise, for variables that `register_local_source` had.
 
     Returns:
-      A tape with `register_local_source(source)`, `get_local_and_global_gradients(target, sources)`, which gives
+      A tape with `register_local_source(source)`, `get_local_and_global_gradients(target, sources)`, which returns
       pairs of a source and its gradient, and `gradient(target, sources, output_gradients, use_generic_names)`.
       `jacobian` and `batch_jacobian` exchange nothing.
     """
-    exchange = make_exchange(
+    return gradients.make_tape(
+        gradtape,
         op=op,
         gradient_predivide_factor=gradient_predivide_factor,
         num_groups=num_groups,
@@ -59,12 +60,9 @@ def DistributedGradientTape(  # noqa: N802
         device_dense=device_dense,
         device_sparse=device_sparse,
     )
-    # Programs with a tape say `hvd.broadcast_variables(optimizer.variables(), root_rank=0)` next.
-    make_variables_callable()
-    return make_exchanging_tape(gradtape, exchange, "DistributedGradientTape")
 
 
-@tf.autograph.experimental.do_not_convert
+@without_autograph
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -79,10 +77,10 @@ def PartialDistributedGradientTape(  # noqa: N802
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As `hvd.DistributedGradientTape`, but gradients of the weights of `local_layers` are not exchanged.
+    """Returns what `hvd.DistributedGradientTape` does, but never exchanges gradients of the weights of `local_layers`.
 
     Args:
-      gradtape: as there, like all others.
+      gradtape: as for `hvd.DistributedGradientTape`, like all others.
       device_dense: likewise.
       device_sparse: likewise.
       compression: likewise.
@@ -95,20 +93,17 @@ def PartialDistributedGradientTape(  # noqa: N802
       local_layers: a layer of Keras, or several; their weights may be made later.
       scale_local_gradients: likewise.
     """
-    layers = layers_of(local_layers)
-    tape = DistributedGradientTape(
+    return gradients.make_tape(
         gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
+        local_layers,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        compression=compression,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        sparse_as_dense=sparse_as_dense,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
     )
-    for layer in layers:
-        tape.register_local_layer(layer)
-    return tape

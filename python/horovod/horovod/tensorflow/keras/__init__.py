@@ -13,6 +13,7 @@ from horovod._keras import Average, Compression, ProcessSet, global_process_set
 # Registers the layer with Keras, which then finds it in saved models.
 from horovod.tensorflow import sync_batch_norm as _sync_batch_norm  # noqa: F401
 from horovod.tensorflow.keras import callbacks
+from lockstep._src.compat.horovod.keras import optimizers
 from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
@@ -67,7 +68,7 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
       ValueError: another `op`, or arguments that don't go together.
     """
-    return _keras.make_optimizer(
+    return optimizers.make_optimizer(
         optimizer,
         name,
         op,

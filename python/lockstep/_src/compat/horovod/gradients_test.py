@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.tensorflow.training_test import exchanges_in, loss_of, train_once
+from lockstep._src.compat.horovod.training_test import exchanges_in, loss_of, train_once
 from lockstep.testing import call_workers, run_cases
 
 tf1 = tf.compat.v1
