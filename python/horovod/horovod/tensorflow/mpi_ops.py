@@ -257,8 +257,7 @@ def alltoall(
       The received rows, in the order of ranks; with `splits` also how many came from each, [R] of their type. Gradients
       travel the way back, and are not averaged.
     """
-    result, received = collectives.alltoall(tensor, splits, name, ignore_name_scope, process_set)
-    return result if splits is None else (result, received)
+    return collectives.alltoall(tensor, splits, name, ignore_name_scope, process_set)
 
 
 @without_autograph

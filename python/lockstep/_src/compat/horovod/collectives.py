@@ -91,13 +91,13 @@ def broadcast(
 
 def alltoall(
     tensor: Any, splits: Any, name: str | None, ignore_name_scope: bool, process_set: ProcessSet
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the rows that came for this rank, in the order of ranks, and how many came from each."""
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Returns the rows that came for this rank, in the order of ranks; with `splits` also how many came from each."""
     (tensor,) = named.as_tensors("alltoall", [tensor], name)
     with taking_part("alltoall", process_set) as group:
         naming = _naming("Alltoall", [tensor], name, ignore_name_scope)
         (result,), (received,) = named.alltoall([tensor], [splits], **naming, group=group)
-    return result, received
+    return result if splits is None else (result, received)
 
 
 def barrier(process_set: ProcessSet, name: str | None) -> tf.Operation | None:
